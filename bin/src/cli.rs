@@ -318,6 +318,8 @@ pub(crate) enum BenchName {
     Esp,
     /// ILA: 200 request/response streams whose destination a hook translates, and without
     Ila,
+    /// VRF: transactions of sockets in a VRF, with and without a queueing discipline, and without a VRF
+    Vrf,
     /// Reassembly: large datagrams through small receive rings, fragments in any order, floods beside a good flow
     Reassembly,
 }
@@ -376,6 +378,9 @@ pub(crate) struct ExecArgs {
     /// Namespace of the program's other sockets
     #[arg(long, value_name = "PLACE", default_value = "gateway")]
     pub(crate) sockets: Sockets,
+    /// VRF that the program's Internet sockets are bound to
+    #[arg(long, value_name = "NAME", conflicts_with = "sockets")]
+    pub(crate) vrf: Option<String>,
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]

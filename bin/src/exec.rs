@@ -10,12 +10,15 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use control::state::HostDeviceState;
+use control::{Reply, Request, Shown, What};
+use launch::filter::Internet;
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use crate::cli::{ExecArgs, IpArgs, Sockets};
-use crate::client::{netlink_path, unreachable};
+use crate::client::{Client, netlink_path, unreachable};
 use crate::enter::enter;
 use crate::error::CliError;
 
@@ -32,7 +35,7 @@ const NETLINK_VARIABLE: &str = "FATPATH_NETLINK";
 /// If no gateway of that name runs, the library is missing, or the program cannot load it.
 pub(crate) fn main(args: &ExecArgs) -> Result<(), CliError> {
     let (program, rest) = args.program.split_first().ok_or_else(|| CliError::failed("no program"))?;
-    exec(&args.instance, args.sockets, program, rest)
+    exec(&args.instance, args.sockets, args.vrf.as_deref(), program, rest)
 }
 
 /// Becomes the system's `ip`. It needs no gateway to tell of itself.
@@ -45,7 +48,7 @@ pub(crate) fn ip(args: &IpArgs) -> Result<(), CliError> {
         return Err(CliError::failed(format!("{}: {}", ip.display(), Command::new(&ip).args(&args.words).exec())));
     }
     // All that it has to say is said by netlink.
-    exec(&args.instance, Sockets::Host, ip.as_os_str(), &args.words)
+    exec(&args.instance, Sockets::Host, None, ip.as_os_str(), &args.words)
 }
 
 /// Whether `ip` would print its usage or version, and do nothing, whatever comes behind the first word.
@@ -65,19 +68,56 @@ pub(crate) fn system_ip() -> Result<PathBuf, CliError> {
     ip.ok_or_else(|| CliError::failed("ip: not found; install it, as with `apt-get install iproute2`."))
 }
 
-fn exec(instance: &str, sockets: Sockets, program: &OsStr, arguments: &[OsString]) -> Result<(), CliError> {
+fn exec(
+    instance: &str,
+    sockets: Sockets,
+    vrf: Option<&str>,
+    program: &OsStr,
+    arguments: &[OsString],
+) -> Result<(), CliError> {
     let shown = program.to_string_lossy();
     let netlink = netlink_path(instance);
     let mut command = command(program, &netlink)?;
     try_connect(&netlink).map_err(|errno| unreachable(instance, &netlink, &errno.into()))?;
-    if sockets == Sockets::Gateway && enter(instance)? {
-        command.env(NETLINK_VARIABLE, netlink_variable(&netlink, true)?);
+    if let Some(vrf) = vrf {
+        check_vrf(instance, vrf)?;
     }
-    launch::filter::set()
+    if sockets == Sockets::Gateway && enter(instance)? {
+        command.env(NETLINK_VARIABLE, netlink_variable(&netlink, true, vrf)?);
+    } else if let Some(vrf) = vrf {
+        return Err(CliError::failed(format!("--vrf {vrf}: sockets are not on the gateway's host side.")));
+    }
+    let internet = if vrf.is_some() { Internet::Marked } else { Internet::Any };
+    launch::filter::set(internet)
         .map_err(|err| CliError::failed(format!("seccomp: {err}; without it no program is started.")))?;
     // With the filter a program may have lost the rights for which its loader would ignore the library.
     check_loads(program, &command)?;
     Err(CliError::failed(format!("{shown}: {}", command.args(arguments).exec())))
+}
+
+/// Checks that the gateway has a VRF of that name, with a device on its host side.
+///
+/// # Errors
+/// It has none.
+fn check_vrf(instance: &str, vrf: &str) -> Result<(), CliError> {
+    let mut client = Client::connect(instance)?;
+    let Reply::Show { shown: Shown::Links(links) } = client.ask(&Request::Show { what: What::Links })? else {
+        return Err(client.confused());
+    };
+    let refused = |why: &str| Err(CliError::failed(format!("--vrf {vrf}: {why}.")));
+    match links.iter().find(|link| link.name == vrf) {
+        None => return refused("there is no such VRF"),
+        Some(link) if link.kind != "vrf" => return refused("that is no VRF"),
+        Some(_) => {}
+    }
+    let Reply::Show { shown: Shown::Host(host) } = client.ask(&Request::ShowHost)? else {
+        return Err(client.confused());
+    };
+    match host.devices.iter().find(|device| device.name == vrf) {
+        Some(HostDeviceState { why_not: None, .. }) => Ok(()),
+        Some(HostDeviceState { why_not: Some(why), .. }) => refused(&format!("no device on the host side: {why}")),
+        None => refused("the gateway has no host side"),
+    }
 }
 
 /// How to run `program` with its netlink sockets reaching the gateway whose own is at `netlink`.
@@ -95,7 +135,7 @@ pub(crate) fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliErr
             "{place}: no library can be put first from a path with a space or colon."
         )));
     }
-    let netlink = netlink_variable(netlink, false)?;
+    let netlink = netlink_variable(netlink, false, None)?;
     let preload = match env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
         None => library.into_os_string(),
         Some(before) => OsString::from_vec([library.as_os_str().as_bytes(), b":", before.as_bytes()].concat()),
@@ -106,11 +146,14 @@ pub(crate) fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliErr
 }
 
 /// The value of the variable that names the gateway whose netlink socket is at `netlink`.
-fn netlink_variable(netlink: &Path, is_on_host_side: bool) -> Result<OsString, CliError> {
+fn netlink_variable(netlink: &Path, is_on_host_side: bool, vrf: Option<&str>) -> Result<OsString, CliError> {
     let netlink = std::path::absolute(netlink).map_err(|err| CliError::failed(err.to_string()))?;
     let mut value = netlink.into_os_string();
     if is_on_host_side {
         value.push(",host-side");
+    }
+    if let Some(vrf) = vrf {
+        value.push(format!(",vrf={vrf}"));
     }
     Ok(value)
 }

@@ -103,6 +103,16 @@ pub(super) trait Turn {
     /// Bytes of packets copied so far, by the ledger.
     fn copied(&self) -> Copied;
 
+    /// Transactions of a turn, if that is what it is about: how long they take is reported by percentiles, too.
+    fn transactions(&self) -> Option<usize> {
+        None
+    }
+
+    /// What else is of interest at the end of a round, by the report's names.
+    fn more(&mut self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+
     /// Checks that what went in came out, all of it.
     ///
     /// # Errors
@@ -266,11 +276,26 @@ impl Turns {
             header_bytes_per_byte: copied.headers as f64 / (of_turns * payload.max(1) as f64),
             allocs_per_packet: allocations as f64 / (of_turns * packets),
             mpps: small.then_some(packets * 1e3 / turn),
-            more: Vec::new(),
+            more: self.more(),
         };
         self.nanos.clear();
         self.sums = Sums::default();
         sample
+    }
+}
+
+impl Turns {
+    fn more(&mut self) -> Vec<(&'static str, f64)> {
+        let mut more = self.turn.more();
+        if let Some(transactions) = self.turn.transactions() {
+            self.nanos.sort_unstable();
+            let at = |share: f64| {
+                let place = ((self.nanos.len() as f64 * share) as usize).min(self.nanos.len().saturating_sub(1));
+                self.nanos.get(place).map_or(0.0, |&nanos| f64::from(nanos)) / transactions as f64
+            };
+            more.extend([("p50_ns", at(0.5)), ("p90_ns", at(0.9)), ("p99_ns", at(0.99))]);
+        }
+        more
     }
 }
 

@@ -9,6 +9,7 @@ mod esp;
 mod ila;
 mod reassembly;
 mod report;
+mod vrf;
 
 use case::{Case, Group, Plan};
 use ipsec::engine::Library;
@@ -27,6 +28,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     let (bench, groups) = match args.name {
         BenchName::Esp => ("esp", esp::groups()),
         BenchName::Ila => ("ila", ila::groups()),
+        BenchName::Vrf => ("vrf", vrf::groups()),
         BenchName::Reassembly => ("reassembly", reassembly::groups()),
     };
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));

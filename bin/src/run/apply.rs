@@ -2,7 +2,7 @@
 
 use base::LinkId;
 use control::model::IlaErrors;
-use control::sysctl::{EarlyDemux, Settings};
+use control::sysctl::{EarlyDemux, L3mdevAccept, Settings};
 
 use super::node::Node;
 use super::plan::Plan;
@@ -35,13 +35,16 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
         let Node { datapath, captures, vrfs, .. } = &mut *node;
         datapath.fib.replace(fib);
         for &device in vrfs.keys().filter(|device| !plan.vrfs.contains_key(device)) {
-            datapath.set_vrf_port(device, None);
+            datapath.set_vrf_port(now, device, None);
             captures.close(device);
         }
         *vrfs = plan.vrfs;
         for (&device, vrf) in &*vrfs {
-            datapath.set_vrf_port(device, Some((vrf.name.clone(), vrf.mtu as usize)));
+            datapath.set_vrf_port(now, device, Some((vrf.name.clone(), vrf.mtu as usize)));
         }
+    }
+    for (id, options) in plan.qdiscs {
+        node.become_qdisc(id, options)?;
     }
     if let Some(worker) = plan.worker {
         processors::bind("worker", worker.cpu);
@@ -70,4 +73,6 @@ pub(crate) fn set(node: &mut Node, settings: Settings) {
     xfrm::set_options(&mut node.datapath.ipsec, settings.xfrm);
     let EarlyDemux { ip, tcp, udp } = settings.early_demux;
     node.datapath.early_demux = datapath::EarlyDemux { ip: ip != 0, tcp: tcp != 0, udp: udp != 0 };
+    let L3mdevAccept { tcp, udp } = settings.l3mdev_accept;
+    node.datapath.set_l3mdev_accept(datapath::L3mdevAccept { tcp, udp });
 }

@@ -1,10 +1,12 @@
 //! A gateway that runs: what it becomes at start, on a signal and when clients ask.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use control::Config;
+use control::model::LinkKind;
 use control::sysctl::Settings;
 use link::Discard;
 use packet::Allocations;
@@ -201,6 +203,11 @@ impl Daemon {
         let ike = self.ike.open_for(&mut plan).map_err(|err| named(err.message))?;
         let settings =
             protocols.sysctl.settings().reloaded(&Settings::of(self.planner.config()), &Settings::of(planner.config()));
+        if settings.vrf_strict_mode
+            && let Some(table) = shared_vrf_table(planner.config())
+        {
+            return Err(named(format!("two VRFs have table {table}, and net.vrf.strict_mode is 1.")));
+        }
         plan.settings = plan.settings.map(|_| settings);
         self.worker.apply(plan).map_err(named)?;
         protocols.sysctl.follow(settings);
@@ -316,4 +323,14 @@ fn next_event(happened: &Receiver<Event>, watchdog: &mut Option<Watchdog>) -> Op
             Err(RecvTimeoutError::Disconnected) => return None,
         }
     }
+}
+
+/// Table that two VRFs of a configuration have.
+fn shared_vrf_table(config: &Config) -> Option<u32> {
+    let mut seen = BTreeSet::new();
+    let tables = config.links.iter().filter_map(|link| match link.kind {
+        LinkKind::Vrf { table } => Some(table),
+        _ => None,
+    });
+    tables.into_iter().find(|table| !seen.insert(*table))
 }

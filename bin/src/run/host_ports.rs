@@ -3,9 +3,10 @@
 use std::io;
 
 use base::{Instant, LinkId};
-use datapath::PortConfig;
+use datapath::{PortConfig, SocketBinding, SocketQuestion};
 use link::{Layer, Link, Sent};
 
+use super::host::SocketDiag;
 use super::links::RETRY_DEVICE;
 use super::node::Node;
 
@@ -13,6 +14,8 @@ use super::node::Node;
 #[derive(Debug)]
 pub(crate) struct HostDevice {
     device: Box<dyn Link>,
+    /// Number in the namespace.
+    index: u32,
     /// Whether it took no more, and epoll will tell when it does.
     full: bool,
     /// Time of the next attempt, if it took no more and nothing will tell when it does.
@@ -20,13 +23,40 @@ pub(crate) struct HostDevice {
 }
 
 impl Node {
-    /// Gives a link its device of the host side, in place of the one that it had; or takes it away.
-    pub(crate) fn set_host_device(&mut self, id: LinkId, device: Option<Box<dyn Link>>) {
+    /// Sets the socket by which the kernel of the host side is asked about sockets, for VRFs.
+    pub(crate) fn set_socket_diag(&mut self, diag: Option<SocketDiag>) {
+        self.datapath.ask_for_sockets(diag.is_some());
+        self.socket_diag = diag;
+    }
+
+    /// Answers the questions of the datapath about sockets.
+    pub(crate) fn answer_socket_questions(&mut self, now: Instant) {
+        while let Some(question) = self.datapath.socket_question() {
+            let binding = self.binding_of(&question).unwrap_or_else(|err| {
+                tracing::error!("host side: sock_diag: {err}; sockets bound to a VRF answer nobody first any more");
+                self.set_socket_diag(None);
+                SocketBinding::Link
+            });
+            self.datapath.answer_socket_question(now, &self.mem, binding);
+        }
+    }
+
+    fn binding_of(&mut self, question: &SocketQuestion) -> io::Result<SocketBinding> {
+        let index = |id| self.host_devices.get(&id).map(|found| found.index);
+        match (&mut self.socket_diag, index(question.link), index(question.vrf)) {
+            (Some(diag), Some(link), Some(vrf)) => diag.binding(question, link, vrf),
+            // A device has gone while the packet waited.
+            _ => Ok(SocketBinding::Link),
+        }
+    }
+
+    /// Gives a link its device of the host side, in place of the one that it had; or takes it away. The device comes with its number.
+    pub(crate) fn set_host_device(&mut self, id: LinkId, device: Option<(u32, Box<dyn Link>)>) {
         if let Some(before) = self.host_devices.remove(&id) {
             self.poller.remove(&*before.device);
         }
         self.set_ike_port(id, device.is_some());
-        let Some(device) = device else { return self.datapath.set_host_port(id, None) };
+        let Some((index, device)) = device else { return self.datapath.set_host_port(id, None) };
         let mac = match device.layer() {
             Layer::Ethernet(mac) => Some(mac),
             Layer::Ip => None,
@@ -35,7 +65,7 @@ impl Node {
         let config = PortConfig { name, mac, mtu, features: device.features(), gro: false, esp_gro: false };
         self.datapath.set_host_port(id, Some(config));
         self.poller.add_host_device(id, &*device);
-        self.host_devices.insert(id, HostDevice { device, full: false, retry_at: None });
+        self.host_devices.insert(id, HostDevice { device, index, full: false, retry_at: None });
     }
 
     /// Opens or closes the port of IKE of a link whose address is the host's.

@@ -8,6 +8,7 @@ use control::features::FeatureSet;
 use control::model::{LinkConfig, LinkKind};
 use datapath::{HostRole, PortConfig};
 use link::{Layer, Link, Sent};
+use qdisc::Options;
 use wire::eth::MacAddr;
 
 use super::node::Node;
@@ -32,6 +33,10 @@ pub(crate) enum LinkChange {
     Mac(MacAddr),
     /// Those features are to be on that it can have.
     Features(FeatureSet),
+    /// It gets a queueing discipline, or none.
+    Qdisc(Option<Options>),
+    /// Its queueing discipline gets other options of its kind.
+    ChangeQdisc(Options),
     /// It is set up, or down.
     Up(bool),
 }
@@ -60,9 +65,27 @@ impl Node {
             }
             // What waits to be sent goes as it is.
             LinkChange::Features(wanted) => self.set_port(id, wanted),
+            LinkChange::Qdisc(options) => {
+                self.datapath.set_qdisc(now, &self.mem, id, options).map_err(|refused| refused.to_string())?;
+            }
+            LinkChange::ChangeQdisc(options) => {
+                self.datapath.change_qdisc(now, &self.mem, id, options).map_err(|refused| refused.to_string())?;
+            }
             LinkChange::Up(up) => self.set_admin_up(now, id, up),
         }
         Ok(())
+    }
+
+    /// Gives a link the queueing discipline that a file says. One of the same kind is changed, and keeps what waits in it.
+    pub(crate) fn become_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), String> {
+        let before = self.datapath.qdisc_kind(id);
+        self.change_link(
+            id,
+            match options {
+                Some(options) if before == Some(options.kind()) => LinkChange::ChangeQdisc(options),
+                options => LinkChange::Qdisc(options),
+            },
+        )
     }
 
     pub(crate) fn open(&mut self, id: LinkId, link: Box<dyn Link>, config: LinkConfig) {
@@ -242,6 +265,7 @@ impl Node {
 
     /// Sends what waits in the ports.
     pub(crate) fn send_all(&mut self, now: Instant) {
+        self.answer_socket_questions(now);
         for at in 0..self.slots.len() {
             self.send(now, LinkId(at as u32));
         }

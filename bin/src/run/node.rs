@@ -11,6 +11,7 @@ use packet::{Memory, Packet};
 
 use super::bell::Listeners;
 use super::captures::Captures;
+use super::host::SocketDiag;
 use super::host_ports::HostDevice;
 use super::ike::IkeSocket;
 use super::monitors::Monitors;
@@ -49,6 +50,8 @@ pub(crate) struct Node {
     pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
     /// Devices of the host side, by the numbers of their links.
     pub(crate) host_devices: BTreeMap<LinkId, HostDevice>,
+    /// Socket by which the kernel of the host side is asked about sockets.
+    pub(crate) socket_diag: Option<SocketDiag>,
     pub(crate) mem: Memory,
     /// The configuration that all this was made from.
     pub(crate) config: Arc<control::Config>,
@@ -86,6 +89,7 @@ impl Node {
             slots: Vec::new(),
             vrfs: BTreeMap::new(),
             host_devices: BTreeMap::new(),
+            socket_diag: None,
             mem: Memory::heap(),
             config: Arc::default(),
             clock,

@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
     /// The links that come and those that have changed, and which of their features are wanted.
     pub(crate) ports: Vec<(LinkId, FeatureSet)>,
+    /// Links that come with a queueing discipline, and those that get another one or none.
+    pub(crate) qdiscs: Vec<(LinkId, Option<qdisc::Options>)>,
     /// The ports of IKE, all of them.
     pub(crate) ike: Vec<(LinkId, IkeAt)>,
     /// Links by which the MSS of forwarded SYNs is lowered.

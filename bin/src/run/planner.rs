@@ -103,6 +103,15 @@ impl Planner {
         if change.settings {
             plan.settings = Some(Settings::of(&new));
         }
+        // A VRF's device may have one, too.
+        for kept in change.links.kept.iter().filter(|kept| kept.changed) {
+            let wanted = new.links[kept.new].qdisc;
+            if self.config.links[kept.old].qdisc != wanted {
+                plan.qdiscs.push((ids[kept.new], wanted));
+            }
+        }
+        let added = change.links.added.iter().map(|&at| (ids[at], new.links[at].qdisc));
+        plan.qdiscs.extend(added.filter(|(_, wanted)| wanted.is_some()));
         let is_real = |at: usize| !matches!(new.links[at].kind, LinkKind::Vrf { .. });
         for kept in change.links.kept.iter().filter(|kept| kept.changed && is_real(kept.new)) {
             let (old, new) = (&self.config.links[kept.old], &new.links[kept.new]);
@@ -167,7 +176,7 @@ fn refuse_one_that_leaves<'a>(
     match leaving.find(|old| only_once(old).is_some() && only_once(old) == only_once(link)) {
         None => Ok(()),
         Some(old) => Err(CliError::failed(format!(
-            "link {}: link {} is open with other settings, and only its MTU and addresses can change while it is. \
+            "link {}: link {} is open with other settings, and only its MTU, addresses and queueing discipline can change while it is. \
              Restart the gateway, or take the link out first.",
             link.name, old.name
         ))),
@@ -307,6 +316,7 @@ mod tests {
             esp_gro: false,
             features: FeatureSet::wanted_first(false, false),
             master: None,
+            qdisc: None,
         }
     }
 
@@ -329,6 +339,20 @@ mod tests {
         let (_, plan) = node.plan(config(&changed, "")).unwrap();
         assert!(plan.opened.is_empty() && plan.removed.is_empty(), "both stay open");
         assert_eq!((plan.clamp_mss, plan.defrag), (vec![LinkId(2)], vec![LinkId(3)]));
+    }
+
+    #[test]
+    fn queueing_disciplines_are_told_where_they_differ() {
+        let with = |limit| LinkConfig { qdisc: Some(qdisc::Options::Pfifo { limit }), ..udp("a", 0) };
+        let (node, plan) = running(config(&[with(1), udp("b", 0)], ""));
+        assert_eq!(plan.qdiscs, [(LinkId(2), with(1).qdisc)]);
+        let (node, plan) = node.plan(config(&[with(1), udp("b", 0)], "")).unwrap();
+        assert_eq!(plan.qdiscs, []);
+        let (node, plan) = node.plan(config(&[with(2), udp("b", 0)], "")).unwrap();
+        assert!(plan.opened.is_empty() && plan.removed.is_empty(), "both stay open");
+        assert_eq!(plan.qdiscs, [(LinkId(2), with(2).qdisc)]);
+        let (_, plan) = node.plan(config(&[udp("a", 0), udp("b", 0)], "")).unwrap();
+        assert_eq!(plan.qdiscs, [(LinkId(2), None)]);
     }
 
     #[test]

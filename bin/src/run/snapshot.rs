@@ -11,7 +11,8 @@ use control::model::{LinkKind, NatTraversal, SaConfig};
 use control::netlink::rtnl::{LinkDetail, LinkNow, Vrf};
 use control::state::{
     CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, IlaEncapState, IlaState, LinkState,
-    LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState, RingState, RouteState, SaState, SaStats,
+    LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState,
+    SaStats,
 };
 use control::xfrm::{Ages, Limit, Mark};
 use control::{Shown, What};
@@ -74,6 +75,7 @@ fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
         addresses: node.datapath.fib.addresses(id).collect(),
         offloads: Vec::new(),
         ring: None,
+        qdisc: None,
         stats: vrf_stats(node, id),
         ip6: Vec::new(),
     }
@@ -81,9 +83,9 @@ fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
 
 /// Packets that passed by a VRF.
 fn vrf_stats(node: &Node, id: LinkId) -> LinkStats {
-    let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes } =
+    let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes, tx_errors } =
         node.datapath.ports.get(id).map(|port| port.traffic).unwrap_or_default();
-    LinkStats { rx_packets, rx_bytes, tx_packets, tx_bytes, ..LinkStats::default() }
+    LinkStats { rx_packets, rx_bytes, tx_packets, tx_bytes, tx_errors, ..LinkStats::default() }
 }
 
 fn slot(node: &Node, id: LinkId) -> Option<&Slot> {
@@ -112,6 +114,12 @@ pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
         carrier: [0; 2],
     });
     links.chain(vrfs).collect()
+}
+
+/// Counters of the queueing disciplines.
+pub(crate) fn qdiscs(node: &Node) -> Vec<(LinkId, qdisc::Stats)> {
+    let ports = node.datapath.ports.iter();
+    ports.filter_map(|(id, _)| Some((id, node.datapath.qdisc_stats(id)?))).collect()
 }
 
 /// A link as `ethtool` shows it.
@@ -177,6 +185,7 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         addresses: node.datapath.fib.addresses(id).collect(),
         offloads: offloads.collect(),
         ring: slot.link.ring().map(|ring| ring_state(&ring)),
+        qdisc: qdisc_state(node, id),
         stats: link_stats(slot.link.stats()),
         ip6: port.counters.iter().filter(|&(_, value)| value > 0).map(counter).collect(),
     }
@@ -184,6 +193,12 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
 
 fn counter((which, value): (Mib, u64)) -> CounterState {
     CounterState { name: which.name().to_owned(), value }
+}
+
+fn qdisc_state(node: &Node, id: LinkId) -> Option<QdiscState> {
+    let kind = node.datapath.qdisc_kind(id)?.name().to_owned();
+    let qdisc::Stats { bytes, packets, drops, overlimits, requeues, qlen, backlog } = node.datapath.qdisc_stats(id)?;
+    Some(QdiscState { kind, bytes, packets, drops, overlimits, requeues, backlog, qlen })
 }
 
 fn ring_state(ring: &link::RingState) -> RingState {
@@ -216,6 +231,7 @@ fn link_stats(stats: &link::LinkStats) -> LinkStats {
         tx_wire_packets: stats.tx_wire_packets,
         tx_calls: stats.tx_calls,
         tx_dropped: stats.tx_dropped,
+        tx_errors: 0,
     }
 }
 

@@ -165,11 +165,11 @@ impl Worker {
             fib::apply(&mut datapath.fib, &delta);
             match delta {
                 Delta::Vrf(device, Some(vrf)) => {
-                    datapath.set_vrf_port(device, Some((vrf.name.clone(), vrf.mtu as usize)));
+                    datapath.set_vrf_port(now, device, Some((vrf.name.clone(), vrf.mtu as usize)));
                     vrfs.insert(device, vrf);
                 }
                 Delta::Vrf(device, None) => {
-                    datapath.set_vrf_port(device, None);
+                    datapath.set_vrf_port(now, device, None);
                     captures.close(device);
                     vrfs.remove(&device);
                 }

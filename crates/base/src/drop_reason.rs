@@ -153,6 +153,8 @@ drop_reasons! {
     BridgeTooBig,
     /// A flooded frame that no port takes.
     BridgeNoPort,
+    /// In a VRF, and too much was asked about its sockets to ask for this packet's.
+    SocketUnknown,
     /// The system refused the packet.
     TxError,
     /// No buffer was free.

@@ -215,6 +215,8 @@ pub struct LinkConfig {
     pub features: FeatureSet,
     /// The VRF that it belongs to, by the name of its device.
     pub master: Option<String>,
+    /// Queueing discipline; without one, packets wait for nothing but the device.
+    pub qdisc: Option<qdisc::Options>,
 }
 
 /// What moves a link's bytes.

@@ -113,7 +113,7 @@ impl ListChange {
     }
 }
 
-/// The same device or socket, of one name. Its MTU and its addresses can change while it is open; its offloads and queues cannot.
+/// The same device or socket, of one name. Its MTU, its addresses and its queueing discipline can change while it is open; its offloads and queues cannot.
 fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
     old.kind == new.kind && old.offloads == new.offloads
 }

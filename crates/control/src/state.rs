@@ -38,11 +38,35 @@ pub struct LinkState {
     pub offloads: Vec<OffloadState>,
     /// The device's ring of frames, if it receives into one.
     pub ring: Option<RingState>,
+    /// Queueing discipline, if it was given one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qdisc: Option<QdiscState>,
     /// What it has moved.
     pub stats: LinkStats,
     /// Linux's counters of IPv6 and ICMPv6, as far as they are this link's and not 0.
     #[serde(default)]
     pub ip6: Vec<CounterState>,
+}
+
+/// Queueing discipline of a link, with the counters of `tc -s qdisc`. Fat packets count as their segments, but for `drops` and `qlen`.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct QdiscState {
+    /// `pfifo`, `bfifo` or `tbf`.
+    pub kind: String,
+    /// Bytes that left, counted as on the wire.
+    pub bytes: u64,
+    /// Packets that left.
+    pub packets: u64,
+    /// Packets that were refused.
+    pub drops: u64,
+    /// Times that a packet had to wait for tokens.
+    pub overlimits: u64,
+    /// Packets given back by a link that was busy.
+    pub requeues: u64,
+    /// Bytes that wait, counted as on the wire.
+    pub backlog: u64,
+    /// Packets that wait.
+    pub qlen: u32,
 }
 
 /// The network namespace of a node's own.
@@ -151,6 +175,9 @@ pub struct LinkStats {
     pub tx_calls: u64,
     /// Packets that could not be sent.
     pub tx_dropped: u64,
+    /// Packets of a VRF that had no route any more behind its queueing discipline.
+    #[serde(default)]
+    pub tx_errors: u64,
 }
 
 /// A route, connected or static.

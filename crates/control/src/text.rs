@@ -12,7 +12,7 @@ use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
 use crate::state::{
     CountersState, DropState, FlowState, FragmentsState, HostState, IlaEncapState, IlaState, LinkState, LinkStats,
-    NeighbourState, PmtuState, PolicyState, RingState, RouteState, SaState,
+    NeighbourState, PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState,
 };
 
 impl Shown {
@@ -104,7 +104,22 @@ impl Display for LinkState {
         if let Some(ring) = &self.ring {
             ring.fmt(f)?;
         }
+        if let Some(qdisc) = &self.qdisc {
+            qdisc.fmt(f)?;
+        }
         self.stats.fmt(f)
+    }
+}
+
+impl Display for QdiscState {
+    /// A line like the first of `tc -s qdisc`, and one with its counters.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { kind, bytes, packets, drops, overlimits, requeues, backlog, qlen } = self;
+        writeln!(f, "    qdisc {kind} backlog {backlog}b {qlen}p")?;
+        writeln!(
+            f,
+            "        bytes {bytes} packets {packets} dropped {drops} overlimits {overlimits} requeues {requeues}"
+        )
     }
 }
 

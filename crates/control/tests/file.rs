@@ -29,6 +29,7 @@ fn a_file_becomes_the_model_that_it_describes() {
         ike: false,
         clamp_mss: false,
         defrag: false,
+        qdisc: None,
         offloads: true,
         esp_gro: true,
         features: FeatureSet::SWITCHED,

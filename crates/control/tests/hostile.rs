@@ -159,7 +159,7 @@ fn what_is_not_supported_says_so_and_names_the_attribute() {
         assert_eq!(errno, errno::EOPNOTSUPP, "{want}");
         assert!(text.contains(want), "{text}");
     }
-    for (kind, want) in [(36, "queueing disciplines"), (104, "next hop objects")] {
+    for (kind, want) in [(48, "actions"), (104, "next hop objects")] {
         let (errno, text) = refusal(
             &mut node(),
             true,

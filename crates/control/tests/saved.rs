@@ -22,10 +22,10 @@ use recording::recorded;
 fn seen(node: &mut Rtnl<Obedient>) -> String {
     let number = |id: u32| node.model.ifindex(id).0;
     let links = node.model.links_after(0).map(|(id, link)| {
-        let Link { config, mtu, mac, up, addresses, group, alias, txqlen, master, .. } = link;
+        let Link { config, mtu, mac, up, addresses, group, alias, txqlen, master, qdisc, .. } = link;
         let (index, master) = (number(id), master.map(|master| (number(master.index), master.table)));
         format!(
-            "{index} {} {:?} {mtu} {mac:?} {up} {addresses:#?} {group} {alias:?} {txqlen} {master:?}\n",
+            "{index} {} {:?} {mtu} {mac:?} {up} {addresses:#?} {group} {alias:?} {txqlen} {master:?} {qdisc:?}\n",
             config.name, config.kind
         )
     });
@@ -63,7 +63,7 @@ fn after_each(mut look: impl FnMut(&mut Rtnl<Obedient>)) {
 }
 
 /// Rules were not recorded.
-const NOUNS: [&str; 4] = ["address", "link", "neighbour", "route"];
+const NOUNS: [&str; 5] = ["address", "link", "neighbour", "qdisc", "route"];
 
 #[test]
 fn a_node_is_the_same_again_after_every_recorded_request() {

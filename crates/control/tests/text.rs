@@ -29,6 +29,16 @@ fn links() -> Shown {
             offload("uso", false, Some("kernel refused TUNSETOFFLOAD: EINVAL")),
         ],
         ring: None,
+        qdisc: Some(QdiscState {
+            kind: "tbf".to_owned(),
+            bytes: 4356,
+            packets: 3,
+            drops: 1,
+            overlimits: 2,
+            requeues: 0,
+            backlog: 1452,
+            qlen: 1,
+        }),
         stats: LinkStats {
             rx_packets: 10,
             rx_bytes: 655_350_000,
@@ -40,6 +50,7 @@ fn links() -> Shown {
             tx_wire_packets: 3,
             tx_calls: 2,
             tx_dropped: 0,
+            tx_errors: 0,
         },
         ip6: Vec::new(),
     };
@@ -57,6 +68,7 @@ fn links() -> Shown {
         addresses: Vec::new(),
         offloads: Vec::new(),
         ring: None,
+        qdisc: None,
         stats: LinkStats::default(),
         ip6: Vec::new(),
     };
@@ -280,6 +292,8 @@ fn links_show_offloads_with_reasons_and_what_they_moved() {
     inet6 fd00:1::fe/64
     tso4 on
     uso off (kernel refused TUNSETOFFLOAD: EINVAL)
+    qdisc tbf backlog 1452b 1p
+        bytes 4356 packets 3 dropped 1 overlimits 2 requeues 0
     RX:     bytes packets wire-packets calls dropped
         655350000      10          440     9       1
     TX:     bytes packets wire-packets calls dropped

@@ -26,6 +26,8 @@ pub(crate) struct IpPacket {
     pub(crate) info: Info,
     /// Addresses and ports.
     pub(crate) flow: FlowKey,
+    /// Device by which the socket of the flow sends, if early demux has found it.
+    pub(crate) socket_device: Option<LinkId>,
 }
 
 /// A packet on its way, until the stage that ends the way takes it out.
@@ -57,13 +59,13 @@ impl IpPacket {
     /// A packet whose headers are not parsed.
     #[inline]
     pub(crate) const fn unparsed(pkt: Packet) -> Self {
-        Self { pkt: Carried(Some(pkt)), info: UNPARSED, flow: NO_FLOW }
+        Self { pkt: Carried(Some(pkt)), info: UNPARSED, flow: NO_FLOW, socket_device: None }
     }
 
     /// Room for a packet.
     #[inline]
     pub(crate) const fn empty() -> Self {
-        Self { pkt: Carried(None), info: UNPARSED, flow: NO_FLOW }
+        Self { pkt: Carried(None), info: UNPARSED, flow: NO_FLOW, socket_device: None }
     }
 
     /// Parses the headers.

@@ -46,6 +46,7 @@ mod route_encap;
 mod rx;
 mod trace;
 mod tx;
+mod vrf;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -59,6 +60,7 @@ use packet::{Memory, Packet};
 use reassembly::{Expired, Reassembly};
 
 use hooks::Hooks;
+use host_side::place::Places;
 use ila_errors::IlaErrors;
 use ila_hook::Ila;
 use ip_packet::{Carried, IpPacket};
@@ -73,6 +75,7 @@ use tx::{device, esp_device, keepalive, neighbour, queue};
 
 pub use hooks::HookPoint;
 pub use host_side::demux::{DemuxCounts, EarlyDemux};
+pub use host_side::place::{L3mdevAccept, SocketBinding, SocketQuestion};
 pub use local::ike::{IkeAt, IkeMessage};
 pub use ports::{Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic};
 pub use trace::{Geometry, Step, TraceFilter, TraceStep, TraceTerm};
@@ -102,6 +105,7 @@ pub struct Datapath {
     pub path_mtus_learnt: u64,
     bridges: bridge::Bridges,
     established: Established,
+    places: Places,
     ike: ike::Ike,
     gro: Gro,
     reassembly: Reassembly,
@@ -182,6 +186,7 @@ impl Datapath {
             path_mtus_learnt: 0,
             bridges: bridge::Bridges::default(),
             established: Established::default(),
+            places: Places::default(),
             ike: ike::Ike::default(),
             gro: Gro::new(gro::Config { udp: true, frag_list: false }),
             reassembly: Reassembly::default(),
@@ -229,8 +234,11 @@ impl Datapath {
     }
 
     /// Adds the port of a VRF, changes it, or removes it with `None`. Its links are in the domain of that device
-    /// ([`Fib::set_domain`]).
-    pub fn set_vrf_port(&mut self, id: LinkId, vrf: Option<(String, usize)>) {
+    /// ([`Fib::set_domain`]). What waits in a queueing discipline of a VRF that is removed, or is not up, is dropped.
+    pub fn set_vrf_port(&mut self, now: Instant, id: LinkId, vrf: Option<(String, usize)>) {
+        if vrf.is_none() || !self.fib.may_send(Domain::vrf(id)) {
+            queue::reset(self, now, id, DropReason::LinkDown);
+        }
         match vrf {
             Some((name, mtu)) => {
                 let config = PortConfig { name, mac: None, mtu, features: Features::NONE, gro: false, esp_gro: false };

@@ -7,15 +7,16 @@ use fib::{Decision, IlaHop};
 use host::icmp::{self, Problem};
 use ipsec::Released;
 use packet::Packet;
-use wire::Version;
 use wire::ip::Info;
+use wire::{FlowKey, Version};
 
 use crate::forward::{Hop, problem_of};
 use crate::hooks::{self, HookPoint};
 use crate::host_side::up;
 use crate::mib::MibPair;
 use crate::rx::l3::is_link_local;
-use crate::{Cx, Datapath, HostRole, IpPacket, Next};
+use crate::trace;
+use crate::{Cx, Datapath, HostRole, IpPacket, Next, vrf};
 
 /// Source of errors of a node without an IPv4 address (RFC 7600 §4.8).
 const DUMMY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
@@ -73,7 +74,7 @@ fn tell_host_side(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, prob
     }
     let device = pkt.meta.origin.device();
     match icmp::error(cx.mem, pkt, info, problem, info.src) {
-        Ok(error) => up::deliver_error(dp, cx, info.src, device, error),
+        Ok(error) => up::deliver_error(dp, cx, FlowKey::new(info, pkt.head()), device, error),
         Err(reason) => dp.ports.drop(Origin::NODE, reason),
     }
 }
@@ -162,11 +163,25 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
     let domain = dp.fib.domain(link);
     let dst = ip.info.dst;
     let version = ip.info.version();
-    let link_local = matches!(dst, IpAddr::V6(dst) if dst.is_unicast_link_local());
+    let link_local = is_link_local(dst);
+    if dp.trace.is_on() {
+        trace::route(dp, cx, &mut ip.pkt, domain, dst, link_local.then_some(link));
+    }
     let decision = if link_local { dp.fib.decide(domain, dst, Some(link)) } else { dp.decide(domain, dst) };
+    let vrf = domain.vrf_device();
+    if let (Decision::Local { dev }, Some(vrf)) = (decision, vrf)
+        && dp.fib.domain(dev) == domain
+        && dp.fib.may_send(domain)
+    {
+        dp.count(vrf, MibPair::OUT_REQUESTS.of(version));
+        kinds.iter().for_each(|&kind| dp.count(vrf, kind));
+        return vrf::loop_back(dp, cx, ip, vrf);
+    }
     let hop = match Hop::of(decision) {
         // A link-local destination needs no VRF.
         Ok(_) if !link_local && !dp.fib.may_send(domain) => Err(DropReason::LinkDown),
+        // No such address means anything on a VRF's device (Linux `vrf_link_scope_lookup`).
+        Err(_) if link_local && vrf == Some(link) => Err(DropReason::NoRoute),
         Err(_) if link_local => Ok(Hop::new(link, dst)),
         found => found,
     };
@@ -183,11 +198,8 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
     for &kind in kinds {
         dp.count(hop.dev, kind);
     }
-    if let Some(vrf) = domain.vrf_device().filter(|_| !link_local) {
-        // Linux `vrf_l3_out`: straight on to the link, for no qdisc is attached.
-        hooks::run(dp, cx, HookPoint::LocalOut, vrf, ip);
-        hooks::run(dp, cx, HookPoint::PostRouting, vrf, ip);
-        dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);
+    if let Some(vrf) = vrf.filter(|_| !link_local) {
+        return vrf::send(dp, cx, ip, vrf, hop);
     }
     hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, ip);
     Next::Output(hop)

@@ -84,6 +84,8 @@ pub struct Traffic {
     pub tx_packets: u64,
     /// Bytes out, from the IP header on.
     pub tx_bytes: u64,
+    /// Packets that had no way out any more when the queueing discipline let them go (Linux `vrf_tx_error`).
+    pub tx_errors: u64,
 }
 
 /// A link or a virtual device as the datapath sees it.
@@ -394,7 +396,7 @@ impl Ports {
     pub(crate) fn pass_vrf(&mut self, mem: &Memory, vrf: LinkId, outbound: bool, pkt: &Packet) {
         let Some(port) = self.get_mut(vrf).filter(|port| port.device == Device::Vrf) else { return };
         let bytes = pkt.len() as u64;
-        let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes } = &mut port.traffic;
+        let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = &mut port.traffic;
         let (packets, total) = if outbound { (tx_packets, tx_bytes) } else { (rx_packets, rx_bytes) };
         *packets += 1;
         *total += bytes;
@@ -404,6 +406,14 @@ impl Ports {
         }
         if tap.wire {
             record_cut(&mut self.tapped, mem, vrf, outbound, pkt, 0);
+        }
+    }
+
+    /// Counts a packet that a VRF has no way out for.
+    #[cold]
+    pub(crate) fn fail_vrf(&mut self, vrf: LinkId) {
+        if let Some(port) = self.get_mut(vrf) {
+            port.traffic.tx_errors += 1;
         }
     }
 

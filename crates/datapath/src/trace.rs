@@ -3,6 +3,8 @@
 //! A packet that [`TraceFilter`] chooses at any stage gets a number, which its segments, fragments and clones keep. Ciphers make new
 //! packets: what is decrypted or encrypted is chosen, and numbered, anew.
 
+use std::net::IpAddr;
+
 use base::{Domain, DropReason, Instant, LinkId, Origin, Prefix, SaId, TableId};
 use fib::Fib;
 use host::icmp::Problem;
@@ -130,7 +132,7 @@ pub enum Step {
         /// The link.
         dev: LinkId,
         /// The neighbour.
-        next_hop: std::net::IpAddr,
+        next_hop: IpAddr,
     },
     /// Output, before the policies.
     Output {
@@ -154,7 +156,7 @@ pub enum Step {
         /// The link.
         dev: LinkId,
         /// The neighbour.
-        next_hop: std::net::IpAddr,
+        next_hop: IpAddr,
     },
     /// Wait for the link-layer address of the next hop.
     Resolve {
@@ -274,6 +276,15 @@ pub(crate) fn step(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, step: Step) 
         pkt.meta.trace = trace.last;
     }
     push(dp, record(cx, pkt, 0, step));
+}
+
+/// Records the lookup of a packet's route.
+#[cold]
+pub(crate) fn route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, domain: Domain, dst: IpAddr, oif: Option<LinkId>) {
+    let found = dp.fib.lookup_with_table(domain, dst, oif);
+    let prefix = found.map(|(_, route)| route.prefix);
+    let table = found.and_then(|(table, _)| table);
+    step(dp, cx, pkt, Step::Route { table, prefix, domain });
 }
 
 /// Step of a traced packet whose IP header begins at `l3`, to be [pushed](push) once it is known to have been made.

@@ -1,10 +1,11 @@
 //! The forwarding information base: every table, and the order in which they are asked.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use base::{Domain, DropReason, IfAddr, Instant, LinkId, Prefix, TableId};
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 use ila::{HookType, RouteEncap};
 
 use crate::path_mtu::{PathMtu, PathMtus};
@@ -24,7 +25,7 @@ pub struct Fib {
     /// The two that every lookup asks.
     local: Table,
     main: Table,
-    others: BTreeMap<TableId, Table>,
+    others: HashMap<TableId, Table, RandomState>,
     addresses: Vec<(LinkId, IfAddr)>,
     generation: u64,
     path_mtus: PathMtus,
@@ -43,7 +44,7 @@ impl Default for Fib {
         Self {
             local: Table::default(),
             main: Table::default(),
-            others: BTreeMap::new(),
+            others: HashMap::default(),
             addresses: Vec::new(),
             generation: 0,
             path_mtus: PathMtus::default(),
@@ -376,7 +377,10 @@ impl Fib {
     pub fn routes(&self) -> impl Iterator<Item = (TableId, &Route)> {
         let local = self.local.iter().map(|route| (TableId::LOCAL, route));
         let main = self.main.iter().map(|route| (TableId::MAIN, route));
-        let others = self.others.iter().flat_map(|(&id, table)| table.iter().map(move |route| (id, route)));
+        let mut ids: Vec<TableId> = self.others.keys().copied().collect();
+        ids.sort_unstable();
+        let of = |id: TableId| self.others.get(&id).into_iter().flat_map(Table::iter).map(move |route| (id, route));
+        let others = ids.into_iter().flat_map(of);
         local.chain(main).chain(others)
     }
 

@@ -1,13 +1,12 @@
 //! VRFs: which links are apart from the others, and whose table is asked for them (Linux `l3mdev`, `drivers/net/vrf.c`).
 
-use std::collections::BTreeMap;
-
 use base::{Domain, LinkId, TableId};
 
 /// The VRFs by their devices, and the links that belong to them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Vrfs {
-    vrfs: BTreeMap<LinkId, Vrf>,
+    /// Those by the numbers of their devices, up to the last one.
+    vrfs: Vec<Option<Vrf>>,
     /// The domain of each link by its number, up to the last one that is in a VRF: empty where there are none.
     domains: Vec<Domain>,
 }
@@ -36,18 +35,26 @@ impl Vrfs {
 
     /// The VRF of that device.
     pub(crate) fn get(&self, device: LinkId) -> Option<&Vrf> {
-        self.vrfs.get(&device)
+        self.vrfs.get(device.0 as usize)?.as_ref()
     }
 
     /// Adds, replaces or removes a VRF. Its device is of its own domain. Links of a removed VRF belong to none.
     pub(crate) fn set(&mut self, device: LinkId, vrf: Option<Vrf>) {
         match vrf {
             Some(vrf) => {
-                self.vrfs.insert(device, vrf);
+                let at = device.0 as usize;
+                if self.vrfs.len() <= at {
+                    self.vrfs.resize(at + 1, None);
+                }
+                self.vrfs[at] = Some(vrf);
                 self.set_domain(device, Domain::vrf(device));
             }
             None => {
-                self.vrfs.remove(&device);
+                if let Some(vrf) = self.vrfs.get_mut(device.0 as usize) {
+                    *vrf = None;
+                }
+                let len = self.vrfs.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+                self.vrfs.truncate(len);
                 let gone = Domain::vrf(device);
                 self.domains.iter_mut().filter(|domain| **domain == gone).for_each(|domain| *domain = Domain::DEFAULT);
                 self.trim();

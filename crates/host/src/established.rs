@@ -38,6 +38,10 @@ pub struct Flow {
     /// Addresses and ports of its packets that come in.
     key: FlowKey,
     domain: Domain,
+    /// Link or VRF whose device of the host side the socket sends by, and is to receive by.
+    pub device: LinkId,
+    /// Whether the socket is bound to no device, and its packets come from outside of its domain's devices.
+    is_unbound: bool,
     seen: Instant,
     /// Decision about its packets, if one has come in.
     pub route: Option<LocalRoute>,
@@ -59,9 +63,31 @@ pub struct Established {
 }
 
 impl Established {
-    /// Notes that a socket has sent a packet of `sent` in a domain; `is_end`: the last of its flow (TCP's RST).
-    pub fn sent(&mut self, now: Instant, domain: Domain, sent: FlowKey, is_end: bool) {
+    /// Notes that a socket has sent a packet of `sent` by a device in a domain; `is_end`: the last of its flow (TCP's RST).
+    pub fn sent(&mut self, now: Instant, domain: Domain, device: LinkId, sent: FlowKey, is_end: bool) {
+        self.note(Flow { key: sent.reversed(), domain, device, is_unbound: false, seen: now, route: None }, is_end);
+    }
+
+    /// Notes that a packet of `came` goes up by the device of a link, in a domain, to a socket that is bound to no device: its answers
+    /// come down in no domain, and belong to this one.
+    pub fn accepted(&mut self, now: Instant, domain: Domain, device: LinkId, came: FlowKey) {
+        self.note(Flow { key: came, domain, device, is_unbound: true, seen: now, route: None }, false);
+    }
+
+    /// Domain and link of the flow that a packet of `sent`, of a socket that is bound to no device, answers.
+    pub fn answered(&self, now: Instant, sent: &FlowKey) -> Option<(Domain, LinkId)> {
+        if self.len == 0 {
+            return None;
+        }
         let key = sent.reversed();
+        let at = self.bucket_of(&key);
+        let mut flows = self.slots[at..at + BUCKET].iter().flatten();
+        let flow = flows.find(|flow| flow.is_unbound && flow.key == key && !flow.is_idle(now))?;
+        Some((flow.domain, flow.device))
+    }
+
+    fn note(&mut self, new: Flow, is_end: bool) {
+        let Flow { key, domain, seen: now, .. } = new;
         if self.slots.is_empty() {
             if is_end {
                 return;
@@ -72,7 +98,10 @@ impl Established {
         let bucket = &mut self.slots[at..at + BUCKET];
         if let Some(slot) = bucket.iter_mut().find(|slot| slot.is_some_and(|flow| is_of(&flow, domain, &key))) {
             match slot {
-                Some(flow) if !is_end => flow.seen = now,
+                Some(flow) if !is_end => {
+                    flow.seen = now;
+                    flow.device = new.device;
+                }
                 _ => {
                     *slot = None;
                     self.len -= 1;
@@ -85,7 +114,7 @@ impl Established {
         }
         let Some(oldest) = bucket.iter_mut().min_by_key(|slot| slot.map(|flow| flow.seen)) else { return };
         self.len += usize::from(oldest.is_none());
-        *oldest = Some(Flow { key, domain, seen: now, route: None });
+        *oldest = Some(new);
     }
 
     /// Flow of a packet that has come in by a link of a domain. What is idle is forgotten.
@@ -154,6 +183,7 @@ mod tests {
     use super::*;
 
     const RED: Domain = Domain::vrf(LinkId(7));
+    const DEVICE: LinkId = LinkId(3);
 
     /// Flow that a socket sends, from port `n` or, for large `n`, from another address.
     fn sent(n: u32, protocol: Protocol) -> FlowKey {
@@ -176,7 +206,7 @@ mod tests {
         let mut table = Established::default();
         let flow = sent(5000, Protocol::TCP);
         assert!(table.find(at(0), RED, &flow.reversed()).is_none());
-        table.sent(at(0), RED, flow, false);
+        table.sent(at(0), RED, DEVICE, flow, false);
         assert!(table.find(at(1), RED, &flow.reversed()).is_some());
         assert!(table.has_sent(at(1), RED, &flow) && !table.has_sent(at(7200), RED, &flow));
         assert!(!table.has_sent(at(1), RED, &flow.reversed()) && !table.has_sent(at(1), Domain::DEFAULT, &flow));
@@ -184,7 +214,7 @@ mod tests {
         assert!(table.find(at(1), Domain::DEFAULT, &flow.reversed()).is_none());
         let udp = FlowKey { protocol: Protocol::UDP, ..flow };
         assert!(table.find(at(1), RED, &udp.reversed()).is_none());
-        table.sent(at(2), RED, flow, true);
+        table.sent(at(2), RED, DEVICE, flow, true);
         assert!(table.find(at(2), RED, &flow.reversed()).is_none() && table.is_empty());
     }
 
@@ -193,8 +223,8 @@ mod tests {
         for (protocol, idle) in [(Protocol::TCP, 7200), (Protocol::UDP, 30)] {
             let mut table = Established::default();
             let flow = sent(5000, protocol);
-            table.sent(at(0), RED, flow, false);
-            table.sent(at(10), RED, flow, false);
+            table.sent(at(0), RED, DEVICE, flow, false);
+            table.sent(at(10), RED, DEVICE, flow, false);
             assert!(table.find(at(9 + idle), RED, &flow.reversed()).is_some());
             assert_eq!(table.iter(at(9 + idle)).count(), 1);
             assert_eq!(table.iter(at(10 + idle)).count(), 0);
@@ -207,7 +237,7 @@ mod tests {
     fn flood_of_flows_is_bounded_and_evicts_the_oldest() {
         let mut table = Established::default();
         for n in 0..300_000 {
-            table.sent(at(u64::from(n)), RED, sent(n, Protocol::TCP), false);
+            table.sent(at(u64::from(n)), RED, DEVICE, sent(n, Protocol::TCP), false);
         }
         assert!(table.len() <= MAX_FLOWS && table.len() > MAX_FLOWS / 2, "{} flows", table.len());
         let newest = 299_000..300_000;
@@ -221,10 +251,34 @@ mod tests {
     fn route_of_flow_is_kept_with_it() {
         let mut table = Established::default();
         let flow = sent(1, Protocol::UDP);
-        table.sent(at(0), RED, flow, false);
+        table.sent(at(0), RED, DEVICE, flow, false);
         let route = LocalRoute { link: LinkId(3), generation: 9 };
         table.find(at(0), RED, &flow.reversed()).unwrap().route = Some(route);
-        table.sent(at(1), RED, flow, false);
+        table.sent(at(1), RED, DEVICE, flow, false);
         assert_eq!(table.find(at(1), RED, &flow.reversed()).unwrap().route, Some(route));
+    }
+
+    #[test]
+    fn flow_has_the_device_that_its_socket_sent_by_last() {
+        let mut table = Established::default();
+        let flow = sent(1, Protocol::UDP);
+        for device in [LinkId(3), LinkId(7)] {
+            table.sent(at(0), RED, device, flow, false);
+            assert_eq!(table.find(at(0), RED, &flow.reversed()).unwrap().device, device);
+            assert_eq!(table.answered(at(0), &flow), None, "it is bound");
+        }
+    }
+
+    #[test]
+    fn answers_of_an_unbound_socket_belong_to_the_flows_domain() {
+        let mut table = Established::default();
+        let flow = sent(1, Protocol::TCP);
+        assert_eq!(table.answered(at(0), &flow), None);
+        table.accepted(at(0), RED, DEVICE, flow.reversed());
+        assert_eq!(table.answered(at(1), &flow), Some((RED, DEVICE)));
+        table.sent(at(1), RED, DEVICE, flow, false);
+        assert_eq!(table.answered(at(7200), &flow), Some((RED, DEVICE)), "it stays unbound");
+        assert_eq!(table.answered(at(7201), &flow), None, "idle");
+        assert_eq!(table.answered(at(1), &flow.reversed()), None);
     }
 }

@@ -6,6 +6,8 @@
 //! - requests of `ioctl` that make or change interfaces, addresses, routes and neighbours. Requests that only read are
 //!   allowed, since the C library itself asks for the number of an interface.
 //! - `io_uring_setup`, whose ring makes sockets without a system call for each.
+//! - of a program whose sockets are bound to a VRF, `socket(AF_INET)` and `socket(AF_INET6)` that the library does not make: it
+//!   would not be bound.
 //! - entering or making a network namespace, where the library's netlink would still be the gateway's.
 //! - attaching BPF programs to control groups and interfaces, as `ip vrf exec` does.
 //!
@@ -18,6 +20,18 @@ use libc::{c_int, sock_filter};
 
 use crate::sys;
 
+/// Sixth argument of the library's own `socket(2)`, of which the kernel reads three.
+pub const SOCKET_MARK: u32 = 0x0fa7_9a7d;
+
+/// Internet sockets of a program.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Internet {
+    /// As the program makes them.
+    Any,
+    /// Those alone that the library makes, which binds them.
+    Marked,
+}
+
 /// Sets the filter for this thread and for every program that it becomes or starts. It cannot be taken away again.
 ///
 /// Without `CAP_SYS_ADMIN` the kernel takes a filter only from a thread with `no_new_privs`, which is set then: programs
@@ -25,11 +39,11 @@ use crate::sys;
 ///
 /// # Errors
 /// As `seccomp(2)` and `prctl(2)`: this kernel has no filters, or this architecture none here.
-pub fn set() -> io::Result<()> {
+pub fn set(internet: Internet) -> io::Result<()> {
     if ABIS.is_empty() {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    let program = program();
+    let program = program(internet);
     match sys::set_filter(&program) {
         Err(err) if err.raw_os_error() == Some(libc::EACCES) => {
             rustix::thread::set_no_new_privs(true)?;
@@ -51,7 +65,7 @@ struct Abi {
 /// The arguments for which a call is refused.
 #[derive(Clone, Copy)]
 enum Call {
-    /// `socket(2)`: netlink of a protocol that the library serves.
+    /// `socket(2)`: netlink of a protocol that the library serves; Internet sockets that are to be marked and are not.
     Socket,
     /// `socketcall(2)` that makes a socket.
     Socketcall,
@@ -164,7 +178,7 @@ const fn fails_with(errno: c_int) -> u32 {
 }
 
 /// The filter's instructions. A call by another architecture's numbers ends the process: none of them is known.
-fn program() -> Vec<sock_filter> {
+fn program(internet: Internet) -> Vec<sock_filter> {
     let mut program = Vec::new();
     load(&mut program, Field::Arch);
     for abi in ABIS {
@@ -172,7 +186,7 @@ fn program() -> Vec<sock_filter> {
         load(&mut section, Field::Number);
         section.push(statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, abi.number_bits));
         for (number, call) in abi.calls {
-            let block = call.refused();
+            let block = call.refused(internet);
             section.push(unless_equal_skip(*number, block.len()));
             section.extend(block);
         }
@@ -186,13 +200,23 @@ fn program() -> Vec<sock_filter> {
 
 impl Call {
     /// The instructions that decide about such a call. They end in a verdict.
-    fn refused(self) -> Vec<sock_filter> {
+    fn refused(self, internet: Internet) -> Vec<sock_filter> {
         let mut block = Vec::new();
         match self {
             Self::Any => block.push(verdict(REFUSE)),
             Self::Missing => block.push(verdict(fails_with(libc::ENOSYS))),
             Self::Socket => {
                 load(&mut block, Field::Argument(0));
+                if internet == Internet::Marked {
+                    let mut by_mark = Vec::new();
+                    load(&mut by_mark, Field::Argument(5));
+                    if_within(&mut by_mark, (SOCKET_MARK, SOCKET_MARK), ALLOW);
+                    by_mark.push(verdict(REFUSE));
+                    for family in [libc::AF_INET, libc::AF_INET6] {
+                        block.push(unless_equal_skip(family as u32, by_mark.len()));
+                        block.extend(by_mark.iter().copied());
+                    }
+                }
                 block.push(skip_if_equal(libc::AF_NETLINK as u32, 1));
                 block.push(verdict(ALLOW));
                 load(&mut block, Field::Argument(2));
@@ -383,7 +407,7 @@ mod tests {
             (7, [0, 88, 0], NO_SYS),
             (8, [16, 0, 0], ALLOW),
         ];
-        let program = program();
+        let program = program(Internet::Any);
         for (arch, numbers) in NUMBERS {
             for &(which, [first, second, third], want) in cases {
                 let data = Data { number: numbers[which], arch, arguments: [first, second, third, 0, 0, 0] };
@@ -400,7 +424,7 @@ mod tests {
             0x89a3, 0x89b0, 0x89f1, 0x89f2, 0x89f3, 0x89ff, 0x8900,
         ];
         let allowed = [0x8901, 0x8905, 0x8907, 0x8910, 0x8912, 0x8913, 0x8927, 0x8933, 0x8954, 0x89e1, 0x88ff, 0x8a00];
-        let program = program();
+        let program = program(Internet::Any);
         let (arch, numbers) = NUMBERS[0];
         for (requests, want) in [(&refused[..], REFUSE), (&allowed[..], ALLOW)] {
             for &request in requests {
@@ -413,7 +437,7 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn filter_socketcall_makes_no_socket_of_any_kind() {
-        let program = program();
+        let program = program(Internet::Any);
         let of = |first| Data { number: 102, arch: 0x4000_0003, arguments: [first, 0, 0, 0, 0, 0] };
         assert_eq!(run(&program, of(1)), REFUSE);
         assert_eq!([2, 3, 8, 11].map(|call| run(&program, of(call))), [ALLOW; 4]);
@@ -423,7 +447,7 @@ mod tests {
     fn filter_unknown_architecture_ends_the_process() {
         // 32-bit ARM, RISC-V, and none.
         for arch in [0x4000_0028, 0xc000_00f3, 0] {
-            assert_eq!(run(&program(), Data { number: 1, arch, arguments: [0; 6] }), KILL, "{arch:#x}");
+            assert_eq!(run(&program(Internet::Any), Data { number: 1, arch, arguments: [0; 6] }), KILL, "{arch:#x}");
         }
     }
 
@@ -434,10 +458,32 @@ mod tests {
         let make =
             |protocol| socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol).map(drop);
         let inside = std::thread::spawn(move || {
-            set().unwrap();
+            set(Internet::Any).unwrap();
             [make(None), make(Some(netlink::XFRM)), make(Some(netlink::GENERIC)), make(Some(netlink::KOBJECT_UEVENT))]
         });
         assert_eq!(inside.join().unwrap(), [Err(Errno::PERM), Err(Errno::PERM), Err(Errno::PERM), Ok(())]);
         assert_eq!(make(None), Ok(()));
+    }
+
+    #[test]
+    fn internet_sockets_of_a_vrf_are_the_librarys_alone() {
+        for abi in ABIS {
+            for &(number, _) in abi.calls.iter().filter(|(_, call)| matches!(call, Call::Socket)) {
+                for (family, mark, internet, verdict) in [
+                    (libc::AF_INET, 0, Internet::Any, ALLOW),
+                    (libc::AF_INET, 0, Internet::Marked, REFUSE),
+                    (libc::AF_INET6, 0, Internet::Marked, REFUSE),
+                    (libc::AF_INET, SOCKET_MARK, Internet::Marked, ALLOW),
+                    (libc::AF_INET6, SOCKET_MARK, Internet::Marked, ALLOW),
+                    (libc::AF_UNIX, 0, Internet::Marked, ALLOW),
+                    (libc::AF_PACKET, 0, Internet::Marked, ALLOW),
+                    (libc::AF_NETLINK, SOCKET_MARK, Internet::Marked, REFUSE),
+                ] {
+                    let arguments = [family as u64, 2, 0, 0, 0, mark.into()];
+                    let data = Data { number, arch: abi.arch, arguments };
+                    assert_eq!(run(&program(internet), data), verdict, "{data:?} {internet:?}");
+                }
+            }
+        }
     }
 }

@@ -44,3 +44,4 @@ mod sysctl;
 mod table;
 mod unsaid;
 mod vrf_exec;
+mod vrf_socket;

@@ -77,6 +77,10 @@ macro_rules! next {
 
 next! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    realpath(path: *const c_char, into: *mut c_char) -> *mut c_char;
+    __realpath_chk(path: *const c_char, into: *mut c_char, room: size_t) -> *mut c_char;
+    glob(pattern: *const c_char, flags: c_int, failed: *mut c_void, into: *mut c_void) -> c_int;
+    glob64(pattern: *const c_char, flags: c_int, failed: *mut c_void, into: *mut c_void) -> c_int;
     bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
     connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
     getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;

@@ -1,6 +1,6 @@
 //! A connection to the gateway: made by `socket(2)`, told things by calls that the gateway answers.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::mem::{self, MaybeUninit};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -23,12 +23,17 @@ const VARIABLE: &CStr = c"FATPATH_NETLINK";
 /// Stands behind the socket's path when the program was started on the gateway's host side.
 const ON_HOST_SIDE: &[u8] = b",host-side";
 
+/// Stands behind that, before the name of the VRF that the program's Internet sockets are bound to.
+const IN_VRF: &[u8] = b",vrf=";
+
 /// The gateway that a program was started for.
 struct Gateway {
     /// The address of its netlink socket.
     address: sockaddr_un,
     /// Whether the program's other sockets are on its host side.
     is_on_host_side: bool,
+    /// VRF that the program's Internet sockets are bound to.
+    vrf: Option<CString>,
 }
 
 /// The gateway; `None` if there is none.
@@ -69,7 +74,7 @@ fn find() -> Option<Gateway> {
     }
     // SAFETY: what the environment holds is C strings, and nobody changes it before the program runs.
     let value = unsafe { CStr::from_ptr(value) };
-    let (path, is_on_host_side) = path_of(value.to_bytes());
+    let (path, is_on_host_side, vrf) = path_of(value.to_bytes());
     // SAFETY: any bytes are a valid address, zeros the empty one.
     let mut address: sockaddr_un = unsafe { mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
@@ -77,12 +82,26 @@ fn find() -> Option<Gateway> {
     let room = address.sun_path.get_mut(..=path.len())?;
     room.iter_mut().zip(path).for_each(|(to, &byte)| *to = byte as _);
     environment::keep(value);
-    Some(Gateway { address, is_on_host_side })
+    Some(Gateway { address, is_on_host_side, vrf: vrf.and_then(|name| CString::new(name).ok()) })
 }
 
-/// The path that the variable's value names, and whether the program is on the gateway's host side.
-fn path_of(value: &[u8]) -> (&[u8], bool) {
-    value.strip_suffix(ON_HOST_SIDE).map_or((value, false), |path| (path, true))
+/// The path that the variable's value names, whether the program is on the gateway's host side, and the VRF of its sockets. A name of a
+/// device has no comma.
+fn path_of(value: &[u8]) -> (&[u8], bool, Option<&[u8]>) {
+    let last = value.iter().rposition(|&byte| byte == b',').unwrap_or(value.len());
+    let (front, vrf) = match value[last..].strip_prefix(IN_VRF) {
+        Some(name) => (&value[..last], Some(name)),
+        None => (value, None),
+    };
+    match front.strip_suffix(ON_HOST_SIDE) {
+        Some(path) => (path, true, vrf),
+        None => (value, false, None),
+    }
+}
+
+/// The VRF that the program's Internet sockets are bound to.
+pub(crate) fn vrf() -> Option<&'static CStr> {
+    found()?.vrf.as_deref()
 }
 
 /// The address of the gateway's socket for key managers, which is beside its netlink socket.

@@ -21,8 +21,8 @@ pub(crate) fn refuse(count: c_int, arguments: *const *const c_char) {
     });
     if is_vrf_exec(words) {
         report::line(format_args!(
-            "ip vrf exec: a program's sockets are the host's, which does not have the gateway's VRFs. `ip route get ADDRESS \
-             vrf NAME` asks the gateway; for a VRF of the host start `ip vrf exec` without `fatpath exec`."
+            "ip vrf exec: a kernel's control groups know no VRF of the gateway's. `fatpath exec --vrf NAME` binds a program's \
+             sockets to one; for a VRF of the host start `ip vrf exec` without `fatpath exec`."
         ));
         // SAFETY: nothing of the program has begun.
         unsafe { libc::_exit(1) };

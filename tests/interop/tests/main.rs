@@ -13,6 +13,7 @@ mod scenario;
 mod site;
 mod strongswan;
 mod tshark;
+mod vrf_sockets;
 mod xstate;
 
 use libtest_mimic::Arguments;
@@ -32,6 +33,7 @@ fn main() {
     trials.extend(ip_xfrm::trials());
     trials.extend(batch::trials());
     trials.extend(strongswan::trials());
+    trials.extend(vrf_sockets::trials());
     trials.extend(xstate::trials());
     for scenario in SCENARIOS {
         if scenario.with_linux {

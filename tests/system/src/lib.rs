@@ -29,7 +29,7 @@ pub use needs::{Need, trial, unpacked};
 pub use netns::{Netns, veth, vxlan};
 pub use process::{LINE_RUNNER, Process, kill_group, run, wait_until};
 pub use scratch::Scratch;
-pub use traffic::{Digest, Endpoint, PING_SIZES, blob, digest, lossless, ping_script, transfer};
+pub use traffic::{Digest, Endpoint, PING_SIZES, blob, digest, lossless, numbered, ping_script, transfer};
 
 /// What a test or one of its steps comes to; any error that can be displayed becomes its failure.
 pub type Outcome<T = ()> = Result<T, libtest_mimic::Failed>;

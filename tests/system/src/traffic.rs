@@ -165,6 +165,29 @@ pub fn lossless(
     (len, rate): (usize, u32),
     meanwhile: impl FnOnce() -> Outcome,
 ) -> Outcome<u64> {
+    let counts = numbered(from, (to, address), (len, rate), meanwhile)?;
+    let wrong: Vec<String> = (0..)
+        .zip(&counts)
+        .filter(|&(_, &count)| count != 1)
+        .map(|(at, count): (u64, _)| format!("{at}: {count}"))
+        .collect();
+    if wrong.is_empty() {
+        return Ok(counts.len() as u64);
+    }
+    let some = wrong[..wrong.len().min(20)].join(", ");
+    Err(format!("of {} datagrams {} came not once: {some}", counts.len(), wrong.len()).into())
+}
+
+/// Sends numbered UDP datagrams as [`lossless`] does, and tells of each how often it has arrived.
+///
+/// # Errors
+/// What `meanwhile` says.
+pub fn numbered(
+    from: &Netns,
+    (to, address): (&Netns, IpAddr),
+    (len, rate): (usize, u32),
+    meanwhile: impl FnOnce() -> Outcome,
+) -> Outcome<Vec<u32>> {
     let receiving = to.enter(|| UdpSocket::bind((address, 0)))?;
     set_socket_recv_buffer_size_force(&receiving, 64 << 20)?;
     receiving.set_read_timeout(Some(Duration::from_millis(500)))?;
@@ -222,16 +245,7 @@ pub fn lossless(
     was_sent?;
     let (sent, mut counts) = (sent.into_inner(), counts?);
     counts.resize(counts.len().max(sent as usize), 0);
-    let wrong: Vec<String> = (0..)
-        .zip(&counts)
-        .filter(|&(_, &count)| count != 1)
-        .map(|(at, count): (u64, _)| format!("{at}: {count}"))
-        .collect();
-    if wrong.is_empty() {
-        return Ok(sent);
-    }
-    let some = wrong[..wrong.len().min(20)].join(", ");
-    Err(format!("of {sent} datagrams {} came not once: {some}", wrong.len()).into())
+    Ok(counts)
 }
 
 fn with_timeouts(stream: TcpStream) -> Outcome<TcpStream> {

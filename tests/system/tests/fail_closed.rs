@@ -339,7 +339,7 @@ fn vrf_exec() -> Outcome {
     for line in ["ip vrf exec red true", "ip -d vrf ex red true", "env -i ip vrf exec red true"] {
         let refused = host.sh(line)?;
         assert_eq!((refused.code, refused.out.as_str()), (Some(1), ""), "{line}");
-        let name = "fatpath exec: ip vrf exec: a program's sockets are the host's";
+        let name = "fatpath exec: ip vrf exec: a kernel's control groups know no VRF";
         assert!(refused.err.starts_with(name) && refused.err.lines().count() == 1, "{line}: {refused:?}");
     }
     assert_eq!(groups()?, before, "no control group is left");

@@ -17,6 +17,7 @@ mod large_file;
 mod lines;
 mod nat;
 mod privilege;
+mod qdisc;
 mod restart;
 mod router;
 mod service;
@@ -53,6 +54,7 @@ fn main() {
         host_side::trials(),
         ethtool::trials(),
         ip::trials(),
+        qdisc::trials(),
         vrf::trials(),
         ila::trials(),
         lines::trials(),

@@ -2,20 +2,26 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, trial, wait_until};
+use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, wait_until};
 
 const EXAMPLE: &str = include_str!("../../../examples/vrf.toml");
+const TUNNELS: &str = include_str!("../../../examples/vrf.ip");
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("vrf/two_with_equal_addresses_stay_apart", &[Need::Namespaces, Need::PING], apart)]
+    const SOCKETS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PYTHON];
+    vec![
+        trial("vrf/two_with_equal_addresses_stay_apart", &[Need::Namespaces, Need::PING], apart),
+        trial("vrf/exec_binds_programs_to_their_customer", SOCKETS, exec),
+        trial("vrf/each_customer_has_a_tunnel_and_one_is_shaped", SOCKETS, tunnels),
+    ]
 }
 
-fn apart() -> Outcome {
-    let (scratch, router) = (Scratch::new()?, Netns::new("router")?);
+/// The hosts of the two customers: the link of each to the router, and to its provider.
+fn hosts(router: &Netns) -> Outcome<Vec<Netns>> {
     let roles = ["red-lan", "red-wan", "blue-lan", "blue-wan"];
     let mut hosts = Vec::new();
     for (at, role) in roles.into_iter().enumerate() {
@@ -32,6 +38,12 @@ fn apart() -> Outcome {
         }
         hosts.push(host);
     }
+    Ok(hosts)
+}
+
+fn apart() -> Outcome {
+    let (scratch, router) = (Scratch::new()?, Netns::new("router")?);
+    let hosts = hosts(&router)?;
     let [red_lan, red_wan, blue_lan, blue_wan] = &hosts[..] else { return Err("four hosts".into()) };
     // What red's provider has, and blue's does not.
     red_wan.sh("ip addr add 203.0.113.9/32 dev lo")?;
@@ -51,6 +63,206 @@ fn apart() -> Outcome {
     // Each knows its own neighbours alone.
     assert!(blue_wan.sh("ip neigh show")?.contains("192.0.2.1"));
     looked_at(&gateway, red_lan, &scratch)
+}
+
+/// Tells each that connects to port 80, by either family, its argument.
+const SERVER: &str = "import socket, sys
+own = socket.create_server(('::', 80), family=socket.AF_INET6, dualstack_ipv6=True)
+print('ready', flush=True)
+while True:
+    peer, _ = own.accept()
+    peer.sendall(sys.argv[1].encode())
+    peer.close()
+";
+
+/// Prints what a server on port 80 of its argument says, or the error.
+const CLIENT: &str = "import socket, sys
+try:
+    own = socket.create_connection((sys.argv[1], 80), 5)
+    print('told', own.recv(100).decode())
+except OSError as err:
+    print('failed', err.strerror or err)
+";
+
+/// Makes an Internet socket without the C library.
+const RAW: &str = "import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.syscall(41 if os.uname().machine == 'x86_64' else 198, 2, 1, 0), os.strerror(ctypes.get_errno()))
+";
+
+/// Servers with equal addresses and ports answer each its own customer; clients reach their own customer's hosts.
+fn exec() -> Outcome {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let (scratch, router) = (Scratch::new()?, Netns::new("router")?);
+    let hosts = hosts(&router)?;
+    let [red_lan, _, blue_lan, _] = &hosts[..] else { return Err("four hosts".into()) };
+    let gateway = Gateway::start(&router, &scratch, "router", EXAMPLE)?;
+    let exec = |vrf: &str, words: &[&str]| {
+        let mut command = Command::new(fatpath());
+        command.args(["exec", "--instance", "router", "--vrf", vrf, "--", "python3", "-c"]).args(words);
+        command.env("FATPATH_RUNDIR", gateway.socket().parent().unwrap());
+        command
+    };
+    let said = |mut command: Command| -> Outcome<String> {
+        let output = command.output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
+    };
+    let mut servers = Vec::new();
+    for (vrf, lan) in [("red", red_lan), ("blue", blue_lan)] {
+        for (program, name) in [(exec(vrf, &[SERVER, &format!("router of {vrf}")]), vrf), {
+            let mut far = lan.command("python3");
+            far.args(["-c", SERVER, &format!("host of {vrf}")]);
+            (far, lan.name())
+        }] {
+            let mut program = program;
+            let server = Process::spawn(&mut program, &scratch)?;
+            wait_until(&format!("the server {name}"), PATIENCE, || server.output().contains("ready"))?;
+            servers.push(server);
+        }
+    }
+    for (vrf, lan) in [("red", red_lan), ("blue", blue_lan)] {
+        for [router, host] in [["10.0.0.1", "10.0.0.2"], ["fd00::1", "fd00::2"]] {
+            let mut far = lan.command("python3");
+            far.args(["-c", CLIENT, router]);
+            assert_eq!(said(far)?, format!("told router of {vrf}\n"), "from {vrf}'s host");
+            assert_eq!(said(exec(vrf, &[CLIENT, host]))?, format!("told host of {vrf}\n"), "to {vrf}'s host");
+            // The node itself, in the VRF.
+            assert_eq!(said(exec(vrf, &[CLIENT, router]))?, format!("told router of {vrf}\n"), "{vrf} to itself");
+        }
+        assert_eq!(said(exec(vrf, &[RAW]))?, "-1 Operation not permitted\n", "a socket that would not be bound");
+    }
+    // The discipline of a VRF's device sees what the node's sockets send there.
+    let tc = |line: &str| {
+        let mut command = Command::new(fatpath());
+        command.args(["exec", "--instance", "router", "--", "sh", "-c", line]);
+        run(command.env("FATPATH_RUNDIR", gateway.socket().parent().unwrap()))
+    };
+    tc("tc qdisc add dev red root handle 7: pfifo limit 9 && ip link show red | grep -q 'qdisc pfifo'")?;
+    assert_eq!(said(exec("red", &[CLIENT, "10.0.0.2"]))?, "told host of red\n");
+    assert_eq!(said(exec("blue", &[CLIENT, "10.0.0.2"]))?, "told host of blue\n");
+    let shown = tc("tc -s qdisc show dev red")?;
+    let packets = |text: &str| text.split(" pkt").next()?.rsplit(' ').next()?.parse::<u64>().ok();
+    assert!(shown.contains("pfifo 7: root refcnt 2 limit 9p") && packets(&shown) >= Some(4), "{shown}");
+    tc("tc qdisc del dev red root")?;
+    assert_eq!(said(exec("red", &[CLIENT, "10.0.0.2"]))?, "told host of red\n");
+    drop(servers.remove(0));
+    wait_until("nobody's port", PATIENCE, || {
+        let mut again = red_lan.command("python3");
+        again.args(["-c", CLIENT, "10.0.0.1"]);
+        said(again).is_ok_and(|said| said == "failed Connection refused\n")
+    })?;
+    for (vrf, why) in [("green", "--vrf green: there is no such VRF."), ("red-lan", "--vrf red-lan: that is no VRF.")] {
+        assert!(said(exec(vrf, &[CLIENT, "10.0.0.1"]))?.contains(why), "{vrf}");
+    }
+    Ok(())
+}
+
+/// Counts what a peer sends to port 80, and tells it.
+const COUNTER: &str = "import socket
+own = socket.create_server(('10.9.0.1', 80))
+print('ready', flush=True)
+while True:
+    peer, _ = own.accept()
+    count = 0
+    while data := peer.recv(1 << 16):
+        count += len(data)
+    peer.sendall(str(count).encode())
+    peer.close()
+";
+
+/// Sends bytes to that, and prints what it has counted.
+const SENDER: &str = "import socket, sys
+own = socket.create_connection(('10.9.0.1', 80), 10, (sys.argv[2], 0) if sys.argv[2:] else None)
+own.sendall(bytes(int(sys.argv[1])))
+own.shutdown(socket.SHUT_WR)
+print(own.recv(100).decode())
+";
+
+/// The example of docs/vrf.md: equal tunnels of two customers, with other keys, one of which is shaped.
+fn tunnels() -> Outcome {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    const LEN: usize = 1 << 20;
+    let (scratch, router) = (Scratch::new()?, Netns::new("router")?);
+    let hosts = hosts(&router)?;
+    let [red_lan, red_wan, blue_lan, blue_wan] = &hosts[..] else { return Err("four hosts".into()) };
+    let gateway = Gateway::start(&router, &scratch, "router", EXAMPLE)?;
+    let of = |instance: &str, words: &[&str]| {
+        let mut command = Command::new(fatpath());
+        command.args(&words[..1]).args(["--instance", instance]).args(&words[1..]);
+        command.env("FATPATH_RUNDIR", gateway.socket().parent().unwrap());
+        command
+    };
+    run(&mut of("router", &["ip", "-batch", concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/vrf.ip")]))?;
+    let (mut gateways, mut servers) = (Vec::new(), Vec::new());
+    for (customer, wan) in [("red", red_wan), ("blue", blue_wan)] {
+        wan.sh("ip addr flush dev eth0; ip route flush table main")?;
+        let file = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"192.0.2.254/24\"]\n\
+                    [[link]]\nname = \"site\"\nkind = \"tun\"\naddresses = [\"10.9.0.1/24\"]\n\
+                    [[route]]\nto = \"10.0.0.0/24\"\nvia = \"192.0.2.1\"\n";
+        gateways.push(Gateway::start(wan, &scratch, customer, file)?);
+        // The other end of the lines with this customer's reqid.
+        let number = if customer == "red" { "1" } else { "2" };
+        let lines = TUNNELS.lines().filter(|line| line.contains(&format!("reqid {number} ")));
+        let lines: String = lines.map(|line| mirrored(line) + "\n").collect();
+        let path = scratch.file(&format!("{customer}.ip"));
+        fs::write(&path, lines)?;
+        run(&mut of(customer, &["ip", "-batch", &path.display().to_string()]))?;
+        let server = Process::spawn(&mut of(customer, &["exec", "--", "python3", "-c", COUNTER]), &scratch)?;
+        wait_until("the server", PATIENCE, || server.output().contains("ready"))?;
+        servers.push(server);
+    }
+    run(&mut of(
+        "router",
+        &["exec", "--", "sh", "-c", "tc qdisc add dev red-wan root tbf rate 8mbit burst 32k latency 100ms"],
+    ))?;
+    let taken = |lan: &Netns| -> Outcome<Duration> {
+        let start = Instant::now();
+        assert_eq!(lan.sh(&format!("python3 -c \"{SENDER}\" {LEN}"))?.trim(), LEN.to_string());
+        Ok(start.elapsed())
+    };
+    let (red, blue) = (taken(red_lan)?, taken(blue_lan)?);
+    // A byte takes a microsecond, and there are headers.
+    assert!(red > Duration::from_millis(950) && blue < red / 2, "red {red:?}, blue {blue:?}");
+    let shown = run(&mut of("router", &["exec", "--", "tc", "-s", "qdisc", "show", "dev", "red-wan"]))?;
+    let sent: u64 = shown.split("Sent ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or(0);
+    assert!(sent > LEN as u64 && shown.contains("qdisc tbf"), "{shown}");
+    // Sockets of the gateway itself, in the tunnel of their VRF, past its device's discipline or not.
+    for line in [
+        "true",
+        "tc qdisc add dev blue root pfifo",
+        "tc qdisc replace dev blue root tbf rate 80mbit burst 64k limit 1m",
+    ] {
+        run(&mut of("router", &["exec", "--", "sh", "-c", line]))?;
+        let words = ["exec", "--vrf", "blue", "--", "python3", "-c", SENDER, "100000", "10.0.0.1"];
+        assert_eq!(run(&mut of("router", &words))?.trim(), "100000", "{line}");
+    }
+    // Each by its own SA.
+    let states = run(&mut of("router", &["ip", "-s", "xfrm", "state"]))?;
+    let used = |spi: &str| {
+        states
+            .split("proto esp spi ")
+            .filter(|state| state.starts_with(spi))
+            .any(|it| it.contains("(packets)") && !it.contains(" 0(packets)"))
+    };
+    for spi in ["0x00001000", "0x00001001", "0x00002000", "0x00002001"] {
+        assert!(used(spi), "{spi} of {states}");
+    }
+    Ok(())
+}
+
+/// A line of the example as the other end has it: what is sent here is received there.
+fn mirrored(line: &str) -> String {
+    let line = line.replace(" dev red", "").replace(" dev blue", "");
+    match line.split_once("policy add dir ") {
+        None if line.contains("replay-window") => line.replace(" replay-window 1024", ""),
+        None => line.replace(" mode tunnel aead", " mode tunnel replay-window 1024 aead"),
+        Some((front, rest)) => {
+            let (dir, rest) = rest.split_once(' ').unwrap_or_default();
+            let there = if dir == "out" { "in" } else { "out" };
+            // What is forwarded here comes from a socket there.
+            if dir == "fwd" { format!("# {rest}") } else { format!("{front}policy add dir {there} {rest}") }
+        }
+    }
 }
 
 /// The devices of the VRFs count, are captured, and are in the traces of their packets.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use base::{IfAddr, Prefix};
+use control::netlink::rtnl::nums::RT_TABLE_LOCAL;
 
 /// A device.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,13 +48,56 @@ pub(super) struct MirroredRoute {
     pub(super) is_mtu_locked: bool,
 }
 
-/// A rule: what leaves by a device, or a socket bound to it, asks a table.
+/// A rule about what leaves.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct MirroredRule {
     pub(super) v4: bool,
-    /// Name of the device.
-    pub(super) device: String,
-    pub(super) table: u32,
+    pub(super) priority: u32,
+    /// Packets that it is about.
+    pub(super) about: About,
+    /// Table that is asked; without one the destination is unreachable.
+    pub(super) table: Option<u32>,
+}
+
+/// Packets that a rule is about.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum About {
+    /// All.
+    All,
+    /// Those that leave by the device of that name, or are of a socket that is bound to it.
+    Device(String),
+    /// Those that sockets here send to that address.
+    To(IpAddr),
+    /// Those that sockets here send from that address.
+    From(IpAddr),
+}
+
+/// Priority of the rules of VRFs, which is that of Linux's own.
+const VRF_PRIORITY: u32 = 1000;
+
+impl MirroredRule {
+    /// The rule that asks for the namespace's own addresses. Where there are VRFs it stands behind theirs, or a socket of a VRF would
+    /// reach the addresses of all others, and its own ones past the VRF's device.
+    pub(super) const fn local(v4: bool, has_vrfs: bool) -> Self {
+        let priority = if has_vrfs { VRF_PRIORITY + 3 } else { 0 };
+        Self { v4, priority, about: About::All, table: Some(RT_TABLE_LOCAL) }
+    }
+
+    /// The rule by which sockets bound to a device of a VRF, its own or a link's, ask its table.
+    pub(super) const fn of_vrf(v4: bool, device: String, table: u32) -> Self {
+        Self { v4, priority: VRF_PRIORITY, about: About::Device(device), table: Some(table) }
+    }
+
+    /// The rule by which an answer from the address of one VRF alone leaves in that, though its socket is bound to no device. Of IPv6 these
+    /// are answers of TCP: other sockets would find the VRF by the source that the kernel chooses for them.
+    pub(super) const fn from_vrf(addr: IpAddr, table: u32) -> Self {
+        Self { v4: addr.is_ipv4(), priority: VRF_PRIORITY + 1, about: About::From(addr), table: Some(table) }
+    }
+
+    /// The rule that hides an address of a VRF from sockets that are bound to no device of it.
+    pub(super) const fn hides(addr: IpAddr) -> Self {
+        Self { v4: addr.is_ipv4(), priority: VRF_PRIORITY + 2, about: About::To(addr), table: None }
+    }
 }
 
 /// Content of a namespace.
@@ -92,14 +136,15 @@ impl Content {
         }
         let gone = self.routes.difference(&wanted.routes).copied();
         steps.extend(gone.map(Step::RemoveRoute));
+        // One that stands for another comes first: there is always a rule for the local addresses.
+        let new = wanted.rules.difference(&self.rules).cloned();
+        steps.extend(new.map(Step::AddRule));
         let gone = self.rules.difference(&wanted.rules).cloned();
         steps.extend(gone.map(Step::RemoveRule));
         let gone = self.addresses.difference(&wanted.addresses).cloned();
         steps.extend(gone.map(Step::RemoveAddress));
         let new = wanted.addresses.difference(&self.addresses).filter(|address| is_there(address.index));
         steps.extend(new.cloned().map(Step::AddAddress));
-        let new = wanted.rules.difference(&self.rules).cloned();
-        steps.extend(new.map(Step::AddRule));
         let new = wanted.routes.difference(&self.routes).filter(|route| route.index == 0 || is_there(route.index));
         steps.extend(new.copied().map(Step::AddRoute));
         steps
@@ -114,8 +159,19 @@ impl fmt::Display for Step {
             Self::RemoveAddress(address) => write!(f, "removal of address {}", address.addr),
             Self::AddRoute(route) => write!(f, "route {} table {}", route.prefix, route.table),
             Self::RemoveRoute(route) => write!(f, "removal of route {} table {}", route.prefix, route.table),
-            Self::AddRule(rule) => write!(f, "rule oif {}", rule.device),
-            Self::RemoveRule(rule) => write!(f, "removal of rule oif {}", rule.device),
+            Self::AddRule(rule) => write!(f, "rule {rule}"),
+            Self::RemoveRule(rule) => write!(f, "removal of rule {rule}"),
+        }
+    }
+}
+
+impl fmt::Display for MirroredRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.about {
+            About::All => write!(f, "{} all", self.priority),
+            About::Device(device) => write!(f, "oif {device}"),
+            About::To(addr) => write!(f, "to {addr}"),
+            About::From(addr) => write!(f, "from {addr}"),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use control::netlink::message::{Messages, Writer};
 use link::{HostDevice, Namespace, unshare};
 use rustix::io::Errno;
-use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, socket_with};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -138,6 +138,7 @@ fn namespace(place: Option<&Path>) -> Result<(Answer, Descriptors), String> {
         requests: netlink(0)?,
         events: netlink(GROUPS)?,
         control: control.map_err(|err| format!("socket: {err}"))?,
+        sock_diag: sock_diag().map_err(|err| format!("sock_diag: {err}"))?,
         user: if is_of_user { Some(open("/proc/self/ns/user")?) } else { None },
     };
     let tun_closed = OpenOptions::new().read(true).write(true).open(TUN).err().map(|err| format!("{TUN}: {err}"));
@@ -250,6 +251,11 @@ pub(super) fn rtnetlink(groups: u32) -> Result<OwnedFd, Errno> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrNetlink::new(0, groups))?;
     Ok(socket)
+}
+
+/// Netlink socket for questions about sockets of the namespace.
+pub(super) fn sock_diag() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG))
 }
 
 fn enter(namespace: &OwnedFd, kind: LinkNameSpaceType) -> io::Result<()> {

@@ -4,6 +4,7 @@
 //! - [`maker`] is a process of its own that makes the namespace and its devices, as [`order`] says; [`child`] is the daemon's end of it.
 //! - [`wanted`] says what the namespace is to have, as the node's model is; [`content`] compares that with what it has; [`rtnl`]
 //!   writes and reads the messages. None of these does I/O.
+//! - [`socket_diag`] asks the kernel there which socket gets a packet.
 //! - [`mirror`] carries the difference out, and [`side`] does so whenever the model or, by another program, the namespace has changed.
 
 mod child;
@@ -13,6 +14,7 @@ mod mirror;
 mod order;
 mod rtnl;
 mod side;
+mod socket_diag;
 mod wanted;
 
 use std::io;
@@ -21,6 +23,7 @@ use base::IfAddr;
 
 pub(crate) use maker::main as make;
 pub(crate) use side::{Entrance, HostSide, place};
+pub(crate) use socket_diag::SocketDiag;
 
 /// Addresses of an interface of the host that is in this process's network namespace.
 pub(crate) fn addresses_of_interface(index: u32) -> io::Result<Vec<IfAddr>> {

@@ -58,6 +58,8 @@ pub(super) struct Descriptors {
     pub(super) events: OwnedFd,
     /// Socket in it for requests of `ioctl`.
     pub(super) control: OwnedFd,
+    /// Netlink socket in it for questions about sockets.
+    pub(super) sock_diag: OwnedFd,
     /// User namespace around it.
     pub(super) user: Option<OwnedFd>,
 }
@@ -71,13 +73,14 @@ impl Descriptors {
             requests: each.next()?,
             events: each.next()?,
             control: each.next()?,
+            sock_diag: each.next()?,
             user: each.next(),
         })
     }
 
     /// In the order in which a message has them.
     pub(super) fn into_vec(self) -> Vec<OwnedFd> {
-        [self.network, self.requests, self.events, self.control].into_iter().chain(self.user).collect()
+        [self.network, self.requests, self.events, self.control, self.sock_diag].into_iter().chain(self.user).collect()
     }
 }
 

@@ -7,13 +7,12 @@ use base::{IfAddr, Prefix};
 use control::netlink::attr::{Attr, Iter};
 use control::netlink::message::{Header, Message, Writer, flag, kind};
 use control::netlink::rtnl::nums::*;
+use wire::Protocol;
 
-use super::content::{Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Step};
+use super::content::{About, Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Step};
 
 /// Protocol of the routes and rules that are mirrored, a number that Linux gives to no program.
 const PROTOCOL: u8 = 102;
-/// Priority of the rules, which is that of Linux's own for VRFs.
-const RULE_PRIORITY: u32 = 1000;
 /// The largest MTU of a mirrored IPv4 route, which is locked.
 const LOCKED_MTU: u32 = 65_520;
 
@@ -26,6 +25,9 @@ const RULE_LEN: usize = 12;
 const RTAX_LOCK: u16 = 1;
 const RTAX_MTU: u16 = 2;
 const FR_TO_TABLE: u8 = 1;
+const FR_UNREACHABLE: u8 = 7;
+/// Last port that a rule takes (Linux `fib_rule_port_range_valid`).
+const LAST_PORT: u16 = u16::MAX - 1;
 const VETH_INFO_PEER: u16 = 1;
 
 /// The dumps that make a whole content.
@@ -168,12 +170,39 @@ fn write_route(w: &mut Writer, route: &MirroredRoute, protocol: u8, scope: u8) {
 }
 
 fn write_rule(w: &mut Writer, rule: &MirroredRule) {
-    w.fixed(&[family(rule.v4), 0, 0, 0, RT_TABLE_UNSPEC as u8, 0, 0, FR_TO_TABLE]);
+    let [dst_len, src_len] = match rule.about {
+        About::To(addr) => [Prefix::host(addr).len(), 0],
+        About::From(addr) => [0, Prefix::host(addr).len()],
+        About::All | About::Device(_) => [0, 0],
+    };
+    let action = if rule.table.is_some() { FR_TO_TABLE } else { FR_UNREACHABLE };
+    w.fixed(&[family(rule.v4), dst_len, src_len, 0, RT_TABLE_UNSPEC as u8, 0, 0, action]);
     w.fixed(&[0; 4]);
-    w.put_u32(FRA_PRIORITY, RULE_PRIORITY);
-    w.put_str(FRA_OIFNAME, &rule.device);
-    w.put_u32(FRA_TABLE, rule.table);
-    w.put_u8(FRA_PROTOCOL, PROTOCOL);
+    w.put_u32(FRA_PRIORITY, rule.priority);
+    match &rule.about {
+        About::All => {}
+        About::Device(device) => w.put_str(FRA_OIFNAME, device),
+        About::To(addr) => {
+            w.put_str(FRA_IIFNAME, "lo");
+            w.put_ip(FRA_DST, *addr);
+        }
+        About::From(addr) => {
+            w.put_str(FRA_IIFNAME, "lo");
+            w.put_ip(FRA_SRC, *addr);
+            if addr.is_ipv6() {
+                w.put_u8(FRA_IP_PROTO, Protocol::TCP.0);
+                // A socket that has yet to connect has no port.
+                w.put(FRA_SPORT_RANGE, &[1_u16.to_ne_bytes(), LAST_PORT.to_ne_bytes()].concat());
+            }
+        }
+    }
+    if let Some(table) = rule.table {
+        w.put_u32(FRA_TABLE, table);
+    }
+    // The kernel's own is removed whatever its protocol.
+    if rule.priority != 0 {
+        w.put_u8(FRA_PROTOCOL, PROTOCOL);
+    }
 }
 
 const fn family(v4: bool) -> u8 {
@@ -310,20 +339,25 @@ fn is_locked(metrics: &Attr<'_>) -> bool {
     value(RTAX_LOCK) == Some(1 << RTAX_MTU) && value(RTAX_MTU) == Some(LOCKED_MTU)
 }
 
-/// A rule of ours.
+/// A rule of ours, or the first of the kernel's own.
 fn read_rule(message: &Message<'_>) -> Option<MirroredRule> {
     let (fixed, attrs) = parts::<RULE_LEN>(message, RTM_NEWRULE)?;
-    let mut rule = MirroredRule { v4: is_v4(fixed[0])?, device: String::new(), table: fixed[4].into() };
+    let v4 = is_v4(fixed[0])?;
+    let table = (fixed[7] == FR_TO_TABLE).then_some(fixed[4].into());
+    let mut rule = MirroredRule { v4, priority: 0, about: About::All, table };
     let mut is_ours = false;
     for attr in attrs {
         match attr.kind {
-            FRA_OIFNAME => attr.text()?.clone_into(&mut rule.device),
-            FRA_TABLE => rule.table = attr.u32(),
+            FRA_PRIORITY => rule.priority = attr.u32(),
+            FRA_OIFNAME => rule.about = About::Device(attr.text()?.to_owned()),
+            FRA_DST => rule.about = About::To(attr.ip(v4)?),
+            FRA_SRC => rule.about = About::From(attr.ip(v4)?),
+            FRA_TABLE if rule.table.is_some() => rule.table = Some(attr.u32()),
             FRA_PROTOCOL => is_ours = attr.u8() == PROTOCOL,
             _ => {}
         }
     }
-    is_ours.then_some(rule)
+    (is_ours || rule == MirroredRule::local(rule.v4, false)).then_some(rule)
 }
 
 const fn is_v4(family: u8) -> Option<bool> {
@@ -405,8 +439,13 @@ mod tests {
         bytes[18..20].copy_from_slice(&ARPHRD_ETHER.to_ne_bytes());
         let message = Messages::new(&bytes).next().unwrap();
         assert_eq!(read_link(&message), Some(Listed { index: 7, device, is_tun: false, is_promiscuous: false }));
-        let rule = MirroredRule { v4: true, device: "red".to_owned(), table: 300 };
-        assert_eq!(read_back(&Step::AddRule(rule.clone())).rules, BTreeSet::from([rule]));
+        let vrf = MirroredRule::of_vrf(true, "red".to_owned(), 300);
+        let hidden = ["10.1.0.1", "fd00::1"].map(|addr| MirroredRule::hides(addr.parse().unwrap()));
+        let local = [MirroredRule::local(true, true), MirroredRule::local(false, false)];
+        let from = MirroredRule::from_vrf("10.1.0.1".parse().unwrap(), 300);
+        for rule in local.into_iter().chain([from]).chain(hidden).chain([vrf]) {
+            assert_eq!(read_back(&Step::AddRule(rule.clone())).rules, BTreeSet::from([rule]));
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ use super::child::Maker;
 use super::content::Step;
 use super::mirror::Mirror;
 use super::order::{Answer, Descriptors, Order, peer_of};
+use super::socket_diag::SocketDiag;
 use super::wanted::{self, Made, View};
 use crate::client::ROOTS_RUN_DIR;
 use crate::run::command::Handle;
@@ -236,7 +237,7 @@ impl On {
         let Answer::Namespace { found, unbound, tun_closed } = answer else {
             return Err("the process that makes the host side has answered something else".to_owned());
         };
-        let Descriptors { network, requests, events, control, user } =
+        let Descriptors { network, requests, events, control, sock_diag, user } =
             Descriptors::of(descriptors).ok_or("descriptors are missing")?;
         let mirror = Mirror::new(requests).map_err(|err| format!("netlink: {err}"))?;
         let place = place.filter(|_| unbound.is_none());
@@ -249,6 +250,10 @@ impl On {
         }
         if let Some(why) = &tun_closed {
             tracing::info!("host side: pairs of devices in place of TUN and TAP, and a restart makes others ({why})");
+        }
+        match SocketDiag::new(sock_diag) {
+            Ok(diag) => drop(worker.call(move |node| node.set_socket_diag(Some(diag)))),
+            Err(err) => tracing::info!("host side: sock_diag: {err}; sockets bound to a VRF answer nobody first"),
         }
         let on = Self {
             config,
@@ -310,13 +315,13 @@ impl On {
                 Delta::ReplaceRoute { table, old, new } => [Some((table, old)), Some((table, new))],
                 _ => [None, None],
             };
-            touched.extend(each.into_iter().flatten().filter_map(|(table, route)| view.route(*table, route)));
+            touched.extend(each.into_iter().flatten().flat_map(|(table, route)| view.routes(*table, route)));
         }
         let mut steps = Vec::new();
         for route in touched {
             let stays = model.routes_to(base::TableId(route.table), route.prefix);
             let is_wanted =
-                stays.filter_map(|stays| view.route(base::TableId(route.table), stays)).any(|it| it == route);
+                stays.flat_map(|stays| view.routes(base::TableId(route.table), stays)).any(|it| it == route);
             match is_wanted {
                 true if self.mirror.wanted.routes.insert(route) => steps.push(Step::AddRoute(route)),
                 false if self.mirror.wanted.routes.remove(&route) => steps.push(Step::RemoveRoute(route)),
@@ -402,7 +407,8 @@ impl On {
                     let id = made.id;
                     self.watched.remove(&id);
                     // A worker that has ended needs none.
-                    let _ = self.worker.call(move |node| node.set_host_device(id, Some(device)));
+                    let index = made.device.index;
+                    let _ = self.worker.call(move |node| node.set_host_device(id, Some((index, device))));
                     self.made.push(made);
                 }
                 Err(why) => {

@@ -21,6 +21,9 @@ const METRIC_CONNECTED: u32 = 256;
 /// Metric of a default route that the node does not have.
 const DEFAULT_METRIC: u32 = u32::MAX;
 
+/// Metrics from which on routes of a VRF lead to its links' devices.
+const BEHIND: u32 = 1 << 31;
+
 /// A link's device.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Made {
@@ -87,12 +90,18 @@ pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Cont
             }
             content.routes.insert(route);
         }
-        if let LinkKind::Vrf { table } = link.config.kind {
-            let rule = |v4| MirroredRule { v4, device: link.config.name.clone(), table };
+        if let Some(table) = view.table_of(id, link) {
+            let rule = |v4| MirroredRule::of_vrf(v4, link.config.name.clone(), table);
             content.rules.extend([true, false].map(rule));
         }
     }
-    let routes = || model.routes().filter_map(|(table, route)| view.route(table, route));
+    let has_vrfs = !content.rules.is_empty();
+    content.rules.extend([true, false].map(|v4| MirroredRule::local(v4, has_vrfs)));
+    for (addr, table) in view.vrf_addresses() {
+        content.rules.insert(MirroredRule::hides(addr));
+        content.rules.extend(table.map(|table| MirroredRule::from_vrf(addr, table)));
+    }
+    let routes = || model.routes().flat_map(|(table, route)| view.routes(table, route));
     let is_limited = routes().nth(MAX_ROUTES).is_some();
     content.routes.extend(if is_limited { defaults(routes()) } else { routes().collect() });
     (content, is_limited)
@@ -141,8 +150,18 @@ impl View<'_> {
     }
 
     /// A route as the namespace is to have it, without its gateway: the node chooses the next hop. Those of a VRF's table lead to
-    /// the VRF's device, which sockets are bound to. `None`: it is of no use there.
-    pub(super) fn route(&self, table: TableId, route: &Route) -> Option<MirroredRoute> {
+    /// the VRF's device, which sockets are bound to, and behind that to the link's, which others are. None: it is of no use there.
+    pub(super) fn routes(&self, table: TableId, route: &Route) -> impl Iterator<Item = MirroredRoute> + use<> {
+        let first = self.route(table, route);
+        let by_link = first.filter(|first| first.table != TableId::MAIN.0 && first.index != 0).and_then(|first| {
+            let index = self.device(route.dev)?.index;
+            let metric = first.metric.checked_add(BEHIND)?;
+            Some(MirroredRoute { index, metric, ..first }).filter(|_| index != first.index)
+        });
+        [first, by_link].into_iter().flatten()
+    }
+
+    fn route(&self, table: TableId, route: &Route) -> Option<MirroredRoute> {
         let is_error = route.is_error();
         if !is_error && route.kind != RTN_UNICAST {
             return None;
@@ -163,6 +182,31 @@ impl View<'_> {
         let is_mtu_locked = v4 && !is_error && self.config.mtu == HostMtu::Largest;
         let Route { prefix, kind, metric, .. } = *route;
         Some(MirroredRoute { table: table.0, prefix, kind, metric, index, src, is_mtu_locked })
+    }
+
+    /// Addresses that links in VRFs have, and no other link has: each with the table of the VRF, if it is one's alone.
+    fn vrf_addresses(&self) -> BTreeMap<IpAddr, Option<u32>> {
+        let (mut of_vrfs, mut others) = (BTreeMap::new(), BTreeSet::new());
+        let links = self.made.iter().filter_map(|made| Some((made.id.0, self.model.link(made.id.0)?)));
+        for (id, link) in self.model.link(LOOPBACK).map(|lo| (LOOPBACK, lo)).into_iter().chain(links) {
+            let table = self.table_of(id, link);
+            for addr in link.addresses.iter().map(|address| address.addr.addr()) {
+                match table {
+                    None => drop(others.insert(addr)),
+                    Some(table) => {
+                        let of_one = of_vrfs.entry(addr).or_insert(Some(table));
+                        *of_one = of_one.filter(|&one| one == table);
+                    }
+                }
+            }
+        }
+        of_vrfs.retain(|addr, _| !others.contains(addr));
+        of_vrfs
+    }
+
+    /// Table of the VRF whose device a link is, or that it belongs to.
+    fn table_of(&self, id: u32, link: &Link) -> Option<u32> {
+        self.vrf_table(id).or(link.master.map(|master| master.table))
     }
 
     fn vrf_table(&self, id: u32) -> Option<u32> {
@@ -262,10 +306,16 @@ mod tests {
             "fe80::/64 table 254 dev 12".to_owned(),
             "fe80::/64 table 254 dev 13".to_owned(),
             format!("10.3.0.0/24 table 300 dev {red} src 10.3.0.1"),
+            "10.3.0.0/24 table 300 dev 13 src 10.3.0.1".to_owned(),
         ];
         assert_eq!(routes_of(&content), want);
         assert!(content.routes.iter().all(|route| route.is_mtu_locked == (route.prefix.is_ipv4() && route.index != 0)));
-        assert_eq!(content.rules.len(), 2);
+        let rules: Vec<String> = content.rules.iter().map(ToString::to_string).collect();
+        let devices = ["oif eth1", "oif red"];
+        assert_eq!(
+            rules,
+            [&devices[..], &["1003 all"], &devices, &["from 10.3.0.1", "to 10.3.0.1", "1003 all"]].concat()
+        );
         let own: Vec<_> = content.addresses.iter().map(|address| (address.index, address.addr.to_string())).collect();
         assert!(own.contains(&(12, "fe80::ff:fe00:9/64".to_owned())), "{own:?}");
         assert!(!own.iter().any(|(index, _)| *index == LOOPBACK), "{own:?}");

@@ -11,6 +11,7 @@ use control::netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, NeighbourNow};
 use control::state::LinkStats;
 use link::Layer;
 use nlsock::ethtool::LINK_MODE_WORDS;
+use qdisc::{Options, Stats};
 use wire::eth::MacAddr;
 
 use crate::run::command::{Handle, WorkerGone};
@@ -82,6 +83,18 @@ impl Host for WorkerHost {
 
     fn set_features(&mut self, id: LinkId, wanted: FeatureSet) -> Result<(), Error> {
         self.change(id, LinkChange::Features(wanted))
+    }
+
+    fn set_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), Error> {
+        self.change(id, LinkChange::Qdisc(options))
+    }
+
+    fn change_qdisc(&mut self, id: LinkId, options: Options) -> Result<(), Error> {
+        self.change(id, LinkChange::ChangeQdisc(options))
+    }
+
+    fn qdisc_stats(&mut self) -> Result<Vec<(LinkId, Stats)>, Error> {
+        self.worker.call(|node| snapshot::qdiscs(node)).map_err(|gone| silent(&gone))
     }
 
     fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error> {

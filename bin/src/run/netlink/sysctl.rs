@@ -85,7 +85,10 @@ fn write(name: &str, text: &[u8], protocols: &mut Protocols) -> Result<(), i32> 
     // The link that it is about may have gone.
     let Some(Found::File(file)) = sysctl::find(name, &protocols.rtnl.model) else { return Err(errno::ENOENT) };
     match file.write(*protocols.sysctl.settings(), text)? {
-        Written::Settings(settings) => protocols.sysctl.set(settings),
+        Written::Settings(settings) => {
+            protocols.rtnl.model.set_strict_vrfs(settings.vrf_strict_mode)?;
+            protocols.sysctl.set(settings)
+        }
         Written::ForgetPaths => protocols.sysctl.forget_paths(),
     }
 }

@@ -79,7 +79,9 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
     let (set, [n, left]) = sysctl::restored(*protocols.sysctl.settings(), saved).map_err(|(name, errno)| {
         refused(path, &format!("setting net.{}", name.replace('/', ".")), &words(&Error::new(errno)))
     })?;
-    protocols.sysctl.set(set).map_err(|errno| refused(path, "settings", &words(&Error::new(errno))))?;
+    let wrong = |errno| refused(path, "settings", &words(&Error::new(errno)));
+    protocols.rtnl.model.set_strict_vrfs(set.vrf_strict_mode).map_err(wrong)?;
+    protocols.sysctl.set(set).map_err(wrong)?;
     Ok([done[0] + n, done[1] + left])
 }
 

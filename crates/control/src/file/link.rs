@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use base::IfAddr;
 
+use super::qdisc;
 use super::reader::{Result, Table, Value, quoted};
 use super::route::table_id;
 use crate::features::FeatureSet;
@@ -27,6 +28,7 @@ pub(super) const KEYS: &[&str] = &[
     "defrag",
     "table",
     "master",
+    "qdisc",
 ];
 
 /// Longest name of a link, in bytes: Linux's `IFNAMSIZ` without the final zero.
@@ -117,7 +119,8 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
         return Err(value.error("esp-gro is an offload, and offloads = false switches every one off"));
     }
     let features = FeatureSet::wanted_first(offloads, esp_gro);
-    Ok(LinkConfig { name, kind, mtu, addresses, ike, clamp_mss, defrag, offloads, esp_gro, features, master })
+    let qdisc = table.get("qdisc").map(|value| qdisc::read(&value)).transpose()?;
+    Ok(LinkConfig { name, kind, mtu, addresses, ike, clamp_mss, defrag, offloads, esp_gro, features, master, qdisc })
 }
 
 /// Checks that the VRF is there that a link belongs to, wherever it stands in the file.

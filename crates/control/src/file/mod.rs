@@ -12,6 +12,7 @@ mod index;
 mod ipsec;
 mod link;
 mod nat;
+mod qdisc;
 mod reader;
 mod reassembly;
 mod route;

@@ -16,13 +16,15 @@ pub(super) fn dev(links: &[LinkState]) -> String {
         .to_owned();
     let all = links.iter().map(|link| (link.name.as_str(), link.stats));
     for (name, stats) in std::iter::once(("lo", LinkStats::default())).chain(all) {
-        let LinkStats { rx_bytes, rx_wire_packets, rx_dropped, tx_bytes, tx_wire_packets, tx_dropped, .. } = stats;
+        let LinkStats {
+            rx_bytes, rx_wire_packets, rx_dropped, tx_bytes, tx_wire_packets, tx_dropped, tx_errors, ..
+        } = stats;
         // Writing to a String does not fail, here and below.
         let _ = writeln!(
             text,
             "{name:>6}: {rx_bytes:7} {rx_wire_packets:7} {:4} {rx_dropped:4} {:4} {:5} {:10} {:9} {tx_bytes:8} \
-             {tx_wire_packets:7} {:4} {tx_dropped:4} {:4} {:5} {:7} {:10}",
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+             {tx_wire_packets:7} {tx_errors:4} {tx_dropped:4} {:4} {:5} {:7} {:10}",
+            0, 0, 0, 0, 0, 0, 0, 0, 0
         );
     }
     text

@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 use crate::netlink::error::errno;
 use crate::netlink::rtnl::Model;
 use settings::Setting;
-pub use settings::{EarlyDemux, Settings};
+pub use settings::{EarlyDemux, L3mdevAccept, Settings};
 use table::{CONF, ENTRIES, LINK, NEIGH};
 
 /// Linux's `int`.

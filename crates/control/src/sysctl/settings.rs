@@ -15,6 +15,20 @@ pub struct Settings {
     pub xfrm: XfrmOptions,
     /// Early demux.
     pub early_demux: EarlyDemux,
+    /// Packets of VRFs for sockets that are bound to no device.
+    pub l3mdev_accept: L3mdevAccept,
+    /// Whether each VRF has a table of its own (Linux `vrf_strict_mode`).
+    pub vrf_strict_mode: bool,
+}
+
+/// Whether sockets of the host side that are bound to no device get packets of VRFs, by protocol (Linux `sysctl_tcp_l3mdev_accept`,
+/// `sysctl_udp_l3mdev_accept`). Raw sockets always do.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct L3mdevAccept {
+    /// Those of TCP.
+    pub tcp: bool,
+    /// Those of UDP.
+    pub udp: bool,
 }
 
 /// Early demux to sockets of the host side, by protocol; 0 is off (Linux `sysctl_ip_early_demux`).
@@ -49,6 +63,9 @@ pub(super) enum Setting {
     IpEarlyDemux,
     TcpEarlyDemux,
     UdpEarlyDemux,
+    TcpL3mdevAccept,
+    UdpL3mdevAccept,
+    VrfStrictMode,
     HighThresh(Family),
     LowThresh(Family),
     Time(Family),
@@ -64,7 +81,13 @@ pub(super) enum Family {
 impl Settings {
     /// What a file says of it.
     pub const fn of(config: &Config) -> Self {
-        Self { reassembly: config.reassembly, xfrm: config.xfrm, early_demux: EarlyDemux::DEFAULT }
+        Self {
+            reassembly: config.reassembly,
+            xfrm: config.xfrm,
+            early_demux: EarlyDemux::DEFAULT,
+            l3mdev_accept: L3mdevAccept { tcp: false, udp: false },
+            vrf_strict_mode: false,
+        }
     }
 
     /// What it becomes when a file that said `old` says `new`: what the file changes, it sets; what programs have set beside
@@ -112,6 +135,9 @@ impl Setting {
             Self::IpEarlyDemux => settings.early_demux.ip.into(),
             Self::TcpEarlyDemux => settings.early_demux.tcp.into(),
             Self::UdpEarlyDemux => settings.early_demux.udp.into(),
+            Self::TcpL3mdevAccept => settings.l3mdev_accept.tcp.into(),
+            Self::UdpL3mdevAccept => settings.l3mdev_accept.udp.into(),
+            Self::VrfStrictMode => settings.vrf_strict_mode.into(),
             Self::HighThresh(family) => settings.frag(family).high_thresh.into(),
             Self::LowThresh(family) => settings.frag(family).low_thresh.into(),
             Self::Time(family) => settings.frag(family).timeout_secs.into(),
@@ -134,6 +160,7 @@ impl Setting {
             Self::AcqExpires | Self::LarvalDrop => INT,
             Self::AeventEtime | Self::AeventRseqth => UINT,
             Self::IpEarlyDemux | Self::TcpEarlyDemux | Self::UdpEarlyDemux => 0..=u8::MAX.into(),
+            Self::TcpL3mdevAccept | Self::UdpL3mdevAccept | Self::VrfStrictMode => 0..=1,
             Self::HighThresh(family) => settings.frag(family).low_thresh.into()..=*ULONG.end(),
             Self::LowThresh(family) => 0..=settings.frag(family).high_thresh.into(),
             Self::Time(_) => SECONDS,
@@ -165,6 +192,9 @@ impl Setting {
             Self::IpEarlyDemux => settings.early_demux.ip = byte(value)?,
             Self::TcpEarlyDemux => settings.early_demux.tcp = byte(value)?,
             Self::UdpEarlyDemux => settings.early_demux.udp = byte(value)?,
+            Self::TcpL3mdevAccept => settings.l3mdev_accept.tcp = value != 0,
+            Self::UdpL3mdevAccept => settings.l3mdev_accept.udp = value != 0,
+            Self::VrfStrictMode => settings.vrf_strict_mode = value != 0,
             Self::HighThresh(family) => settings.frag_mut(family).high_thresh = wide(value)?,
             Self::LowThresh(family) => settings.frag_mut(family).low_thresh = wide(value)?,
             Self::Time(family) => settings.frag_mut(family).timeout_secs = narrow(value)?,

@@ -45,6 +45,11 @@ pub(super) static ENTRIES: &[Entry] = &[
     setting("ipv4/ip_early_demux", Setting::IpEarlyDemux),
     setting("ipv4/tcp_early_demux", Setting::TcpEarlyDemux),
     setting("ipv4/udp_early_demux", Setting::UdpEarlyDemux),
+    setting("ipv4/tcp_l3mdev_accept", Setting::TcpL3mdevAccept),
+    setting("ipv4/udp_l3mdev_accept", Setting::UdpL3mdevAccept),
+    setting("vrf/strict_mode", Setting::VrfStrictMode),
+    // Raw sockets cannot be asked for.
+    between("ipv4/raw_l3mdev_accept", 1, 0, 1),
     setting("ipv4/ipfrag_high_thresh", Setting::HighThresh(Family::V4)),
     setting("ipv4/ipfrag_low_thresh", Setting::LowThresh(Family::V4)),
     setting("ipv4/ipfrag_time", Setting::Time(Family::V4)),

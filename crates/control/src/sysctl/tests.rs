@@ -126,6 +126,12 @@ fn each_number_has_linuxs_bounds_and_then_this_nodes() {
         ("ipv4/tcp_early_demux", "255", Ok(())),
         ("ipv4/tcp_early_demux", "256", INVALID),
         ("ipv4/udp_early_demux", "-1", INVALID),
+        ("ipv4/tcp_l3mdev_accept", "1", Ok(())),
+        ("ipv4/udp_l3mdev_accept", "2", INVALID),
+        ("ipv4/raw_l3mdev_accept", "1", Ok(())),
+        ("ipv4/raw_l3mdev_accept", "0", UNABLE),
+        ("vrf/strict_mode", "1", Ok(())),
+        ("vrf/strict_mode", "-1", INVALID),
         ("ipv6/conf/eth0/mtu", "1500", Ok(())),
         ("ipv6/conf/eth0/mtu", "1501", INVALID),
         ("ipv6/conf/eth0/mtu", "1279", INVALID),
@@ -146,6 +152,8 @@ fn each_number_has_linuxs_bounds_and_then_this_nodes() {
             aevent_etime: u32::MAX,
         },
         early_demux: EarlyDemux { ip: 0, tcp: 255, udp: 1 },
+        l3mdev_accept: L3mdevAccept { tcp: true, udp: false },
+        vrf_strict_mode: true,
     };
     assert_eq!(settings, want);
 }
@@ -244,7 +252,7 @@ fn what_is_listed_is_found_and_what_is_there_is_listed() {
         assert_eq!(all, one, "{dir}");
         all
     };
-    assert_eq!(names(""), ["core", "ipv4", "ipv6"].map(|name| (name.to_owned(), true)));
+    assert_eq!(names(""), ["core", "ipv4", "ipv6", "vrf"].map(|name| (name.to_owned(), true)));
     let conf: Vec<_> = names("ipv6/conf").into_iter().map(|(name, _)| name).collect();
     assert_eq!(conf, ["all", "default", "eth0", "lo"]);
     let mut dirs = vec![String::new()];

@@ -10,6 +10,7 @@ use control::model::{LinkConfig, LinkKind};
 use control::netlink::Error;
 use control::netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, Model, NeighbourNow, Route, Rtnl, Vrf};
 use control::state::{LinkState, LinkStats, RingState};
+use qdisc::{Options, Stats};
 
 /// A packets' side that does as it is told.
 #[derive(Debug, Default)]
@@ -32,6 +33,9 @@ pub(crate) struct Obedient {
     domains: BTreeMap<LinkId, Domain>,
     /// The address that `eth0` was given.
     mac: Option<[u8; 6]>,
+    /// Every queueing discipline, and the counters of each.
+    pub(crate) qdiscs: BTreeMap<LinkId, Options>,
+    pub(crate) stats: Stats,
     /// The time.
     pub(crate) now: Instant,
 }
@@ -101,7 +105,8 @@ impl Host for Obedient {
         Ok(LinkNow { id, host_index, running: false, mtu, ..eth0() })
     }
 
-    fn close(&mut self, _: LinkId) -> Result<(), Error> {
+    fn close(&mut self, id: LinkId) -> Result<(), Error> {
+        self.qdiscs.remove(&id);
         Ok(())
     }
 
@@ -114,6 +119,24 @@ impl Host for Obedient {
             self.mac = Some(mac);
         }
         Ok(())
+    }
+
+    fn set_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), Error> {
+        match options {
+            Some(options) => drop(self.qdiscs.insert(id, options)),
+            None => drop(self.qdiscs.remove(&id)),
+        }
+        Ok(())
+    }
+
+    fn change_qdisc(&mut self, id: LinkId, options: Options) -> Result<(), Error> {
+        let before = self.qdiscs.insert(id, options).expect("a discipline that is changed");
+        assert_eq!(before.kind(), options.kind());
+        Ok(())
+    }
+
+    fn qdisc_stats(&mut self) -> Result<Vec<(LinkId, Stats)>, Error> {
+        Ok(self.qdiscs.keys().map(|id| (*id, self.stats)).collect())
     }
 
     fn set_up(&mut self, _: LinkId, _: bool) -> Result<(), Error> {
@@ -137,6 +160,7 @@ impl Host for Obedient {
             addresses: Vec::new(),
             offloads: Vec::new(),
             ring: self.ring.clone(),
+            qdisc: None,
             stats: LinkStats { rx_packets: 7, tx_dropped: 9, ..LinkStats::default() },
             ip6: Vec::new(),
         };
@@ -208,6 +232,8 @@ pub(crate) fn check(node: &Rtnl<Obedient>) {
     let links = || node.model.links_after(0).map(|(index, link)| (LinkId(index), link));
     let masters = links().filter_map(|(id, link)| Some((id, Domain::vrf(LinkId(link.master?.index)))));
     assert_eq!(masters.collect::<BTreeMap<_, _>>(), node.host.domains);
+    let qdiscs = links().filter_map(|(id, link)| Some((id, link.qdisc?.options?)));
+    assert_eq!(qdiscs.collect::<BTreeMap<_, _>>(), node.host.qdiscs);
     let vrfs = links().filter_map(|(id, link)| match link.config.kind {
         LinkKind::Vrf { table } => Some((id, TableId(table), link.up)),
         _ => None,

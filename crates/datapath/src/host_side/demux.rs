@@ -8,6 +8,7 @@ use host::LocalRoute;
 use packet::PktType;
 use wire::Protocol;
 
+use super::place::flow_in;
 use crate::local::Cast;
 use crate::{Cx, Datapath, IpPacket, Next};
 
@@ -39,13 +40,15 @@ pub struct DemuxCounts {
 
 /// Next stage of a packet of an established flow, if the routes have not changed since they said that its flow is for this node.
 #[inline]
-pub(crate) fn find(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, domain: Domain) -> Option<Next> {
+pub(crate) fn find(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Option<Next> {
+    ip.socket_device = None;
     if dp.established.is_empty() || !is_asked(dp, ip) {
         return None;
     }
     let route = local_route(dp, ip);
     let flow = dp.established.find(cx.now, domain, &ip.flow);
-    if flow.is_some_and(|flow| flow.route == Some(route)) {
+    if let Some(flow) = flow.filter(|flow| flow.route == Some(route)) {
+        ip.socket_device = Some(flow.device);
         dp.demux_counts.hits += 1;
         return Some(Next::Local(Cast::Unicast));
     }
@@ -89,13 +92,12 @@ fn is_asked(dp: &Datapath, ip: &IpPacket) -> bool {
 
 /// Notes what a socket sends by the device of `link`.
 pub(super) fn note_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, link: LinkId) {
-    let is_end = match ip.info.protocol {
-        Protocol::TCP => is_reset(ip),
-        Protocol::UDP => false,
-        _ => return,
-    };
-    if ip.info.fragment.is_none() {
-        dp.established.sent(cx.now, dp.fib.domain(link), ip.flow, is_end);
+    let domain = dp.fib.domain(link);
+    let is_end = ip.info.protocol == Protocol::TCP && is_reset(ip);
+    if ip.info.fragment.is_none()
+        && let Some(flow) = flow_in(domain, ip.flow)
+    {
+        dp.established.sent(cx.now, domain, link, flow, is_end);
     }
 }
 

@@ -3,8 +3,11 @@
 //! The kernel there resolves no neighbours: it sends what it routes to the device's own MAC address. Frames to other stations come from
 //! packet sockets, and leave by the device's link as they are, as do all that carry no IP.
 
+use std::net::IpAddr;
+
 use ::reassembly::User;
 use base::{DropReason, LinkId, Origin};
+use fib::RouteKind;
 use packet::{Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::ip::Info;
@@ -81,10 +84,31 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
         if !ip.info.dst.is_multicast() {
             return Next::Drop(DropReason::IpDestinationInvalid);
         }
-        return own::output_by(dp, cx, ip, Hop::new(link, ip.info.dst));
+        return match group_link(dp, link, ip.info.dst) {
+            Some(link) => own::output_by(dp, cx, ip, Hop::new(link, ip.info.dst)),
+            None => Next::Drop(DropReason::NoRoute),
+        };
+    }
+    let mut link = link;
+    if let Some((domain, of_flow)) = dp.domain_of_answer(cx, &ip.flow, link) {
+        ip.pkt.meta.origin = Origin::Local(domain).into();
+        link = of_flow;
     }
     demux::note_sent(dp, cx, ip, link);
     own::route_out(dp, cx, ip, link)
+}
+
+/// Link by which a packet to a group leaves: that of its device. A VRF's device has none: of IPv4 groups the routes of the VRF say
+/// it, and IPv6 groups are unreachable (Linux `vrf_link_scope_lookup`).
+fn group_link(dp: &Datapath, link: LinkId, group: IpAddr) -> Option<LinkId> {
+    let domain = dp.fib.domain(link);
+    if domain.vrf_device() != Some(link) {
+        return Some(link);
+    }
+    match dp.fib.lookup(domain, group, None).filter(|_| group.is_ipv4() && dp.fib.may_send(domain))?.kind {
+        RouteKind::Unicast { dev, .. } => Some(dev),
+        _ => None,
+    }
 }
 
 /// Sets Don't Fragment of TCP over IPv4, which the locked MTU of the host side's routes has cleared: the node cuts segments to the

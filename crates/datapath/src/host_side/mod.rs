@@ -9,6 +9,7 @@
 
 pub(crate) mod demux;
 pub(crate) mod down;
+pub(crate) mod place;
 pub(crate) mod up;
 pub(crate) mod watch;
 

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use base::{DropReason, LinkId, Origin};
 use packet::{CopyReason, Packet};
 use wire::eth::{self, EtherType};
-use wire::{MacAddr, Version};
+use wire::{FlowKey, MacAddr, Version};
 
+use super::place;
 use crate::local::Cast;
 use crate::trace::{self, Step};
 use crate::tx::tcp;
@@ -15,31 +16,41 @@ use crate::{Cx, Datapath, IpPacket, Next};
 /// Source of frames to the host side: no station's address, and not the device's own, which Linux would drop.
 const SOURCE: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 0]);
 
-/// Delivers a packet for this node by the device of the link that it came by.
+/// Delivers a packet for this node by the device of the link that it came by, or of its VRF.
 pub(crate) fn deliver(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
-    let link = ip.pkt.meta.origin.device();
-    dp.count_delivered(link, ip.info.version(), 1);
+    match place::choose(dp, cx, ip, cast) {
+        Ok(device) => deliver_by(dp, cx, ip, cast, device),
+        Err(next) => next,
+    }
+}
+
+/// Delivers a packet for this node by that device.
+pub(super) fn deliver_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast, device: LinkId) -> Next {
+    dp.count_delivered(ip.pkt.meta.origin.device(), ip.info.version(), 1);
     if dp.trace.is_on() {
-        trace::step(dp, cx, &mut ip.pkt, Step::Up { dev: link });
+        trace::step(dp, cx, &mut ip.pkt, Step::Up { dev: device });
     }
     let origin = ip.pkt.meta.origin.get();
     let to = destination(cast, ip.info.dst);
     if let Err(reason) = tcp::clamp_delivered(dp, cx, ip) {
         return Next::Drop(reason);
     }
-    if let Err(reason) = send(dp, cx, link, ip.pkt.take(), to) {
+    if let Err(reason) = send(dp, cx, device, ip.pkt.take(), to) {
         dp.ports.drop(origin, reason);
     }
     Next::Done
 }
 
-/// Delivers an ICMP error to the socket whose packet it is about: by the device of a link of `link`'s domain that has the source
-/// address of that packet, else by any device of the domain.
-pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, src: IpAddr, link: LinkId, error: Packet) {
+/// Delivers an ICMP error to the socket whose packet of `sent` it is about: by the device that its flow was sent by, else by that of a
+/// link of `link`'s domain that has the source address, else by any device of the domain.
+pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, sent: FlowKey, link: LinkId, error: Packet) {
     let domain = dp.fib.domain(link);
+    let of_flow = place::device_of(dp, cx, domain, &sent.reversed());
     let has_device = |&link: &LinkId| dp.has_host_port(link) && dp.fib.domain(link) == domain;
     let devices = dp.ports.hosts.iter().map(|(link, _)| link);
-    let Some(link) = dp.fib.links_with(src).chain([link]).chain(devices).find(has_device) else {
+    let Some(link) =
+        of_flow.into_iter().chain(dp.fib.links_with(sent.src)).chain([link]).chain(devices).find(has_device)
+    else {
         return dp.ports.drop(Origin::NODE, DropReason::LinkDown);
     };
     if let Err(reason) = send(dp, cx, link, error, None) {

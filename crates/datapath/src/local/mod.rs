@@ -111,6 +111,14 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     }
 }
 
+/// Refuses a packet of TCP or UDP that no socket of the host side gets, as the node does without a host side.
+pub(crate) fn refuse_socket(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
+    match ip.info.protocol {
+        Protocol::TCP => tcp::input(dp, cx, ip, cast),
+        _ => udp::input(dp, ip, cast),
+    }
+}
+
 /// Drops a packet that no protocol of this node takes. Its sender is told if it was sent to this node alone.
 fn refuse(cast: Cast, reason: DropReason, problem: Problem) -> Next {
     match cast {

@@ -14,9 +14,9 @@ use crate::host_side::{demux, down};
 use crate::ip_packet::flow_of;
 use crate::local::{Cast, esp};
 use crate::mib::MibPair;
-use crate::trace::{self, Step};
+use crate::trace;
 use crate::{Cx, Datapath, HostRole, IpPacket, Next};
-use crate::{ext_headers, ip_options, route_encap};
+use crate::{ext_headers, ip_options, route_encap, vrf};
 
 /// Subnet-router anycast address of `fe80::/64`, in which every Ethernet link has an address (RFC 4291 §2.6.1).
 pub(crate) const LINK_LOCAL_ROUTERS: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0));
@@ -52,12 +52,10 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> 
         Err(reason) => return Next::Drop(reason),
     };
     let domain = dp.fib.domain(link);
-    if let Some(vrf) = domain.vrf_device().filter(|_| !is_link_scoped(ip.info.dst)) {
-        // Linux `vrf_ip_rcv`, `vrf_ip6_rcv`.
-        dp.ports.pass_vrf(cx.mem, vrf, false, &ip.pkt);
-        if let Err(reason) = hooks::pre_routing(dp, cx, vrf, ip, is_translated) {
-            return Next::Drop(reason);
-        }
+    if let Some(vrf) = domain.vrf_device()
+        && let Err(reason) = vrf::receive(dp, cx, ip, vrf, is_translated)
+    {
+        return Next::Drop(reason);
     }
     if let Some(next) = demux::find(dp, cx, ip, domain) {
         return next;
@@ -73,7 +71,7 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> 
 
 /// Checks what RFC 1122 §3.2.1.3 and RFC 4291 §2.5 say of addresses, and finds the flow.
 fn check(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
-    let IpPacket { pkt, info, flow } = ip;
+    let IpPacket { pkt, info, flow, .. } = ip;
     let link = pkt.meta.origin.device();
     dp.count_received(link, info.version(), 1);
     if info.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
@@ -94,10 +92,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
     // A link-local address means something on its link alone (RFC 4291 §2.5.6).
     let oif = is_link_local(dst).then_some(link);
     if dp.trace.is_on() {
-        let found = dp.fib.lookup_with_table(domain, dst, oif);
-        let prefix = found.map(|(_, route)| route.prefix);
-        let table = found.and_then(|(table, _)| table);
-        trace::step(dp, cx, &mut ip.pkt, Step::Route { table, prefix, domain });
+        trace::route(dp, cx, &mut ip.pkt, domain, dst, oif);
     }
     let decision = if oif.is_some() { dp.fib.decide(domain, dst, oif) } else { dp.decide(domain, dst) };
     let cast = match decision {
@@ -219,11 +214,6 @@ fn check_on_way(head: &[u8], version: Version) -> Result<(), ext_headers::Fault>
         Version::V4 => ip_options::check(head),
         Version::V6 => ext_headers::check_hop_by_hop(head),
     }
-}
-
-/// Tells whether a destination is a group, or means something on its link alone: such packets do not pass the VRF of the link.
-fn is_link_scoped(dst: IpAddr) -> bool {
-    dst.is_multicast() || is_link_local(dst)
 }
 
 pub(crate) fn is_link_local(addr: IpAddr) -> bool {

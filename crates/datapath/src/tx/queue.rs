@@ -1,18 +1,19 @@
 //! Queueing discipline of a link: packets wait in it before they are made to fit the device (Linux `__dev_queue_xmit`).
 //!
 //! Fat packets wait whole. Counters of fat packets, captures and packet sockets of the host side see a packet when it leaves
-//! the discipline, as `dev_hard_start_xmit` shows it to taps.
+//! the discipline, as `dev_hard_start_xmit` shows it to taps. The device of a VRF may have a discipline as well.
 
 use base::{DropReason, Instant, LinkId};
 use offload::{Features, gso};
 use packet::{Csum, Cut, GsoKind, Memory, Packet};
-use qdisc::{CannotSegment, Geometry, Options, OptionsError, Qdisc, Queued, Refusal, Segmenter, Stats};
+use qdisc::{CannotSegment, Geometry, Kind, Options, OptionsError, Qdisc, Queued, Refusal, Segmenter, Stats};
 use wire::ip::Info;
 use wire::{tcp, udp};
 
 use super::device;
+use crate::ports::Device;
 use crate::trace::{self, Step};
-use crate::{Cx, Datapath};
+use crate::{Cx, Datapath, vrf};
 
 /// Truesize of packets in front of a link above which its discipline gives it no more (Linux's byte queue limits).
 const DEVICE_BYTES: usize = 1 << 20;
@@ -106,7 +107,7 @@ impl Segmenter<Waiting> for Cutter<'_> {
 
 /// Lets a packet wait in its link's discipline, and sends what may leave.
 #[cold]
-pub(super) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: Waiting) {
+pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: Waiting) {
     let origin = waiting.pkt.meta.origin.get();
     let packets = waiting.pkt.meta.cut.packets();
     let step = match dp.trace.is_on() {
@@ -147,13 +148,17 @@ fn reason_of(refusal: Refusal) -> DropReason {
     }
 }
 
-/// Gives a link what its discipline lets go, as far as the link has room (Linux `__qdisc_run`).
+/// Gives a link what its discipline lets go, as far as the link has room (Linux `__qdisc_run`). What a VRF's lets go is routed again.
 #[cold]
 pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) {
     while let Some(port) = dp.ports.get_mut(link)
         && has_room(port)
         && let Some(Waiting { pkt, l3, is_transmitted }) = port.qdisc.as_mut().and_then(|qdisc| qdisc.dequeue(cx.now))
     {
+        if port.device == Device::Vrf {
+            vrf::transmit(dp, cx, link, pkt);
+            continue;
+        }
         if is_transmitted && port.tap.fat {
             tap_fat(dp, cx, link, &pkt, l3);
         }
@@ -253,6 +258,11 @@ impl Datapath {
         qdisc.change(now, options)?;
         run(self, Cx { now, mem }, id);
         Ok(())
+    }
+
+    /// Kind of a link's queueing discipline.
+    pub fn qdisc_kind(&self, id: LinkId) -> Option<Kind> {
+        Some(self.ports.get(id)?.qdisc.as_ref()?.options().kind())
     }
 
     /// Counters of a link's queueing discipline.

@@ -4,6 +4,7 @@ use base::{DropReason, LinkId, Mib};
 use datapath::{TX_QUEUE_BYTES, TapPoints};
 use offload::Features;
 use packet::{Cut, Packet};
+use qdisc::{Depth, LinkLayer, Options, RateSpec, Stats, Tbf};
 use sim::{Node, PortOptions};
 use wire::{EtherType, arp, esp, eth};
 
@@ -12,6 +13,9 @@ use crate::gateways::{ENDS, TUNNELS, Tunnel, tunnelled};
 
 /// Raw ESP, over either family.
 const RAW: [Tunnel; 2] = [TUNNELS[0], TUNNELS[2]];
+
+/// Frames of a fat packet that is sealed.
+const ALL: u64 = SEGMENTS as u64;
 
 /// Segments of a fat packet; the last is shorter.
 const SEGMENTS: usize = 10;
@@ -169,4 +173,59 @@ fn each_that_does_not_fit_is_fragmented_and_the_others_are_not() {
     let got = waiting(&mut node);
     assert_eq!((got.len(), node.drops()), (2 * (SEGMENTS - 1) + 1, vec![]));
     assert!(got.iter().all(|(_, bytes)| bytes[0].len() <= 1280));
+}
+
+#[test]
+fn they_pass_a_queueing_discipline_together() {
+    let busy = |node: &mut Node, is_busy| node.datapath.set_busy(NOW, &node.mem, OUTSIDE, is_busy);
+    for tunnel in RAW {
+        for (port, before, l3) in [
+            (bare as fn(Features) -> PortOptions, nothing as fn(&mut Node), 0),
+            (ethernet, know_next_hop, eth::Header::LEN),
+        ] {
+            let [(_, want)] = &sent(tunnel, port(Features::ALL), before, nothing)[..] else { panic!("one buffer") };
+            let total: usize = want.iter().map(Vec::len).sum();
+            let mut node = sender(tunnel, port(Features::ALL));
+            before(&mut node);
+            node.datapath.set_qdisc(NOW, &node.mem, OUTSIDE, Some(Options::Pfifo { limit: 1 })).unwrap();
+            busy(&mut node, true);
+            send(&mut node);
+            let counted = |node: &Node| node.datapath.qdisc_stats(OUTSIDE).unwrap();
+            let waits = Stats { qlen: 1, backlog: total as u64, ..Stats::default() };
+            assert_eq!((counted(&node), waiting(&mut node).len()), (waits, 0));
+            // The queue is full: each frame of the next is dropped.
+            send(&mut node);
+            assert_eq!(node.drops(), [(INSIDE.0, DropReason::QdiscFull, SEGMENTS as u64)]);
+            busy(&mut node, false);
+            let [(ALL, got)] = &waiting(&mut node)[..] else { panic!("one buffer") };
+            assert_eq!(headers(got, l3), headers(want, l3), "{tunnel:?}");
+            let left = Stats {
+                bytes: total as u64,
+                packets: SEGMENTS as u64,
+                drops: counted(&node).drops,
+                ..Stats::default()
+            };
+            assert_eq!(counted(&node), left);
+        }
+    }
+}
+
+#[test]
+fn tbf_cuts_those_that_exceed_its_burst_in_order() {
+    let [(_, want)] = &sent(RAW[0], bare(Features::ALL), nothing, nothing)[..] else { panic!("one buffer") };
+    let rate = RateSpec { rate: 1_000_000, overhead: 0, mpu: 0, link_layer: LinkLayer::ETHERNET };
+    let tbf = Tbf { limit: 100_000, rate, burst: Depth::Bytes(3000), peak: None };
+    let mut node = sender(RAW[0], bare(Features::ALL));
+    node.datapath.set_qdisc(NOW, &node.mem, OUTSIDE, Some(Options::Tbf(tbf))).unwrap();
+    send(&mut node);
+    let mut got = waiting(&mut node);
+    assert_eq!(got.len(), 2, "as many as the bucket has tokens for");
+    while let Some(due) = node.datapath.poll_timeout().filter(|_| got.len() < SEGMENTS) {
+        node.timeout(due);
+        got.extend(waiting(&mut node));
+    }
+    assert!(got.iter().all(|(packets, _)| *packets == 1));
+    let got: Vec<Vec<u8>> = got.into_iter().flat_map(|(_, bytes)| bytes).collect();
+    assert_eq!(headers(&got, 0), headers(want, 0));
+    assert_eq!(node.drops(), []);
 }

@@ -16,7 +16,7 @@ pub(crate) fn add_devices(node: &mut Node) {
     add_devices_to(node, &[INSIDE, OUTSIDE]);
 }
 
-fn add_devices_to(node: &mut Node, links: &[LinkId]) {
+pub(crate) fn add_devices_to(node: &mut Node, links: &[LinkId]) {
     for &link in links {
         let mac = node.datapath.ports.get(link).unwrap().config.mac;
         let config = PortConfig {
@@ -390,8 +390,8 @@ fn socket_that_asked_for_dont_fragment_is_told() {
     let bytes = edit_v4(&flow.udp(3000), |header| header.set_dont_fragment(true));
     down_bytes(&mut node, INSIDE, &bytes);
     assert!(node.tx(OUTSIDE).is_empty());
-    // By the device of the link that has the source address.
-    let Told { dst, message, quote, .. } = told(&only(up(&mut node, OUTSIDE)));
+    // By the device that it was sent by.
+    let Told { dst, message, quote, .. } = told(&only(up(&mut node, INSIDE)));
     assert_eq!((dst, message), (flow.src.to_string(), Message::V4(icmp::Message::FragNeeded { mtu: 1500 })));
     assert_eq!(quote[..20], bytes[..20]);
     assert_eq!(node.drops(), [(0, DropReason::PacketTooBig, 1)]);

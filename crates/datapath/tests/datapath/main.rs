@@ -38,3 +38,5 @@ mod route_encap;
 mod shortcuts;
 mod trace;
 mod vrf;
+mod vrf_device;
+mod vrf_sockets;

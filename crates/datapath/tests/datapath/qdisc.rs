@@ -8,6 +8,7 @@ use offload::Features;
 use packet::Packet;
 use qdisc::{Depth, LinkLayer, Options, RateSpec, Stats, Tbf};
 use sim::{Node, PortOptions};
+use wire::{EtherType, MacAddr, arp, eth};
 
 use crate::common::*;
 
@@ -181,6 +182,31 @@ fn changed_options_keep_packets_and_other_kinds_are_refused() {
     assert_eq!((stats(&node).qlen, lens(&mut node)), (2, vec![128]));
     node.datapath.change_qdisc(NOW, &node.mem, OUTSIDE, tbf(5000, 5000)).unwrap();
     assert_eq!((stats(&node).qlen, lens(&mut node)), (0, vec![128; 2]));
+}
+
+#[test]
+fn frames_that_are_no_ip_wait_as_others_do() {
+    let [flow, _] = flows();
+    let mut node = shaped(PortOptions::ethernet(2), Options::Pfifo { limit: 10 });
+    node.datapath.set_busy(NOW, &node.mem, OUTSIDE, true);
+    for n in 0..3 {
+        node.rx_bytes(NOW, INSIDE, &flow.udp(100 + n));
+    }
+    // The packets wait for the neighbour, and the question for the link.
+    assert_eq!((node.waiting(), stats(&node).qlen, lens(&mut node)), (3, 1, vec![]));
+    node.datapath.set_busy(NOW, &node.mem, OUTSIDE, false);
+    let asked = only(node.tx(OUTSIDE)).to_vec();
+    let header = eth::Header::ref_from(&asked).unwrap();
+    assert_eq!((header.dst(), header.ethertype()), (MacAddr::BROADCAST, EtherType::ARP));
+    let [asks, answers] = [(mac(2), "10.2.0.254"), (mac(9), "10.2.0.1")].map(|(mac, ip)| (mac, ip.parse().unwrap()));
+    let header = eth::Header::new(asks.0, answers.0, EtherType::ARP);
+    node.datapath.set_busy(NOW, &node.mem, OUTSIDE, true);
+    node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), arp::Header::reply(answers, asks).as_bytes()].concat());
+    assert_eq!((node.waiting(), stats(&node).qlen, lens(&mut node)), (0, 3, vec![]));
+    node.datapath.set_busy(NOW, &node.mem, OUTSIDE, false);
+    assert_eq!(lens(&mut node), [142, 143, 144]);
+    let Stats { bytes, packets, drops, .. } = stats(&node);
+    assert_eq!((bytes, packets, drops), (asked.len() as u64 + 429, 4, 0));
 }
 
 /// Offers more than the rate for ten seconds of virtual time, and takes what leaves when the datapath says that it does.

@@ -166,7 +166,7 @@ fn change(node: &mut Node, which: usize, is_on: bool) {
         1 => datapath.set_trace(is_on.then(TraceFilter::default), 50),
         2 => {
             datapath.fib.set_vrf(RED, Some(fib::Vrf { table: base::TableId(10), up: true }));
-            datapath.set_vrf_port(RED, Some(("red".to_owned(), 1500)));
+            datapath.set_vrf_port(NOW, RED, Some(("red".to_owned(), 1500)));
             datapath.fib.set_domain(OUTSIDE, if is_on { Domain::vrf(RED) } else { Domain::DEFAULT });
         }
         _ => {

@@ -130,7 +130,7 @@ const RED: u32 = 11;
 fn red_router() -> Node {
     let mut node = Node::new();
     node.vrf(RED, 10, &[INSIDE.0, OUTSIDE.0]);
-    node.datapath.set_vrf_port(LinkId(RED), Some(("red".to_owned(), 65_575)));
+    node.datapath.set_vrf_port(NOW, LinkId(RED), Some(("red".to_owned(), 65_575)));
     node.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["10.1.0.254/24", "fd00:1::254/64"]);
     node.port(OUTSIDE.0, PortOptions::BARE, &["10.2.0.254/24", "fd00:2::254/64"]);
     node
@@ -148,13 +148,13 @@ fn vrf_port_counts_and_is_captured_in_and_out() {
         node.rx_bytes(NOW, INSIDE, &ping);
         let answer = only(node.tx(INSIDE)).to_vec();
         let bytes = |packets: &[&Vec<u8>]| packets.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
-        let want =
-            Traffic { rx_packets: 2, rx_bytes: bytes(&[&udp, &ping]), tx_packets: 1, tx_bytes: bytes(&[&answer]) };
+        let (rx_bytes, tx_bytes) = (bytes(&[&udp, &ping]), bytes(&[&answer]));
+        let want = Traffic { rx_packets: 2, rx_bytes, tx_packets: 1, tx_bytes, tx_errors: 0 };
         assert_eq!(node.datapath.ports.get(LinkId(RED)).unwrap().traffic, want);
         let seen: Vec<_> = node.datapath.take_tapped().map(|it| (it.link.0, it.outbound, it.bytes)).collect();
         assert_eq!(seen, [(RED, false, udp), (RED, false, ping), (RED, true, answer)]);
         // Without the VRF's port nothing is counted, and packets pass as before.
-        node.datapath.set_vrf_port(LinkId(RED), None);
+        node.datapath.set_vrf_port(NOW, LinkId(RED), None);
         node.rx_bytes(NOW, INSIDE, &flow.udp(100));
         assert_eq!(node.tx(OUTSIDE).len(), 2);
     }

@@ -10,7 +10,7 @@ use crate::receive::{netlink_address, write_address};
 use crate::send::address;
 use crate::session::{autobind, call, choose_port, tell_ports};
 use crate::table::Slot;
-use crate::{bypass, ike, next, session, table};
+use crate::{bypass, ike, next, session, table, vrf_socket};
 
 /// What `socket(2)` takes beside the type.
 const TYPE_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -30,6 +30,11 @@ pub(crate) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protoc
             0..KINDS => Err(Errno(libc::ESOCKTNOSUPPORT)),
             _ => Err(Errno(libc::EINVAL)),
         });
+    }
+    if matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && let Some(vrf) = session::vrf()
+    {
+        return returned(vrf_socket::make(domain, kind, protocol, vrf));
     }
     // SAFETY: passed on.
     unsafe { next::socket(domain, kind, protocol) }

@@ -12,6 +12,8 @@
 //! that are not taken over.
 
 mod directory;
+mod glob;
+mod path;
 mod stat;
 pub(crate) mod stream;
 

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ::qdisc::Options;
 use base::{IfAddr, IfIndex, Instant, LinkId, Prefix};
 
 use super::lifetime::Lifetime;
@@ -38,6 +39,25 @@ pub struct Address {
     pub lifetime: Lifetime,
 }
 
+/// Queueing discipline that a link was given.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LinkQdisc {
+    /// Number of the discipline, as `tc` writes it before the colon, in the upper 16 bits.
+    pub handle: u32,
+    /// Kind and options; `None` for `noqueue`.
+    pub options: Option<Options>,
+}
+
+impl LinkQdisc {
+    /// Discipline of a link that was given none.
+    pub(super) const NOQUEUE: Self = Self { handle: 0, options: None };
+
+    /// Name of the kind.
+    pub(super) fn kind(&self) -> &'static str {
+        self.options.map_or("noqueue", |options| options.kind().name())
+    }
+}
+
 /// A link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Link {
@@ -65,6 +85,8 @@ pub struct Link {
     pub txqlen: u32,
     /// The VRF that it belongs to.
     pub master: Option<Master>,
+    /// Queueing discipline that it was given.
+    pub qdisc: Option<LinkQdisc>,
 }
 
 /// The VRF that a link belongs to.
@@ -208,10 +230,11 @@ impl Link {
             esp_gro,
             features,
             master,
+            qdisc: None,
         };
         let (mtu, mac, mac_set, txqlen, master) = (65536, Some([0; 6]), false, 1000, None);
         let (host_index, up, was_up, group, alias) = (None, false, false, 0, None);
-        Self { config, host_index, mtu, mac, mac_set, up, was_up, addresses, group, alias, txqlen, master }
+        Self { config, host_index, mtu, mac, mac_set, up, was_up, addresses, group, alias, txqlen, master, qdisc: None }
     }
 
     /// Whether it is `lo` as every node begins with it, but for addresses.
@@ -229,6 +252,23 @@ impl Link {
     /// Whether it is `lo`.
     pub(super) fn is_loopback(&self) -> bool {
         self.config.kind == LinkKind::Loopback
+    }
+
+    /// Queueing discipline as `tc` shows it; `None` of a link that was never up, whose discipline is `noop`.
+    pub(super) fn shown_qdisc(&self) -> Option<LinkQdisc> {
+        self.qdisc.or(self.was_up.then_some(LinkQdisc::NOQUEUE))
+    }
+
+    /// Number of transmit queues.
+    pub(super) fn queues(&self) -> u32 {
+        match self.config.kind {
+            LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
+            LinkKind::Loopback
+            | LinkKind::Vrf { .. }
+            | LinkKind::Udp { .. }
+            | LinkKind::Packet { .. }
+            | LinkKind::Xdp { .. } => 1,
+        }
     }
 
     /// Whether it is the device of a VRF.

@@ -11,6 +11,7 @@ mod lookup;
 mod model;
 mod neigh;
 pub mod nums;
+mod qdisc;
 mod route;
 mod rule;
 mod saved;
@@ -29,10 +30,11 @@ use super::session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Requ
 use crate::features::FeatureSet;
 use crate::model::LinkConfig;
 use crate::state::LinkStats;
+use ::qdisc::{Options, Stats};
 use base::{IfIndex, Instant, LinkId, TableId};
 use nums::*;
 
-pub use entry::{Address, Link, Master};
+pub use entry::{Address, Link, LinkQdisc, Master};
 pub use ethtool::LinkDetail;
 pub use lifetime::Lifetime;
 pub use model::{Delta, LOOPBACK, Model, refusal};
@@ -75,6 +77,24 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// # Errors
     /// The system refuses it.
     fn set_mac(&mut self, id: LinkId, mac: [u8; 6]) -> Result<(), Error>;
+
+    /// Gives a link a queueing discipline, or takes it away. What waits in the one before is dropped.
+    ///
+    /// # Errors
+    /// The packets' side does not answer, or refuses the options.
+    fn set_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), Error>;
+
+    /// Gives the queueing discipline of a link other options of its kind. What waits in it stays.
+    ///
+    /// # Errors
+    /// As [`set_qdisc`](Self::set_qdisc).
+    fn change_qdisc(&mut self, id: LinkId, options: Options) -> Result<(), Error>;
+
+    /// Counters of every queueing discipline.
+    ///
+    /// # Errors
+    /// The packets' side does not answer.
+    fn qdisc_stats(&mut self) -> Result<Vec<(LinkId, Stats)>, Error>;
 
     /// Sets a link up or down.
     ///
@@ -214,6 +234,13 @@ impl<H: Host> Protocol for Rtnl<H> {
                 Ok(())
             }
             RTM_GETNETCONF if inet => shown::netconf_of(self, request, reply),
+            RTM_NEWQDISC => qdisc::set(self, request, reply),
+            RTM_DELQDISC => qdisc::remove(self, request, reply),
+            RTM_GETQDISC => qdisc::get(self, request, reply),
+            RTM_NEWTCLASS | RTM_DELTCLASS | RTM_GETTCLASS => qdisc::refuse_class(&self.model, request),
+            RTM_NEWTFILTER | RTM_DELTFILTER | RTM_GETTFILTER | RTM_NEWCHAIN | RTM_DELCHAIN | RTM_GETCHAIN => {
+                qdisc::refuse_filter(&self.model, request)
+            }
             RTM_NEWRULE if inet => rule::add(&mut self.model, request, reply),
             RTM_DELRULE if inet => rule::remove(&mut self.model, request, reply),
             _ => Err(unsupported(request.kind(), family)),
@@ -243,7 +270,7 @@ impl<H: Host> Protocol for Rtnl<H> {
             (RTM_GETROUTE, _) => route::dump(self, request, family),
             (RTM_GETRULE, _) => rule::dump(self, request, family),
             (RTM_GETNEIGH, _) => neigh::dump(self, request, family),
-            (RTM_GETQDISC, _) => Ok(shown::qdiscs()),
+            (RTM_GETQDISC, _) => Ok(qdisc::dump()),
             (RTM_GETNETCONF, _) => Ok(shown::netconf(family)),
             (kind, _) => Err(unsupported(kind, family)),
         };
@@ -374,7 +401,7 @@ fn unsupported(kind: u16, family: u8) -> Error {
         RTM_NEWROUTE => "routes",
         RTM_NEWNEIGH => "neighbours",
         RTM_NEWRULE => "rules",
-        36 | 40 | 44 | 48 | 100 => "queueing disciplines, classes, filters or actions",
+        48 => "actions",
         64 => "neighbour tables",
         72 => "address labels",
         92 => "statistics by kind",

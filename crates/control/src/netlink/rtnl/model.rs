@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use base::{Domain, IfIndex, Instant, LinkId, Prefix, TableId};
 
 use super::LinkNow;
-use super::entry::{Address, Link, METRIC_V6_USER};
+use super::entry::{Address, Link, LinkQdisc, METRIC_V6_USER};
 use super::nums::*;
 use super::rule::Rule;
 use super::table::{Key, Route, Table};
@@ -23,6 +23,11 @@ pub const LOOPBACK: u32 = 1;
 
 /// A number that no link has.
 const NO_LINK: u32 = u32::MAX;
+
+/// Number below the first that a queueing discipline gets by itself, `8001:` (Linux `qdisc_alloc_handle`).
+const FIRST_HANDLE: u32 = 0x8000_0000;
+/// Difference of two such numbers.
+const NEXT_HANDLE: u32 = 1 << 16;
 
 /// What the packets' side has to know of a change.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -86,12 +91,16 @@ pub struct Model {
     /// What clients knew links by that are gone, until they are told of it.
     departed: BTreeMap<u32, IfIndex>,
     last_index: u32,
+    /// Number that the last queueing discipline got that came without one.
+    last_handle: u32,
     v4: Family,
     v6: Family,
     /// Whether a rule of IPv4 has ever come or gone.
     local_apart: bool,
     /// Whether there has been a VRF: with the first one a rule comes.
     pub(super) had_vrf: bool,
+    /// Whether each VRF has to have a table of its own.
+    pub(super) strict_vrfs: bool,
     /// Counts changes of links and addresses.
     generation: u32,
     pub(super) deltas: Vec<Delta>,
@@ -119,10 +128,12 @@ impl Default for Model {
             links: BTreeMap::from([(LOOPBACK, Link::loopback())]),
             departed: BTreeMap::new(),
             last_index: LOOPBACK,
+            last_handle: FIRST_HANDLE,
             v4: Family::new(true),
             v6: Family::new(false),
             local_apart: false,
             had_vrf: false,
+            strict_vrfs: false,
             generation: 0,
             deltas: Vec::new(),
             changed: false,
@@ -175,7 +186,9 @@ impl Model {
     /// not there is left out; [`Config::from_toml`] lets none pass.
     pub fn read(&mut self, config: &Config, ids: &[LinkId], now: &[LinkNow], last_index: u32) {
         let generation = self.generation.wrapping_add(1);
-        *self = Self { last_index, generation, ..Self::default() };
+        let qdiscs: BTreeMap<u32, LinkQdisc> =
+            self.links.iter().filter_map(|(&id, link)| Some((id, link.qdisc?))).collect();
+        *self = Self { last_index, generation, last_handle: self.last_handle, ..Self::default() };
         let vrfs = vrf::of_config(config, ids);
         for (config, id) in config.links.iter().zip(ids) {
             let (mtu, mac, host_index) = match (&config.kind, now.iter().find(|now| now.id == *id)) {
@@ -196,12 +209,19 @@ impl Model {
                 alias: None,
                 txqlen: 1000,
                 master: config.master.as_ref().and_then(|name| vrfs.get(name.as_str()).copied()),
+                qdisc: None,
             };
             if let LinkKind::Vrf { table } = link.config.kind {
                 self.add_vrf_rules();
                 [true, false].into_iter().for_each(|v4| self.make_table(v4, table));
             }
             self.links.insert(id.0, link);
+            if let Some(options) = config.qdisc {
+                // One of the same kind has been changed, and not exchanged.
+                let same = qdiscs.get(&id.0).filter(|qdisc| qdisc.kind() == options.kind().name());
+                let handle = same.map_or_else(|| self.new_handle(id.0), |qdisc| qdisc.handle);
+                self.set_qdisc(id.0, Some(LinkQdisc { handle, options: Some(options) }));
+            }
             self.ensure_multicast(id.0);
             for addr in config.own_addresses() {
                 let address = self.new_address(id.0, addr);
@@ -486,6 +506,30 @@ impl Model {
             self.deltas.push(Delta::Domain(LinkId(index), Domain::DEFAULT));
         }
         Some(gone)
+    }
+
+    /// Number for the next queueing discipline of a link that comes without one (Linux `qdisc_alloc_handle`).
+    pub(super) fn new_handle(&mut self, id: u32) -> u32 {
+        let taken = self.link(id).and_then(|link| link.qdisc).map(|qdisc| qdisc.handle);
+        loop {
+            self.last_handle = match self.last_handle.wrapping_add(NEXT_HANDLE) {
+                TC_H_MAJ_MASK => FIRST_HANDLE,
+                next => next,
+            };
+            if taken != Some(self.last_handle) {
+                return self.last_handle;
+            }
+        }
+    }
+
+    /// Gives a link a queueing discipline, or takes it away. One that is down is without any then (Linux `qdisc_graft`).
+    pub(super) fn set_qdisc(&mut self, id: u32, qdisc: Option<LinkQdisc>) {
+        let Some(link) = self.link_mut(id) else { return };
+        link.qdisc = qdisc;
+        link.config.qdisc = qdisc.and_then(|qdisc| qdisc.options);
+        if qdisc.is_none() {
+            link.was_up = link.up;
+        }
     }
 
     /// Counts a change of links or addresses.

@@ -1,4 +1,4 @@
-//! Numbers of `linux/rtnetlink.h`, `if_link.h`, `if_addr.h`, `neighbour.h` and `fib_rules.h`, by Linux's names.
+//! Numbers of `linux/rtnetlink.h`, `if_link.h`, `if_addr.h`, `neighbour.h`, `fib_rules.h`, `pkt_sched.h` and `gen_stats.h`, by Linux's names.
 #![allow(missing_docs, reason = "the names are Linux's, and documented there")]
 
 pub const AF_UNSPEC: u8 = 0;
@@ -23,13 +23,21 @@ pub const RTM_NEWRULE: u16 = 32;
 pub const RTM_DELRULE: u16 = 33;
 pub const RTM_GETRULE: u16 = 34;
 pub const RTM_NEWNSID: u16 = 88;
+pub const RTM_NEWQDISC: u16 = 36;
+pub const RTM_DELQDISC: u16 = 37;
 pub const RTM_GETQDISC: u16 = 38;
+pub const RTM_NEWTCLASS: u16 = 40;
+pub const RTM_DELTCLASS: u16 = 41;
 pub const RTM_GETTCLASS: u16 = 42;
+pub const RTM_NEWTFILTER: u16 = 44;
+pub const RTM_DELTFILTER: u16 = 45;
 pub const RTM_GETTFILTER: u16 = 46;
 pub const RTM_GETACTION: u16 = 50;
 pub const RTM_GETNETCONF: u16 = 82;
 pub const RTM_NEWNETCONF: u16 = 80;
 pub const RTM_GETMDB: u16 = 86;
+pub const RTM_NEWCHAIN: u16 = 100;
+pub const RTM_DELCHAIN: u16 = 101;
 pub const RTM_GETCHAIN: u16 = 102;
 pub const RTM_GETNEXTHOP: u16 = 106;
 pub const RTM_GETVLAN: u16 = 114;
@@ -40,6 +48,7 @@ pub const NETNSA_NSID: u16 = 1;
 
 pub const RTNLGRP_LINK: u32 = 1;
 pub const RTNLGRP_NEIGH: u32 = 3;
+pub const RTNLGRP_TC: u32 = 4;
 pub const RTNLGRP_IPV4_IFADDR: u32 = 5;
 pub const RTNLGRP_IPV4_ROUTE: u32 = 7;
 pub const RTNLGRP_IPV4_RULE: u32 = 8;
@@ -244,3 +253,27 @@ pub const NUD_PROBE: u16 = 0x10;
 pub const NUD_FAILED: u16 = 0x20;
 pub const NUD_NOARP: u16 = 0x40;
 pub const NUD_PERMANENT: u16 = 0x80;
+
+pub const TC_H_ROOT: u32 = u32::MAX;
+pub const TC_H_INGRESS: u32 = 0xffff_fff1;
+pub const TC_H_MAJ_MASK: u32 = 0xffff_0000;
+pub const TCA_KIND: u16 = 1;
+pub const TCA_OPTIONS: u16 = 2;
+pub const TCA_STATS: u16 = 3;
+pub const TCA_RATE: u16 = 5;
+pub const TCA_STATS2: u16 = 7;
+pub const TCA_STAB: u16 = 8;
+pub const TCA_DUMP_INVISIBLE: u16 = 10;
+pub const TCA_CHAIN: u16 = 11;
+pub const TCA_HW_OFFLOAD: u16 = 12;
+pub const TCA_INGRESS_BLOCK: u16 = 13;
+pub const TCA_EGRESS_BLOCK: u16 = 14;
+pub const TCA_MAX: usize = 18;
+pub const TCA_STATS_BASIC: u16 = 1;
+pub const TCA_STATS_QUEUE: u16 = 3;
+pub const TCA_STATS_PKT64: u16 = 8;
+pub const TCA_TBF_PARMS: u16 = 1;
+pub const TCA_TBF_RATE64: u16 = 4;
+pub const TCA_TBF_PRATE64: u16 = 5;
+pub const TCA_TBF_BURST: u16 = 6;
+pub const TCA_TBF_PBURST: u16 = 7;

@@ -26,6 +26,13 @@ impl<H: Host> Rtnl<H> {
                 all.push(Saved::new("link of a VRF", label, RTM_SETLINK, 0, write));
             }
         }
+        for (index, link) in model.links_after(LOOPBACK) {
+            if let Some(qdisc) = &link.qdisc {
+                let label = format!("qdisc {} dev {}", qdisc.kind(), link.config.name);
+                let write = |w: &mut Writer| qdisc::write_request(w, link.ifindex(index), qdisc);
+                all.push(Saved::new("qdisc", label, RTM_NEWQDISC, made, write));
+            }
+        }
         for (index, link) in model.links_after(0) {
             let name = &link.config.name;
             // A UDP link has its socket's by itself.
@@ -167,8 +174,8 @@ pub fn renumber(
             renumber_field(message, 4, now)?;
             renumber_attribute(message, link::LEN, IFLA_MASTER, now)
         }
-        // `ifa_index`, `ndm_ifindex`.
-        RTM_NEWADDR | RTM_NEWNEIGH => renumber_field(message, 4, now),
+        // `ifa_index`, `ndm_ifindex`, `tcm_ifindex`.
+        RTM_NEWADDR | RTM_NEWNEIGH | RTM_NEWQDISC => renumber_field(message, 4, now),
         RTM_NEWROUTE => renumber_attribute(message, route::LEN, RTA_OIF, now),
         _ => Ok(()),
     }

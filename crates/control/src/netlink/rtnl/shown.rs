@@ -1,42 +1,7 @@
-//! What is as it is and is only shown: queueing disciplines (`net/sched/sch_api.c`) and `netconf` (`net/ipv4/devinet.c`).
+//! What is as it is and is only shown: `netconf` (`net/ipv4/devinet.c`).
 
 use super::super::attr::{Kind, Policy, parse, policy};
 use super::*;
-
-/// `struct tcmsg` and its attributes.
-mod tc {
-    pub(super) const ROOT: u32 = u32::MAX;
-    pub(super) const KIND: u16 = 1;
-    pub(super) const STATS2: u16 = 7;
-    pub(super) const HW_OFFLOAD: u16 = 12;
-    pub(super) const STATS_BASIC: u16 = 1;
-    pub(super) const STATS_QUEUE: u16 = 3;
-    /// `RTM_NEWQDISC`.
-    pub(super) const NEWQDISC: u16 = 36;
-}
-
-/// A dump of queueing disciplines: a link that is, or was, up has none.
-pub(super) fn qdiscs<H: Host>() -> Dump<Rtnl<H>> {
-    let mut last = None;
-    Box::new(move |rtnl: &mut Rtnl<H>, part| {
-        let links = rtnl.model.by_ifindex(last.unwrap_or_default()).into_iter().filter(|(.., link)| link.was_up);
-        let links = links.map(|(index, ..)| (index, ()));
-        Ok(write_each(part, &mut last, links, |part, index, ()| part.message(tc::NEWQDISC, |w| write_qdisc(w, index))))
-    })
-}
-
-/// `noqueue`, as Linux's `tc_fill_qdisc` writes it.
-fn write_qdisc(w: &mut Writer, index: IfIndex) {
-    let (handle, users) = (0, 2);
-    w.fixed(&[AF_UNSPEC, 0, 0, 0]);
-    [index.0, handle, tc::ROOT, users].iter().for_each(|word| w.fixed(&word.to_ne_bytes()));
-    w.put_str(tc::KIND, "noqueue");
-    w.put_u8(tc::HW_OFFLOAD, 0);
-    w.nest(tc::STATS2, |w| {
-        w.put(tc::STATS_BASIC, &[0; 16]);
-        w.put(tc::STATS_QUEUE, &[0; 20]);
-    });
-}
 
 /// What `netconf` is about, beside links: all of them, and those to come.
 const ALL: u32 = u32::MAX;

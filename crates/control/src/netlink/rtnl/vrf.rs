@@ -83,6 +83,14 @@ pub(super) fn check(model: &Model, index: Option<u32>, kind: &LinkKind, master: 
     }
 }
 
+/// Table of a link that is a VRF.
+const fn table_of(link: &Link) -> Option<u32> {
+    match link.config.kind {
+        LinkKind::Vrf { table } => Some(table),
+        _ => None,
+    }
+}
+
 impl Model {
     /// The domain of a link: the number of the device of its VRF, 0 if it is in none.
     pub(super) fn domain(&self, index: u32) -> u32 {
@@ -104,6 +112,31 @@ impl Model {
     pub(super) fn slaves(&self, index: u32) -> Vec<u32> {
         let belongs = |link: &Link| link.master.is_some_and(|master| master.index == index);
         self.links.iter().filter(|(_, link)| belongs(link)).map(|(&index, _)| index).collect()
+    }
+
+    /// Says whether each VRF is to have a table of its own (Linux `vrf_strict_mode_change`).
+    ///
+    /// # Errors
+    /// `EBUSY`: two have one already.
+    pub fn set_strict_vrfs(&mut self, is_strict: bool) -> Result<(), i32> {
+        let mut tables: Vec<u32> = self.links.values().filter_map(table_of).collect();
+        let count = tables.len();
+        tables.sort_unstable();
+        tables.dedup();
+        if is_strict && tables.len() < count {
+            return Err(errno::EBUSY);
+        }
+        self.strict_vrfs = is_strict;
+        Ok(())
+    }
+
+    /// Checks that a new VRF may have that table (Linux `vrf_map_register_dev`).
+    pub(super) fn check_table_of_vrf(&self, table: u32) -> Result<(), Error> {
+        let is_used = || self.links.values().any(|link| table_of(link) == Some(table));
+        if self.strict_vrfs && is_used() {
+            return Err(Error::text(errno::EBUSY, "Table is used by another VRF"));
+        }
+        Ok(())
     }
 
     /// Tells the packets' side how a VRF is now.

@@ -5,6 +5,7 @@ mod both_ways;
 mod gone;
 mod input;
 mod numbers;
+mod queue;
 mod who_seals;
 
 use std::collections::HashSet;

@@ -53,6 +53,9 @@ pub(super) fn create<H: Host>(
     // A udp link's is that of its socket.
     let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Udp { .. }));
     let mtu = wanted_mtu(attrs, &kind)?;
+    if let LinkKind::Vrf { table } = kind {
+        rtnl.model.check_table_of_vrf(table)?;
+    }
     let master = attrs.get(IFLA_MASTER).map(|master| rtnl.model.id_of(master.u32())).filter(|&master| master != 0);
     let master = master.map(|master| vrf::check(&rtnl.model, None, &kind, master)).transpose()?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).unwrap_or_default();
@@ -102,6 +105,7 @@ pub(super) fn create<H: Host>(
         esp_gro: true,
         features,
         master: None,
+        qdisc: None,
     };
     let id = LinkId(index);
     let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
@@ -146,6 +150,7 @@ pub(super) fn create<H: Host>(
         alias,
         txqlen,
         master: None,
+        qdisc: None,
     };
     rtnl.model.insert_link(index, link);
     if is_vrf {

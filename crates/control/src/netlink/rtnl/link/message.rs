@@ -96,14 +96,7 @@ pub(in crate::netlink::rtnl) fn write(
     let (running, operstate) = operstate(link, now);
     put_header(w, arphrd(link), link.ifindex(id), link.flags(running), change);
     w.put_str(IFLA_IFNAME, &link.config.name);
-    let queues = match link.config.kind {
-        LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
-        LinkKind::Loopback
-        | LinkKind::Vrf { .. }
-        | LinkKind::Udp { .. }
-        | LinkKind::Packet { .. }
-        | LinkKind::Xdp { .. } => 1,
-    };
+    let queues = link.queues();
     let (mtu, group, txqlen) = (link.mtu, link.group, link.txqlen);
     let (min_mtu, max_mtu) = mtus(&link.config.kind);
     let carrier = running || link.is_virtual();
@@ -123,7 +116,7 @@ pub(in crate::netlink::rtnl) fn write(
     if !link.is_loopback() {
         w.nest(IFLA_LINKINFO, |w| put_info(w, link));
     }
-    w.put_str(IFLA_QDISC, if link.was_up { "noqueue" } else { "noop" });
+    w.put_str(IFLA_QDISC, link.shown_qdisc().map_or("noop", |qdisc| qdisc.kind()));
     w.nest(IFLA_AF_SPEC, |w| {
         w.nest(AF_INET6.into(), |w| w.put_u8(IFLA_INET6_ADDR_GEN_MODE, addr_gen_mode(link)));
     });
@@ -188,10 +181,11 @@ fn put_info(w: &mut Writer, link: &Link) {
 /// `struct rtnl_link_stats64` and `rtnl_link_stats`.
 fn put_stats(w: &mut Writer, stats: &LinkStats) {
     const COUNTERS: usize = 25;
-    let LinkStats { rx_wire_packets, rx_bytes, rx_dropped, tx_wire_packets, tx_bytes, tx_dropped, .. } = *stats;
+    let LinkStats { rx_wire_packets, rx_bytes, rx_dropped, tx_wire_packets, tx_bytes, tx_dropped, tx_errors, .. } =
+        *stats;
     let mut counters = [0_u64; COUNTERS];
     counters[..4].copy_from_slice(&[rx_wire_packets, tx_wire_packets, rx_bytes, tx_bytes]);
-    (counters[6], counters[7]) = (rx_dropped, tx_dropped);
+    counters[5..8].copy_from_slice(&[tx_errors, rx_dropped, tx_dropped]);
     let wide: Vec<u8> = counters.iter().flat_map(|value| value.to_ne_bytes()).collect();
     w.put(IFLA_STATS64, &wide);
     let narrow: Vec<u8> = counters[..COUNTERS - 1].iter().flat_map(|&value| (value as u32).to_ne_bytes()).collect();

@@ -1,0 +1,296 @@
+//! Device of the host side by which a packet goes up: that of its link, or in a VRF that of the VRF, as the socket that gets it is bound
+//! (Linux `inet_sk_bound_dev_eq`, `udp_sk_bound_dev_eq`).
+//!
+//! The kernel there knows no VRFs: a socket that is bound to a VRF's device receives what comes by that, and nothing else. Packets of a
+//! flow that sockets have sent in go up by the device that they were sent by. About the first packet of another flow the caller is
+//! [asked](Datapath::socket_question) whose it is; the packet waits meanwhile, and its destination's answer is kept for a second.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base::{Domain, DropReason, Instant, LinkId};
+use fib::Decision;
+use foldhash::quality::RandomState;
+use packet::{Memory, Packet};
+use wire::{FlowKey, Protocol};
+
+use super::up;
+use crate::icmp_quote::answer_to_quoted;
+use crate::local::{self, Cast};
+use crate::{Cx, Datapath, IpPacket, Next};
+
+/// Time for which an answer holds: no event tells that a socket was made, bound or closed.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Destinations whose answers are kept; a power of two.
+const SLOTS: usize = 256;
+
+/// Packets that wait for answers.
+const MAX_WAITING: usize = 1024;
+
+/// Questions that may be asked at once, and in a second after that: a scan of all ports takes a tenth of a processor at most.
+const BURST: f64 = 1_000.0;
+const PER_SECOND: f64 = 10_000.0;
+
+/// Question to the kernel of the host side: which socket gets a packet of this flow?
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SocketQuestion {
+    /// Addresses and ports of the packet, which came in: TCP or UDP.
+    pub flow: FlowKey,
+    /// Link that it came by.
+    pub link: LinkId,
+    /// VRF of the link.
+    pub vrf: LinkId,
+}
+
+/// Answer: the binding of the socket that gets the packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SocketBinding {
+    /// To the device of the link.
+    Link,
+    /// To the device of the VRF.
+    Vrf,
+    /// To no device: it gets packets of VRFs only if [`L3mdevAccept`] says so.
+    Unbound,
+    /// No socket gets it.
+    Nobody,
+}
+
+/// Whether sockets that are bound to no device get packets of VRFs (`net.ipv4.tcp_l3mdev_accept`, `udp_l3mdev_accept`).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct L3mdevAccept {
+    /// Those of TCP.
+    pub tcp: bool,
+    /// Those of UDP.
+    pub udp: bool,
+}
+
+/// Packets that wait for an answer, and answers.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// Whether the caller answers.
+    is_asked: bool,
+    accept: L3mdevAccept,
+    waiting: VecDeque<Waiting>,
+    known: Vec<Option<Known>>,
+    hasher: RandomState,
+    budget: Budget,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    pkt: Packet,
+    cast: Cast,
+    question: SocketQuestion,
+}
+
+/// Local end of flows: what an answer is about.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+struct End {
+    link: LinkId,
+    vrf: LinkId,
+    protocol: Protocol,
+    addr: IpAddr,
+    port: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    end: End,
+    binding: SocketBinding,
+    at: Instant,
+}
+
+/// Questions that may be asked.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    left: f64,
+    at: Instant,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { left: BURST, at: Instant::ZERO }
+    }
+}
+
+impl Budget {
+    fn take(&mut self, now: Instant) -> bool {
+        self.left = (self.left + now.since(self.at).as_secs_f64() * PER_SECOND).min(BURST);
+        self.at = now;
+        let is_left = self.left >= 1.0;
+        if is_left {
+            self.left -= 1.0;
+        }
+        is_left
+    }
+}
+
+impl SocketQuestion {
+    const fn end(&self) -> End {
+        let Self { flow: FlowKey { dst: addr, dport: port, protocol, .. }, link, vrf } = *self;
+        End { link, vrf, protocol, addr, port }
+    }
+}
+
+impl Places {
+    fn known(&self, now: Instant, end: &End) -> Option<SocketBinding> {
+        let known = self.known.get(self.slot_of(end))?.as_ref()?;
+        (known.end == *end && now.since(known.at) < FRESH).then_some(known.binding)
+    }
+
+    fn learn(&mut self, now: Instant, end: End, binding: SocketBinding) {
+        if self.known.is_empty() {
+            self.known = vec![None; SLOTS];
+        }
+        let slot = self.slot_of(&end);
+        self.known[slot] = Some(Known { end, binding, at: now });
+    }
+
+    fn slot_of(&self, end: &End) -> usize {
+        self.hasher.hash_one(end) as usize % SLOTS
+    }
+
+    fn accepts(&self, protocol: Protocol) -> bool {
+        match protocol {
+            Protocol::TCP => self.accept.tcp,
+            Protocol::UDP => self.accept.udp,
+            _ => false,
+        }
+    }
+}
+
+/// Chooses the device by which a packet for this node goes up, of its link or of the VRF.
+///
+/// # Errors
+/// The next stage of a packet that does not go up, or waits for an answer.
+pub(super) fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Result<LinkId, Next> {
+    let link = ip.pkt.meta.origin.device();
+    let domain = dp.fib.domain(link);
+    let Some(vrf) = domain.vrf_device().filter(|&vrf| dp.has_host_port(vrf)) else { return Ok(link) };
+    if cast == Cast::Group {
+        return Ok(link);
+    }
+    if let Some(device) = ip.socket_device.filter(|&device| dp.has_host_port(device)) {
+        return Ok(device);
+    }
+    let of_flow = device_of(dp, cx, domain, &ip.flow);
+    if let Some(device) = of_flow.or_else(|| device_of(dp, cx, domain, &answer_to_quoted(ip)?)) {
+        return Ok(device);
+    }
+    if !dp.places.is_asked || !matches!(ip.info.protocol, Protocol::TCP | Protocol::UDP) {
+        return Ok(link);
+    }
+    // What the node has sent to itself came by the VRF: the link is that of the address.
+    let link = match dp.decide(domain, ip.info.dst) {
+        Decision::Local { dev } if link == vrf => dev,
+        _ => link,
+    };
+    let question = SocketQuestion { flow: ip.flow, link, vrf };
+    if let Some(binding) = dp.places.known(cx.now, &question.end()) {
+        return apply(dp, cx, ip, cast, question, binding);
+    }
+    if dp.places.waiting.len() >= MAX_WAITING || !dp.places.budget.take(cx.now) {
+        return Err(Next::Drop(DropReason::SocketUnknown));
+    }
+    let pkt = ip.pkt.take();
+    dp.places.waiting.push_back(Waiting { pkt, cast, question });
+    Err(Next::Done)
+}
+
+/// Device that a socket has sent packets of the flow by.
+pub(super) fn device_of(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, came: &FlowKey) -> Option<LinkId> {
+    let device = dp.established.find(cx.now, domain, &flow_in(domain, *came)?)?.device;
+    Some(device).filter(|&device| dp.has_host_port(device))
+}
+
+/// Flow under which packets of sockets are remembered. Of protocols without ports it is the addresses, and in VRFs alone.
+pub(super) fn flow_in(domain: Domain, flow: FlowKey) -> Option<FlowKey> {
+    match flow.protocol {
+        Protocol::TCP | Protocol::UDP => Some(flow),
+        _ if domain == Domain::DEFAULT => None,
+        _ => Some(FlowKey { sport: 0, dport: 0, ..flow }),
+    }
+}
+
+/// Device of a packet that a socket so bound gets, or the refusal of one that no socket gets.
+fn apply(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    ip: &mut IpPacket,
+    cast: Cast,
+    question: SocketQuestion,
+    binding: SocketBinding,
+) -> Result<LinkId, Next> {
+    let SocketQuestion { flow, link, vrf } = question;
+    match binding {
+        SocketBinding::Link => Ok(link),
+        SocketBinding::Vrf => Ok(vrf),
+        SocketBinding::Unbound if dp.places.accepts(flow.protocol) => {
+            dp.established.accepted(cx.now, Domain::vrf(vrf), link, flow);
+            Ok(link)
+        }
+        SocketBinding::Unbound | SocketBinding::Nobody => Err(local::refuse_socket(dp, cx, ip, cast)),
+    }
+}
+
+/// Takes a packet that has waited on its way.
+fn go_on(dp: &mut Datapath, cx: Cx<'_>, waiting: Waiting, binding: SocketBinding) {
+    let Waiting { pkt, cast, question } = waiting;
+    let mut ip = IpPacket::unparsed(pkt);
+    let next = match ip.parse(cx) {
+        Ok(()) => match apply(dp, cx, &mut ip, cast, question, binding) {
+            Ok(device) => up::deliver_by(dp, cx, &mut ip, cast, device),
+            Err(next) => next,
+        },
+        Err(reason) => Next::Drop(reason),
+    };
+    dp.run(cx, &mut ip, next);
+}
+
+impl Datapath {
+    /// Says whether the caller answers [`socket_question`](Self::socket_question)s. If not, packets of VRFs go up by the devices of
+    /// their links.
+    pub fn ask_for_sockets(&mut self, is_asked: bool) {
+        self.places.is_asked = is_asked;
+    }
+
+    /// Says whether sockets that are bound to no device get packets of VRFs.
+    pub fn set_l3mdev_accept(&mut self, accept: L3mdevAccept) {
+        self.places.accept = accept;
+    }
+
+    /// Question about the packet that has waited for longest. To be answered before anything else is taken in.
+    #[must_use]
+    pub fn socket_question(&self) -> Option<SocketQuestion> {
+        Some(self.places.waiting.front()?.question)
+    }
+
+    /// Answers the [question](Self::socket_question), and those behind it about the same address and port.
+    pub fn answer_socket_question(&mut self, now: Instant, mem: &Memory, binding: SocketBinding) {
+        let cx = Cx { now, mem };
+        let Some(first) = self.places.waiting.pop_front() else { return };
+        self.places.learn(now, first.question.end(), binding);
+        go_on(self, cx, first, binding);
+        while let Some(next) = self.places.waiting.front()
+            && let Some(binding) = self.places.known(now, &next.question.end())
+            && let Some(next) = self.places.waiting.pop_front()
+        {
+            go_on(self, cx, next, binding);
+        }
+        self.drain_all(cx);
+    }
+
+    /// Domain and link of a packet that comes down by the device of `link`, and answers a flow of a VRF though its socket is bound to no
+    /// device.
+    #[inline]
+    pub(super) fn domain_of_answer(&self, cx: Cx<'_>, sent: &FlowKey, link: LinkId) -> Option<(Domain, LinkId)> {
+        let L3mdevAccept { tcp, udp } = self.places.accept;
+        if !tcp && !udp || self.fib.domain(link) != Domain::DEFAULT {
+            return None;
+        }
+        self.established.answered(cx.now, sent)
+    }
+}

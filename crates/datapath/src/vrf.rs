@@ -1,0 +1,122 @@
+//! Device of a VRF: what packets of its domain pass there (Linux `drivers/net/vrf.c`).
+//!
+//! | way | packets | at the device |
+//! |---|---|---|
+//! | in | of its links | counters, captures, pre-routing a second time |
+//! | in | neighbour discovery | pre-routing a second time |
+//! | in | to groups and IPv6 link-local addresses | nothing |
+//! | out, no queueing discipline | of the node, by a link | local out, post-routing, counters, captures; then on by the route that was found |
+//! | out, a queueing discipline | of the node, by a link | local out, post-routing, the queue; when it lets them go counters, captures, a second look-up |
+//! | out | of the node, to an address in the VRF | local out, post-routing, counters, captures; then in as by a loopback |
+//! | out | to groups and link-local addresses, outer packets of ESP, forwarded ones | nothing |
+
+use std::net::IpAddr;
+
+use base::{Domain, DropReason, LinkId};
+use packet::Packet;
+use wire::{Protocol, Version};
+
+use crate::forward::{Hop, problem_of};
+use crate::hooks::{self, HookPoint};
+use crate::local::Cast;
+use crate::mib::MibPair;
+use crate::rx::l3::is_link_local;
+use crate::trace;
+use crate::tx::queue::{self, Waiting};
+use crate::{Cx, Datapath, IpPacket, Next};
+
+/// Passes a received packet by the device of its link's VRF (Linux `vrf_ip_rcv`, `vrf_ip6_rcv`). One that `is_translated` was
+/// changed at pre-routing with its link.
+///
+/// # Errors
+/// The reason to drop the packet.
+pub(crate) fn receive(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    ip: &mut IpPacket,
+    vrf: LinkId,
+    is_translated: bool,
+) -> Result<(), DropReason> {
+    let is_discovery = ip.info.protocol == Protocol::ICMPV6
+        && ip.info.version() == Version::V6
+        && wire::nd::is_discovery(ip.flow.sport as u8);
+    if !is_discovery {
+        if is_link_scoped(ip.info.dst) {
+            return Ok(());
+        }
+        dp.ports.pass_vrf(cx.mem, vrf, false, &ip.pkt);
+    }
+    hooks::pre_routing(dp, cx, vrf, ip, is_translated)?;
+    Ok(())
+}
+
+/// Passes a packet of the node, which goes on by `hop`, by the device of its VRF (Linux `vrf_l3_out`): straight on without a
+/// queueing discipline, or through it.
+pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId, hop: Hop) -> Next {
+    pass_out_hooks(dp, cx, ip, vrf);
+    if dp.ports.is_shaped(vrf) {
+        let pkt = ip.pkt.take();
+        queue::enqueue(dp, cx, vrf, Waiting { pkt, l3: 0, is_transmitted: true });
+        return Next::Done;
+    }
+    dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);
+    hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, ip);
+    Next::Output(hop)
+}
+
+/// Sends a packet that the device's queueing discipline has let go: by what the routes say of it now (Linux `vrf_xmit`).
+pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, vrf: LinkId, pkt: Packet) {
+    let mut ip = IpPacket::unparsed(pkt);
+    let next = match ip.parse(cx) {
+        Ok(()) => route_again(dp, cx, &mut ip, vrf),
+        Err(reason) => {
+            dp.ports.fail_vrf(vrf);
+            Next::Drop(reason)
+        }
+    };
+    dp.run(cx, &mut ip, next);
+}
+
+fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) -> Next {
+    let domain = Domain::vrf(vrf);
+    let dst = ip.info.dst;
+    if dp.trace.is_on() {
+        trace::route(dp, cx, &mut ip.pkt, domain, dst, None);
+    }
+    let found = if dp.fib.may_send(domain) { Hop::of(dp.decide(domain, dst)) } else { Err(DropReason::LinkDown) };
+    match found {
+        Ok(hop) => {
+            dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);
+            hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, ip);
+            Next::Output(hop)
+        }
+        Err(reason) => {
+            dp.ports.fail_vrf(vrf);
+            let version = ip.info.version();
+            dp.counters.count(MibPair::OUT_NO_ROUTES.of(version));
+            let problem = if ip.pkt.meta.of_socket { problem_of(reason, version == Version::V4) } else { None };
+            problem.map_or(Next::Drop(reason), |problem| Next::Reject(reason, problem))
+        }
+    }
+}
+
+/// Gives a packet of the node that is for the node itself, in the same VRF, back as received by the VRF's device (Linux
+/// `vrf_local_xmit`).
+pub(crate) fn loop_back(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) -> Next {
+    pass_out_hooks(dp, cx, ip, vrf);
+    dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);
+    match hooks::pre_routing(dp, cx, vrf, ip, true) {
+        Ok(_) => Next::Local(Cast::Unicast),
+        Err(reason) => Next::Drop(reason),
+    }
+}
+
+fn pass_out_hooks(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) {
+    hooks::run(dp, cx, HookPoint::LocalOut, vrf, ip);
+    hooks::run(dp, cx, HookPoint::PostRouting, vrf, ip);
+}
+
+/// Tells whether a destination is a group, or means something on its link alone: such packets do not pass the VRF of the link.
+pub(crate) fn is_link_scoped(dst: IpAddr) -> bool {
+    dst.is_multicast() || is_link_local(dst)
+}

@@ -1,0 +1,205 @@
+//! Sockets and VRFs: packets go up by the device that the socket is bound to, and are refused where Linux refuses them.
+
+use std::time::Duration;
+
+use base::{DropReason, LinkId, Mib};
+use datapath::{L3mdevAccept, SocketBinding, SocketQuestion};
+use sim::{Flow, Node, PortOptions};
+use wire::Protocol;
+
+use crate::common::*;
+use crate::host_side::{add_devices_to, down_bytes, up};
+
+const RED: LinkId = LinkId(11);
+const PLAIN: LinkId = LinkId(5);
+
+/// A node with sockets, whose inner link is in a VRF and another in none.
+fn node() -> Node {
+    let mut node = Node::new();
+    node.vrf(RED.0, 10, &[INSIDE.0]);
+    node.datapath.set_vrf_port(NOW, RED, Some(("red".to_owned(), 65_575)));
+    node.port(INSIDE.0, PortOptions::BARE, &["10.1.0.254/24", "fd00:1::254/64"]);
+    node.port(PLAIN.0, PortOptions::BARE, &["10.5.0.254/24", "fd00:5::254/64"]);
+    add_devices_to(&mut node, &[INSIDE, PLAIN, RED]);
+    node.datapath.ask_for_sockets(true);
+    node
+}
+
+fn to_us() -> [Flow; 2] {
+    [Flow::new("10.1.0.1", "10.1.0.254"), Flow::new("fd00:1::1", "fd00:1::254")]
+}
+
+fn back(flow: &Flow) -> Flow {
+    Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..*flow }
+}
+
+/// Answers every question; returns what was asked.
+fn answer(node: &mut Node, binding: SocketBinding) -> Vec<SocketQuestion> {
+    let mut asked = Vec::new();
+    while let Some(question) = node.datapath.socket_question() {
+        asked.push(question);
+        node.datapath.answer_socket_question(NOW, &node.mem, binding);
+    }
+    asked
+}
+
+fn up_by(node: &mut Node) -> [usize; 3] {
+    [INSIDE, PLAIN, RED].map(|link| up(node, link).len())
+}
+
+#[test]
+fn first_packet_waits_for_the_answer_and_goes_up_as_it_says() {
+    for flow in to_us() {
+        for bytes in [flow.udp(10), flow.tcp(1, 10)] {
+            for (binding, want) in [(SocketBinding::Link, [2, 0, 0]), (SocketBinding::Vrf, [0, 0, 2])] {
+                let mut node = node();
+                node.rx_bytes(NOW, INSIDE, &bytes);
+                node.rx_bytes(NOW, INSIDE, &bytes);
+                assert_eq!(up_by(&mut node), [0, 0, 0], "nothing goes up yet");
+                let asked = answer(&mut node, binding);
+                assert_eq!(asked.len(), 1, "the second is about the same");
+                assert_eq!((asked[0].link, asked[0].vrf, asked[0].flow.dst), (INSIDE, RED, flow.dst));
+                assert_eq!((up_by(&mut node), node.drops()), (want, vec![]));
+                // For a second it is known, for others that ask for the same port too.
+                let other = Flow { sport: 7777, ..flow };
+                node.rx_bytes(NOW, INSIDE, &if bytes == flow.udp(10) { other.udp(10) } else { other.tcp(1, 10) });
+                assert_eq!(answer(&mut node, SocketBinding::Nobody), []);
+                assert_eq!(up_by(&mut node).iter().sum::<usize>(), 1);
+                node.rx_bytes(NOW + Duration::from_secs(1), INSIDE, &bytes);
+                assert_eq!(answer(&mut node, binding).len(), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn packet_of_no_socket_or_an_unbound_one_is_refused() {
+    for flow in to_us() {
+        let v4 = flow.src.is_ipv4();
+        for binding in [SocketBinding::Nobody, SocketBinding::Unbound] {
+            let mut node = node();
+            node.rx_bytes(NOW, INSIDE, &flow.udp(10));
+            node.rx_bytes(NOW, INSIDE, &flow.tcp(1, 10));
+            assert_eq!(answer(&mut node, binding).len(), 2);
+            assert_eq!(up_by(&mut node), [0, 0, 0]);
+            let sent: Vec<Protocol> = node.tx(INSIDE).iter().map(|pkt| info(pkt).protocol).collect();
+            assert_eq!(sent, [if v4 { Protocol::ICMP } else { Protocol::ICMPV6 }, Protocol::TCP]);
+            let want = [(INSIDE.0, DropReason::UdpNoPort, 1), (INSIDE.0, DropReason::TcpNoPort, 1)];
+            assert!(want.iter().all(|drop| node.drops().contains(drop)), "{:?}", node.drops());
+            let mib = if v4 { Mib::UdpNoPorts } else { Mib::Udp6NoPorts };
+            assert_eq!(node.datapath.counters.get(mib), 1);
+        }
+    }
+}
+
+#[test]
+fn unbound_socket_that_accepts_answers_in_the_vrf() {
+    for flow in to_us() {
+        for is_tcp in [false, true] {
+            let packet = |flow: &Flow| if is_tcp { flow.tcp(1, 10) } else { flow.udp(10) };
+            let mut node = node();
+            node.datapath.set_l3mdev_accept(L3mdevAccept { tcp: is_tcp, udp: !is_tcp });
+            node.rx_bytes(NOW, INSIDE, &packet(&flow));
+            assert_eq!(answer(&mut node, SocketBinding::Unbound).len(), 1);
+            assert_eq!(up_by(&mut node), [1, 0, 0]);
+            // Its kernel sends by what its main table says.
+            down_bytes(&mut node, PLAIN, &packet(&back(&flow)));
+            assert_eq!(node.tx(INSIDE).len(), 1, "it leaves in the VRF");
+            assert_eq!(node.drops(), []);
+            // Another flow of it does not.
+            down_bytes(&mut node, PLAIN, &packet(&Flow { dport: 9, ..back(&flow) }));
+            assert_eq!((node.tx(INSIDE).len(), node.drops()), (0, vec![(0, DropReason::NoRoute, 1)]));
+            assert_eq!(up_by(&mut node).iter().sum::<usize>(), 1, "its socket is told");
+            // The other protocol does not accept.
+            node.rx_bytes(NOW, INSIDE, &if is_tcp { flow.udp(10) } else { flow.tcp(1, 10) });
+            answer(&mut node, SocketBinding::Unbound);
+            assert_eq!(up_by(&mut node), [0, 0, 0]);
+        }
+    }
+}
+
+#[test]
+fn answers_go_up_by_the_device_that_the_socket_sent_by() {
+    for flow in to_us() {
+        let sent = back(&flow);
+        let ping = |flow: &Flow, kind: u8| {
+            let (v4, at) = (flow.src.is_ipv4(), flow.version().header_len());
+            let mut bytes = flow.ping(1, 8);
+            if kind == 0 {
+                // An answer: another type, and the checksum moved along.
+                let step: u16 = if v4 { 8 << 8 } else { 0 };
+                bytes[at] = if v4 { 0 } else { 129 };
+                let sum = u16::from_be_bytes([bytes[at + 2], bytes[at + 3]]);
+                let sum = if v4 { sum.checked_add(step).unwrap_or(sum.wrapping_add(step) + 1) } else { sum - 0x100 };
+                bytes[at + 2..at + 4].copy_from_slice(&sum.to_be_bytes());
+            }
+            bytes
+        };
+        for by in [RED, INSIDE] {
+            let mut node = node();
+            for (out, reply) in
+                [(sent.udp(10), flow.udp(10)), (sent.tcp(1, 10), flow.tcp(1, 10)), (ping(&sent, 8), ping(&flow, 0))]
+            {
+                down_bytes(&mut node, by, &out);
+                assert_eq!(node.tx(INSIDE).len(), 1);
+                node.rx_bytes(NOW, INSIDE, &reply);
+                assert_eq!(node.datapath.socket_question(), None);
+                assert_eq!(only(up(&mut node, by)).to_vec(), reply);
+            }
+            assert_eq!(up_by(&mut node), [0, 0, 0]);
+            assert_eq!(node.drops(), []);
+        }
+    }
+}
+
+#[test]
+fn errors_go_up_by_the_device_of_the_flow_that_they_quote() {
+    for flow in to_us() {
+        let v4 = flow.src.is_ipv4();
+        let mut node = node();
+        let sent = back(&flow);
+        down_bytes(&mut node, RED, &sent.udp(10));
+        let quoted = only(node.tx(INSIDE)).to_vec();
+        let mut other = Node::new();
+        other.port(1, PortOptions::BARE, &[if v4 { "10.1.0.1/24" } else { "fd00:1::1/64" }]);
+        other.rx_bytes(NOW, LinkId(1), &quoted);
+        let error = only(other.tx(LinkId(1))).to_vec();
+        node.rx_bytes(NOW, INSIDE, &error);
+        assert_eq!(up_by(&mut node), [0, 0, 1], "port unreachable, from the peer");
+        // The node's own error about a packet of the socket.
+        let far = if v4 { "10.77.0.1" } else { "fd00:77::1" }.parse().unwrap();
+        down_bytes(&mut node, RED, &Flow { dst: far, ..sent }.udp(10));
+        assert_eq!(up_by(&mut node), [0, 0, 1], "no route, from the node");
+    }
+}
+
+#[test]
+fn scan_of_ports_asks_a_bounded_number_of_questions() {
+    let mut node = node();
+    let flow = to_us()[0];
+    let mut asked = 0;
+    for dport in 0..3000 {
+        node.rx_bytes(NOW, INSIDE, &Flow { dport, ..flow }.udp(10));
+        asked += answer(&mut node, SocketBinding::Nobody).len();
+    }
+    assert_eq!(asked, 1000);
+    assert!(node.drops().contains(&(INSIDE.0, DropReason::SocketUnknown, 2000)), "{:?}", node.drops());
+    // What waits is bounded, too.
+    let later = NOW + Duration::from_secs(1);
+    for dport in 3000..6000 {
+        node.rx_bytes(later, INSIDE, &Flow { dport, ..flow }.udp(10));
+    }
+    assert_eq!(answer(&mut node, SocketBinding::Nobody).len(), 1000);
+}
+
+#[test]
+fn node_that_nobody_answers_delivers_by_the_link() {
+    let mut node = node();
+    node.datapath.ask_for_sockets(false);
+    node.rx_bytes(NOW, INSIDE, &to_us()[0].udp(10));
+    assert_eq!((node.datapath.socket_question(), up_by(&mut node)), (None, [1, 0, 0]));
+    // Links of no VRF ask nobody.
+    let mut node = self::node();
+    node.rx_bytes(NOW, PLAIN, &Flow::new("10.5.0.1", "10.5.0.254").udp(10));
+    assert_eq!((node.datapath.socket_question(), up_by(&mut node)), (None, [0, 1, 0]));
+}
