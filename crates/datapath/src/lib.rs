@@ -209,12 +209,13 @@ impl Datapath {
         }
     }
 
-    /// Adds a port, or gives the one that is there another configuration.
+    /// Adds a port, or gives the one that is there another configuration, also to the own port of a bridge.
     pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
         self.ipsec.forget_recent();
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
         let (mac, mtu) = (config.mac, config.mtu);
-        self.ports.set(id, Device::Link, config);
+        let device = bridge::device_of(self, id);
+        self.ports.set(id, device, config);
         bridge::follow_config(self, id, mac, mtu);
         self.update_shortcuts();
         if loses_esp {

@@ -18,7 +18,6 @@ const ADDRESSES: usize = 12;
 /// # Errors
 /// The bridge's [rule](super::reason_of) that drops it; [`DropReason::EthTruncated`] for half a tag; [`DropReason::VirtioHeader`]
 /// for a checksum that covers the Ethernet header; [`DropReason::EspDevice`] for ESP that a device has decrypted in place.
-#[cold]
 pub(crate) fn receive(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -43,9 +42,13 @@ pub(crate) fn receive(
     let result = match verdict {
         Some(Verdict::Forward) => {
             let mut pkt = pkt.take();
-            let copy = up.map(|_| pkt.clone_shared());
-            egress::send(dp, cx, &places, pkt);
-            Ok(copy)
+            if places.exits.is_empty() {
+                Ok(up.map(|_| pkt))
+            } else {
+                let copy = up.map(|_| pkt.clone_shared());
+                egress::send(dp, cx, &places, pkt);
+                Ok(copy)
+            }
         }
         Some(Verdict::LinkLocal) => Err(None),
         Some(Verdict::Drop(refusal)) => Err(Some(reason_of(refusal))),

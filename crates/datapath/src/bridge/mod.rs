@@ -47,17 +47,28 @@ pub(crate) fn poll_timeout(dp: &Datapath) -> Option<Instant> {
     dp.bridges.all.iter().filter_map(|(_, bridge)| bridge.poll_timeout()).min()
 }
 
+/// Device of a port that is configured anew: a bridge's own port stays that.
+pub(crate) fn device_of(dp: &Datapath, link: LinkId) -> Device {
+    if dp.bridges.all.iter().any(|&(own, _)| own == link) { Device::Bridge } else { Device::Link }
+}
+
 /// Bridge that a link is a port of.
 fn bridge_of(dp: &mut Datapath, link: LinkId) -> Option<&mut Bridge> {
     let own = dp.ports.get(link)?.bridge?;
     dp.bridges.get_mut(own)
 }
 
-/// Tells the bridge of a port its new MTU and address. A link without stations leaves the bridge.
+/// Tells a bridge what its own port, or one of its ports, is now. A link without stations leaves the bridge.
 pub(crate) fn follow_config(dp: &mut Datapath, link: LinkId, mac: Option<MacAddr>, mtu: usize) {
+    if let Some(own) = dp.bridges.get_mut(link) {
+        // No station has some addresses; the bridge keeps its own then.
+        let _ = mac.map(|mac| own.set_mac(mac));
+        return;
+    }
     let Some(bridge) = bridge_of(dp, link) else { return };
     let followed = mac.is_some_and(|mac| bridge.set_port_mac(link, mac).is_ok()) && bridge.set_mtu(link, mtu).is_ok();
     if !followed {
+        tracing::warn!(?link, "leaves its bridge: it has no stations");
         forget(dp, link);
     }
 }
