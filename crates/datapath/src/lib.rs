@@ -17,6 +17,12 @@
 //!                        └▶ tx::xfrm: inner MTU ─▶ ESP ──▲
 //!
 //!  neighbour ─▶ tx::queue: qdisc, fat tap ─▶ device                                       (where the link has a queueing discipline)
+//!  own packets ─▶ vrf: hooks, counters, tap ─┬▶ tx::output                                (in a VRF)
+//!                                            └▶ tx::queue ─▶ vrf: FIB again ─▶ tx::output (where its device has a queueing discipline)
+//!
+//!  rx::l2 ─▶ bridge: which ports ─┬▶ device of each                                       (of a port of a bridge)
+//!                                 └▶ rx::l2 of the bridge's own port
+//!  take_tx of the own port ─▶ bridge: which ports ─▶ device of each
 //! ```
 //!
 //! Each stage returns the next one (`Next`), and `Datapath::run` is the only loop over them. A packet keeps the link that
