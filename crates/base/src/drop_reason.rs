@@ -135,6 +135,24 @@ drop_reasons! {
     QdiscTooLong,
     /// Waited in a queueing discipline that was replaced or removed (Linux `dev_deactivate`).
     QdiscRemoved,
+    /// A bridged frame from a group or from address zero, or a PAUSE frame.
+    BridgeSource,
+    /// A bridged frame whose port, or the port that it goes to, does not forward.
+    BridgeState,
+    /// A bridged frame in a VLAN that its port, or the port that it goes to, is not in.
+    BridgeVlan,
+    /// A bridged frame by a locked port, whose source is not known there.
+    BridgeLocked,
+    /// A bridged frame of a trunk on standby, or to an address behind one.
+    BridgeStandby,
+    /// A bridged frame to an address behind the port that it came by.
+    BridgeSamePort,
+    /// A bridged frame from one isolated port to another.
+    BridgeIsolated,
+    /// A bridged frame longer than the MTU of each port that would take it.
+    BridgeTooBig,
+    /// A flooded frame that no port takes.
+    BridgeNoPort,
     /// In a VRF, and too much was asked about its sockets to ask for this packet's.
     SocketUnknown,
     /// The system refused the packet.

@@ -17,6 +17,12 @@
 //!                        └▶ tx::xfrm: inner MTU ─▶ ESP ──▲
 //!
 //!  neighbour ─▶ tx::queue: qdisc, fat tap ─▶ device                                       (where the link has a queueing discipline)
+//!  own packets ─▶ vrf: hooks, counters, tap ─┬▶ tx::output                                (in a VRF)
+//!                                            └▶ tx::queue ─▶ vrf: FIB again ─▶ tx::output (where its device has a queueing discipline)
+//!
+//!  rx::l2 ─▶ bridge: which ports ─┬▶ device of each                                       (of a port of a bridge)
+//!                                 └▶ rx::l2 of the bridge's own port
+//!  take_tx of the own port ─▶ bridge: which ports ─▶ device of each
 //! ```
 //!
 //! Each stage returns the next one (`Next`), and `Datapath::run` is the only loop over them. A packet keeps the link that
@@ -26,6 +32,7 @@
 //! counted by the link that it came in by; Linux's own counters are counted as well.
 #![forbid(unsafe_code)]
 
+mod bridge;
 mod ext_headers;
 mod forward;
 mod hooks;
@@ -102,6 +109,7 @@ pub struct Datapath {
     pub demux_counts: DemuxCounts,
     /// Messages of ICMP that lowered the MTU of a path, or confirmed it.
     pub path_mtus_learnt: u64,
+    bridges: bridge::Bridges,
     established: Established,
     places: Places,
     ike: ike::Ike,
@@ -182,6 +190,7 @@ impl Datapath {
             early_demux: EarlyDemux::default(),
             demux_counts: DemuxCounts::default(),
             path_mtus_learnt: 0,
+            bridges: bridge::Bridges::default(),
             established: Established::default(),
             places: Places::default(),
             ike: ike::Ike::default(),
@@ -206,11 +215,14 @@ impl Datapath {
         }
     }
 
-    /// Adds a port, or gives the one that is there another configuration.
+    /// Adds a port, or gives the one that is there another configuration, also to the own port of a bridge.
     pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
         self.ipsec.forget_recent();
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
-        self.ports.set(id, Device::Link, config);
+        let (mac, mtu) = (config.mac, config.mtu);
+        let device = bridge::device_of(self, id);
+        self.ports.set(id, device, config);
+        bridge::follow_config(self, id, mac, mtu);
         self.update_shortcuts();
         if loses_esp {
             esp_device::seal_waiting(self, id);
@@ -277,7 +289,7 @@ impl Datapath {
         for (id, port) in ports.iter_mut() {
             let no_tap = !port.tap.wire && !port.tap.fat && !port.is_watched;
             let no_vrf = fib.domain(id) == Domain::DEFAULT;
-            port.set_shortcuts(no_hook && no_tap && no_vrf);
+            port.set_shortcuts(no_hook && no_tap && no_vrf && port.bridge.is_none());
         }
     }
 
@@ -285,6 +297,7 @@ impl Datapath {
     /// IKE. Routes by it are the caller's to remove.
     pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
         self.finish(now, mem);
+        bridge::forget(self, id);
         self.drop_tx(id, DropReason::LinkDown);
         self.ipsec.set_device(id, None);
         self.forget_ike(id);
@@ -303,6 +316,7 @@ impl Datapath {
             port.up = up;
             port.set_busy(mem, false);
         }
+        bridge::follow_state(self, id, up);
         if !up {
             queue::reset(self, now, id, DropReason::LinkDown);
             self.drop_tx(id, DropReason::LinkDown);
@@ -360,6 +374,7 @@ impl Datapath {
         if !self.ports.shaped.is_empty() {
             queue::run_all(self, cx);
         }
+        self.bridges.handle_timeout(now);
         if self.neighbours.poll_timeout().is_some_and(|at| at <= now) {
             self.neighbours.handle_timeout(now, &mut self.actions);
         }
@@ -384,6 +399,7 @@ impl Datapath {
             if self.ipsec.is_pending() || self.gro.held() > 0 {
                 rx::flush(self, cx, BurstEnd::Idle);
             }
+            bridge::send_waiting(self, cx);
             if self.actions.is_empty() {
                 break;
             }
@@ -405,7 +421,12 @@ impl Datapath {
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let ipsec = [self.ipsec.work_timeout(), self.ipsec.poll_timeout(), self.ipsec.poll_keepalives()];
-        let timeouts = [self.neighbours.poll_timeout(), self.reassembly.poll_timeout(), queue::poll_timeout(self)];
+        let timeouts = [
+            self.neighbours.poll_timeout(),
+            self.reassembly.poll_timeout(),
+            queue::poll_timeout(self),
+            bridge::poll_timeout(self),
+        ];
         timeouts.into_iter().chain(ipsec).flatten().min()
     }
 

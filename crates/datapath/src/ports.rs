@@ -66,6 +66,8 @@ pub enum Device {
     Link,
     /// A device of the host side, in a table of its own.
     HostSide,
+    /// A bridge: its own port, by which this node sends and receives frames (Linux `br_device.c`).
+    Bridge,
     /// A VRF (Linux `drivers/net/vrf.c`): IP packets of its links pass by it on their way in, and packets of the node itself in
     /// its domain on their way out.
     Vrf,
@@ -97,6 +99,8 @@ pub struct Port {
     pub traffic: Traffic,
     /// Whether packets may go out by it.
     pub up: bool,
+    /// Own port of the bridge that this port is a port of.
+    pub(crate) bridge: Option<LinkId>,
     /// Counts of super-packets.
     pub fat: FatCounts,
     /// Packets that fit the link, in the order in which they leave.
@@ -135,6 +139,7 @@ impl Port {
             device,
             traffic: Traffic::default(),
             up: true,
+            bridge: None,
             fat: FatCounts::default(),
             tx: Vec::new(),
             tx_bytes: None,
@@ -148,9 +153,9 @@ impl Port {
         }
     }
 
-    /// Tells whether packets may be sent by the port: it is a link, and up.
+    /// Tells whether packets may be sent by the port: it is a link or a bridge, and up.
     pub(crate) fn is_running(&self) -> bool {
-        self.up && self.device == Device::Link
+        self.up && matches!(self.device, Device::Link | Device::Bridge)
     }
 
     /// Offset of the IP header in packets that this port sends.

@@ -497,13 +497,6 @@ impl Bridge {
         self.fdb.expire(EXPIRED_PER_CALL)
     }
 
-    /// Counts a frame that a port's device has refused, its queue being full for instance.
-    pub fn count_tx_dropped(&mut self, link: LinkId) {
-        if let Ok(number) = self.number_of(link) {
-            self.port_mut(number).stats.tx_dropped += 1;
-        }
-    }
-
     /// Checks that tables agree with each other. For tests.
     ///
     /// # Panics

@@ -8,9 +8,10 @@ use packet::{Memory, Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version, vlan};
 
+use crate::bridge::ingress;
 use crate::host_side::{up, watch};
 use crate::tx::neighbour;
-use crate::{Cx, Datapath};
+use crate::{Carried, Cx, Datapath, Device};
 
 /// IP version that a link-layer header names; `None` where there is no such header.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +28,7 @@ impl Framing {
 }
 
 /// Removes the link-layer header and notes how the frame was addressed; `None`: the frame was ARP, and was handled, or one for the
-/// host side alone.
+/// host side or a bridge.
 ///
 /// # Errors
 /// [`DropReason::EthNotForUs`], [`DropReason::EthTruncated`], [`DropReason::LinkDown`] for a link without a port, or what
@@ -36,21 +37,30 @@ pub(crate) fn input(
     dp: &mut Datapath,
     cx: Cx<'_>,
     link: LinkId,
-    pkt: &mut Packet,
+    pkt: &mut Carried,
 ) -> Result<Option<Framing>, DropReason> {
     let port = dp.ports.get(link).ok_or(DropReason::LinkDown)?;
     let Some(mac) = port.config.mac else { return Ok(Some(Framing::NONE)) };
     if !pkt.may_pull(cx.mem, eth::Header::LEN)? {
         return Err(DropReason::EthTruncated);
     }
+    let is_bridge = port.device == Device::Bridge;
+    let bridge = port.bridge;
     if port.is_watched {
         watch::received(dp, cx, link, pkt);
+    }
+    if let Some(bridge) = bridge
+        && ingress::receive(dp, cx, bridge, link, pkt)?
+    {
+        return Ok(None);
     }
     let header = eth::Header::ref_from(pkt.head())?;
     let ethertype = header.ethertype();
     pkt.meta.pkt_type = match header.dst() {
         dst if dst == mac => PktType::Host,
         dst if dst.is_multicast() => PktType::Group,
+        // The address of one of its ports, which the bridge has passed up.
+        _ if is_bridge => PktType::Host,
         _ => return Err(DropReason::EthNotForUs),
     };
     // A tagged frame may carry IP: the kernel takes VLAN 0 for no tag, and would get the packet past the policies.

@@ -49,7 +49,7 @@ pub(crate) fn take_in(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut V
 }
 
 /// Takes in one packet as the link had it.
-fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet) {
+pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet) {
     dp.ports.tap_wire(cx.mem, link, &pkt);
     let mut ip = IpPacket::unparsed(pkt);
     match l2::input(dp, cx, link, &mut ip.pkt) {

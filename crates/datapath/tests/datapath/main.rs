@@ -3,6 +3,7 @@
 mod anycast;
 mod bad_input;
 mod bad_wire;
+mod bridge;
 mod bump;
 mod bursts;
 mod capture;

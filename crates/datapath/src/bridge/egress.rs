@@ -1,0 +1,45 @@
+//! Egress of a bridge: by each port's ordinary output (Linux `br_dev_queue_push_xmit`), and frames of this node (`br_dev_xmit`).
+
+use base::DropReason;
+use packet::Packet;
+use switch::{Egress, Verdict};
+use wire::eth;
+
+use super::{ingress, reason_of};
+use crate::tx::device;
+use crate::{Cx, Datapath};
+
+/// Sends a frame by each port, with the port's tag. All but one get a shared clone, which no one writes in place.
+pub(super) fn send(dp: &mut Datapath, cx: Cx<'_>, places: &Egress, mut pkt: Packet) {
+    let Some((last, others)) = places.exits.split_last() else { return };
+    for exit in others {
+        let mut clone = pkt.clone_shared();
+        clone.meta.vlan = exit.tag.map(|tci| tci.0);
+        device::enqueue(dp, cx, exit.port, clone, eth::Header::LEN);
+    }
+    pkt.meta.vlan = last.tag.map(|tci| tci.0);
+    device::enqueue(dp, cx, last.port, pkt, eth::Header::LEN);
+}
+
+/// Passes what this node has sent by the bridges' own ports to the bridges.
+pub(crate) fn send_waiting(dp: &mut Datapath, cx: Cx<'_>) {
+    for at in 0..dp.bridges.all.len() {
+        let (own, _) = dp.bridges.all[at];
+        let Some(port) = dp.ports.get_mut(own).filter(|port| port.tx_bytes() > 0) else { continue };
+        for pkt in std::mem::take(port.take_tx()) {
+            let mut places = std::mem::take(&mut dp.bridges.egress);
+            let sent = ingress::summary(&pkt).and_then(|frame| {
+                let bridge = dp.bridges.get_mut(own).ok_or(DropReason::LinkDown)?;
+                match bridge.send(cx.now, &frame, &mut places) {
+                    Verdict::Drop(refusal) => Err(reason_of(refusal)),
+                    Verdict::Forward | Verdict::LinkLocal => Ok(()),
+                }
+            });
+            match sent {
+                Ok(()) => send(dp, cx, &places, pkt),
+                Err(reason) => dp.count_drop(&pkt, reason),
+            }
+            dp.bridges.egress = places;
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Bridges: links whose frames a [`Bridge`] forwards, and the bridge's own port, a link of this node behind them.
+//!
+//! The frames of a bridged port pass [`ingress`] instead of the link layer, and leave by the ports' ordinary output, where each
+//! is made to fit its device last: a tag stays in metadata until then. What this node sends by the bridge's own port waits there
+//! like frames for any link, fat ones whole, and [`send_waiting`] passes them to the bridge.
+
+mod egress;
+pub(crate) mod ingress;
+
+use base::{DropReason, Instant, LinkId};
+use offload::Features;
+use packet::Memory;
+use switch::{Bridge, BridgeError, Egress, Refusal};
+use wire::MacAddr;
+
+use crate::{Datapath, Device, PortConfig};
+
+pub(crate) use egress::send_waiting;
+
+/// The bridges of a node, by the links of their own ports.
+#[derive(Debug, Default)]
+pub(crate) struct Bridges {
+    all: Vec<(LinkId, Bridge)>,
+    /// Places of the frame in hand, kept for its storage.
+    egress: Egress,
+}
+
+impl Bridges {
+    fn get_mut(&mut self, id: LinkId) -> Option<&mut Bridge> {
+        self.all.iter_mut().find(|(own, _)| *own == id).map(|(_, bridge)| bridge)
+    }
+
+    /// Forgets addresses whose time is over.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        for (_, bridge) in &mut self.all {
+            bridge.handle_timeout(now);
+        }
+    }
+}
+
+/// Time at which an address expires, or at once if frames of this node wait for a bridge.
+pub(crate) fn poll_timeout(dp: &Datapath) -> Option<Instant> {
+    let waits = |&(own, _): &(LinkId, Bridge)| dp.ports.get(own).is_some_and(|port| port.tx_bytes() > 0);
+    if dp.bridges.all.iter().any(waits) {
+        return Some(Instant::ZERO);
+    }
+    dp.bridges.all.iter().filter_map(|(_, bridge)| bridge.poll_timeout()).min()
+}
+
+/// Device of a port that is configured anew: a bridge's own port stays that.
+pub(crate) fn device_of(dp: &Datapath, link: LinkId) -> Device {
+    if dp.bridges.all.iter().any(|&(own, _)| own == link) { Device::Bridge } else { Device::Link }
+}
+
+/// Bridge that a link is a port of.
+fn bridge_of(dp: &mut Datapath, link: LinkId) -> Option<&mut Bridge> {
+    let own = dp.ports.get(link)?.bridge?;
+    dp.bridges.get_mut(own)
+}
+
+/// Tells a bridge what its own port, or one of its ports, is now. A link without stations leaves the bridge.
+pub(crate) fn follow_config(dp: &mut Datapath, link: LinkId, mac: Option<MacAddr>, mtu: usize) {
+    if let Some(own) = dp.bridges.get_mut(link) {
+        // No station has some addresses; the bridge keeps its own then.
+        let _ = mac.map(|mac| own.set_mac(mac));
+        return;
+    }
+    let Some(bridge) = bridge_of(dp, link) else { return };
+    let followed = mac.is_some_and(|mac| bridge.set_port_mac(link, mac).is_ok()) && bridge.set_mtu(link, mtu).is_ok();
+    if !followed {
+        tracing::warn!(?link, "leaves its bridge: it has no stations");
+        forget(dp, link);
+    }
+}
+
+/// Tells the bridge of a port whether its link is up.
+pub(crate) fn follow_state(dp: &mut Datapath, link: LinkId, is_up: bool) {
+    if let Some(bridge) = bridge_of(dp, link) {
+        // It is a port there.
+        let _ = bridge.set_link_up(link, is_up);
+    }
+}
+
+/// Takes a link out of its bridge. If it is a bridge itself, its ports are links of this node again.
+pub(crate) fn forget(dp: &mut Datapath, link: LinkId) {
+    if let Some(bridge) = bridge_of(dp, link) {
+        let _ = bridge.remove_port(link);
+    }
+    dp.bridges.all.retain(|&(own, _)| own != link);
+    for (id, port) in dp.ports.iter_mut() {
+        if id == link || port.bridge == Some(link) {
+            port.bridge = None;
+        }
+    }
+}
+
+/// Drop reason of a bridge's rule.
+fn reason_of(refusal: Refusal) -> DropReason {
+    match refusal {
+        Refusal::SourceInvalid | Refusal::Pause => DropReason::BridgeSource,
+        Refusal::PortUnknown | Refusal::IngressState | Refusal::EgressState => DropReason::BridgeState,
+        Refusal::NoPvid | Refusal::IngressVlan | Refusal::EgressVlan | Refusal::OwnVlan => DropReason::BridgeVlan,
+        Refusal::Locked => DropReason::BridgeLocked,
+        Refusal::StandbyTrunk => DropReason::BridgeStandby,
+        Refusal::SamePort | Refusal::OwnAddress => DropReason::BridgeSamePort,
+        Refusal::Isolated => DropReason::BridgeIsolated,
+        Refusal::TooBig => DropReason::BridgeTooBig,
+        Refusal::NoPort => DropReason::BridgeNoPort,
+    }
+}
+
+impl Datapath {
+    /// Adds a bridge without ports. `id` is the link of its own port, which has addresses and routes as any other.
+    ///
+    /// # Errors
+    /// [`BridgeError::Mac`] if no station has that address, [`BridgeError::PortExists`] if that link is there already.
+    pub fn add_bridge(&mut self, id: LinkId, name: String, mac: MacAddr, mtu: usize) -> Result<(), BridgeError> {
+        if self.ports.get(id).is_some() {
+            return Err(BridgeError::PortExists(id));
+        }
+        let bridge = Bridge::new(mac)?;
+        // Frames stay as they are until a port sends them; one by one, for each has its own destination.
+        let features = Features { frames: false, ..Features::ALL };
+        let config = PortConfig { name, mac: Some(mac), mtu, features, gro: true, esp_gro: false };
+        self.ports.set(id, Device::Bridge, config);
+        self.bridges.all.push((id, bridge));
+        self.update_shortcuts();
+        Ok(())
+    }
+
+    /// Makes an Ethernet link a port of a bridge, or a link of this node again with `None`. It leaves the bridge that it was in.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoPort`] if there is no such bridge, or no such Ethernet link; as [`Bridge::add_port`]. It is in no bridge
+    /// then.
+    pub fn set_bridge(
+        &mut self,
+        now: Instant,
+        mem: &Memory,
+        link: LinkId,
+        bridge: Option<LinkId>,
+    ) -> Result<(), BridgeError> {
+        let port = self.ports.get(link).filter(|port| port.device == Device::Link);
+        let port = port.and_then(|port| Some((port.config.mac?, port.config.mtu, port.up)));
+        let (mac, mtu, is_up) = port.ok_or(BridgeError::NoPort(link))?;
+        self.finish(now, mem);
+        forget(self, link);
+        if let Some(own) = bridge {
+            let bridge = self.bridges.get_mut(own).ok_or(BridgeError::NoPort(own))?;
+            bridge.add_port(link, mac, mtu)?;
+            bridge.set_link_up(link, is_up)?;
+            if let Some(port) = self.ports.get_mut(link) {
+                port.bridge = Some(own);
+            }
+        }
+        self.update_shortcuts();
+        Ok(())
+    }
+
+    /// The bridge with that own port, to read or to configure.
+    pub fn bridge_mut(&mut self, id: LinkId) -> Option<&mut Bridge> {
+        self.bridges.get_mut(id)
+    }
+}
