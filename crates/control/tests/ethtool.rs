@@ -87,7 +87,7 @@ fn a_link_says_what_it_is() {
     let text = |at: usize| String::from_utf8(info[at..at + 32].to_vec()).unwrap().trim_end_matches('\0').to_owned();
     assert_eq!((info.len(), text(4), text(100)), (196, "packet".to_owned(), "eth0".to_owned()));
     assert_eq!(text(36), env!("CARGO_PKG_VERSION"));
-    let counts = 17 + DropReason::COUNT as u32;
+    let counts = 18 + DropReason::COUNT as u32;
     assert_eq!(info[180..184], counts.to_ne_bytes());
     assert_eq!(words(&mut node, &[GLINK]), Ok(vec![GLINK, 1]));
     assert_eq!(words(&mut node, &[GCHANNELS]), Ok(vec![GCHANNELS, 0, 0, 0, 1, 0, 0, 0, 1]));
@@ -136,7 +136,7 @@ fn only_who_may_change_things_gets_past_what_changes_nothing() {
 #[test]
 fn names_and_numbers_of_what_was_counted_belong_together() {
     let mut node = node();
-    let count = 17 + DropReason::COUNT as u32;
+    let count = 18 + DropReason::COUNT as u32;
     assert_eq!(words(&mut node, &[GSSET_INFO, 0, 0x1e, 0]), Ok(vec![GSSET_INFO, 0, 0x16, 0, count, 0, 64]));
     assert_eq!(words(&mut node, &[GSSET_INFO, 0, u32::MAX, u32::MAX]).unwrap()[2..4], [0x16, 0]);
     let names = names(&mut node, 1);
@@ -148,13 +148,13 @@ fn names_and_numbers_of_what_was_counted_belong_together() {
     assert_eq!(counted, [(&rx, 7), (&tx, 9), (&dropped, 7)]);
     assert!(names.iter().all(|name| name.len() < 32), "a name ends within its room");
     node.host.ring = Some(RingState { rx_no_buffer: 5, ..RingState::default() });
-    assert_eq!(self::names(&mut node, 1)[18], "rx_no_buffer");
+    assert_eq!(self::names(&mut node, 1)[19], "rx_no_buffer");
 }
 
 #[test]
 fn who_has_asked_for_another_number_gets_none() {
     let mut node = node();
-    let count = 17 + DropReason::COUNT as u32;
+    let count = 18 + DropReason::COUNT as u32;
     for (said, want) in [(0, count), (count, count), (count - 1, 0), (1, 0), (1 << 31, 0), (u32::MAX, 0)] {
         let (stats, _) = ask(&mut node, true, "eth0", &block(&[GSTATS, said])).unwrap();
         assert_eq!((stats.len(), &stats[4..8]), (8 + 8 * want as usize, &want.to_ne_bytes()[..]), "{said}");

@@ -19,7 +19,12 @@ unsafe fn resolved(path: *const c_char, into: *mut c_char) -> Option<*mut c_char
     // SAFETY: the caller's word.
     let name = unsafe { Name::of(libc::AT_FDCWD, path) }?;
     // SAFETY: the caller's word.
-    Some(returned(name.mode().and_then(|_| unsafe { write(&name, into) })))
+    let written = returned(name.mode().and_then(|_| unsafe { write(&name, into) }));
+    if !written.is_null() {
+        // The C library has found by `readlink(2)` that it is no link, and `sysctl` tells what is left of that.
+        Errno(libc::EINVAL).set();
+    }
+    Some(written)
 }
 
 /// Writes the path, into memory of its own if `into` is null.

@@ -18,9 +18,9 @@ const PRIV_FLAGS: u32 = 2;
 const FEATURES: u32 = 4;
 
 /// What every link counts.
-fn of_link(stats: &LinkStats) -> [(&'static str, u64); 10] {
+fn of_link(stats: &LinkStats) -> [(&'static str, u64); 11] {
     let LinkStats { rx_packets, rx_bytes, rx_wire_packets, rx_calls, rx_dropped, .. } = *stats;
-    let LinkStats { tx_packets, tx_bytes, tx_wire_packets, tx_calls, tx_dropped, .. } = *stats;
+    let LinkStats { tx_packets, tx_bytes, tx_wire_packets, tx_calls, tx_dropped, tx_errors, .. } = *stats;
     [
         ("rx_packets", rx_packets),
         ("rx_bytes", rx_bytes),
@@ -32,6 +32,7 @@ fn of_link(stats: &LinkStats) -> [(&'static str, u64); 10] {
         ("tx_wire_packets", tx_wire_packets),
         ("tx_calls", tx_calls),
         ("tx_dropped", tx_dropped),
+        ("tx_errors", tx_errors),
     ]
 }
 
