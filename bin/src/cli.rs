@@ -200,6 +200,8 @@ pub(crate) enum ShowWhat {
     Routes,
     /// Neighbours by ARP and neighbour discovery
     Neighbours,
+    /// Addresses behind the ports of bridges, as bridge fdb shows them
+    Fdb,
     /// MTUs of paths, as ICMP has told them
     Pmtus,
     /// Security associations, those that are waited for among them; their keys are not shown
@@ -226,6 +228,7 @@ impl From<ShowWhat> for Request {
             ShowWhat::Links => What::Links,
             ShowWhat::Routes => What::Routes,
             ShowWhat::Neighbours => What::Neighbours,
+            ShowWhat::Fdb => What::Fdb,
             ShowWhat::Pmtus => What::Pmtus,
             ShowWhat::Sa => What::Sa,
             ShowWhat::Policies => What::Policies,

@@ -43,6 +43,9 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
             datapath.set_vrf_port(now, device, Some((vrf.name.clone(), vrf.mtu as usize)));
         }
     }
+    if let Some(bridges) = &plan.bridges {
+        node.become_bridges(bridges)?;
+    }
     for (id, options) in plan.qdiscs {
         node.become_qdisc(id, options)?;
     }

@@ -37,6 +37,8 @@ pub(crate) enum LinkChange {
     Qdisc(Option<Options>),
     /// Its queueing discipline gets other options of its kind.
     ChangeQdisc(Options),
+    /// It becomes a port of that bridge, or of none.
+    Bridge(Option<LinkId>),
     /// It is set up, or down.
     Up(bool),
 }
@@ -71,6 +73,9 @@ impl Node {
             LinkChange::ChangeQdisc(options) => {
                 self.datapath.change_qdisc(now, &self.mem, id, options).map_err(|refused| refused.to_string())?;
             }
+            LinkChange::Bridge(bridge) => {
+                self.datapath.set_bridge(now, &self.mem, id, bridge).map_err(|refused| refused.to_string())?;
+            }
             LinkChange::Up(up) => self.set_admin_up(now, id, up),
         }
         Ok(())
@@ -94,6 +99,13 @@ impl Node {
             self.slots.resize_with(at + 1, || None);
         }
         self.poller.add(id, &*link);
+        if let (LinkKind::Bridge(settings), Layer::Ethernet(mac)) = (&config.kind, link.layer()) {
+            let added = self.datapath.add_bridge(id, config.name.clone(), mac, link.mtu());
+            let added = added.and_then(|()| self.datapath.bridge_mut(id).map_or(Ok(()), |bridge| settings.apply(bridge)));
+            if let Err(err) = added {
+                tracing::error!("{}: {err}", config.name);
+            }
+        }
         let can = features::of(&*link);
         self.slots[at] = Some(Slot {
             can,
@@ -144,9 +156,11 @@ impl Node {
         let role = match slot.config.kind {
             LinkKind::Tun { .. } | LinkKind::Tap { .. } => HostRole::Peer,
             LinkKind::Udp { .. } => HostRole::SharesAddress,
-            LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {
-                HostRole::None
-            }
+            LinkKind::Loopback
+            | LinkKind::Vrf { .. }
+            | LinkKind::Bridge(_)
+            | LinkKind::Packet { .. }
+            | LinkKind::Xdp { .. } => HostRole::None,
         };
         self.datapath.set_port(id, PortConfig { name, mac, mtu, features, gro, esp_gro });
         self.datapath.set_host_role(id, role);
@@ -275,7 +289,8 @@ impl Node {
     pub(crate) fn send(&mut self, now: Instant, id: LinkId) {
         let Self { slots, datapath, mem, poller, .. } = self;
         let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { return };
-        if slot.full || slot.down.is_some() || !slot.admin_up {
+        // Frames that wait in the own port of a bridge are the bridge's.
+        if slot.full || slot.down.is_some() || !slot.admin_up || slot.link.kind() == link::Kind::Bridge {
             return;
         }
         loop {

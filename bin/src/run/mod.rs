@@ -20,6 +20,7 @@
 mod acceptor;
 mod apply;
 mod bell;
+mod bridges;
 mod capture;
 mod captures;
 mod command;

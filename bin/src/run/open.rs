@@ -4,9 +4,11 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use control::model::{LinkConfig, LinkKind, XdpMode};
-use link::{ConfigKind, Link};
+use link::{ConfigKind, InternalLink, Link};
+use wire::eth::MacAddr;
 
 use super::host;
+use super::random::random;
 use crate::error::CliError;
 
 /// Opener of links. A device that is made for the link gets the number, if that is given.
@@ -23,6 +25,9 @@ fn driver_config(config: &LinkConfig, index: Option<u32>) -> Result<link::Config
         }
         LinkKind::Vrf { .. } => {
             return Err(CliError::failed(format!("link {}: a VRF is no device of this host", config.name)));
+        }
+        LinkKind::Bridge(_) => {
+            return Err(CliError::failed(format!("link {}: a bridge is no device of this host", config.name)));
         }
         LinkKind::Tun { queues } => ConfigKind::Tun { queues: *queues },
         LinkKind::Tap { queues } => ConfigKind::Tap { queues: *queues },
@@ -44,8 +49,12 @@ pub(crate) fn has_device(config: &LinkConfig) -> bool {
     driver_config(config, None).is_ok_and(|config| link::has_device(&config))
 }
 
-/// Opens a link of the host. A device that is made for it gets the number `index`, if that is given.
+/// Opens a link of the host, or makes one of this node. A device that is made for it gets the number `index`, if that is given.
 pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Link>, CliError> {
+    if let LinkKind::Bridge(_) = config.kind {
+        let bits = random().map_err(|err| CliError::system("getrandom", &err))?;
+        return Ok(Box::new(InternalLink::bridge(&config.name, station(bits), config.mtu)));
+    }
     let opened = link::open(&driver_config(config, index)?);
     let opened = opened.map_err(|err| {
         let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
@@ -84,6 +93,12 @@ fn warn_of_host_addresses(config: &LinkConfig, link: &dyn Link) {
             config.name
         );
     }
+}
+
+/// Link-layer address of random bits, locally administered (Linux `eth_random_addr`).
+const fn station(bits: u64) -> MacAddr {
+    let [first, b, c, d, e, f, ..] = bits.to_le_bytes();
+    MacAddr([first & 0xfc | 2, b, c, d, e, f])
 }
 
 fn xdp_mode(mode: XdpMode) -> link::XdpMode {

@@ -14,6 +14,7 @@ use ila::{AdjTransport, Mappings};
 use ipsec::crypto::Crypto;
 use link::Link;
 
+use super::bridges::BridgePlan;
 use super::ike::IkeSocket;
 use super::xfrm::Steps;
 
@@ -44,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) fib: Option<Fib>,
     /// See `fib`.
     pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
+    /// Every bridge, if any link changes.
+    pub(crate) bridges: Option<Vec<BridgePlan>>,
     /// Changes of SAs and policies.
     pub(crate) ipsec: Steps,
     /// Place of the worker from now on, if that changes.

@@ -14,6 +14,7 @@ use fib::{Fib, IlaRoute, Route, RouteKind};
 use ila::{Mapping, Mappings};
 use link::Link;
 
+use super::bridges;
 use super::command::Handle;
 use super::crypto::crypto;
 use super::netlink::Protocols;
@@ -88,6 +89,7 @@ impl Planner {
             let vrfs = vrfs(&new, &ids);
             plan.fib = Some(fib(&new, &ids, &vrfs)?);
             plan.vrfs = vrfs;
+            plan.bridges = Some(bridges::plans(&new, &ids));
         }
         if change.worker {
             new.worker.cpu.map_or(Ok(()), |cpu| processors::check("worker.cpu", cpu))?;
@@ -134,7 +136,11 @@ impl Planner {
             _ if !link.ike => None,
             LinkKind::Udp { bind } => Some((id, IkeAt::Port(bind))),
             LinkKind::Packet { .. } | LinkKind::Xdp { .. } => Some((id, IkeAt::Node)),
-            LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Tap { .. } => None,
+            LinkKind::Loopback
+            | LinkKind::Vrf { .. }
+            | LinkKind::Bridge(_)
+            | LinkKind::Tun { .. }
+            | LinkKind::Tap { .. } => None,
         };
         plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
         plan.defrag = new.links.iter().zip(&ids).filter(|(link, _)| link.defrag).map(|(_, &id)| id).collect();
@@ -206,7 +212,7 @@ fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
     match link.kind {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(OnlyOnce::Device(&link.name)),
         LinkKind::Udp { bind } => Some(OnlyOnce::Port(bind)),
-        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Packet { .. } => None,
+        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Bridge(_) | LinkKind::Packet { .. } => None,
         LinkKind::Xdp { ref interface, .. } => Some(OnlyOnce::Interface(interface)),
     }
 }
@@ -316,6 +322,7 @@ mod tests {
             esp_gro: false,
             features: FeatureSet::wanted_first(false, false),
             master: None,
+            port: None,
             qdisc: None,
         }
     }

@@ -22,19 +22,22 @@ use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
 use link::{Layer, Offload};
 use reassembly::{Reassembly, Table};
+use switch::PortStats;
 use wire::Spi;
 
+use super::bridges;
 use super::node::Node;
 use super::sadb;
 use super::slot::Slot;
 use super::translate::{features, from_ipsec};
 
 /// One kind of thing, as it is now.
-pub(crate) fn show(node: &Node, what: What) -> Shown {
+pub(crate) fn show(node: &mut Node, what: What) -> Shown {
     match what {
         What::Links => Shown::Links(link_states(node)),
         What::Routes => Shown::Routes(routes(node)),
         What::Neighbours => Shown::Neighbours(neighbours(node)),
+        What::Fdb => Shown::Fdb(bridges::fdb_states(node)),
         What::Pmtus => Shown::Pmtus(pmtus(&node.datapath.fib, node.now(), |id| name_of(node, id))),
         What::Sa => Shown::Sa(sas(node)),
         What::Policies => Shown::Policies(policies(node)),
@@ -46,7 +49,7 @@ pub(crate) fn show(node: &Node, what: What) -> Shown {
     }
 }
 
-fn name_of(node: &Node, id: LinkId) -> Option<String> {
+pub(crate) fn name_of(node: &Node, id: LinkId) -> Option<String> {
     let of_vrf = || node.vrfs.get(&id).map(|vrf| vrf.name.clone());
     node.datapath.ports.get(id).map(|port| port.config.name.clone()).or_else(of_vrf)
 }
@@ -67,6 +70,7 @@ fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
         kind: "vrf".to_owned(),
         on: None,
         vrf: None,
+        port: None,
         table: Some(vrf.table.0),
         mtu: vrf.mtu,
         up: vrf.up,
@@ -101,8 +105,9 @@ pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
         running: port.up,
         mtu: port.config.mtu as u32,
         mac: port.config.mac.map(|mac| mac.0),
-        stats: link_stats(slot.link.stats()),
+        stats: stats_of(node, id, slot),
         carrier: slot.carrier,
+        bridging: bridges::bridging(node, id),
     });
     let vrfs = node.vrfs.iter().map(|(&id, vrf)| LinkNow {
         id,
@@ -112,6 +117,7 @@ pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
         mac: None,
         stats: vrf_stats(node, id),
         carrier: [0; 2],
+        bridging: None,
     });
     links.chain(vrfs).collect()
 }
@@ -174,6 +180,7 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
             kind => kind.interface().map(str::to_owned),
         },
         vrf: node.datapath.fib.domain(id).vrf_device().and_then(|device| name_of(node, device)),
+        port: bridges::port_state(node, id),
         table: None,
         mtu: port.config.mtu as u32,
         up: port.up,
@@ -186,7 +193,7 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         offloads: offloads.collect(),
         ring: slot.link.ring().map(|ring| ring_state(&ring)),
         qdisc: qdisc_state(node, id),
-        stats: link_stats(slot.link.stats()),
+        stats: stats_of(node, id, slot),
         ip6: port.counters.iter().filter(|&(_, value)| value > 0).map(counter).collect(),
     }
 }
@@ -216,6 +223,24 @@ fn ring_state(ring: &link::RingState) -> RingState {
         rx_ring_full: ring.kernel.rx_ring_full,
         rx_fill_ring_empty_descs: ring.kernel.rx_fill_ring_empty_descs,
         tx_ring_empty_descs: ring.kernel.tx_ring_empty_descs,
+    }
+}
+
+/// What a link has moved; of a bridge, what this node has sent and received by its own port.
+fn stats_of(node: &Node, id: LinkId, slot: &Slot) -> LinkStats {
+    let Some(bridge) = node.datapath.bridge(id) else { return link_stats(slot.link.stats()) };
+    let PortStats { rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes, tx_dropped, tx_errors, .. } = bridge.stats();
+    LinkStats {
+        rx_packets,
+        rx_bytes,
+        rx_wire_packets: rx_packets,
+        rx_dropped,
+        tx_packets,
+        tx_bytes,
+        tx_wire_packets: tx_packets,
+        tx_dropped,
+        tx_errors,
+        ..LinkStats::default()
     }
 }
 

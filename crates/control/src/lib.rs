@@ -6,6 +6,7 @@
 
 pub mod algorithm;
 mod as_text;
+pub mod bridge;
 pub mod event;
 pub mod features;
 mod file;

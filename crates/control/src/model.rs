@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::features::FeatureSet;
 
+pub use crate::bridge::{BridgeConfig, BridgePort};
 pub use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc};
 pub use crate::key::Key;
 pub use crate::xfrm::{Bounds, Limit, Mark, PolicyDefault, XfrmOptions};
@@ -213,8 +214,10 @@ pub struct LinkConfig {
     /// Those that are to be on of the features that can be switched while it is open (Linux `wanted_features`). A file does
     /// not say.
     pub features: FeatureSet,
-    /// The VRF that it belongs to, by the name of its device.
+    /// The VRF or bridge that it belongs to, by the name of its device.
     pub master: Option<String>,
+    /// Settings of a port of a bridge, or of a bridge's own port.
+    pub port: Option<Box<BridgePort>>,
     /// Queueing discipline; without one, packets wait for nothing but the device.
     pub qdisc: Option<qdisc::Options>,
 }
@@ -230,6 +233,8 @@ pub enum LinkKind {
         /// The routing table of these links.
         table: u32,
     },
+    /// A bridge, whose ports are the links that name it as their `master`. The link is the bridge's own port: it has addresses.
+    Bridge(BridgeConfig),
     /// A TUN device of this host: IP packets to and from its stack.
     Tun {
         /// How many queues it has, 1 to 256.
@@ -274,7 +279,12 @@ impl LinkKind {
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::Packet { interface, .. } | Self::Xdp { interface, .. } => Some(interface),
-            Self::Loopback | Self::Vrf { .. } | Self::Tun { .. } | Self::Tap { .. } | Self::Udp { .. } => None,
+            Self::Loopback
+            | Self::Vrf { .. }
+            | Self::Bridge(_)
+            | Self::Tun { .. }
+            | Self::Tap { .. }
+            | Self::Udp { .. } => None,
         }
     }
 }
@@ -575,6 +585,7 @@ impl LinkKind {
         match self {
             Self::Loopback => "loopback",
             Self::Vrf { .. } => "vrf",
+            Self::Bridge(_) => "bridge",
             Self::Tun { .. } => "tun",
             Self::Tap { .. } => "tap",
             Self::Udp { .. } => "udp",

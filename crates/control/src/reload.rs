@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use crate::model::{Config, LinkConfig, SaConfig};
+use crate::model::{Config, LinkConfig, LinkKind, SaConfig};
 use crate::sysctl::Settings;
 
 /// The steps from one configuration to the next. Positions are those in the two configurations' lists.
@@ -113,9 +113,11 @@ impl ListChange {
     }
 }
 
-/// The same device or socket, of one name. Its MTU, its addresses and its queueing discipline can change while it is open; its offloads and queues cannot.
+/// The same device, socket or bridge, of one name. Its MTU, addresses, queueing discipline and settings of bridges can change
+/// while it is open; its offloads and queues cannot.
 fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
-    old.kind == new.kind && old.offloads == new.offloads
+    let is_bridge = |link: &LinkConfig| matches!(link.kind, LinkKind::Bridge(_));
+    (old.kind == new.kind || is_bridge(old) && is_bridge(new)) && old.offloads == new.offloads
 }
 
 /// The same SA in the SAD, where destination, SPI and mark name it (RFC 4301 §4.1), with the same key. What else is different

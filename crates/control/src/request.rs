@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::state::{
-    CountersState, DropState, FlowState, FragmentsState, HostState, IlaState, LinkState, NeighbourState, PmtuState,
+    CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaState, LinkState, NeighbourState, PmtuState,
     PolicyState, RouteState, SaState,
 };
 
@@ -70,6 +70,8 @@ pub enum What {
     Routes,
     /// Neighbours on Ethernet links.
     Neighbours,
+    /// Forwarding databases of bridges.
+    Fdb,
     /// MTUs of paths beyond their first link, as ICMP has told them.
     Pmtus,
     /// Security associations.
@@ -149,6 +151,8 @@ pub enum Shown {
     Routes(Vec<RouteState>),
     /// Neighbours.
     Neighbours(Vec<NeighbourState>),
+    /// Forwarding databases of bridges.
+    Fdb(Vec<FdbState>),
     /// Path MTUs.
     Pmtus(Vec<PmtuState>),
     /// Security associations.
@@ -209,6 +213,7 @@ impl Shown {
             Self::Links(it) => json(it),
             Self::Routes(it) => json(it),
             Self::Neighbours(it) => json(it),
+            Self::Fdb(it) => json(it),
             Self::Pmtus(it) => json(it),
             Self::Sa(it) => json(it),
             Self::Policies(it) => json(it),

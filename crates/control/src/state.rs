@@ -21,6 +21,8 @@ pub struct LinkState {
     pub on: Option<String>,
     /// The VRF that it belongs to, by the name of its device.
     pub vrf: Option<String>,
+    /// Its place in a bridge.
+    pub port: Option<BridgePortState>,
     /// The table of the VRF that it is the device of.
     pub table: Option<u32>,
     /// Its layer-3 MTU in bytes.
@@ -228,6 +230,54 @@ pub struct NeighbourState {
     pub state: String,
     /// How many packets wait for its link-layer address.
     pub queued: u32,
+}
+
+/// Entry of a bridge's forwarding database.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct FdbState {
+    /// The address.
+    pub mac: String,
+    /// The port that it is behind, or the bridge itself.
+    pub dev: String,
+    /// Its VLAN, in a bridge that filters.
+    pub vlan: Option<u16>,
+    /// The bridge.
+    pub master: String,
+    /// Word of `bridge fdb`: `permanent`, `static` or `dynamic`.
+    pub state: String,
+    /// Whether it stays at its port when its address is seen elsewhere.
+    pub sticky: bool,
+    /// Seconds since it was learnt or refreshed.
+    pub updated_secs: u64,
+    /// Seconds since a frame was forwarded by it.
+    pub used_secs: u64,
+}
+
+/// State of a port of a bridge.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct BridgePortState {
+    /// The bridge.
+    pub bridge: String,
+    /// State, as `bridge link` names it.
+    pub state: String,
+    /// VLAN of untagged frames.
+    pub pvid: Option<u16>,
+    /// VLANs that leave tagged, as numbers and ranges.
+    pub tagged: Vec<String>,
+    /// VLANs that leave untagged, as numbers and ranges.
+    pub untagged: Vec<String>,
+    /// Priority of a trunk.
+    pub trunk: Option<u8>,
+    /// Addresses that it has learnt.
+    pub learnt: u32,
+    /// Frames whose source was not learnt since the port has as many addresses as it may have.
+    pub fdb_full: u64,
+    /// Received frames that a rule of the ingress refused, or that no port takes.
+    pub rx_dropped: u64,
+    /// Frames to the port that it does not take.
+    pub tx_dropped: u64,
+    /// Frames longer than the port's MTU.
+    pub tx_errors: u64,
 }
 
 /// What is known of a path beyond its first link.

@@ -11,7 +11,7 @@ use crate::file::PROTOCOLS;
 use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
 use crate::state::{
-    CountersState, DropState, FlowState, FragmentsState, HostState, IlaEncapState, IlaState, LinkState, LinkStats,
+    BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaEncapState, IlaState, LinkState, LinkStats,
     NeighbourState, PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState,
 };
 
@@ -22,6 +22,7 @@ impl Shown {
             Self::Links(links) => whole(links),
             Self::Routes(routes) => whole(routes),
             Self::Neighbours(neighbours) => whole(neighbours),
+            Self::Fdb(entries) => whole(entries),
             Self::Pmtus(pmtus) => whole(pmtus),
             Self::Sa(sas) => whole(sas),
             Self::Policies(policies) => whole(policies),
@@ -100,6 +101,9 @@ impl Display for LinkState {
                 Some(why) => writeln!(f, " ({why})")?,
                 None => writeln!(f)?,
             }
+        }
+        if let Some(port) = &self.port {
+            port.fmt(f)?;
         }
         if let Some(ring) = &self.ring {
             ring.fmt(f)?;
@@ -189,6 +193,36 @@ impl Display for NeighbourState {
         optional(f, "lladdr", self.lladdr.as_deref())?;
         optional(f, "queued", Some(self.queued).filter(|&queued| queued != 0))?;
         writeln!(f, " {}", self.state)
+    }
+}
+
+impl Display for FdbState {
+    /// As `bridge fdb` shows them.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} dev {}", self.mac, self.dev)?;
+        optional(f, "vlan", self.vlan)?;
+        write!(f, " master {}", self.master)?;
+        f.write_str(if self.sticky { " sticky" } else { "" })?;
+        writeln!(f, "{}", if self.state == "dynamic" { String::new() } else { format!(" {}", self.state) })
+    }
+}
+
+impl Display for BridgePortState {
+    /// A line below the link's.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "    port of {} state {}", self.bridge, self.state)?;
+        optional(f, "pvid", self.pvid)?;
+        for (word, vlans) in [("untagged", &self.untagged), ("tagged", &self.tagged)] {
+            optional(f, word, Some(vlans.join(",")).filter(|list| !list.is_empty()))?;
+        }
+        optional(f, "trunk", self.trunk)?;
+        write!(f, " learnt {}", self.learnt)?;
+        let counts =
+            [("fdb-full", self.fdb_full), ("rx-dropped", self.rx_dropped), ("tx-dropped", self.tx_dropped), ("tx-errors", self.tx_errors)];
+        for (word, count) in counts {
+            optional(f, word, Some(count).filter(|&count| count != 0))?;
+        }
+        writeln!(f)
     }
 }
 

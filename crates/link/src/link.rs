@@ -160,6 +160,8 @@ pub enum Kind {
     Packet,
     /// AF_XDP sockets on an interface.
     Xdp,
+    /// The own port of a bridge.
+    Bridge,
     /// A queue in this process.
     Memory,
 }
@@ -173,6 +175,7 @@ impl Kind {
             Self::Udp => "udp",
             Self::Packet => "packet",
             Self::Xdp => "xdp",
+            Self::Bridge => "bridge",
             Self::Memory => "memory",
         }
     }

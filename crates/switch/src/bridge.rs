@@ -293,6 +293,11 @@ impl Bridge {
         self.fdb.set_ageing_time(time);
     }
 
+    /// Tells whether sources of frames to link-local groups are learnt.
+    pub fn link_local_learning(&self) -> bool {
+        self.link_local_learning
+    }
+
     /// Sets the VLAN that new ports are in. Ports that are in the old one as they were created follow, unless they are in the
     /// new one already (Linux `__br_vlan_set_default_pvid`).
     ///
@@ -425,6 +430,11 @@ impl Bridge {
             }
         }
         if is_missing { Err(FdbError::Missing(mac, vid)) } else { Ok(()) }
+    }
+
+    /// Removes the entry of exactly that VLAN and address. Tells whether it was there.
+    pub fn remove_fdb_entry(&mut self, mac: MacAddr, vid: Option<Vid>) -> bool {
+        self.fdb.remove(FdbKey::new(vid, mac))
     }
 
     /// Removes the entries that fit. Costs as much as the port has entries, or the whole table without a port. Returns their

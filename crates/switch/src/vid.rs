@@ -16,6 +16,9 @@ impl Vid {
     /// The smallest identifier, which is also the default PVID of a bridge.
     pub const FIRST: Self = Self(NonZeroU16::MIN);
 
+    /// The largest identifier.
+    pub const LAST: Self = Self(NonZeroU16::new(Tci::MAX_VID).unwrap());
+
     /// The VLAN of that number; `None` for 0 and for 4095 and above.
     #[inline]
     pub const fn new(number: u16) -> Option<Self> {

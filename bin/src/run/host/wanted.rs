@@ -38,7 +38,9 @@ pub(super) struct Made {
 pub(super) fn devices(model: &Model, config: HostConfig, all_ethernet: bool) -> Vec<Made> {
     let each = model.links_after(LOOPBACK).map(|(id, link)| {
         let mac = match link.config.kind {
-            LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => link.mac.map(MacAddr),
+            LinkKind::Bridge(_) | LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {
+                link.mac.map(MacAddr)
+            }
             LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Udp { .. } => None,
         };
         let mtu = match config.mtu {
@@ -206,7 +208,7 @@ impl View<'_> {
 
     /// Table of the VRF whose device a link is, or that it belongs to.
     fn table_of(&self, id: u32, link: &Link) -> Option<u32> {
-        self.vrf_table(id).or(link.master.map(|master| master.table))
+        self.vrf_table(id).or(link.master.and_then(|master| master.table))
     }
 
     fn vrf_table(&self, id: u32) -> Option<u32> {
@@ -253,7 +255,7 @@ mod tests {
             .map(|(link, &id)| {
                 let is_host = link.kind.interface().is_some();
                 let (host_index, mac) = (is_host.then_some(id.0 + 10), is_host.then_some(MAC));
-                LinkNow { id, host_index, running: true, mtu: 1500, mac, stats: LinkStats::default(), carrier: [1, 0] }
+                LinkNow { id, host_index, running: true, mtu: 1500, mac, stats: LinkStats::default(), carrier: [1, 0], bridging: None }
             })
             .collect();
         let mut model = Model::default();

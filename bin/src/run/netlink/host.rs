@@ -12,6 +12,7 @@ use control::state::LinkStats;
 use link::Layer;
 use nlsock::ethtool::LINK_MODE_WORDS;
 use qdisc::{Options, Stats};
+use switch::Bridge;
 use wire::eth::MacAddr;
 
 use crate::run::command::{Handle, WorkerGone};
@@ -55,7 +56,7 @@ impl Host for WorkerHost {
         let (running, mtu, stats, carrier) = (false, link.mtu() as u32, LinkStats::default(), [0; 2]);
         let host_index = link.host_index();
         self.change(id, LinkChange::Open(link, config.clone()))?;
-        Ok(LinkNow { id, host_index, running, mtu, mac, stats, carrier })
+        Ok(LinkNow { id, host_index, running, mtu, mac, stats, carrier, bridging: None })
     }
 
     fn close(&mut self, id: LinkId) -> Result<(), Error> {
@@ -95,6 +96,22 @@ impl Host for WorkerHost {
 
     fn qdisc_stats(&mut self) -> Result<Vec<(LinkId, Stats)>, Error> {
         self.worker.call(|node| snapshot::qdiscs(node)).map_err(|gone| silent(&gone))
+    }
+
+    fn set_bridge(&mut self, id: LinkId, bridge: Option<LinkId>) -> Result<(), Error> {
+        self.change(id, LinkChange::Bridge(bridge))
+    }
+
+    fn with_bridge<T: Send + 'static>(
+        &mut self,
+        bridge: LinkId,
+        call: impl FnOnce(&mut Bridge, Instant) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let called = self.worker.call(move |node| {
+            let now = node.now();
+            node.datapath.bridge_mut(bridge).map(|bridge| call(bridge, now))
+        });
+        called.map_err(|gone| silent(&gone))?.ok_or(Error::new(errno::ENODEV))
     }
 
     fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error> {

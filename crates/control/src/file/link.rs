@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use base::IfAddr;
 
-use super::qdisc;
+use super::{bridge, qdisc};
 use super::reader::{Result, Table, Value, quoted};
 use super::route::table_id;
 use crate::features::FeatureSet;
@@ -29,6 +29,11 @@ pub(super) const KEYS: &[&str] = &[
     "table",
     "master",
     "qdisc",
+    "vlan-filtering",
+    "default-pvid",
+    "ageing-time",
+    "group-fwd-mask",
+    "port",
 ];
 
 /// Longest name of a link, in bytes: Linux's `IFNAMSIZ` without the final zero.
@@ -50,6 +55,7 @@ enum Kind {
     Packet,
     Xdp,
     Vrf,
+    Bridge,
 }
 
 const KINDS: &[(&str, Kind)] = &[
@@ -59,6 +65,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("packet", Kind::Packet),
     ("xdp", Kind::Xdp),
     ("vrf", Kind::Vrf),
+    ("bridge", Kind::Bridge),
 ];
 
 /// Reads one link. `others` are those before it.
@@ -71,7 +78,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     if let Some(n) = others.iter().position(|other| other.name == name) {
         return Err(name_value.error(format!("{name} is already the name of link[{n}]; names are unique")));
     }
-    let kind_word = table.need("kind", "use tun, tap, udp, packet, xdp or vrf")?.word(KINDS)?;
+    let kind_word = table.need("kind", "use tun, tap, udp, packet, xdp, vrf or bridge")?.word(KINDS)?;
     belongs(table, "queues", matches!(kind_word, Kind::Tun | Kind::Tap), "tun or tap")?;
     belongs(table, "bind", kind_word == Kind::Udp, "udp")?;
     let is_virtual = matches!(kind_word, Kind::Vrf);
@@ -85,8 +92,13 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     let is_vrf = kind_word == Kind::Vrf;
     belongs(table, "table", is_vrf, "vrf")?;
     for key in ["mtu", "offloads", "esp-gro", "master"] {
-        belongs(table, key, !is_vrf, "tun, tap, udp, packet or xdp")?;
+        belongs(table, key, !is_vrf, "tun, tap, udp, packet, xdp or bridge")?;
     }
+    for key in bridge::KEYS {
+        belongs(table, key, kind_word == Kind::Bridge, "bridge")?;
+    }
+    let is_ethernet = matches!(kind_word, Kind::Tap | Kind::Packet | Kind::Xdp | Kind::Bridge);
+    belongs(table, "port", is_ethernet, "tap, packet, xdp or bridge")?;
     let queues = table.get("queues").map_or(Ok(1), |value| value.number(1..=MAX_QUEUES))?;
     let kind = match kind_word {
         Kind::Tun => LinkKind::Tun { queues },
@@ -105,6 +117,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
             let value = table.need("table", "use the number of a routing table, 1 to 4294967295")?;
             LinkKind::Vrf { table: table_id(&value)?.0 }
         }
+        Kind::Bridge => LinkKind::Bridge(bridge::read(table)?),
     };
     let addresses = addresses(table, kind_word)?;
     let master = table.get("master").map(|value| link_name(&value)).transpose()?;
@@ -120,20 +133,60 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     }
     let features = FeatureSet::wanted_first(offloads, esp_gro);
     let qdisc = table.get("qdisc").map(|value| qdisc::read(&value)).transpose()?;
-    Ok(LinkConfig { name, kind, mtu, addresses, ike, clamp_mss, defrag, offloads, esp_gro, features, master, qdisc })
+    let port = table.get("port").map(|value| bridge::port(&value, kind_word == Kind::Bridge)).transpose()?.map(Box::new);
+    Ok(LinkConfig {
+        name,
+        kind,
+        mtu,
+        addresses,
+        ike,
+        clamp_mss,
+        defrag,
+        offloads,
+        esp_gro,
+        features,
+        master,
+        port,
+        qdisc,
+    })
 }
 
-/// Checks that the VRF is there that a link belongs to, wherever it stands in the file.
+/// Checks that the VRF or bridge is there that a link belongs to, wherever it stands in the file.
 pub(super) fn check_master(table: &Table<'_>, links: &[LinkConfig]) -> Result<()> {
-    let Some(value) = table.get("master") else { return Ok(()) };
+    let is_bridge = |link: &&LinkConfig| matches!(link.kind, LinkKind::Bridge(_));
+    let Some(value) = table.get("master") else {
+        let name = table.get("name").map(|name| name.str()).transpose()?;
+        let is_port = !links.iter().filter(is_bridge).any(|link| Some(link.name.as_str()) == name);
+        return match table.get("port") {
+            Some(port) if is_port => Err(port.error("is only for a port of a bridge; name the bridge as its master")),
+            _ => Ok(()),
+        };
+    };
     let name = value.str()?;
-    let is_vrf = |link: &&LinkConfig| matches!(link.kind, LinkKind::Vrf { .. });
-    if links.iter().filter(is_vrf).any(|link| link.name == name) {
-        return Ok(());
+    let is_master = |link: &&LinkConfig| matches!(link.kind, LinkKind::Vrf { .. } | LinkKind::Bridge(_));
+    let Some(master) = links.iter().filter(is_master).find(|link| link.name == name) else {
+        let names: Vec<&str> = links.iter().filter(is_master).map(|link| link.name.as_str()).collect();
+        let hint = if names.is_empty() {
+            "there is none".to_owned()
+        } else {
+            format!("VRFs and bridges are {}", names.join(", "))
+        };
+        return Err(value.error(format!("no VRF or bridge is named {}; {hint}", quoted(name))));
+    };
+    let own_name = table.get("name").map(|name| name.str()).transpose()?;
+    let own = links.iter().find(|link| Some(link.name.as_str()) == own_name);
+    let Some(own) = own else { return Ok(()) };
+    match (&master.kind, &own.kind) {
+        (LinkKind::Bridge(_), LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. }) => Ok(()),
+        (LinkKind::Bridge(_), _) => {
+            Err(value.error(format!("{name} is a bridge, and only links of kind tap, packet or xdp can be its ports")))
+        }
+        (_, LinkKind::Bridge(_)) => Ok(()),
+        _ => match table.get("port") {
+            Some(port) => Err(port.error(format!("is only for a port of a bridge, and {name} is a VRF; take it out"))),
+            None => Ok(()),
+        },
     }
-    let names: Vec<&str> = links.iter().filter(is_vrf).map(|link| link.name.as_str()).collect();
-    let hint = if names.is_empty() { "there is none".to_owned() } else { format!("VRFs are {}", names.join(", ")) };
-    Err(value.error(format!("no VRF is named {}; {hint}", quoted(name))))
 }
 
 /// Refuses `key` unless it is for this kind of link.

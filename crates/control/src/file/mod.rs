@@ -4,6 +4,7 @@
 //! that is wrong is the error. What a file may say, table by table, is in the modules below.
 
 mod algorithm;
+mod bridge;
 mod crypto;
 mod document;
 mod host;

@@ -45,6 +45,10 @@ pub mod errno {
     pub const EHOSTUNREACH: i32 = 113;
     /// Permission denied, as a route that prohibits says.
     pub const EACCES: i32 = 13;
+    /// Links that would be below each other.
+    pub const ELOOP: i32 = 40;
+    /// A table is full.
+    pub const EXFULL: i32 = 54;
 }
 
 /// Attributes of an error (`NLMSGERR_ATTR_*`).

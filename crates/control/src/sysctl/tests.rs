@@ -15,6 +15,7 @@ fn model(mtu: u16) -> Model {
         mac: None,
         stats: Default::default(),
         carrier: [0; 2],
+        bridging: None,
     };
     model.read(&config, &[LinkId(2)], &[now], 2);
     model

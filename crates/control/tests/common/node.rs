@@ -11,6 +11,8 @@ use control::netlink::Error;
 use control::netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, Model, NeighbourNow, Route, Rtnl, Vrf};
 use control::state::{LinkState, LinkStats, RingState};
 use qdisc::{Options, Stats};
+use switch::Bridge;
+use wire::MacAddr;
 
 /// A packets' side that does as it is told.
 #[derive(Debug, Default)]
@@ -36,6 +38,8 @@ pub(crate) struct Obedient {
     /// Every queueing discipline, and the counters of each.
     pub(crate) qdiscs: BTreeMap<LinkId, Options>,
     pub(crate) stats: Stats,
+    /// The bridges, by their own ports.
+    pub(crate) bridges: BTreeMap<LinkId, Bridge>,
     /// The time.
     pub(crate) now: Instant,
 }
@@ -51,6 +55,7 @@ fn eth0() -> LinkNow {
         mac: Some(MAC),
         stats: LinkStats::default(),
         carrier: [1, 0],
+        bridging: None,
     }
 }
 
@@ -96,8 +101,13 @@ impl Host for Obedient {
 
     fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
         let mtu = config.mtu.map_or(1500, u32::from);
+        if let LinkKind::Bridge(settings) = &config.kind {
+            let mut bridge = Bridge::new(MacAddr(MAC)).expect("a station");
+            settings.apply(&mut bridge).expect("settings of a bridge");
+            self.bridges.insert(id, bridge);
+        }
         let host_index = match config.kind {
-            LinkKind::Udp { .. } => None,
+            LinkKind::Udp { .. } | LinkKind::Bridge(_) => None,
             // Devices are made with the number that is asked for, or numbered as links are.
             LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(index.unwrap_or(id.0)),
             _ => Some(self.host_index.unwrap_or(id.0)),
@@ -139,6 +149,25 @@ impl Host for Obedient {
         Ok(self.qdiscs.keys().map(|id| (*id, self.stats)).collect())
     }
 
+    fn set_bridge(&mut self, link: LinkId, bridge: Option<LinkId>) -> Result<(), Error> {
+        for bridge in self.bridges.values_mut() {
+            // It is a port of one at most.
+            let _ = bridge.remove_port(link);
+        }
+        let Some(bridge) = bridge.and_then(|bridge| self.bridges.get_mut(&bridge)) else { return Ok(()) };
+        bridge.add_port(link, MacAddr(MAC), 1500).expect("a port");
+        Ok(())
+    }
+
+    fn with_bridge<T: Send + 'static>(
+        &mut self,
+        bridge: LinkId,
+        call: impl FnOnce(&mut Bridge, Instant) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let now = self.now;
+        Ok(call(self.bridges.get_mut(&bridge).expect("a bridge"), now))
+    }
+
     fn set_up(&mut self, _: LinkId, _: bool) -> Result<(), Error> {
         Ok(())
     }
@@ -152,6 +181,7 @@ impl Host for Obedient {
             kind: "packet".to_owned(),
             on: Some("eth0".to_owned()),
             vrf: None,
+            port: None,
             table: None,
             mtu: 1500,
             up: true,

@@ -157,7 +157,22 @@ impl Datapath {
         Ok(())
     }
 
-    /// The bridge with that own port, to read or to configure.
+    /// Own ports of the bridges.
+    pub fn bridge_ids(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.bridges.all.iter().map(|(own, _)| *own)
+    }
+
+    /// Own port of the bridge that a link is a port of.
+    pub fn bridge_of(&self, link: LinkId) -> Option<LinkId> {
+        self.ports.get(link)?.bridge
+    }
+
+    /// The bridge with that own port.
+    pub fn bridge(&self, id: LinkId) -> Option<&Bridge> {
+        self.bridges.all.iter().find(|(own, _)| *own == id).map(|(_, bridge)| bridge)
+    }
+
+    /// The bridge with that own port, to configure.
     pub fn bridge_mut(&mut self, id: LinkId) -> Option<&mut Bridge> {
         self.bridges.get_mut(id)
     }

@@ -83,19 +83,19 @@ pub struct Link {
     pub alias: Option<String>,
     /// `ip link set … txqueuelen`.
     pub txqlen: u32,
-    /// The VRF that it belongs to.
+    /// The VRF or bridge that it belongs to.
     pub master: Option<Master>,
     /// Queueing discipline that it was given.
     pub qdisc: Option<LinkQdisc>,
 }
 
-/// The VRF that a link belongs to.
+/// The VRF or bridge that a link belongs to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Master {
     /// The number of its device.
     pub index: u32,
-    /// Its table.
-    pub table: u32,
+    /// Table of a VRF; `None` of a bridge.
+    pub table: Option<u32>,
 }
 
 impl Master {
@@ -230,6 +230,7 @@ impl Link {
             esp_gro,
             features,
             master,
+            port: None,
             qdisc: None,
         };
         let (mtu, mac, mac_set, txqlen, master) = (65536, Some([0; 6]), false, 1000, None);
@@ -265,6 +266,7 @@ impl Link {
             LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
             LinkKind::Loopback
             | LinkKind::Vrf { .. }
+            | LinkKind::Bridge(_)
             | LinkKind::Udp { .. }
             | LinkKind::Packet { .. }
             | LinkKind::Xdp { .. } => 1,
@@ -276,6 +278,11 @@ impl Link {
         matches!(self.config.kind, LinkKind::Vrf { .. })
     }
 
+    /// Whether it is the own port of a bridge.
+    pub(super) fn is_bridge(&self) -> bool {
+        matches!(self.config.kind, LinkKind::Bridge(_))
+    }
+
     /// Whether no packet passes by it.
     pub(super) fn is_virtual(&self) -> bool {
         self.is_loopback() || self.is_vrf()
@@ -285,7 +292,7 @@ impl Link {
     pub(super) fn l3_table(&self) -> Option<u32> {
         match self.config.kind {
             LinkKind::Vrf { table } => Some(table),
-            _ => self.master.map(|master| master.table),
+            _ => self.master.and_then(|master| master.table),
         }
     }
 
@@ -302,7 +309,9 @@ impl Link {
     /// Its `IFF_*` flags.
     pub fn flags(&self, running: bool) -> u32 {
         let kind = match self.config.kind {
-            LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => IFF_BROADCAST | IFF_MULTICAST,
+            LinkKind::Bridge(_) | LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {
+                IFF_BROADCAST | IFF_MULTICAST
+            }
             LinkKind::Tun { .. } => IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST,
             LinkKind::Udp { .. } => IFF_POINTOPOINT | IFF_NOARP,
             LinkKind::Loopback => IFF_LOOPBACK,

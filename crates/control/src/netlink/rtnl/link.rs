@@ -15,7 +15,7 @@ use create::create;
 use message::write_v6;
 
 pub(super) use create::{MAX_WISH, write_enslaving, write_request};
-pub(super) use message::write;
+pub(super) use message::{arphrd, operstate, put_header_of, write};
 
 /// Length of `struct ifinfomsg`.
 pub(super) const LEN: usize = 16;
@@ -120,7 +120,7 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
 
 /// The kind that `IFLA_LINKINFO` names.
 fn kind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<String>, Error> {
-    attrs.get(IFLA_LINKINFO).map_or(Ok(None), |info| Ok(info_of(info)?.0))
+    attrs.get(IFLA_LINKINFO).map_or(Ok(None), |info| Ok(info_of(info)?.kind))
 }
 
 /// The features that are wanted of a link that was saved.
@@ -133,12 +133,27 @@ fn features_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<FeatureSet
     Ok(features.map(|features| FeatureSet(features.u64()) & FeatureSet::SWITCHED))
 }
 
-/// The kind that an `IFLA_LINKINFO` names, and what else it says of that.
-fn info_of<'a>(info: &Attr<'a>) -> Result<(Option<String>, Option<Attr<'a>>), Error> {
-    const INFO: Policy<6> = policy(&[(IFLA_INFO_KIND, Kind::Str(64)), (IFLA_INFO_DATA, Kind::Nested)]);
+/// What an `IFLA_LINKINFO` says.
+#[derive(Debug, Default)]
+struct LinkInfo<'a> {
+    /// Kind of the link.
+    kind: Option<String>,
+    /// Settings of that kind.
+    data: Option<Attr<'a>>,
+    /// Settings that it has as a member of its master.
+    member_data: Option<Attr<'a>>,
+}
+
+fn info_of<'a>(info: &Attr<'a>) -> Result<LinkInfo<'a>, Error> {
+    const INFO: Policy<6> = policy(&[
+        (IFLA_INFO_KIND, Kind::Str(64)),
+        (IFLA_INFO_DATA, Kind::Nested),
+        (IFLA_INFO_SLAVE_KIND, Kind::Str(64)),
+        (IFLA_INFO_SLAVE_DATA, Kind::Nested),
+    ]);
     let info = info.parse(&INFO, Strictness::Liberal)?;
     let kind = info.get(IFLA_INFO_KIND).and_then(Attr::text).map(str::to_owned);
-    Ok((kind, info.get(IFLA_INFO_DATA).copied()))
+    Ok(LinkInfo { kind, data: info.get(IFLA_INFO_DATA).copied(), member_data: info.get(IFLA_INFO_SLAVE_DATA).copied() })
 }
 
 pub(super) fn find(now: &[LinkNow], id: u32) -> Option<&LinkNow> {
@@ -253,6 +268,7 @@ pub(super) const fn kind_word(link: &Link) -> &'static str {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } => "tun",
         LinkKind::Loopback => "loopback",
         LinkKind::Vrf { .. } => "vrf",
+        LinkKind::Bridge(_) => "bridge",
         LinkKind::Udp { .. } => "udp",
         LinkKind::Packet { .. } => "packet",
         LinkKind::Xdp { .. } => "xdp",

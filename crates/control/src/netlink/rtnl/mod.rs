@@ -1,6 +1,7 @@
 //! `NETLINK_ROUTE` (rtnetlink(7)): links, addresses, routes, rules, neighbours.
 
 mod addr;
+mod bridge;
 mod change;
 mod encap;
 mod entry;
@@ -30,10 +31,12 @@ use super::session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Requ
 use crate::features::FeatureSet;
 use crate::model::LinkConfig;
 use crate::state::LinkStats;
+use ::switch::Bridge;
 use ::qdisc::{Options, Stats};
 use base::{IfIndex, Instant, LinkId, TableId};
 use nums::*;
 
+pub use bridge::{BridgeNow, Bridging, PortNow};
 pub use entry::{Address, Link, LinkQdisc, Master};
 pub use ethtool::LinkDetail;
 pub use lifetime::Lifetime;
@@ -95,6 +98,22 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// # Errors
     /// The packets' side does not answer.
     fn qdisc_stats(&mut self) -> Result<Vec<(LinkId, Stats)>, Error>;
+
+    /// Makes a link a port of a bridge, or a link of this node again with `None`.
+    ///
+    /// # Errors
+    /// The packets' side does not answer, or the bridge refuses it.
+    fn set_bridge(&mut self, id: LinkId, bridge: Option<LinkId>) -> Result<(), Error>;
+
+    /// Reads or changes a bridge, at the time of the packets' side.
+    ///
+    /// # Errors
+    /// The packets' side does not answer, or has no such bridge.
+    fn with_bridge<T: Send + 'static>(
+        &mut self,
+        bridge: LinkId,
+        call: impl FnOnce(&mut Bridge, Instant) -> T + Send + 'static,
+    ) -> Result<T, Error>;
 
     /// Sets a link up or down.
     ///
@@ -175,6 +194,8 @@ pub struct LinkNow {
     pub stats: LinkStats,
     /// How often packets could pass by it from then on, and how often no longer.
     pub carrier: [u32; 2],
+    /// Its part in a bridge.
+    pub bridging: Option<Bridging>,
 }
 
 /// The protocol, with the node that it is about.
@@ -211,8 +232,10 @@ impl<H: Host> Protocol for Rtnl<H> {
         let inet = matches!(family, AF_INET | AF_INET6);
         self.model.now = self.host.now();
         let outcome = match request.kind() {
-            // What bridges are told of their ports; Linux has no text for a link that is no port.
-            RTM_SETLINK | RTM_DELLINK if family == AF_BRIDGE => Err(Error::new(errno::EOPNOTSUPP)),
+            RTM_SETLINK | RTM_DELLINK if family == AF_BRIDGE => bridge::set_port(self, request, reply),
+            RTM_NEWNEIGH if family == AF_BRIDGE => bridge::add_fdb(self, request, reply),
+            RTM_DELNEIGH if family == AF_BRIDGE => bridge::remove_fdb(self, request, reply),
+            RTM_GETNEIGH if family == AF_BRIDGE => bridge::get_fdb(self, request, reply),
             ethtool::MESSAGE => ethtool::serve(self, request, reply),
             RTM_GETLINK => link::get(self, request, reply),
             RTM_NEWLINK | RTM_SETLINK => link::set(self, request, reply),
@@ -258,9 +281,11 @@ impl<H: Host> Protocol for Rtnl<H> {
             return Err(unsupported(request.kind(), family));
         }
         let begun = match (request.kind(), family) {
-            // The ports of bridges, and what they have learnt; namespaces that have numbers; and so on: there are none.
-            (RTM_GETLINK | RTM_GETNEIGH, AF_BRIDGE)
-            | (RTM_GETNSID | RTM_GETMDB | RTM_GETTUNNEL | RTM_GETVLAN, _)
+            (RTM_GETLINK, AF_BRIDGE) => bridge::dump_ports(self, request),
+            (RTM_GETNEIGH, AF_BRIDGE) => bridge::dump_fdb(self, request),
+            (RTM_GETVLAN, AF_BRIDGE) => bridge::dump_vlans(self, request),
+            // Groups that bridges have learnt, namespaces that have numbers, and so on: there are none.
+            (RTM_GETNSID | RTM_GETMDB | RTM_GETTUNNEL | RTM_GETVLAN, _)
             | (RTM_GETTCLASS | RTM_GETTFILTER | RTM_GETCHAIN | RTM_GETACTION, _) => {
                 Ok(Box::new(|_: &mut Self, _: &mut Part<'_>| Ok(Progress::Done)) as _)
             }

@@ -189,7 +189,7 @@ impl Model {
         let qdiscs: BTreeMap<u32, LinkQdisc> =
             self.links.iter().filter_map(|(&id, link)| Some((id, link.qdisc?))).collect();
         *self = Self { last_index, generation, last_handle: self.last_handle, ..Self::default() };
-        let vrfs = vrf::of_config(config, ids);
+        let masters = vrf::masters_of(config, ids);
         for (config, id) in config.links.iter().zip(ids) {
             let (mtu, mac, host_index) = match (&config.kind, now.iter().find(|now| now.id == *id)) {
                 (LinkKind::Vrf { .. }, _) => (vrf::MTU, Some(vrf::mac(id.0)), None),
@@ -208,7 +208,7 @@ impl Model {
                 group: 0,
                 alias: None,
                 txqlen: 1000,
-                master: config.master.as_ref().and_then(|name| vrfs.get(name.as_str()).copied()),
+                master: config.master.as_ref().and_then(|name| masters.get(name.as_str()).copied()),
                 qdisc: None,
             };
             if let LinkKind::Vrf { table } = link.config.kind {
@@ -502,7 +502,7 @@ impl Model {
         self.departed.insert(index, ifindex);
         if gone.is_vrf() {
             self.deltas.push(Delta::Vrf(LinkId(index), None));
-        } else if gone.master.is_some() {
+        } else if gone.master.is_some_and(|master| master.table.is_some()) {
             self.deltas.push(Delta::Domain(LinkId(index), Domain::DEFAULT));
         }
         Some(gone)

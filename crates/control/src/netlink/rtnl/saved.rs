@@ -3,6 +3,7 @@
 use super::super::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set_flags};
 use super::*;
 use crate::model::LinkKind;
+use ::switch::{FdbEntry, FdbKind};
 
 impl<H: Host> Rtnl<H> {
     /// The requests that make a node without links what this one is, in the order in which they can be carried out. Left
@@ -12,6 +13,8 @@ impl<H: Host> Rtnl<H> {
     /// The packets' side does not answer.
     pub fn saved(&mut self) -> Result<Vec<Saved>, Error> {
         let neighbours = self.host.neighbours()?;
+        let links = self.links_now()?;
+        let entries = self.saved_fdb()?;
         let model = &self.model;
         let mut all = Vec::new();
         let made = flag::CREATE | flag::EXCL;
@@ -21,11 +24,22 @@ impl<H: Host> Rtnl<H> {
         }
         for (index, link) in model.links_after(LOOPBACK) {
             if let Some(master) = link.master {
-                let label = format!("link {} of a VRF", link.config.name);
+                let of = if master.table.is_some() { "VRF" } else { "bridge" };
+                let label = format!("link {} of a {of}", link.config.name);
+                let noun = if master.table.is_some() { "link of a VRF" } else { "port of a bridge" };
                 let write = |w: &mut Writer| link::write_enslaving(w, link.ifindex(index), master);
-                all.push(Saved::new("link of a VRF", label, RTM_SETLINK, 0, write));
+                all.push(Saved::new(noun, label, RTM_SETLINK, 0, write));
             }
         }
+        for (index, link) in model.links_after(LOOPBACK) {
+            let (ifindex, name) = (link.ifindex(index), link.config.name.as_str());
+            match link::find(&links, index).and_then(|now| now.bridging.as_ref()) {
+                Some(Bridging::Bridge(now)) => bridge::write_port(ifindex, name, None, &now.vlans, &mut all),
+                Some(Bridging::Port(now)) => bridge::write_port(ifindex, name, Some(now), &now.vlans, &mut all),
+                None => {}
+            }
+        }
+        all.extend(entries);
         for (index, link) in model.links_after(LOOPBACK) {
             if let Some(qdisc) = &link.qdisc {
                 let label = format!("qdisc {} dev {}", qdisc.kind(), link.config.name);
@@ -78,6 +92,26 @@ impl<H: Host> Rtnl<H> {
             let label = format!("neighbour {}", it.addr);
             Saved::new("neighbour", label, RTM_NEWNEIGH, made, |w| neigh::write(w, model.ifindex(it.link.0), it))
         }));
+        Ok(all)
+    }
+
+    /// Entries of forwarding databases that clients have made, and that do not age.
+    fn saved_fdb(&mut self) -> Result<Vec<Saved>, Error> {
+        let bridges: Vec<u32> =
+            self.model.links_after(LOOPBACK).filter(|(_, link)| link.is_bridge()).map(|(index, _)| index).collect();
+        let mut all = Vec::new();
+        for bridge in bridges.into_iter().map(LinkId) {
+            let entries = self.host.with_bridge(bridge, |bridge, now| {
+                let stays = |entry: &FdbEntry| entry.is_by_user && entry.kind != FdbKind::Dynamic;
+                bridge.fdb_entries(now).filter(stays).collect::<Vec<_>>()
+            })?;
+            all.extend(entries.iter().map(|entry| {
+                let label = format!("address {} of a bridge", entry.mac);
+                let made = flag::CREATE | flag::REPLACE;
+                let write = |w: &mut Writer| bridge::write_fdb(w, &self.model, bridge, entry);
+                Saved::new("address of a bridge", label, RTM_NEWNEIGH, made, write)
+            }));
+        }
         Ok(all)
     }
 
@@ -174,6 +208,7 @@ pub fn renumber(
             renumber_field(message, 4, now)?;
             renumber_attribute(message, link::LEN, IFLA_MASTER, now)
         }
+        RTM_DELLINK => renumber_field(message, 4, now),
         // `ifa_index`, `ndm_ifindex`, `tcm_ifindex`.
         RTM_NEWADDR | RTM_NEWNEIGH | RTM_NEWQDISC => renumber_field(message, 4, now),
         RTM_NEWROUTE => renumber_attribute(message, route::LEN, RTA_OIF, now),

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use base::{Domain, LinkId, TableId};
 
 use super::super::attr::{Attr, Kind, Policy, Strictness, policy};
+use super::bridge;
 use super::entry::{Link, Master};
 use super::rule::{self, Rule};
 use super::*;
@@ -47,7 +48,7 @@ pub(super) const fn mac(index: u32) -> [u8; 6] {
 pub(super) fn new(id: LinkId, mtu: Option<u32>) -> LinkNow {
     let (mtu, mac) = (mtu.unwrap_or(MTU), Some(mac(id.0)));
     let (host_index, running, stats, carrier) = (None, true, LinkStats::default(), [0; 2]);
-    LinkNow { id, host_index, running, mtu, mac, stats, carrier }
+    LinkNow { id, host_index, running, mtu, mac, stats, carrier, bridging: None }
 }
 
 /// The table that a request for a VRF names (Linux `vrf_newlink`).
@@ -62,10 +63,11 @@ pub(super) fn wanted_table(data: Option<&Attr<'_>>) -> Result<u32, Error> {
     }
 }
 
-/// The VRFs of a file, by name, with the numbers of their devices.
-pub(super) fn of_config<'a>(config: &'a Config, ids: &[LinkId]) -> HashMap<&'a str, Master> {
+/// The VRFs and bridges of a file, by name, with the numbers of their devices.
+pub(super) fn masters_of<'a>(config: &'a Config, ids: &[LinkId]) -> HashMap<&'a str, Master> {
     let each = config.links.iter().zip(ids).filter_map(|(link, id)| match link.kind {
-        LinkKind::Vrf { table } => Some((link.name.as_str(), Master { index: id.0, table })),
+        LinkKind::Bridge(_) => Some((link.name.as_str(), Master { index: id.0, table: None })),
+        LinkKind::Vrf { table } => Some((link.name.as_str(), Master { index: id.0, table: Some(table) })),
         _ => None,
     });
     each.collect()
@@ -75,11 +77,14 @@ pub(super) fn of_config<'a>(config: &'a Config, ids: &[LinkId]) -> HashMap<&'a s
 /// number, if it has one already.
 pub(super) fn check(model: &Model, index: Option<u32>, kind: &LinkKind, master: u32) -> Result<Master, Error> {
     let upper = model.link(master).ok_or(Error::new(errno::EINVAL))?;
+    if upper.is_bridge() {
+        return bridge::check_port(kind).map(|()| Master { index: master, table: None });
+    }
     let LinkKind::Vrf { table } = upper.config.kind else { return Err(Error::new(errno::EOPNOTSUPP)) };
     match kind {
         LinkKind::Vrf { .. } => Err(Error::text(errno::EINVAL, "Can not enslave an L3 master device to a VRF")),
         _ if index == Some(LOOPBACK) => Err(Error::text(errno::EOPNOTSUPP, "Can not enslave loopback device to a VRF")),
-        _ => Ok(Master { index: master, table }),
+        _ => Ok(Master { index: master, table: Some(table) }),
     }
 }
 
@@ -96,7 +101,7 @@ impl Model {
     pub(super) fn domain(&self, index: u32) -> u32 {
         match self.links.get(&index) {
             Some(link) if link.is_vrf() => index,
-            Some(link) => link.master.map_or(0, |master| master.index),
+            Some(link) => link.master.filter(|master| master.table.is_some()).map_or(0, |master| master.index),
             None => 0,
         }
     }
@@ -108,7 +113,7 @@ impl Model {
         crate::model::LinkConfig { master, ..link.to_config() }
     }
 
-    /// The links that belong to a VRF.
+    /// The links that belong to a VRF or a bridge.
     pub(super) fn slaves(&self, index: u32) -> Vec<u32> {
         let belongs = |link: &Link| link.master.is_some_and(|master| master.index == index);
         self.links.iter().filter(|(_, link)| belongs(link)).map(|(&index, _)| index).collect()
@@ -168,6 +173,13 @@ impl Model {
         added
     }
 
+    /// Has a link belong to another bridge, or to none.
+    pub(super) fn set_bridge(&mut self, index: u32, bridge: Option<Master>) {
+        if let Some(link) = self.link_mut(index) {
+            link.master = bridge;
+        }
+    }
+
     /// Has a link belong to another VRF, or to none. It loses its routes, and its IPv6 addresses; those of IPv4 make theirs
     /// anew when it is set up (Linux `fib_netdev_event`, `addrconf_notify`: `NETDEV_CHANGEUPPER`).
     pub(super) fn set_master(&mut self, index: u32, master: Option<Master>) {
@@ -187,9 +199,18 @@ impl Model {
 }
 
 impl<H: Host> Rtnl<H> {
+    /// Has a link belong to a VRF or bridge, or to none, and not to the one before.
+    pub(super) fn enslave(&mut self, index: u32, master: Option<Master>, reply: &mut Reply<'_>) -> Result<(), Error> {
+        let before = self.model.link(index).and_then(|link| link.master);
+        match master.or(before) {
+            Some(Master { table: None, .. }) => self.set_bridge(index, master, reply),
+            _ => self.set_vrf(index, master, reply),
+        }
+    }
+
     /// Has a link belong to a VRF, or to none. It is set down and up for that, if it is up, so that its routes and neighbours
     /// move, and who listens is told in Linux's order (`do_vrf_add_slave`, `cycle_netdev`).
-    pub(super) fn enslave(&mut self, index: u32, master: Option<Master>, reply: &mut Reply<'_>) -> Result<(), Error> {
+    fn set_vrf(&mut self, index: u32, master: Option<Master>, reply: &mut Reply<'_>) -> Result<(), Error> {
         self.model.set_master(index, master);
         self.announce_link(index, reply)?;
         self.publish(reply);
@@ -205,7 +226,7 @@ impl<H: Host> Rtnl<H> {
         Ok(())
     }
 
-    /// Takes every link out of a VRF.
+    /// Takes every link out of a VRF or bridge.
     pub(super) fn release(&mut self, vrf: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
         self.model.slaves(vrf).into_iter().try_for_each(|index| self.enslave(index, None, reply))
     }

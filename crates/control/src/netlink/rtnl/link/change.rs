@@ -4,7 +4,7 @@ use super::super::super::attr::{Attr, Attrs};
 use super::super::entry::Link;
 use super::super::*;
 use super::message::{FAT_SIZES, broadcast, mtus};
-use super::{LEN, info_of, kind_word};
+use super::{LEN, LinkInfo, info_of, kind_word};
 use crate::model::LinkKind;
 
 /// Linux's `do_setlink`. All is judged before anything changes.
@@ -54,6 +54,14 @@ pub(super) fn change<H: Host>(
             rtnl.enslave(index, wanted.master, reply)?;
         }
     }
+    let info = attrs.get(IFLA_LINKINFO).map_or(Ok(LinkInfo::default()), info_of)?;
+    if let Some(settings) = &info.data {
+        bridge::change(rtnl, LinkId(index), settings)?;
+    }
+    if let Some(settings) = &info.member_data {
+        let master = wanted.master.filter(|master| master.table.is_none()).ok_or(Error::new(errno::EOPNOTSUPP))?;
+        bridge::change_port(rtnl, LinkId(master.index), LinkId(index), settings, false)?;
+    }
     if let Some(up) = wanted.up {
         if !is_virtual {
             rtnl.host.set_up(LinkId(index), up)?;
@@ -68,7 +76,7 @@ struct Wanted {
     mac: Option<[u8; 6]>,
     mtu: Option<u32>,
     up: Option<bool>,
-    /// The VRF that it is to belong to, also if it does already.
+    /// The VRF or bridge that it is to belong to, also if it does already.
     master: Option<Master>,
 }
 
@@ -112,13 +120,14 @@ impl Wanted {
 /// Refuses another kind than a link has, and other settings than it was made with.
 fn refuse_other_kind(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Error> {
     let Some(info) = attrs.get(IFLA_LINKINFO) else { return Ok(()) };
-    let (kind, settings) = info_of(info)?;
-    // Linux has no text for this.
-    if kind.as_deref().is_some_and(|kind| kind != kind_word(now)) {
+    let LinkInfo { kind, data: settings, member_data } = info_of(info)?;
+    // Linux has no text for this. Settings of a port come with the kind `bridge_slave`.
+    if member_data.is_none() && kind.as_deref().is_some_and(|kind| kind != kind_word(now)) {
         return Err(Error::new(errno::EOPNOTSUPP));
     }
     match settings {
         None => Ok(()),
+        Some(_) if now.is_bridge() => Ok(()),
         // Nor for this: a VRF keeps its table.
         Some(_) if now.is_vrf() => Err(Error::new(errno::EOPNOTSUPP)),
         Some(_) => Err(Error::unsupported("fatpath's links stay as they were made").at(info.offset)),

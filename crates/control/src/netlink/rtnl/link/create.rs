@@ -7,9 +7,9 @@ use super::super::entry::Link;
 use super::super::*;
 use super::change::{refuse_unsupported, wanted_mac, wanted_mtu, wanted_up};
 use super::message::put_header;
-use super::{LEN, features_of, info_of, kind_word};
+use super::{LEN, LinkInfo, features_of, info_of, kind_word};
 use crate::features::FeatureSet;
-use crate::model::{LinkConfig, LinkKind};
+use crate::model::{BridgeConfig, LinkConfig, LinkKind};
 
 /// The port of ESP in UDP (RFC 3948 §2).
 const ESP_IN_UDP: u16 = 4500;
@@ -32,16 +32,17 @@ fn bind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<SocketAddr, Error> {
 }
 
 /// Linux's `rtnl_newlink_create`: a TUN or TAP device of that name, a packet socket on the host's interface of that name,
-/// a UDP socket, or a VRF.
+/// a UDP socket, a VRF, or a bridge.
 pub(super) fn create<H: Host>(
     rtnl: &mut Rtnl<H>,
     header: &[u8; LEN],
     attrs: &Attrs<'_, IFLA_MAX>,
     reply: &mut Reply<'_>,
 ) -> Result<u32, Error> {
-    let (kind, data) = attrs.get(IFLA_LINKINFO).map_or(Ok((None, None)), info_of)?;
+    let LinkInfo { kind, data, .. } = attrs.get(IFLA_LINKINFO).map_or(Ok(LinkInfo::default()), info_of)?;
     let kind = kind.ok_or(Error::new(errno::EINVAL))?;
     let kind = match kind.as_str() {
+        "bridge" => LinkKind::Bridge(bridge::wanted(data.as_ref(), &BridgeConfig::default())?),
         "vrf" => LinkKind::Vrf { table: vrf::wanted_table(data.as_ref())? },
         "tun" => LinkKind::Tun { queues: 1 },
         "tap" => LinkKind::Tap { queues: 1 },
@@ -105,6 +106,7 @@ pub(super) fn create<H: Host>(
         esp_gro: true,
         features,
         master: None,
+        port: None,
         qdisc: None,
     };
     let id = LinkId(index);
@@ -176,7 +178,7 @@ pub(super) fn create<H: Host>(
 const fn is_of_host(kind: &LinkKind) -> bool {
     match kind {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => true,
-        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Udp { .. } => false,
+        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Bridge(_) | LinkKind::Udp { .. } => false,
     }
 }
 
@@ -230,6 +232,7 @@ pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
         LinkKind::Tap { .. } => "tap",
         LinkKind::Loopback
         | LinkKind::Vrf { .. }
+        | LinkKind::Bridge(_)
         | LinkKind::Tun { .. }
         | LinkKind::Packet { .. }
         | LinkKind::Xdp { .. } => kind_word(link),
@@ -243,11 +246,14 @@ pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
         if let LinkKind::Vrf { table } = link.config.kind {
             w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, table));
         }
+        if let LinkKind::Bridge(config) = &link.config.kind {
+            w.nest(IFLA_INFO_DATA, |w| bridge::put_config(w, config));
+        }
     });
 }
 
-/// The request that has a link belong to a VRF.
-pub(in super::super) fn write_enslaving(w: &mut Writer, index: IfIndex, vrf: Master) {
+/// The request that has a link belong to a VRF or bridge.
+pub(in super::super) fn write_enslaving(w: &mut Writer, index: IfIndex, master: Master) {
     put_header(w, 0, index, 0, 0);
-    w.put_u32(IFLA_MASTER, vrf.ifindex().0);
+    w.put_u32(IFLA_MASTER, master.ifindex().0);
 }

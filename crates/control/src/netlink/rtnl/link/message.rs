@@ -5,11 +5,11 @@ use super::kind_word;
 use crate::model::LinkKind;
 
 /// `struct ifinfomsg`.
-pub(super) fn put_header(w: &mut Writer, arphrd: u16, index: IfIndex, flags: u32, change: u32) {
+pub(in super::super) fn put_header(w: &mut Writer, arphrd: u16, index: IfIndex, flags: u32, change: u32) {
     put_header_of(w, AF_UNSPEC, arphrd, index, flags, change);
 }
 
-fn put_header_of(w: &mut Writer, family: u8, arphrd: u16, index: IfIndex, flags: u32, change: u32) {
+pub(in super::super) fn put_header_of(w: &mut Writer, family: u8, arphrd: u16, index: IfIndex, flags: u32, change: u32) {
     let [low, high] = arphrd.to_ne_bytes();
     w.fixed(&[family, 0, low, high]);
     for word in [index.0, flags, change] {
@@ -61,7 +61,7 @@ pub(super) fn broadcast(link: &Link) -> [u8; 6] {
     if link.is_loopback() { [0; 6] } else { [0xff; 6] }
 }
 
-fn arphrd(link: &Link) -> u16 {
+pub(in super::super) fn arphrd(link: &Link) -> u16 {
     match link.mac {
         _ if link.is_loopback() => ARPHRD_LOOPBACK,
         Some(_) => ARPHRD_ETHER,
@@ -70,7 +70,7 @@ fn arphrd(link: &Link) -> u16 {
 }
 
 /// Whether packets can pass; and RFC 2863's state, as `linux/if.h` numbers them. Nobody knows of `lo`.
-fn operstate(link: &Link, now: Option<&LinkNow>) -> (bool, u8) {
+pub(in super::super) fn operstate(link: &Link, now: Option<&LinkNow>) -> (bool, u8) {
     match (link.up, link.is_virtual() || now.is_some_and(|now| now.running)) {
         (true, true) if link.is_loopback() => (true, 0),
         (true, true) => (true, 6),
@@ -114,7 +114,7 @@ pub(in crate::netlink::rtnl) fn write(
         put_stats(w, now.map_or(&LinkStats::default(), |now| &now.stats));
     }
     if !link.is_loopback() {
-        w.nest(IFLA_LINKINFO, |w| put_info(w, link));
+        w.nest(IFLA_LINKINFO, |w| put_info(w, link, now));
     }
     w.put_str(IFLA_QDISC, link.shown_qdisc().map_or("noop", |qdisc| qdisc.kind()));
     w.nest(IFLA_AF_SPEC, |w| {
@@ -158,8 +158,9 @@ pub(super) fn mtus(kind: &LinkKind) -> (u32, u32) {
     }
 }
 
-fn put_info(w: &mut Writer, link: &Link) {
+fn put_info(w: &mut Writer, link: &Link, now: Option<&LinkNow>) {
     w.put_str(IFLA_INFO_KIND, kind_word(link));
+    let bridging = now.and_then(|now| now.bridging.as_ref());
     let of_tun = |w: &mut Writer, kind: u8| {
         // `IFLA_TUN_TYPE`, `_PI`, `_VNET_HDR`, `_PERSIST`, `_MULTI_QUEUE`.
         for (attr, value) in [(3, kind), (4, 0), (5, link.config.offloads.into()), (6, 0), (7, 0)] {
@@ -170,11 +171,23 @@ fn put_info(w: &mut Writer, link: &Link) {
         LinkKind::Tun { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 1)),
         LinkKind::Tap { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 2)),
         LinkKind::Vrf { table } => w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, table)),
+        LinkKind::Bridge(_) => {
+            if let Some(Bridging::Bridge(bridge)) = bridging {
+                w.nest(IFLA_INFO_DATA, |w| bridge::put_bridge(w, bridge));
+            }
+        }
         LinkKind::Loopback | LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {}
     }
-    if let Some(master) = link.master {
-        w.put_str(IFLA_INFO_SLAVE_KIND, "vrf");
-        w.nest(IFLA_INFO_SLAVE_DATA, |w| w.put_u32(IFLA_VRF_PORT_TABLE, master.table));
+    match (link.master, bridging) {
+        (Some(Master { table: Some(table), .. }), _) => {
+            w.put_str(IFLA_INFO_SLAVE_KIND, "vrf");
+            w.nest(IFLA_INFO_SLAVE_DATA, |w| w.put_u32(IFLA_VRF_PORT_TABLE, table));
+        }
+        (Some(Master { table: None, .. }), Some(Bridging::Port(port))) => {
+            w.put_str(IFLA_INFO_SLAVE_KIND, "bridge");
+            w.nest(IFLA_INFO_SLAVE_DATA, |w| bridge::put_port(w, port));
+        }
+        _ => {}
     }
 }
 

@@ -1,0 +1,104 @@
+//! A link of this node alone: the datapath moves its packets, and no device does.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use offload::Features;
+use packet::{Memory, Packet};
+use wire::eth::MacAddr;
+
+use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
+use crate::open::DEFAULT_MTU;
+use crate::stats::LinkStats;
+use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+
+/// Own port of a bridge.
+#[derive(Debug)]
+pub struct InternalLink {
+    name: String,
+    kind: Kind,
+    mac: MacAddr,
+    mtu: usize,
+    wanted_mtu: Option<u16>,
+    offloads: Offloads,
+    stats: LinkStats,
+}
+
+impl InternalLink {
+    /// Own port of a bridge, of that link-layer address. Without an MTU it has 1500 bytes.
+    pub fn bridge(name: &str, mac: MacAddr, mtu: Option<u16>) -> Self {
+        let mut offloads = Offloads::new();
+        for offload in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
+            offloads.add(offload, Ok(Some("left to the ports".to_owned())));
+        }
+        let (name, kind, stats) = (name.to_owned(), Kind::Bridge, LinkStats::ZERO);
+        Self { name, kind, mac, mtu: mtu.map_or(DEFAULT_MTU, usize::from), wanted_mtu: mtu, offloads, stats }
+    }
+}
+
+impl Link for InternalLink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn host_index(&self) -> Option<u32> {
+        None
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
+        self.mtu = mtu.map_or(DEFAULT_MTU, usize::from);
+        self.wanted_mtu = mtu;
+        Ok(())
+    }
+
+    fn wanted_mtu(&self) -> Option<u16> {
+        self.wanted_mtu
+    }
+
+    fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
+        self.mac = mac;
+        Ok(())
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Ethernet(self.mac)
+    }
+
+    /// Every offload: the ports have frames cut and summed that their devices take no other way.
+    fn features(&self) -> Features {
+        Features { frames: false, ..Features::ALL }
+    }
+
+    fn offloads(&self) -> &[Offload] {
+        self.offloads.all()
+    }
+
+    fn stats(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    fn set_stats(&mut self, stats: LinkStats) {
+        self.stats = stats;
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn recv(&mut self, _: &Memory, _: &mut Vec<Packet>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Leaves the packets: the datapath takes them to the bridge.
+    fn send(&mut self, _: &mut Vec<Packet>) -> io::Result<Sent> {
+        Ok(Sent::Busy)
+    }
+}
