@@ -71,7 +71,10 @@ pub(crate) fn bridging(node: &Node, id: LinkId) -> Option<Bridging> {
     let bridge = node.datapath.bridge(node.datapath.bridge_of(id)?)?;
     let port = bridge.port(id)?;
     let (number, config, vlans) = (port.number(), *port.config(), port.vlans().clone());
-    Some(Bridging::Port(Box::new(PortNow { number, bridge_mac: bridge.mac().0, config, vlans })))
+    // Of TAP devices Linux believes 10 Mb/s, of others it is told more.
+    let is_tap = matches!(node.slots.get(id.0 as usize)?.as_ref()?.config.kind, LinkKind::Tap { .. });
+    let cost = if is_tap { 100 } else { 2 };
+    Some(Bridging::Port(Box::new(PortNow { number, cost, bridge_mac: bridge.mac().0, config, vlans })))
 }
 
 /// Port of a bridge as `fatpath show links` has it.

@@ -101,7 +101,8 @@ impl Node {
         self.poller.add(id, &*link);
         if let (LinkKind::Bridge(settings), Layer::Ethernet(mac)) = (&config.kind, link.layer()) {
             let added = self.datapath.add_bridge(id, config.name.clone(), mac, link.mtu());
-            let added = added.and_then(|()| self.datapath.bridge_mut(id).map_or(Ok(()), |bridge| settings.apply(bridge)));
+            let added =
+                added.and_then(|()| self.datapath.bridge_mut(id).map_or(Ok(()), |bridge| settings.apply(bridge)));
             if let Err(err) = added {
                 tracing::error!("{}: {err}", config.name);
             }

@@ -229,7 +229,8 @@ fn ring_state(ring: &link::RingState) -> RingState {
 /// What a link has moved; of a bridge, what this node has sent and received by its own port.
 fn stats_of(node: &Node, id: LinkId, slot: &Slot) -> LinkStats {
     let Some(bridge) = node.datapath.bridge(id) else { return link_stats(slot.link.stats()) };
-    let PortStats { rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes, tx_dropped, tx_errors, .. } = bridge.stats();
+    let PortStats { rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes, tx_dropped, tx_errors, .. } =
+        bridge.stats();
     LinkStats {
         rx_packets,
         rx_bytes,

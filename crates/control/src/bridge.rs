@@ -128,7 +128,8 @@ mod tests {
 
     fn members(vlans: &Vlans) -> Vec<(u16, bool, bool)> {
         let each = vlans.members().iter();
-        each.map(|vid| flags_of(vlans, vid).map(|flags| (vid.get(), flags.is_pvid, flags.is_untagged)).unwrap()).collect()
+        each.map(|vid| flags_of(vlans, vid).map(|flags| (vid.get(), flags.is_pvid, flags.is_untagged)).unwrap())
+            .collect()
     }
 
     #[test]

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::features::FeatureSet;
 
-pub use crate::bridge::{BridgeConfig, BridgePort};
 pub use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc};
+pub use crate::bridge::{BridgeConfig, BridgePort};
 pub use crate::key::Key;
 pub use crate::xfrm::{Bounds, Limit, Mark, PolicyDefault, XfrmOptions};
 pub use ila::{AdjTransport, CsumMode, HookType, IdentType, Locator, RouteEncap};

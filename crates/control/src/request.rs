@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::state::{
-    CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaState, LinkState, NeighbourState, PmtuState,
-    PolicyState, RouteState, SaState,
+    CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaState, LinkState, NeighbourState,
+    PmtuState, PolicyState, RouteState, SaState,
 };
 
 /// The longest line that either side has to accept, in bytes without the newline, of a request.

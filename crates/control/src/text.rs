@@ -11,8 +11,8 @@ use crate::file::PROTOCOLS;
 use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
 use crate::state::{
-    BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaEncapState, IlaState, LinkState, LinkStats,
-    NeighbourState, PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState,
+    BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaEncapState, IlaState,
+    LinkState, LinkStats, NeighbourState, PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState,
 };
 
 impl Shown {
@@ -217,8 +217,12 @@ impl Display for BridgePortState {
         }
         optional(f, "trunk", self.trunk)?;
         write!(f, " learnt {}", self.learnt)?;
-        let counts =
-            [("fdb-full", self.fdb_full), ("rx-dropped", self.rx_dropped), ("tx-dropped", self.tx_dropped), ("tx-errors", self.tx_errors)];
+        let counts = [
+            ("fdb-full", self.fdb_full),
+            ("rx-dropped", self.rx_dropped),
+            ("tx-dropped", self.tx_dropped),
+            ("tx-errors", self.tx_errors),
+        ];
         for (word, count) in counts {
             optional(f, word, Some(count).filter(|&count| count != 0))?;
         }

@@ -34,6 +34,7 @@ fn a_file_becomes_the_model_that_it_describes() {
         esp_gro: true,
         features: FeatureSet::SWITCHED,
         master: None,
+        port: None,
     };
     let links = vec![
         LinkConfig {

@@ -221,7 +221,7 @@ fn vrfs_are_there_again_with_their_links_rules_and_routes() {
             assert_eq!(carry_out(&mut before, request), Ok(()), "{request:?}");
             check(&before);
         }
-        assert_eq!(before.model.link(2).unwrap().master.map(|master| master.table), table);
+        assert_eq!(before.model.link(2).unwrap().master.and_then(|master| master.table), table);
         let connected = before.model.routes().find(|(_, route)| route.kind == RTN_UNICAST && route.dev == 2);
         assert_eq!(connected.map(|(id, _)| id.0), Some(table.unwrap_or(254)));
         assert_eq!(before.host.l3mdev.iter().sum::<usize>(), asked);

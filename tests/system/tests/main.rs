@@ -1,6 +1,7 @@
 //! Tests of the program as a whole: real processes, real interfaces, the host's kernel at either end.
 
 mod bench;
+mod bridge;
 mod daemon;
 mod demo;
 mod descriptors;
@@ -54,6 +55,7 @@ fn main() {
         host_side::trials(),
         ethtool::trials(),
         ip::trials(),
+        bridge::trials(),
         qdisc::trials(),
         vrf::trials(),
         ila::trials(),

@@ -255,7 +255,16 @@ mod tests {
             .map(|(link, &id)| {
                 let is_host = link.kind.interface().is_some();
                 let (host_index, mac) = (is_host.then_some(id.0 + 10), is_host.then_some(MAC));
-                LinkNow { id, host_index, running: true, mtu: 1500, mac, stats: LinkStats::default(), carrier: [1, 0], bridging: None }
+                LinkNow {
+                    id,
+                    host_index,
+                    running: true,
+                    mtu: 1500,
+                    mac,
+                    stats: LinkStats::default(),
+                    carrier: [1, 0],
+                    bridging: None,
+                }
             })
             .collect();
         let mut model = Model::default();

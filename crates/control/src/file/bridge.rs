@@ -83,7 +83,10 @@ fn pvid(value: &Value<'_>) -> Result<Option<Vid>> {
     Ok(Vid::new(value.number(0..=Vid::LAST.get())?))
 }
 
-fn mask<E: std::fmt::Display>(value: &Value<'_>, of: impl Fn(u16) -> std::result::Result<GroupMask, E>) -> Result<GroupMask> {
+fn mask<E: std::fmt::Display>(
+    value: &Value<'_>,
+    of: impl Fn(u16) -> std::result::Result<GroupMask, E>,
+) -> Result<GroupMask> {
     of(value.number(0..=u16::MAX)?).map_err(|err| value.error(err.to_string()))
 }
 

@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use base::IfAddr;
 
-use super::{bridge, qdisc};
 use super::reader::{Result, Table, Value, quoted};
 use super::route::table_id;
+use super::{bridge, qdisc};
 use crate::features::FeatureSet;
 use crate::model::{LinkConfig, LinkKind, XdpMode};
 
@@ -133,7 +133,8 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     }
     let features = FeatureSet::wanted_first(offloads, esp_gro);
     let qdisc = table.get("qdisc").map(|value| qdisc::read(&value)).transpose()?;
-    let port = table.get("port").map(|value| bridge::port(&value, kind_word == Kind::Bridge)).transpose()?.map(Box::new);
+    let port =
+        table.get("port").map(|value| bridge::port(&value, kind_word == Kind::Bridge)).transpose()?.map(Box::new);
     Ok(LinkConfig {
         name,
         kind,

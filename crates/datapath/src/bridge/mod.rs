@@ -73,11 +73,20 @@ pub(crate) fn follow_config(dp: &mut Datapath, link: LinkId, mac: Option<MacAddr
     }
 }
 
-/// Tells the bridge of a port whether its link is up.
+/// Enables or disables a port whose link, or whose bridge, has come up or gone down: both have to be up (Linux `br_stp_if.c`).
 pub(crate) fn follow_state(dp: &mut Datapath, link: LinkId, is_up: bool) {
-    if let Some(bridge) = bridge_of(dp, link) {
-        // It is a port there.
-        let _ = bridge.set_link_up(link, is_up);
+    let Datapath { ports, bridges, .. } = dp;
+    let is_link_up = |link| ports.get(link).is_some_and(|port| port.up);
+    if let Some(bridge) = bridges.get_mut(link) {
+        let all: Vec<LinkId> = bridge.ports().map(switch::Port::link).collect();
+        for port in all {
+            // It is a port there.
+            let _ = bridge.set_link_up(port, is_up && is_link_up(port));
+        }
+    } else if let Some(own) = ports.get(link).and_then(|port| port.bridge)
+        && let Some(bridge) = bridges.get_mut(own)
+    {
+        let _ = bridge.set_link_up(link, is_up && is_link_up(own));
     }
 }
 
@@ -146,9 +155,10 @@ impl Datapath {
         self.finish(now, mem);
         forget(self, link);
         if let Some(own) = bridge {
+            let is_bridge_up = self.ports.get(own).is_some_and(|port| port.up);
             let bridge = self.bridges.get_mut(own).ok_or(BridgeError::NoPort(own))?;
             bridge.add_port(link, mac, mtu)?;
-            bridge.set_link_up(link, is_up)?;
+            bridge.set_link_up(link, is_up && is_bridge_up)?;
             if let Some(port) = self.ports.get_mut(link) {
                 port.bridge = Some(own);
             }

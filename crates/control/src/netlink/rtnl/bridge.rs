@@ -13,7 +13,9 @@ use super::link::{LEN, POLICY, arphrd, find, operstate, put_header_of};
 use super::*;
 use crate::model::{BridgeConfig, LinkKind};
 
-pub(super) use fdb::{add as add_fdb, dump as dump_fdb, get as get_fdb, remove as remove_fdb, write_request as write_fdb};
+pub(super) use fdb::{
+    add as add_fdb, dump as dump_fdb, get as get_fdb, remove as remove_fdb, write_request as write_fdb,
+};
 pub(super) use port::{change as change_port, put as put_port, write_requests as write_port};
 pub(super) use settings::{change, put as put_bridge, put_config, wanted};
 pub(super) use vlan::dump as dump_vlans;
@@ -45,6 +47,8 @@ pub struct BridgeNow {
 pub struct PortNow {
     /// Number in its bridge.
     pub number: u16,
+    /// Cost by its speed, for a spanning tree (Linux `port_cost`). It has no effect.
+    pub cost: u32,
     /// Address of its bridge.
     pub bridge_mac: [u8; 6],
     /// Settings.
@@ -158,7 +162,7 @@ fn write(w: &mut Writer, id: u32, link: &Link, now: Option<&LinkNow>, mask: u32)
     let index = link.ifindex(id);
     put_header_of(w, AF_BRIDGE, arphrd(link), index, link.flags(running), 0);
     w.put_str(IFLA_IFNAME, &link.config.name);
-    w.put_u32(IFLA_MASTER, link.master.map_or(index, |master| master.ifindex()).0);
+    w.put_u32(IFLA_MASTER, link.master.map_or(index, Master::ifindex).0);
     w.put_u32(IFLA_MTU, link.mtu);
     w.put_u8(IFLA_OPERSTATE, operstate);
     if let Some(mac) = link.mac {

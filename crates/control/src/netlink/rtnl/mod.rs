@@ -31,8 +31,8 @@ use super::session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Requ
 use crate::features::FeatureSet;
 use crate::model::LinkConfig;
 use crate::state::LinkStats;
-use ::switch::Bridge;
 use ::qdisc::{Options, Stats};
+use ::switch::Bridge;
 use base::{IfIndex, Instant, LinkId, TableId};
 use nums::*;
 

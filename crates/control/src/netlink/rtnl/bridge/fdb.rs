@@ -68,12 +68,15 @@ fn vid_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<Vid>, Error> {
     let Some(attr) = attrs.get(NDA_VLAN) else { return Ok(None) };
     match attr.u16() {
         0 => Ok(None),
-        number => Vid::new(number).map(Some).ok_or_else(|| Error::text(errno::EINVAL, "invalid vlan id").at(attr.offset)),
+        number => {
+            Vid::new(number).map(Some).ok_or_else(|| Error::text(errno::EINVAL, "invalid vlan id").at(attr.offset))
+        }
     }
 }
 
+/// Error as netlink has it. Linux has no texts for these.
 fn refusal(error: FdbError) -> Error {
-    let errno = match error {
+    Error::new(match error {
         FdbError::NoPort(_)
         | FdbError::ZeroAddress
         | FdbError::NotInVlan(_)
@@ -82,8 +85,7 @@ fn refusal(error: FdbError) -> Error {
         FdbError::Exists(..) => errno::EEXIST,
         FdbError::Missing(..) => errno::ENOENT,
         FdbError::PortNotLearning(_) => errno::EPERM,
-    };
-    Error::said(errno, error.to_string())
+    })
 }
 
 /// Carries out an `RTM_NEWNEIGH` (Linux `br_fdb_add`).
@@ -242,7 +244,8 @@ pub(in super::super) fn get<H: Host>(
     let mac = attrs.get(NDA_LLADDR).and_then(|mac| <[u8; 6]>::try_from(mac.data).ok()).map(MacAddr);
     let mac = mac.ok_or_else(|| Error::text(errno::EINVAL, "Missing lookup address for fdb get request"))?;
     let vid = vid_of(&attrs)?;
-    let (bridge, _) = place_of(&rtnl.model, id)?.ok_or(Error::text(errno::EOPNOTSUPP, "Get operation not supported by device"))?;
+    let (bridge, _) =
+        place_of(&rtnl.model, id)?.ok_or(Error::text(errno::EOPNOTSUPP, "Get operation not supported by device"))?;
     let entry = rtnl.host.with_bridge(bridge, move |bridge, now| bridge.fdb_entry(now, mac, vid))?;
     let entry = entry.ok_or(Error::text(errno::ENOENT, "Fdb entry not found"))?;
     reply.send(RTM_NEWNEIGH, 0, |w| write(w, &rtnl.model, bridge, &entry));
@@ -275,7 +278,13 @@ pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>)
         }
     }
     let mut all = Vec::new();
-    let bridges: Vec<u32> = rtnl.model.by_ifindex(IfIndex::default()).into_iter().filter(|(.., link)| link.is_bridge()).map(|(_, id, _)| id).collect();
+    let bridges: Vec<u32> = rtnl
+        .model
+        .by_ifindex(IfIndex::default())
+        .into_iter()
+        .filter(|(.., link)| link.is_bridge())
+        .map(|(_, id, _)| id)
+        .collect();
     for bridge in bridges {
         if master != 0 && rtnl.model.ifindex(bridge).0 != master {
             continue;

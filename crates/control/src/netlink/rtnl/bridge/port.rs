@@ -8,9 +8,8 @@ use super::super::*;
 use super::settings::bridge_id;
 use super::{PortNow, refusal, vlan};
 
-/// Priority and cost of a port, which a bridge without spanning tree does not use.
+/// Priority of a port, which a bridge without spanning tree does not use.
 const PRIORITY: u16 = 32;
-const COST: u32 = 100;
 
 /// Settings that fatpath's ports do not have, by what Linux has for them.
 const UNSUPPORTED: [(u16, &str); 13] = [
@@ -74,7 +73,8 @@ fn state_of(attr: &Attr<'_>, is_up: bool) -> Result<PortState, Error> {
     if !is_up && state != PortState::Disabled {
         return Err(Error::new(errno::ENETDOWN));
     }
-    Ok(state)
+    // Without a spanning tree no port stays blocked (Linux `br_port_state_selection`).
+    Ok(if state == PortState::Blocking { PortState::Forwarding } else { state })
 }
 
 fn set(config: &mut PortConfig, attr: &Attr<'_>, is_up: bool) -> Result<(), Error> {
@@ -98,7 +98,6 @@ fn set(config: &mut PortConfig, attr: &Attr<'_>, is_up: bool) -> Result<(), Erro
                 GroupMask::for_port(attr.u16()).map_err(|_| Error::new(errno::EINVAL).at(attr.offset))?;
         }
         IFLA_BRPORT_PRIORITY if attr.u16() == PRIORITY => {}
-        IFLA_BRPORT_COST if attr.u32() == COST => {}
         IFLA_BRPORT_PRIORITY | IFLA_BRPORT_COST => return unsupported(STP),
         IFLA_BRPORT_FLUSH => {}
         IFLA_FATPATH_TRUNK => config.trunk = attr.data.first().and_then(|&priority| TrunkPriority::new(priority)),
@@ -117,7 +116,7 @@ pub(in super::super) fn put(w: &mut Writer, now: &PortNow) {
     let config = &now.config;
     w.put_u8(IFLA_BRPORT_STATE, config.state.number());
     w.put_u16(IFLA_BRPORT_PRIORITY, PRIORITY);
-    w.put_u32(IFLA_BRPORT_COST, COST);
+    w.put_u32(IFLA_BRPORT_COST, now.cost);
     let flags = [
         (IFLA_BRPORT_MODE, config.hairpin),
         (IFLA_BRPORT_GUARD, false),

@@ -1,0 +1,309 @@
+//! Bridges: what `ip` and `bridge` say of them, and guests of a switch.
+
+use std::process::Command;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use serde_json::Value;
+use system::{
+    Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, Scratch, fatpath, run, transfer, trial, veth, wait_until,
+};
+
+use crate::ip::{ETH0, compare_lines, exec, near_with};
+
+/// Commands, for a shell, about one Ethernet interface: eth0, number 2.
+const LINES: &str = include_str!("bridge.lines");
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("bridge/ip_and_bridge_print_what_they_print_of_linux", &[Need::Namespaces], compare),
+        trial("bridge/guests_of_a_vlan_talk_across_a_trunk_uncut", NEEDS, trunk),
+        trial("bridge/guest_behind_own_port_uses_a_tunnel", NEEDS, tunnel),
+        trial("bridge/address_follows_a_guest_that_moves", NEEDS, moved),
+        trial("bridge/guest_that_invents_addresses_fills_its_own_share", NEEDS, flood),
+        trial("bridge/saved_state_and_reload_make_it_again", &[Need::Namespaces, Need::Tun], kept),
+    ]
+}
+
+fn compare() -> Outcome {
+    let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
+    let near = |role: &str| {
+        let netns = near_with(role, &far, "")?;
+        netns.sh("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6")?;
+        Ok::<_, libtest_mimic::Failed>(netns)
+    };
+    let (linux, ours) = (near("linux")?, near("ours")?);
+    let _gateway = Gateway::start(&ours, &scratch, "ours", ETH0)?;
+    compare_lines(&scratch, LINES, linux.command("sh"), exec(&ours, "ours"))
+}
+
+/// A guest: a namespace with a TAP device of a gateway in `gateway`.
+fn guest(role: &str, gateway: &Netns, tap: &str, addr: &str) -> Outcome<Netns> {
+    let netns = Netns::new(role)?;
+    gateway.sh(&format!("ip link set {tap} netns {}", netns.name()))?;
+    netns.sh(&format!(
+        "echo 1 >/proc/sys/net/ipv6/conf/{tap}/accept_dad
+        ip addr add {addr} dev {tap}
+        ip link set {tap} up"
+    ))?;
+    Ok(netns)
+}
+
+fn bridge(name: &str, rest: &str) -> String {
+    format!("[[link]]\nname = \"{name}\"\nkind = \"bridge\"\n{rest}\n")
+}
+
+fn tap(name: &str, port: &str) -> String {
+    format!("[[link]]\nname = \"{name}\"\nkind = \"tap\"\nmaster = \"br0\"\nport = {{ {port} }}\n")
+}
+
+fn uplink(port: &str) -> String {
+    format!("[[link]]\nname = \"up0\"\nkind = \"packet\"\ninterface = \"up0\"\nmaster = \"br0\"\nport = {{ {port} }}\n")
+}
+
+/// A link as `fatpath show --json links` has it.
+fn link(gateway: &Gateway, name: &str) -> Outcome<Value> {
+    let shown: Value = serde_json::from_str(&gateway.show("--json links")?)?;
+    let all = shown.as_array().ok_or("no list of links")?;
+    let found = all.iter().find(|link| link["name"] == name);
+    Ok(found.ok_or_else(|| format!("no link {name}"))?.clone())
+}
+
+/// Bytes of a packet that the link has sent, on average.
+fn sent_size(gateway: &Gateway, name: &str) -> Outcome<u64> {
+    let link = link(gateway, name)?;
+    let counted = |name: &str| link["stats"][name].as_u64().ok_or_else(|| format!("no {name} in {link}"));
+    Ok(counted("tx_bytes")? / counted("tx_packets")?.max(1))
+}
+
+/// Two switches with a trunk between them, and a guest of either of two VLANs at each. The guests of one VLAN have the addresses
+/// of those of the other.
+fn trunk() -> Outcome {
+    let scratch = Scratch::new()?;
+    let (left, right) = (Netns::new("left")?, Netns::new("right")?);
+    veth((&left, "up0"), (&right, "up0"))?;
+    let toml = [
+        bridge("br0", "vlan-filtering = true"),
+        tap("red0", "pvid = 10"),
+        tap("blue0", "pvid = 20"),
+        uplink("pvid = 0, tagged = [10, \"20-29\"], trunk = 5"),
+    ]
+    .concat();
+    let gateways = [Gateway::start(&left, &scratch, "left", &toml)?, Gateway::start(&right, &scratch, "right", &toml)?];
+    let guests = |gateway: &Netns, host: u8| {
+        let addr = |host: u8| format!("10.9.0.{host}/24");
+        let red = guest("red", gateway, "red0", &addr(host))?;
+        let blue = guest("blue", gateway, "blue0", &addr(host))?;
+        Ok::<_, libtest_mimic::Failed>((red, blue))
+    };
+    let ((red_1, blue_1), (red_2, blue_2)) = (guests(&left, 1)?, guests(&right, 2)?);
+    for (from, to) in [(&red_1, &red_2), (&blue_2, &blue_1)] {
+        let addr = if std::ptr::eq(to, &blue_1) { "10.9.0.1" } else { "10.9.0.2" };
+        transfer(from, (to, addr.parse()?), 32 << 20)?;
+    }
+    for (gateway, link) in [(&gateways[0], "blue0"), (&gateways[1], "red0"), (&gateways[0], "up0")] {
+        let size = sent_size(gateway, link)?;
+        assert!(size > 4 * 1500, "{link}: {size} bytes a frame\n{}", gateway.show("links")?);
+    }
+    // A third guest of the address of one, in the other VLAN, hears nothing of it.
+    red_2.sh("ip addr add 10.9.0.7/24 dev red0")?;
+    assert!(blue_1.sh("ping -c 1 -W 1 10.9.0.7").is_err(), "VLANs are apart");
+    red_1.sh("ping -c 1 -W 2 10.9.0.7")?;
+    for gateway in &gateways {
+        let drops = gateway.show("drops")?;
+        assert!(!drops.contains("VlanTagged") && !drops.contains("TooBig"), "{drops}");
+        let learnt = gateway.show("fdb")?;
+        assert!(learnt.contains("vlan 10") && learnt.contains("vlan 20"), "{learnt}");
+    }
+    Ok(())
+}
+
+/// A guest whose traffic leaves by the bridge's own port and a tunnel to another gateway.
+fn tunnel() -> Outcome {
+    let scratch = Scratch::new()?;
+    let (left, right) = (Netns::new("left")?, Netns::new("right")?);
+    veth((&left, "wan0"), (&right, "wan0"))?;
+    let esp = Esp::new(Mode::Tunnel, OUTER_V4, &[("10.1.0.0/24", "10.2.0.0/24")]);
+    let config = |esp: &Esp, own: u8| {
+        let peer = 3 - own;
+        [
+            bridge("br0", &format!("addresses = [\"10.{own}.0.1/24\"]")),
+            tap("tap0", ""),
+            format!(
+                "[[link]]\nname = \"wan0\"\nkind = \"packet\"\ninterface = \"wan0\"\naddresses = [\"{}/24\"]\n\n\
+                 [[route]]\nto = \"10.{peer}.0.0/24\"\nvia = \"{}\"\n\n{}",
+                esp.own,
+                esp.peer,
+                esp.to_toml()
+            ),
+        ]
+        .concat()
+    };
+    let gateways = [
+        Gateway::start(&left, &scratch, "left", &config(&esp, 1))?,
+        Gateway::start(&right, &scratch, "right", &config(&esp.reversed(), 2))?,
+    ];
+    let guests = [guest("a", &left, "tap0", "10.1.0.2/24")?, guest("b", &right, "tap0", "10.2.0.2/24")?];
+    guests[0].sh("ip route add default via 10.1.0.1")?;
+    guests[1].sh("ip route add default via 10.2.0.1")?;
+    transfer(&guests[0], (&guests[1], "10.2.0.2".parse()?), 16 << 20)?;
+    transfer(&guests[1], (&guests[0], "10.1.0.2".parse()?), 16 << 20)?;
+    let size = sent_size(&gateways[1], "tap0")?;
+    assert!(size > 3 * 1500, "{size} bytes a frame");
+    // Sockets of the gateway itself are on the bridge, too.
+    let mut ping = Command::new(fatpath());
+    ping.args(["exec", "--instance", "left", "--", "ping", "-c", "1", "-W", "2", "10.1.0.2"]);
+    run(ping.env("FATPATH_RUNDIR", scratch.path()))?;
+    Ok(())
+}
+
+/// Two ports, and a guest whose address comes by the one and then by the other.
+fn moved() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("gw")?);
+    let toml = [bridge("br0", ""), tap("tap0", ""), tap("tap1", ""), tap("tap2", "")].concat();
+    let gateway = Gateway::start(&netns, &scratch, "gw", &toml)?;
+    let a = guest("a", &netns, "tap0", "10.9.0.1/24")?;
+    let b = Netns::new("b")?;
+    netns.sh(&format!("for tap in tap1 tap2; do ip link set $tap netns {}; done", b.name()))?;
+    let mac = "02:00:00:00:00:99";
+    for (here, there) in [("tap1", "tap2"), ("tap2", "tap1"), ("tap1", "tap2")] {
+        b.sh(&format!(
+            "ip link set {there} down; ip addr flush dev {there}
+            ip link set {here} down; ip link set {here} address {mac}; ip link set {here} up
+            ip addr add 10.9.0.2/24 dev {here}
+            until ping -c 1 -W 1 10.9.0.1 >/dev/null; do sleep 0.1; done"
+        ))?;
+        a.sh("ping -c 2 -i 0.2 -W 2 10.9.0.2")?;
+        let fdb = gateway.show("fdb")?;
+        assert!(fdb.contains(&format!("{mac} dev {here} ")), "{here}: {fdb}");
+        transfer(&a, (&b, "10.9.0.2".parse()?), 4 << 20)?;
+    }
+    Ok(())
+}
+
+/// Sends frames of 5000 sources by a packet socket, then some that are too short, too long, or tagged with VLANs that the port
+/// is not in.
+const FLOOD: &str = r#"
+import socket, struct, sys, time
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind((sys.argv[1], 0))
+for n in range(5000):
+    time.sleep(0 if n % 50 else 0.005)
+    s.send(b"\xff" * 6 + struct.pack("!HI", 0x0200, n) + struct.pack("!H", 0x88b5) + bytes(46))
+for n in range(200):
+    time.sleep(0 if n % 20 else 0.005)
+    source = struct.pack("!HI", 0x0600, n)
+    s.send(b"\x02" * 6 + source + struct.pack("!HHH", 0x8100, n + 100, 0x88b5) + bytes(46))
+    s.send(b"\x02" * 6 + source + struct.pack("!H", 0x88b5) + bytes(1))
+    s.send(b"\x02" * 6 + b"\x03" * 6 + struct.pack("!H", 0x88b5) + bytes(46))
+"#;
+
+fn flood() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("gw")?);
+    let toml = [
+        bridge("br0", "vlan-filtering = true"),
+        tap("tap0", "pvid = 10, fdb-limit = 64"),
+        tap("tap1", "pvid = 10"),
+        tap("tap2", "pvid = 10"),
+    ]
+    .concat();
+    let gateway = Gateway::start(&netns, &scratch, "gw", &toml)?;
+    let bad = guest("bad", &netns, "tap0", "10.9.0.1/24")?;
+    let a = guest("a", &netns, "tap1", "10.9.0.2/24")?;
+    let b = guest("b", &netns, "tap2", "10.9.0.3/24")?;
+    transfer(&a, (&b, "10.9.0.3".parse()?), 1 << 20)?;
+    std::fs::write(scratch.file("flood.py"), FLOOD)?;
+    bad.sh(&format!("python3 {} tap0", scratch.file("flood.py").display()))?;
+    transfer(&b, (&a, "10.9.0.2".parse()?), 8 << 20)?;
+    let mut port = Value::Null;
+    wait_until("the flood has arrived", Duration::from_secs(20), || {
+        port = link(&gateway, "tap0").map_or(Value::Null, |link| link["port"].clone());
+        port["rx_dropped"].as_u64() >= Some(400)
+    })
+    .map_err(|_| format!("{port}"))?;
+    assert!(port["learnt"].as_u64() <= Some(64) && port["fdb_full"].as_u64() >= Some(4900), "{port}");
+    let fdb = gateway.show("fdb")?;
+    assert!(fdb.lines().count() < 100, "{fdb}");
+    let drops = gateway.show("drops")?;
+    for (reason, count) in [("BridgeVlan", 200), ("BridgeSource", 200)] {
+        let line = drops.lines().find(|line| line.starts_with(reason) && line.ends_with("dev tap0"));
+        let counted = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+        assert!(counted >= Some(count), "{reason}: {drops}");
+    }
+    Ok(())
+}
+
+/// What `ip` and `bridge` show of every bridge.
+const SHOW: &str =
+    "ip -d link show type bridge | grep -o 'ageing_time [0-9]*\\|vlan_filtering [01]\\|vlan_default_pvid [0-9]*'
+ip -br link show type bridge | cut -d' ' -f1; ip -br link show type bridge_slave | cut -d' ' -f1
+bridge -d link | sed 's/^[0-9]*: //'; bridge vlan; bridge fdb | grep 02:00:00:00:00:77";
+
+fn kept() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let state = scratch.file("state").display().to_string();
+    let start = |toml: &str| {
+        let mut command = netns.command("sh");
+        command.args(["-c", "exec \"$0\" \"$@\" --state \"$STATE\""]).arg(fatpath()).env("STATE", &state);
+        Gateway::start_under(command, &scratch, "x", toml)
+    };
+    let sh = |line: &str| {
+        let mut command = Command::new(fatpath());
+        command.args(["exec", "--instance", "x", "--", "sh", "-c", line]);
+        run(command.env("FATPATH_RUNDIR", scratch.path()))
+    };
+    let mut gateway = start("")?;
+    sh("set -e
+        ip link add br0 type bridge vlan_filtering 1 ageing_time 5000 vlan_default_pvid 7
+        ip link add tap0 type tap; ip link add tap1 type tap; ip link set br0 up; ip link set tap0 up; ip link set tap1 up
+        ip link set tap0 master br0; ip link set tap1 master br0
+        bridge vlan del dev tap0 vid 7; bridge vlan add dev tap0 vid 20 pvid untagged; bridge vlan add dev tap0 vid 30-40
+        bridge vlan add dev br0 vid 9 self
+        bridge link set dev tap1 isolated on flood off
+        ip link set tap0 type bridge_slave learning off
+        bridge fdb add 02:00:00:00:00:77 dev tap0 master static vlan 30
+        ip addr add 10.9.0.1/24 dev br0")?;
+    let before = sh(SHOW)?;
+    for want in
+        ["ageing_time 5000", "isolated on", "learning off", "vlan 30 master br0 static", "20 PVID Egress Untagged"]
+    {
+        assert!(before.contains(want), "no {want} in {before}");
+    }
+    let mut save = Command::new(fatpath());
+    run(save.args(["save", "--instance", "x"]).env("FATPATH_RUNDIR", scratch.path()))?;
+    gateway.terminate()?;
+    gateway = start("")?;
+    assert_eq!(sh(SHOW)?, before);
+    assert!(sh("ip -4 -o addr show dev br0")?.contains("10.9.0.1/24"));
+    // A bridge that goes leaves its ports.
+    sh("ip link del br0")?;
+    assert!(sh("bridge link")?.is_empty() && sh("ip -br link show tap0")?.contains("tap0"));
+    gateway.terminate()?;
+    std::fs::remove_file(&state)?;
+    // A file, and another one.
+    let toml = |rest: &str, port: &str| [bridge("br0", rest), tap("tap0", port)].concat();
+    let gateway = start(&toml("vlan-filtering = true", "pvid = 10, tagged = [20]"))?;
+    let vlans = |want: &[&str]| {
+        let mut said = String::new();
+        wait_until("the file holds", Duration::from_secs(20), || {
+            said = sh("bridge -j vlan show dev tap0").unwrap_or_default();
+            let shown: Value = serde_json::from_str(&said).unwrap_or_default();
+            let found = shown[0]["vlans"].as_array().cloned().unwrap_or_default();
+            let found: Vec<_> = found.iter().map(|vlan| vlan["vlan"].to_string()).collect();
+            found == want
+        })
+        .map_err(|_| format!("{want:?}: {said}{}", gateway.log()))
+    };
+    vlans(&["10", "20"])?;
+    gateway.reload(&toml("vlan-filtering = true\nageing-time = 7", "tagged = [\"20-22\"]"))?;
+    vlans(&["1", "20", "21", "22"])?;
+    assert!(sh("ip -d link show br0")?.contains("ageing_time 700 "));
+    // What a client has made of it, a file that is read again undoes.
+    sh("ip link set tap0 nomaster; ip link add br1 type bridge; ip link set tap0 master br1")?;
+    gateway.reload(&toml("", "pvid = 30"))?;
+    vlans(&["30"])?;
+    assert!(sh("ip link show br1").is_err());
+    Ok(())
+}
