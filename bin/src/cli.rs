@@ -267,13 +267,19 @@ pub(crate) struct DemoArgs {
     /// a tunnel of ESP in UDP (tunnel); and by a receive ring of 256 frames, with fragments coalesced and not (ring-256).
     #[arg(long, conflicts_with_all = ["iperf3", "router", "peers"])]
     pub(crate) udp_fragments: bool,
+    /// Send the stream from one guest of a bridge to another instead
+    ///
+    /// Guests are namespaces with a TAP device each: through a bridge with every offload off (thin) and with large send (fat), by a loop
+    /// that only moves packets between the devices (bare), and through a tunnel behind the bridge's own port (esp).
+    #[arg(long, conflicts_with_all = ["router", "peers", "udp_fragments", "storm"])]
+    pub(crate) switch: bool,
     /// Count transactions of so many TCP connections instead, one byte each way, 200 if not said
     ///
     /// Between the gateways' own sockets, whose packets travel under their own addresses (none), or under ILA addresses: translated back by a
     /// route (lwt), or by a mapping before early demux (hook).
     #[arg(long, value_name = "CONNECTIONS", num_args = 0..=1, default_missing_value = "200",
           value_parser = clap::value_parser!(u16).range(1..=1000),
-          conflicts_with_all = ["iperf3", "router", "peers", "udp_fragments", "storm"])]
+          conflicts_with_all = ["iperf3", "router", "peers", "udp_fragments", "storm", "switch"])]
     pub(crate) rr: Option<u16>,
     /// Measure the tunnel with and without so many changes of routes and SAs a second beside it, 1000 if not said
     ///

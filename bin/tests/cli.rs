@@ -124,7 +124,7 @@ fn a_wrong_command_line_is_one_line_and_exit_code_1() {
         (&["frobnicate"], "Error: unrecognized subcommand 'frobnicate'; try --help.\n"),
         (
             &["show", "linkz"],
-            "Error: invalid value 'linkz' for '<WHAT>' [possible values: links, routes, neighbours, pmtus, sa, policies, \
+            "Error: invalid value 'linkz' for '<WHAT>' [possible values: links, routes, neighbours, fdb, pmtus, sa, policies, \
              counters, drops, fragments, host, ila, flows] tip: a similar value exists: 'links'; try --help.\n",
         ),
         (&["check"], "Error: the following required arguments were not provided: --config <FILE>; try --help.\n"),

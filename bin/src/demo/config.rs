@@ -44,7 +44,15 @@ impl Keys {
 
 /// The file of one side's gateway: two links, a route, one SA and policies for each direction.
 pub(super) fn gateway_toml(deployment: Deployment, side: Side, fat: bool, keys: &Keys) -> String {
-    let mut toml = links(deployment, side, fat);
+    rest_of_toml(links(deployment, side, fat), deployment, side, keys)
+}
+
+/// The same of a tunnel whose links towards the host are those of `inner`.
+pub(super) fn gateway_toml_of(inner: &str, side: Side, fat: bool, keys: &Keys) -> String {
+    rest_of_toml(inner.to_owned() + &udp_link(side, fat), Deployment::Tunnel, side, keys)
+}
+
+fn rest_of_toml(mut toml: String, deployment: Deployment, side: Side, keys: &Keys) -> String {
     toml += &route(deployment, side);
     for from in Side::BOTH {
         toml += &sa(deployment, from, &keys.hex[from as usize]);
@@ -78,12 +86,8 @@ mtu = {TUNNEL_MTU}
 addresses = ["{inner}/24"]
 offloads = {fat}
 
-[[link]]
-name = "wan"
-kind = "udp"
-bind = "{wire}:4500"
-offloads = {fat}
-"#
+{}"#,
+            udp_link(side, fat)
         ),
         Deployment::Router => format!(
             r#"[[link]]
@@ -102,6 +106,10 @@ offloads = {fat}
 "#
         ),
     }
+}
+
+fn udp_link(side: Side, fat: bool) -> String {
+    format!("[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"{}:4500\"\noffloads = {fat}\n", side.wire())
 }
 
 /// To the other host's network; a tunnel gateway has no network on the wire, so its peer's address needs a route as well.

@@ -2,7 +2,7 @@
 //!
 //! One stream is measured three ways in alternating rounds: over veth alone, through two gateways with every offload
 //! off, and through the same with packets kept fat. With `--udp-fragments` it is one of large UDP datagrams between the gateways' own
-//! sockets, in several set-ups ([`fragments`]). With `--rr` transactions of many connections are counted, with and without ILA ([`ila`]). With `--peers`
+//! sockets, in several set-ups ([`fragments`]). With `--switch` the stream is between two guests of a bridge ([`switch`]). With `--rr` transactions of many connections are counted, with and without ILA ([`ila`]). With `--peers`
 //! other tunnels in user space follow. With `--storm` the last one is measured alone, with and without changes of routes and
 //! SAs beside it. Each measurement has gateways of its own, so that memory and
 //! counters begin at nothing. Everything that is made is owned by a value that removes it, whichever way the demo ends.
@@ -25,6 +25,7 @@ mod requests;
 mod stop;
 mod storm;
 mod stream;
+mod switch;
 mod topology;
 
 use std::time::{Duration, Instant};
@@ -71,6 +72,7 @@ struct Plan {
     iperf3: bool,
     peers: bool,
     udp_fragments: bool,
+    switch: bool,
     /// Connections that make requests.
     rr: Option<u16>,
     /// Changes a second at each gateway.
@@ -86,6 +88,7 @@ impl From<&DemoArgs> for Plan {
             iperf3: args.iperf3,
             peers: args.peers,
             udp_fragments: args.udp_fragments,
+            switch: args.switch,
             rr: args.rr,
             storm: args.storm,
         }
@@ -114,6 +117,7 @@ impl Plan {
             Some(_) => report::STORM,
             None if self.udp_fragments => report::UDP_FRAGMENTS,
             None if self.rr.is_some() => report::REQUESTS,
+            None if self.switch => report::SWITCH,
             None => report::TCP,
         };
         Ok(Report { bench, missing: cases.missing, ..report(&rounds) })
@@ -140,6 +144,7 @@ impl Cases {
             Some(_) => Case::STORM.to_vec(),
             None if plan.udp_fragments => fragments::cases(),
             None if plan.rr.is_some() => ila::cases(),
+            None if plan.switch => Case::SWITCH.to_vec(),
             None => Case::OWN.to_vec(),
         };
         let mut cases = Self { wanted, missing: Vec::new() };
@@ -178,6 +183,7 @@ impl Bench {
                 Case::Veth if self.plan.udp_fragments => fragments::veth(self),
                 Case::Large(setting) => fragments::measure(self, setting),
                 Case::Requests(setting) => ila::measure(self, setting, self.plan.rr.unwrap_or(1)),
+                Case::Switch(setting) => switch::measure(self, setting),
                 Case::Veth => self.veth(),
                 Case::Thin => self.tunnel(false, None),
                 Case::Fat => self.tunnel(true, None),
@@ -245,7 +251,10 @@ impl Bench {
     /// One stream from host A to an address of host B.
     fn stream(&self, address: std::net::Ipv4Addr) -> Result<Stream, Failure> {
         let (sender, receiver) = (self.topology.host(Side::A), self.topology.host(Side::B));
-        let ends = Ends { sender, receiver, address };
+        self.stream_between(Ends { sender, receiver, address })
+    }
+
+    fn stream_between(&self, ends: Ends<'_>) -> Result<Stream, Failure> {
         let run = if self.plan.iperf3 { stream::iperf3 } else { stream::builtin };
         run(ends, self.plan.length, &self.stop)
     }
@@ -257,7 +266,7 @@ fn readings(gateways: &[Gateway; 2]) -> Result<[Reading; 2], Failure> {
 }
 
 /// Adds to a stream or ping that failed what its gateways have to say: their end, or what they dropped.
-fn explain(failure: Failure, gateways: &mut [Gateway; 2]) -> Failure {
+fn explain(failure: Failure, gateways: &mut [Gateway]) -> Failure {
     if matches!(failure, Failure::Interrupted) {
         return failure;
     }
@@ -288,6 +297,7 @@ mod tests {
             iperf3: false,
             peers: false,
             udp_fragments: false,
+            switch: false,
             rr: None,
             storm: None,
         };

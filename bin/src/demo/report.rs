@@ -8,6 +8,7 @@ use super::ila;
 use super::meter::{Cost, GatewayFigures};
 use super::peer::Peer;
 use super::requests::Transactions;
+use super::switch;
 use serde::Serialize;
 
 use crate::figures::{self, Missing, Ratio, median, rounded};
@@ -28,6 +29,8 @@ pub(super) enum Case {
     Storm,
     /// Through gateways with sockets of their own.
     Large(Setting),
+    /// Between guests of a bridge.
+    Switch(switch::Setting),
     /// Requests and responses between sockets of the gateways' own.
     Requests(ila::Setting),
     /// Through another tunnel.
@@ -41,6 +44,15 @@ impl Case {
     /// Those of a demo of a storm.
     pub(super) const STORM: [Self; 2] = [Self::Fat, Self::Storm];
 
+    /// Those of a demo of a switch, and the tunnel of every demo to compare with.
+    pub(super) const SWITCH: [Self; 5] = [
+        Self::Switch(switch::Setting::Bare),
+        Self::Switch(switch::Setting::Thin),
+        Self::Switch(switch::Setting::Fat),
+        Self::Switch(switch::Setting::Esp),
+        Self::Fat,
+    ];
+
     /// As the report names it.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -50,6 +62,7 @@ impl Case {
             Self::Storm => "aes-gcm-256/storm",
             Self::Large(setting) => setting.name(),
             Self::Requests(setting) => setting.name(),
+            Self::Switch(setting) => setting.name(),
             Self::Peer(peer) => peer.name(),
         }
     }
@@ -57,7 +70,7 @@ impl Case {
     /// How its ratio to fat is named, if there is one.
     fn ratio(self) -> Option<String> {
         match self {
-            Self::Fat | Self::Storm | Self::Large(_) | Self::Requests(_) => None,
+            Self::Fat | Self::Storm | Self::Large(_) | Self::Switch(_) | Self::Requests(_) => None,
             Self::Thin => Some("fat/thin".to_owned()),
             Self::Veth | Self::Peer(_) => Some(format!("fat/{}", self.name())),
         }
@@ -102,11 +115,12 @@ pub(super) struct Changes {
 /// The samples of one round.
 pub(super) type Round = BTreeMap<Case, Sample>;
 
-/// Names of the demos: of TCP, of a storm, of large datagrams, of requests.
+/// Names of the demos: of TCP, of a storm, of large datagrams, of requests, of a switch.
 pub(super) const TCP: &str = "demo";
 pub(super) const STORM: &str = "demo-storm";
 pub(super) const UDP_FRAGMENTS: &str = "demo-udp-fragments";
 pub(super) const REQUESTS: &str = "demo-rr";
+pub(super) const SWITCH: &str = "demo-switch";
 
 /// The whole result.
 pub(super) type Report = figures::Report<Figures>;
@@ -140,6 +154,7 @@ pub(super) fn report(rounds: &[Round]) -> Report {
     ratios.extend(storm_ratios(rounds));
     ratios.extend(large_ratios(rounds));
     ratios.extend(request_ratios(rounds));
+    ratios.extend(switch_ratios(rounds));
     let cases = cases().map(|case| case_figures(case, rounds)).collect();
     Report { bench: TCP, rounds: rounds.len(), cases, ratios, missing: Vec::new() }
 }
@@ -189,6 +204,16 @@ fn request_ratios(rounds: &[Round]) -> Vec<Ratio> {
     let all = ila::Setting::RATIOS.iter().filter_map(|&(of, over, under)| {
         let pairs = pairs(rounds, Case::Requests(over), Case::Requests(under))?;
         Some(Ratio::new("rr", of, pairs.into_iter()))
+    });
+    all.collect()
+}
+
+/// Ratios of a bridge to less, and of a tunnel behind one to the tunnel alone.
+fn switch_ratios(rounds: &[Round]) -> Vec<Ratio> {
+    let own = switch::Setting::RATIOS.map(|(of, over, under)| (of, over, Case::Switch(under)));
+    let all = own.into_iter().chain([("esp/tunnel", switch::Setting::Esp, Case::Fat)]);
+    let all = all.filter_map(|(of, over, under)| {
+        Some(Ratio::new("switch", of, pairs(rounds, Case::Switch(over), under)?.into_iter()))
     });
     all.collect()
 }
