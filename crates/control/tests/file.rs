@@ -487,8 +487,8 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
     let tap = "[[link]]\nname = \"t\"\nkind = \"tap\"\n";
     let vrf = "[[link]]\nname = \"v\"\nkind = \"vrf\"\n";
     let cases = [
-        (tap, "master = \"none\"", "f:4: link[0].master: no VRF is named none; there is none."),
-        (tap, "master = \"t\"", "f:4: link[0].master: no VRF is named t; there is none."),
+        (tap, "master = \"none\"", "f:4: link[0].master: no VRF or bridge is named none; there is none."),
+        (tap, "master = \"t\"", "f:4: link[0].master: no VRF or bridge is named t; there is none."),
         (tap, "defrag = true", "f:4: link[0].defrag: is only for links of kind tun; take it out."),
         (
             vrf,
@@ -502,7 +502,7 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
         (
             vrf,
             "mtu = 1500\ntable = 5",
-            "f:4: link[0].mtu: is only for links of kind tun, tap, udp, packet or xdp; take it out.",
+            "f:4: link[0].mtu: is only for links of kind tun, tap, udp, packet, xdp or bridge; take it out.",
         ),
         (VRFS, "[[route]]\nto = \"::/0\"\ntype = \"blackhole\"\nvrf = \"x\"", "f:23: route[0].vrf: no VRF is named x."),
         (

@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("bridge/ip_and_bridge_print_what_they_print_of_linux", &[Need::Namespaces], compare),
         trial("bridge/guests_of_a_vlan_talk_across_a_trunk_uncut", NEEDS, trunk),
+        trial("bridge/example_has_two_guests_a_trunk_and_a_tunnel", NEEDS, example),
         trial("bridge/guest_behind_own_port_uses_a_tunnel", NEEDS, tunnel),
         trial("bridge/address_follows_a_guest_that_moves", NEEDS, moved),
         trial("bridge/guest_that_invents_addresses_fills_its_own_share", NEEDS, flood),
@@ -156,6 +157,46 @@ fn tunnel() -> Outcome {
     let mut ping = Command::new(fatpath());
     ping.args(["exec", "--instance", "left", "--", "ping", "-c", "1", "-W", "2", "10.1.0.2"]);
     run(ping.env("FATPATH_RUNDIR", scratch.path()))?;
+    Ok(())
+}
+
+/// Gateway of the documentation, and one at the other end of its trunk and its tunnel.
+fn example() -> Outcome {
+    const EXAMPLE: &str = include_str!("../../../examples/switch.toml");
+    let scratch = Scratch::new()?;
+    let (left, right) = (Netns::new("left")?, Netns::new("right")?);
+    veth((&left, "up0"), (&right, "up0"))?;
+    veth((&left, "wan0"), (&right, "wan0"))?;
+    // Addresses and directions change their places.
+    let pairs = [
+        ("192.0.2.1\"", "192.0.2.2\""),
+        ("192.0.2.1/", "192.0.2.2/"),
+        ("10.1.0.", "10.2.0."),
+        ("dir = \"in\"\nmode", "dir = \"out\"\nmode"),
+    ];
+    let swap = |text: String, (one, other): (&str, &str)| {
+        text.split(one).map(|part| part.replace(other, one)).collect::<Vec<_>>().join(other)
+    };
+    let (sas, policies) = (EXAMPLE.find("[[sa]]").ok_or("no SA")?, EXAMPLE.find("[[policy]]").ok_or("no policy")?);
+    let mirror =
+        |part: &str, pairs: &[(&str, &str)]| pairs.iter().fold(part.to_owned(), |text, pair| swap(text, *pair));
+    let links = mirror(&EXAMPLE[..sas], &pairs[..3]);
+    // An SA that sends has no window.
+    let mirrored = mirror(&EXAMPLE[sas..policies], &pairs[3..]).replace("replay-window = 1024\n", "");
+    let toml = links + &mirrored + &mirror(&EXAMPLE[policies..], &pairs[..3]);
+    let gateways =
+        [Gateway::start(&left, &scratch, "left", EXAMPLE)?, Gateway::start(&right, &scratch, "right", &toml)?];
+    let red = [guest("red", &left, "red0", "10.1.0.2/24")?, guest("red", &right, "red0", "10.2.0.2/24")?];
+    let blue = [guest("blue", &left, "blue0", "10.1.0.2/24")?, guest("blue", &right, "blue0", "10.1.0.3/24")?];
+    red[0].sh("ip route add default via 10.1.0.254")?;
+    red[1].sh("ip route add default via 10.2.0.254")?;
+    transfer(&red[0], (&red[1], "10.2.0.2".parse()?), 8 << 20)?;
+    transfer(&blue[0], (&blue[1], "10.1.0.3".parse()?), 8 << 20)?;
+    let sealed = gateways[0].show("sa")?;
+    assert!(sealed.contains("0x00001000") || sealed.contains("0x1000"), "{sealed}");
+    let fdb = gateways[0].show("fdb")?;
+    assert!(fdb.lines().any(|line| line.contains("dev up0 vlan 20") && !line.contains("permanent")), "{fdb}");
+    assert!(!fdb.lines().any(|line| line.contains("dev up0 vlan 10")), "{fdb}");
     Ok(())
 }
 

@@ -19,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("demo/the_tunnel_is_measured_three_ways", NEEDS, || measures("demo", &[])),
         trial("demo/the_router_is_measured_three_ways", NEEDS, || measures("demo", &["--router"])),
         trial("demo/large_datagrams_of_sockets_are_measured", NEEDS, large_datagrams),
+        trial("demo/guests_of_a_switch_are_measured", NEEDS, switch),
         trial("demo/requests_with_and_without_ila_are_measured", NEEDS, requests),
         trial("demo/a_storm_of_changes_beside_a_stream_is_measured_and_drops_nothing_by_itself", NEEDS, storm),
         trial("demo/an_interrupt_leaves_nothing_behind", NEEDS, an_interrupt_leaves_nothing_behind),
@@ -68,6 +69,19 @@ fn large_datagrams() -> Outcome {
         assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{name} {of} in {text}");
     }
     assert_eq!(figures["ratios"].as_array().map(Vec::len), Some(7), "{text}");
+    Ok(())
+}
+
+fn switch() -> Outcome {
+    let (figures, text) = figures("demo-switch", &["--switch"])?;
+    for name in ["switch/bare", "switch/thin", "switch/fat", "switch/esp", "aes-gcm-256/fat"] {
+        let case = entry(&figures["cases"], |case| case["name"] == name);
+        assert!(case.is_some_and(|case| case["gbps"].as_f64() > Some(0.0)), "{name} in {text}");
+    }
+    for of in ["fat/thin", "fat/bare", "esp/tunnel"] {
+        let ratio = entry(&figures["ratios"], |ratio| ratio["name"] == "switch" && ratio["of"] == of);
+        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {text}");
+    }
     Ok(())
 }
 

@@ -118,3 +118,91 @@ fn vlans(value: &Value<'_>) -> Result<VidSet> {
     }
     Ok(set)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::model::LinkKind;
+
+    const BRIDGE: &str = "[[link]]\nname = \"br0\"\nkind = \"bridge\"\n";
+
+    fn tap(port: &str) -> String {
+        format!("{BRIDGE}[[link]]\nname = \"tap0\"\nkind = \"tap\"\nmaster = \"br0\"\nport = {{ {port} }}\n")
+    }
+
+    #[test]
+    fn keys_of_bridge_and_port_are_read() {
+        let toml = BRIDGE.to_owned()
+            + "vlan-filtering = true\ndefault-pvid = 0\nageing-time = 7\ngroup-fwd-mask = 8\nport = { pvid = 5 }\n";
+        let config = Config::from_toml(&toml, "f").unwrap();
+        let want = BridgeConfig {
+            vlan_filtering: true,
+            default_pvid: None,
+            ageing_time: Duration::from_secs(7),
+            group_mask: GroupMask::for_bridge(8).unwrap(),
+            link_local_learning: true,
+        };
+        assert_eq!(config.links[0].kind, LinkKind::Bridge(want));
+        assert_eq!(config.links[0].port.as_ref().unwrap().pvid, Some(Vid::new(5)));
+        let toml = tap(
+            "pvid = 0, tagged = [20, \"30-31\"], untagged = [40], learning = false, flood = false, mcast-flood = false, \
+             bcast-flood = false, isolated = true, hairpin = true, locked = true, group-fwd-mask = 1, fdb-limit = 5, trunk = 0",
+        );
+        let config = Config::from_toml(&toml, "f").unwrap();
+        let port = config.links[1].port.as_ref().unwrap();
+        let numbers = |set: &VidSet| set.iter().map(Vid::get).collect::<Vec<_>>();
+        assert_eq!(
+            (port.pvid, numbers(&port.tagged), numbers(&port.untagged)),
+            (Some(None), vec![20, 30, 31], vec![40])
+        );
+        let want = PortConfig {
+            state: PortConfig::default().state,
+            learning: false,
+            unicast_flood: false,
+            multicast_flood: false,
+            broadcast_flood: false,
+            isolated: true,
+            hairpin: true,
+            locked: true,
+            group_mask: GroupMask::for_port(1).unwrap(),
+            fdb_limit: 5,
+            trunk: TrunkPriority::new(0),
+        };
+        assert_eq!(port.config, want);
+    }
+
+    #[test]
+    fn what_a_bridge_cannot_be_is_refused_by_name() {
+        let refused = |toml: &str| Config::from_toml(toml, "f").unwrap_err().to_string();
+        for (port, want) in [
+            ("pvid = 4095", "4095 is out of range; use 0 to 4094"),
+            ("tagged = [0]", "0 is out of range; use 1 to 4094"),
+            ("tagged = [\"20-10\"]", "20-10 is no range of VLANs"),
+            ("tagged = [\"10-4095\"]", "10-4095 is no range of VLANs"),
+            ("tagged = [\"ten\"]", "ten is no range of VLANs"),
+            ("pvid = 10, tagged = [\"9-11\"]", "VLAN 10 leaves the port untagged already"),
+            ("trunk = 16", "16 is no priority of a trunk"),
+            ("group-fwd-mask = 2", "Invalid group mask"),
+            ("fdb-limit = 1048577", "1048577 is out of range"),
+            ("mtu = 5", "unknown key"),
+        ] {
+            let said = refused(&tap(port));
+            assert!(said.contains(want), "{port}: {said}");
+        }
+        let tun = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\n";
+        for (toml, want) in [
+            (format!("{BRIDGE}{tun}master = \"br0\"\n"), "only links of kind tap, packet or xdp can be its ports"),
+            (format!("{BRIDGE}{tun}port = {{ pvid = 1 }}\n"), "is only for links of kind tap, packet, xdp or bridge"),
+            (format!("{tun}vlan-filtering = true\n"), "is only for links of kind bridge"),
+            (format!("{BRIDGE}port = {{ trunk = 1 }}\n"), "unknown key"),
+            (format!("{BRIDGE}group-fwd-mask = 4\n"), "Invalid group mask"),
+            (tap("").replace("master = \"br0\"\n", ""), "name the bridge as its master"),
+            (tap("").replace("master = \"br0\"", "master = \"br1\""), "no VRF or bridge is named br1"),
+            (tap("").replace("kind = \"bridge\"", "kind = \"vrf\"\ntable = 10"), "and br0 is a VRF"),
+        ] {
+            let said = refused(&toml);
+            assert!(said.contains(want), "{toml}: {said}");
+        }
+    }
+}

@@ -117,6 +117,7 @@ impl Host for Obedient {
 
     fn close(&mut self, id: LinkId) -> Result<(), Error> {
         self.qdiscs.remove(&id);
+        self.bridges.remove(&id);
         Ok(())
     }
 
