@@ -43,6 +43,7 @@ mod stats;
 mod sys;
 mod tun;
 mod udp;
+pub mod vhost;
 pub mod virtio;
 
 pub use af_xdp::{RingState, XdpMode};
