@@ -168,6 +168,8 @@ pub enum Kind {
     Xdp,
     /// A guest's memory, by vhost-user.
     VhostUser,
+    /// A back end of vhost-user.
+    VhostFront,
     /// A queue in this process.
     Memory,
 }
@@ -182,6 +184,7 @@ impl Kind {
             Self::Packet => "packet",
             Self::Xdp => "xdp",
             Self::VhostUser => "vhost-user",
+            Self::VhostFront => "virtio-user",
             Self::Memory => "memory",
         }
     }

@@ -335,3 +335,117 @@ impl GuestMemory {
         self.regions[piece.region as usize].window.write((piece.offset + u64::from(skip)) as usize, from);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    fn memfd(pages: u64) -> OwnedFd {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, pages * PAGE).unwrap();
+        file
+    }
+
+    /// Regions of so many pages, each at a page of the guest's.
+    fn memory(regions: &[(u64, u64)]) -> GuestMemory {
+        let mut memory = GuestMemory::default();
+        for &(page, pages) in regions {
+            let window = Window::map(memfd(pages).as_fd(), 0, pages * PAGE).unwrap();
+            memory.add(Region { guest_addr: page * PAGE, user_addr: page * PAGE + (1 << 40), window }).unwrap();
+        }
+        memory
+    }
+
+    #[test]
+    fn buffers_are_found_across_regions_that_touch() {
+        let memory = memory(&[(4, 2), (1, 1), (2, 2)]);
+        let found = |addr, len| {
+            let mut pieces = Vec::new();
+            memory.locate(addr, len, &mut pieces).then(|| pieces.iter().map(|piece| piece.len).collect::<Vec<_>>())
+        };
+        assert_eq!(found(PAGE, 4096), Some(vec![4096]));
+        assert_eq!(found(2 * PAGE - 1, 2), Some(vec![1, 1]));
+        assert_eq!(found(PAGE, 5 * 4096), Some(vec![4096, 8192, 8192]));
+        assert_eq!(found(PAGE, 5 * 4096 + 1), None, "a byte behind the end");
+        assert_eq!(found(PAGE - 1, 2), None, "a byte before the start");
+        assert_eq!(found(0, 1), None);
+        assert_eq!(found(u64::MAX, u32::MAX), None);
+        assert_eq!(found(PAGE, 0), Some(vec![]));
+    }
+
+    #[test]
+    fn what_is_written_is_read_where_it_was() {
+        let memory = memory(&[(1, 1), (2, 1)]);
+        let mut pieces = Vec::new();
+        assert!(memory.locate(2 * PAGE - 3, 6, &mut pieces));
+        memory.write(pieces[0], 0, &[1, 2, 3]);
+        memory.write(pieces[1], 1, &[5, 6]);
+        let mut bytes = [9; 3];
+        memory.read(pieces[1], 0, &mut bytes);
+        assert_eq!(bytes, [0, 5, 6]);
+        memory.read(pieces[0], 1, &mut bytes[..2]);
+        assert_eq!(bytes, [2, 3, 6]);
+    }
+
+    #[test]
+    fn regions_that_overlap_or_wrap_are_refused() {
+        let mut memory = memory(&[(4, 2), (8, 2)]);
+        let add = |memory: &mut GuestMemory, guest_addr: u64, pages: u64| {
+            let window = Window::map(memfd(pages).as_fd(), 0, pages * PAGE).unwrap();
+            memory.add(Region { guest_addr, user_addr: 0, window }).is_some()
+        };
+        for (page, pages) in [(3, 2), (4, 2), (5, 1), (5, 2), (7, 2), (9, 1), (3, 9)] {
+            assert!(!add(&mut memory, page * PAGE, pages), "{pages} pages at page {page}");
+        }
+        assert!(!add(&mut memory, 20 * PAGE + 1, 1), "not at a page");
+        assert!(!add(&mut memory, 0_u64.wrapping_sub(PAGE), 2), "behind the address space");
+        assert!(add(&mut memory, 6 * PAGE, 2) && add(&mut memory, 3 * PAGE, 1));
+        assert_eq!(memory.count(), 4);
+        assert!(memory.remove(6 * PAGE, 0, PAGE).is_none() && memory.remove(6 * PAGE, 0, 2 * PAGE).is_some());
+    }
+
+    #[test]
+    fn file_that_is_shorter_or_no_memory_is_refused() {
+        let file = memfd(2);
+        assert!(Window::map(file.as_fd(), 0, 2 * PAGE).is_ok());
+        assert!(Window::map(file.as_fd(), PAGE, PAGE).is_ok());
+        for (offset, len) in [(0, 2 * PAGE + 1), (PAGE, 2 * PAGE), (u64::MAX, 2), (1, u64::MAX), (0, 0)] {
+            assert!(Window::map(file.as_fd(), offset, len).is_err(), "{len} at {offset}");
+        }
+        let program = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(Window::map(program.as_fd(), 0, PAGE).is_err());
+    }
+
+    #[test]
+    fn memory_that_goes_away_reads_as_zeros_and_is_noticed() {
+        let file = memfd(4);
+        let window = Window::map(file.as_fd(), PAGE, 3 * PAGE).unwrap();
+        let other = Window::map(memfd(1).as_fd(), 0, PAGE).unwrap();
+        window.write(0, &[7; 4096]);
+        ftruncate(&file, 0).unwrap();
+        let mut bytes = [9; 100];
+        window.read(2 * PAGE as usize, &mut bytes);
+        assert_eq!(bytes, [0; 100]);
+        window.write(5, &[1]);
+        assert_eq!(window.load_u16(0, Ordering::Acquire), 0);
+        assert!(window.is_lost() && !other.is_lost());
+    }
+
+    #[test]
+    #[should_panic(expected = "2 at 4095 of 4096")]
+    fn nothing_is_read_behind_the_end() {
+        let window = Window::map(memfd(1).as_fd(), 0, PAGE).unwrap();
+        window.read(4095, &mut [0; 2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "4096 of 4096")]
+    fn no_number_is_written_behind_the_end() {
+        let window = Window::map(memfd(1).as_fd(), 0, PAGE).unwrap();
+        window.store_u16(4096, 1, Ordering::Relaxed);
+    }
+}

@@ -4,6 +4,7 @@ pub(crate) mod bpf;
 mod bus_faults;
 pub(crate) mod cmsg;
 pub(crate) mod discard;
+pub(crate) mod event;
 pub(crate) mod frames;
 pub(crate) mod guest_memory;
 pub(crate) mod ifreq;

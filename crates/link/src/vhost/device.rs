@@ -83,6 +83,11 @@ impl Drop for Kick {
 }
 
 impl Vring {
+    /// Its ring if it runs, and what has happened there.
+    pub(super) fn running(&mut self) -> Option<(&mut VringStats, &mut Ring)> {
+        self.ring.as_mut().map(|ring| (&mut self.stats, ring))
+    }
+
     /// Shows the guest what was given back, and interrupts it if it wants that.
     pub(super) fn publish(&mut self) {
         let Some(ring) = &mut self.ring else { return };

@@ -84,6 +84,41 @@ impl Bits {
         Self(if offloads { OFFLOADS | TRANSPORT } else { TRANSPORT })
     }
 
+    /// What a driver asks for: nothing that takes a control queue.
+    pub(super) const fn wanted(offloads: bool, several_pairs: bool) -> Self {
+        let all = Self::offered(offloads).0 & !(STATUS | CTRL_VQ | INDIRECT_DESC);
+        Self(if several_pairs { all } else { all & !MQ })
+    }
+
+    /// What of it may be negotiated where so much is offered (virtio 1.2 §5.1.3.1). Without mergeable buffers there are none for fat
+    /// frames.
+    pub(super) const fn among(self, offered: Self) -> Self {
+        let mut bits = self.0 & offered.0;
+        if bits & MRG_RXBUF == 0 || bits & GUEST_CSUM == 0 {
+            bits &= !(GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO4 | GUEST_USO6);
+        }
+        if bits & CSUM == 0 {
+            bits &= !(HOST_TSO4 | HOST_TSO6 | HOST_ECN | HOST_USO);
+        }
+        Self(bits)
+    }
+
+    /// The same with the sides changed: what the device takes as what the guest does, and the other way round.
+    pub(super) fn swapped(self) -> Self {
+        const PAIRS: [(u64, u64); 5] = [
+            (CSUM, GUEST_CSUM),
+            (HOST_TSO4, GUEST_TSO4),
+            (HOST_TSO6, GUEST_TSO6),
+            (HOST_ECN, GUEST_ECN),
+            (HOST_USO, GUEST_USO4 | GUEST_USO6),
+        ];
+        let mut bits = self.0 & !OFFLOADS;
+        for (host, guest) in PAIRS {
+            bits |= if self.has(host) { guest } else { 0 } | if self.has(guest) { host } else { 0 };
+        }
+        Self(bits)
+    }
+
     const fn has(self, bits: u64) -> bool {
         self.0 & bits == bits
     }

@@ -123,7 +123,7 @@ impl Scratch {
         let mut front = [0; LONG_HEADER];
         front[..HEADER_LEN].copy_from_slice(&header.to_le_bytes());
         front[HEADER_LEN..].copy_from_slice(&chains.to_le_bytes());
-        let mut to = Scatter { memory, pieces: &self.pieces, at: 0, skip: 0 };
+        let mut to = Scatter::new(memory, &self.pieces);
         to.write(&front[..negotiated.header_len()]);
         bytes.for_each(|bytes| to.write(bytes));
         let mut left = total as u64;
@@ -137,7 +137,7 @@ impl Scratch {
 }
 
 /// A frame in memory of ours, from a chain of `len` bytes.
-fn copy_in(
+pub(super) fn copy_in(
     pieces: &[Piece],
     len: u64,
     memory: &GuestMemory,
@@ -174,7 +174,7 @@ fn copy_in(
 
 /// The header of a packet for the guest, whose first `skip` bytes more stand in front of it; `None` if it is not what the guest has
 /// negotiated, or contradicts the packet's own headers.
-fn header_for(negotiated: Bits, features: &Features, packet: &Packet, skip: u16) -> Option<Header> {
+pub(super) fn header_for(negotiated: Bits, features: &Features, packet: &Packet, skip: u16) -> Option<Header> {
     if !takes(features, packet) {
         return None;
     }
@@ -220,17 +220,21 @@ impl Gather<'_> {
 }
 
 /// Writes pieces one after the other.
-struct Scatter<'a> {
+pub(super) struct Scatter<'a> {
     memory: &'a GuestMemory,
     pieces: &'a [Piece],
     at: usize,
     skip: u32,
 }
 
-impl Scatter<'_> {
+impl<'a> Scatter<'a> {
+    pub(super) fn new(memory: &'a GuestMemory, pieces: &'a [Piece]) -> Self {
+        Self { memory, pieces, at: 0, skip: 0 }
+    }
+
     /// Writes bytes, for which there is room.
     #[inline]
-    fn write(&mut self, mut from: &[u8]) {
+    pub(super) fn write(&mut self, mut from: &[u8]) {
         while !from.is_empty() {
             let piece = self.pieces[self.at];
             let here = from.len().min((piece.len - self.skip) as usize);

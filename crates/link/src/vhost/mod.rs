@@ -14,8 +14,11 @@
 
 mod connection;
 mod device;
+mod driver_ring;
 mod features;
 mod frames;
+pub mod front;
+mod handshake;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -28,20 +31,21 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arrayvec::ArrayVec;
 use base::DropReason;
 use offload::Features;
 use packet::{CopyReason, Cut, Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use wire::{FlowKey, MacAddr, eth};
 
-use crate::error::{failed, text};
+use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::open::DEFAULT_MTU;
 use crate::stats::LinkStats;
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
 use connection::{Closed, Connection};
-use device::Device;
+use device::{Device, Vring};
 use features::Bits;
 use frames::{Delivered, Scratch};
 use ring::BadRing;
@@ -54,6 +58,9 @@ const BURST_BYTES: usize = 256 << 10;
 
 /// Descriptors after which a burst ends: a guest with many small ones takes no more time than another.
 const BURST_DESCRIPTORS: usize = 4096;
+
+/// Times that one call looks again for buffers that a guest has none of.
+const MAX_LOOKS: usize = 16;
 
 /// Messages that one call handles at most.
 const MAX_MESSAGES: usize = 64;
@@ -401,7 +408,8 @@ impl VhostUser {
                     break 'all;
                 }
                 match self.scratch.receive(ring, memory, features, mem) {
-                    Ok(None) if ring.want_kicks(true) => {}
+                    // A guest that goes back and forth with its index comes to the burst's end, too.
+                    Ok(None) if ring.want_kicks(true) => descriptors += 1,
                     Ok(None) => break,
                     Ok(Some(received)) => {
                         vring.stats.chains += 1;
@@ -425,7 +433,7 @@ impl VhostUser {
                 }
             }
         }
-        vrings.iter_mut().skip(1).step_by(2).for_each(device::Vring::publish);
+        vrings.iter_mut().skip(1).step_by(2).for_each(Vring::publish);
         self.stats.rx_calls += u64::from(out.len() > before);
         mem.copied(CopyReason::Guest, bytes);
         self.copied += bytes as u64;
@@ -436,35 +444,39 @@ impl VhostUser {
     fn deliver(&mut self, device: &mut Device, burst: &mut [Packet]) -> (usize, Result<Sent, BadRing>) {
         let Device { vrings, memory, features, .. } = device;
         let features = features.unwrap_or_default();
-        let ready = |vring: &device::Vring| vring.enabled && vring.ring.is_some();
+        let is_ready = |&queue: &usize| vrings[queue].enabled && vrings[queue].ring.is_some();
+        let ready: ArrayVec<usize, { MAX_PAIRS as usize }> =
+            (0..vrings.len()).step_by(2).filter(is_ready).collect();
         let mut gone = 0;
+        let mut looks = 0;
         let mut outcome = Ok(Sent::All);
         let copied = self.copied;
         while let Some(packet) = burst.get_mut(gone) {
-            let count = vrings.iter().step_by(2).filter(|vring| ready(vring)).count();
-            let pick = queue_of(packet, count);
-            let vring = vrings.iter_mut().step_by(2).filter(|vring| ready(vring)).nth(pick);
-            let Some(vring) = vring else {
+            let vring = ready.get(queue_of(packet, ready.len())).map(|&queue| &mut vrings[queue]);
+            let Some((vring, ring)) = vring.and_then(Vring::running) else {
                 self.stats.tx_drop(DropReason::LinkDown);
                 gone += 1;
                 continue;
             };
-            let Some(ring) = &mut vring.ring else { continue };
             let is_one = packet.meta.cut.packets() <= 1;
             match self.scratch.deliver(ring, memory, features, &self.features, packet) {
                 Ok(Delivered::Sent { bytes, chains }) => {
                     self.copied += bytes as u64;
-                    vring.stats.chains += u64::from(chains);
+                    vring.chains += u64::from(chains);
                     match packet.meta.cut {
                         Cut::Frames(_) => self.stats.sent_first_frame(packet),
                         Cut::Whole | Cut::Gso(_) | Cut::Fragment => self.stats.sent(packet),
                     }
                 }
                 Ok(Delivered::Full) => {
+                    looks += 1;
                     if ring.want_kicks(true) {
-                        continue;
+                        if looks < MAX_LOOKS {
+                            continue;
+                        }
+                        self.come_again();
                     }
-                    vring.stats.full += 1;
+                    vring.full += 1;
                     outcome = Ok(Sent::Busy);
                     break;
                 }
@@ -477,7 +489,7 @@ impl VhostUser {
             ring.want_kicks(false);
             if is_one { gone += 1 } else { packet.skip_frames(1) }
         }
-        vrings.iter_mut().step_by(2).for_each(device::Vring::publish);
+        vrings.iter_mut().step_by(2).for_each(Vring::publish);
         self.stats.tx_calls += u64::from(gone > 0);
         self.owed += (self.copied - copied) as usize;
         (gone, outcome)
