@@ -23,7 +23,8 @@ struct Range {
 }
 
 static RANGES: [Range; MAX_RANGES] =
-    [const { Range { start: AtomicUsize::new(0), len: AtomicUsize::new(0), lost: AtomicBool::new(false) } }; MAX_RANGES];
+    [const { Range { start: AtomicUsize::new(0), len: AtomicUsize::new(0), lost: AtomicBool::new(false) } };
+        MAX_RANGES];
 
 /// Ranges above this are unused.
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -87,8 +88,10 @@ fn install() -> io::Result<()> {
 
 /// Puts zeroed memory in the place of a mapping that was lost; anything else goes to the handler that was there before.
 extern "C" fn on_bus_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the system gives a handler with `SA_SIGINFO` one that is filled in, with an address for this signal.
-    let at = unsafe { (*info).si_addr() } as usize;
+    // SAFETY: the system gives a handler with `SA_SIGINFO` one that is filled in.
+    let info_ref = unsafe { &*info };
+    // SAFETY: for this signal it has an address.
+    let at = unsafe { info_ref.si_addr() } as usize;
     let used = USED.load(Ordering::Acquire);
     for range in &RANGES[..used] {
         let len = range.len.load(Ordering::Acquire);
@@ -115,9 +118,8 @@ extern "C" fn on_bus_fault(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
     if before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0) {
         // SAFETY: a handler that was installed as one with three arguments.
-        let handler = unsafe {
-            std::mem::transmute::<usize, extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)>(handler)
-        };
+        let handler =
+            unsafe { std::mem::transmute::<usize, extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)>(handler) };
         handler(signal, info, context);
     } else {
         // SAFETY: a handler that was installed as one with one argument.

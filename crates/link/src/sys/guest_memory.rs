@@ -248,9 +248,9 @@ impl GuestMemory {
         region.user_addr.checked_add(region.len())?;
         let at = self.regions.partition_point(|other| other.guest_addr < region.guest_addr);
         let is_free = self.regions.get(at).is_none_or(|next| end <= next.guest_addr)
-            && at.checked_sub(1).is_none_or(|before| {
-                self.regions[before].guest_addr + self.regions[before].len() <= region.guest_addr
-            });
+            && at
+                .checked_sub(1)
+                .is_none_or(|before| self.regions[before].guest_addr + self.regions[before].len() <= region.guest_addr);
         if !has_pages || !is_free {
             return None;
         }

@@ -17,6 +17,9 @@ use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::device::Device;
 
+/// Token of the connection among what is waited for.
+pub(super) const CONNECTION: u64 = 2;
+
 /// Bytes of a message's header: what it is, flags and the bytes behind.
 const HEADER: usize = 12;
 
@@ -65,7 +68,7 @@ impl Connection {
         // Accepted from a listener that does not block, but is not so itself; the handler's calls loop otherwise.
         socket.set_nonblocking(false)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        epoll::add(waiting, &socket, epoll::EventData::new_u64(super::CONNECTION), flags)?;
+        epoll::add(waiting, &socket, epoll::EventData::new_u64(CONNECTION), flags)?;
         let handler = BackendReqHandler::from_stream(socket.try_clone()?, Arc::clone(device));
         Ok(Self { socket, handler })
     }

@@ -22,6 +22,9 @@ use crate::sys::guest_memory::{GuestMemory, Region, Window};
 /// Regions of memory that a guest may have.
 const MAX_REGIONS: usize = 509;
 
+/// Token of all kicks among what is waited for.
+const KICK: u64 = 3;
+
 /// Answer to a message about something that was not offered.
 const NOT_OFFERED: Error = Error::InvalidOperation("not offered");
 
@@ -70,7 +73,7 @@ impl Kick {
     /// Waits for it by `epoll`, each kick once: it is never read.
     fn new(fd: OwnedFd, epoll: &Arc<OwnedFd>) -> std::io::Result<Self> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(epoll, &fd, epoll::EventData::new_u64(super::KICK), flags)?;
+        epoll::add(epoll, &fd, epoll::EventData::new_u64(KICK), flags)?;
         Ok(Self { fd, epoll: Arc::clone(epoll) })
     }
 }

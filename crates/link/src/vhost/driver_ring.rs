@@ -72,7 +72,7 @@ impl DriverRing {
     pub(super) fn describe(&self, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
         let at = usize::from(index) * DESC_LEN;
         self.window.store_u64(at, addr);
-        let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
+        let rest = u64::from(len) | (u64::from(flags) << 32) | (u64::from(next) << 48);
         self.window.store_u64(at + 8, rest);
     }
 
@@ -140,13 +140,5 @@ impl DriverRing {
         }
         fence(Ordering::SeqCst);
         self.window.load_u16(used_at(self.size) + 2, Ordering::Acquire) != self.next
-    }
-
-    /// Pretends that nothing was offered yet where `index` is next, for tests of indices that wrap.
-    #[cfg(test)]
-    pub(super) fn begin_at(&mut self, index: u16) {
-        (self.offered, self.shown, self.next, self.seen) = (index, index, index, index);
-        self.window.store_u16(available_at(self.size) + 2, index, Ordering::Relaxed);
-        self.window.store_u16(used_at(self.size) + 2, index, Ordering::Relaxed);
     }
 }

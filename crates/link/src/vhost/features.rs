@@ -61,15 +61,8 @@ const OFFLOADS: u64 = CSUM
     | HOST_USO;
 
 /// Features that do not change what a frame may be.
-const TRANSPORT: u64 = MRG_RXBUF
-    | STATUS
-    | CTRL_VQ
-    | MQ
-    | ANY_LAYOUT
-    | INDIRECT_DESC
-    | EVENT_IDX
-    | PROTOCOL_FEATURES
-    | VERSION_1;
+const TRANSPORT: u64 =
+    MRG_RXBUF | STATUS | CTRL_VQ | MQ | ANY_LAYOUT | INDIRECT_DESC | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1;
 
 /// Bytes of the header in front of a frame, with `num_buffers`.
 pub(super) const LONG_HEADER: usize = 12;
@@ -174,9 +167,10 @@ impl Bits {
             (TX_USO, uso),
         ];
         *offloads = Offloads::new();
-        for (name, bits) in [("rx-checksum", CSUM), ("rx-tso4", HOST_TSO4), ("rx-tso6", HOST_TSO6), ("rx-uso", HOST_USO)]
-            .into_iter()
-            .chain(all)
+        for (name, bits) in
+            [("rx-checksum", CSUM), ("rx-tso4", HOST_TSO4), ("rx-tso6", HOST_TSO6), ("rx-uso", HOST_USO)]
+                .into_iter()
+                .chain(all)
         {
             offloads.add(name, if self.has(bits) { Ok(None) } else { Err(unless.to_owned()) });
         }

@@ -18,10 +18,12 @@ use rustix::net::{RecvFlags, recv};
 use wire::MacAddr;
 
 use super::driver_ring::BadUsed;
-use super::features::{Bits, LONG_HEADER};
+use super::features::{self, Bits, LONG_HEADER};
 use super::frames::{Scatter, copy_in, header_for};
+use super::guest::{GuestState, QueueState};
 use super::handshake::{Handshake, RX_BUFFER, Session, TX_BUFFER, Wanted};
-use super::{BURST_BYTES, BURST_PACKETS, GuestState, MAX_LOOKS, MAX_PAIRS, QueueState, features, queue_of, station};
+use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of, station};
+use super::ring::WRITE;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::open::DEFAULT_MTU;
@@ -84,9 +86,9 @@ pub struct VhostFront {
     wanted: Bits,
     running: Option<Running>,
     /// Of what was negotiated when the caller was last told.
-    told: Features,
-    /// Of what is negotiated.
     features: Features,
+    /// Of what is negotiated.
+    current: Features,
     offloads: Offloads,
     stats: LinkStats,
     pieces: Vec<Piece>,
@@ -144,8 +146,8 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
         handshake: None,
         wanted,
         running: None,
-        told: features,
         features,
+        current: features,
         offloads,
         stats: LinkStats::ZERO,
         pieces: Vec::new(),
@@ -181,11 +183,8 @@ impl VhostFront {
     }
 
     fn connect(&mut self) -> io::Result<()> {
-        let wanted = Wanted {
-            features: self.wanted,
-            pairs: self.config.pairs.into(),
-            ring_size: self.config.ring_size,
-        };
+        let wanted =
+            Wanted { features: self.wanted, pairs: self.config.pairs.into(), ring_size: self.config.ring_size };
         self.handshake = Some(Handshake::begin(&self.config.socket, wanted, self.done.try_clone()?)?);
         Ok(())
     }
@@ -238,7 +237,7 @@ impl VhostFront {
             if number % 2 == 0 {
                 for head in 0..size {
                     let addr = queue.buffers + u64::from(head) * RX_BUFFER as u64;
-                    queue.ring.describe(head, addr, RX_BUFFER as u32, super::ring::WRITE, 0);
+                    queue.ring.describe(head, addr, RX_BUFFER as u32, WRITE, 0);
                     queue.ring.offer(head, RX_BUFFER as u32);
                 }
                 queue.ring.publish();
@@ -249,7 +248,7 @@ impl VhostFront {
         }
         let view = session.features.swapped();
         let unless = if self.config.offloads { NOT_OFFERED } else { BY_CONFIGURATION };
-        self.features = view.features(&mut self.offloads, unless);
+        self.current = view.features(&mut self.offloads, unless);
         let pairs = session.queues.len() / 2;
         let queues = vec![QueueState { running: true, enabled: true, size, ..QueueState::default() }; 2 * pairs];
         self.running = Some(Running { session, view, free: vec![(0..size).collect(); pairs], queues });
@@ -267,7 +266,7 @@ impl VhostFront {
                 let _ = epoll::delete(&*self.waiting, &queue.call);
             }
         }
-        self.features = Bits::default().features(&mut self.offloads, NO_BACK_END);
+        self.current = Bits::default().features(&mut self.offloads, NO_BACK_END);
         match self.connect() {
             Ok(()) => failed(&self.config.name, call, why),
             Err(err) => failed(&self.config.name, "thread", &err),
@@ -408,7 +407,7 @@ impl VhostFront {
                 break;
             };
             let is_one = packet.meta.cut.packets() <= 1;
-            match running.fill(pair, head, &self.features, packet) {
+            match running.fill(pair, head, &self.current, packet) {
                 Ok(bytes) => {
                     self.copied += bytes as u64;
                     running.queues[2 * pair + 1].chains += 1;
@@ -524,7 +523,7 @@ impl Link for VhostFront {
     }
 
     fn features(&self) -> Features {
-        self.told
+        self.features
     }
 
     fn offloads(&self) -> &[Offload] {
@@ -575,8 +574,8 @@ impl Link for VhostFront {
     }
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
-        if self.told != self.features {
-            self.told = self.features;
+        if self.features != self.current {
+            self.features = self.current;
             return Ok(Sent::Refit);
         }
         let Some(mut running) = self.running.take() else {

@@ -114,20 +114,19 @@ pub(super) fn negotiate(socket: UnixStream, wanted: &Wanted) -> Result<Session, 
     let said = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");
     let system = |what: &'static str| move |err: io::Error| format!("{what}: {err}");
     let kept = socket.try_clone().map_err(system("dup"))?;
-    let mut frontend = Frontend::from_stream(socket, 2 * wanted.pairs as u64);
+    let pairs = match wanted.pairs {
+        1 => 1,
+        several => queue_pairs(kept.try_clone().map_err(system("dup"))?)?.min(several).max(1),
+    };
+    let mut frontend = Frontend::from_stream(socket, 2 * pairs as u64);
     let offered = Bits(frontend.get_features().map_err(said("GET_FEATURES"))?);
     let features = wanted.features.among(offered);
-    let mut pairs = 1;
     if features.protocol_features() {
         let protocol = frontend.get_protocol_features().map_err(said("GET_PROTOCOL_FEATURES"))?;
         let used = protocol & (VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK);
         frontend.set_protocol_features(used).map_err(said("SET_PROTOCOL_FEATURES"))?;
         if used.contains(VhostUserProtocolFeatures::REPLY_ACK) {
             frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-        }
-        if used.contains(VhostUserProtocolFeatures::MQ) && wanted.pairs > 1 {
-            let most = frontend.get_queue_num().map_err(said("GET_QUEUE_NUM"))?;
-            pairs = wanted.pairs.min(most as usize).max(1);
         }
     }
     frontend.set_owner().map_err(said("SET_OWNER"))?;
@@ -183,6 +182,22 @@ pub(super) fn negotiate(socket: UnixStream, wanted: &Wanted) -> Result<Session, 
         queues.push(Queue { ring, kick, call, buffers });
     }
     Ok(Session { socket: kept, features, memory, queues })
+}
+
+/// Pairs of queues that the back end has. The kept crate takes the answer for the number of rings, so it is asked for by an endpoint
+/// that is not used for more.
+fn queue_pairs(socket: UnixStream) -> Result<usize, String> {
+    let said = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");
+    let mut frontend = Frontend::from_stream(socket, 2);
+    if !Bits(frontend.get_features().map_err(said("GET_FEATURES"))?).protocol_features() {
+        return Ok(1);
+    }
+    let protocol = frontend.get_protocol_features().map_err(said("GET_PROTOCOL_FEATURES"))?;
+    if !protocol.contains(VhostUserProtocolFeatures::MQ) {
+        return Ok(1);
+    }
+    frontend.set_protocol_features(VhostUserProtocolFeatures::MQ).map_err(said("SET_PROTOCOL_FEATURES"))?;
+    Ok(frontend.get_queue_num().map_err(said("GET_QUEUE_NUM"))? as usize)
 }
 
 /// Where things are in our memory.

@@ -363,8 +363,7 @@ impl Walk<'_> {
         let (all, _) = copy.as_chunks::<DESC_LEN>();
         let mut index = 0;
         for _ in 0..count {
-            let desc = all.get(usize::from(index)).ok_or(BadRing::Descriptor(index))?;
-            let desc = Desc::from_bytes(desc);
+            let desc = Desc::from_bytes(&all[usize::from(index)]);
             if desc.flags & INDIRECT != 0 {
                 return Err(BadRing::Indirect);
             }
@@ -373,6 +372,9 @@ impl Walk<'_> {
                 return Ok(());
             }
             index = desc.next;
+            if usize::from(index) >= count {
+                return Err(BadRing::Descriptor(index));
+            }
         }
         Err(BadRing::Loop)
     }

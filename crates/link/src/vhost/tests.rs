@@ -1,18 +1,28 @@
 //! Front end and back end against each other, and back ends against drivers that lie.
 
 use std::io::Write;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use packet::{Csum, Gso, GsoKind, geometry};
-use rustix::event::{PollFd, PollFlags, poll};
+use base::DropReason;
+use offload::Features;
+use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, geometry};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::{EtherType, Protocol, ipv4, tcp};
 
+use super::VhostConfig;
+use super::back::{VhostUser, lock, open};
 use super::driver_ring::{available_at, used_at};
+use super::features::Bits;
+use super::front;
 use super::front::{FrontConfig, VhostFront, open_wanting};
 use super::handshake::{BASE, RX_BUFFER, Session, TX_BUFFER, Wanted, negotiate};
 use super::ring::{INDIRECT, NEXT, WRITE};
-use super::*;
+use crate::offloads::{BY_CONFIGURATION, Offloads};
+use crate::virtio::DATA_VALID;
+use crate::{Link, Sent};
 
 /// How long a test waits for something that is to happen at once.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -401,26 +411,25 @@ fn each_flow_stays_in_its_queue() {
 
 #[test]
 fn front_end_that_comes_back_is_served_again() {
-    let mut wire = Wire::new(1, |_| {});
-    let Wire { back, mem, .. } = &mut wire;
+    let Wire { mut back, mut front, mem } = Wire::new(1, |_| {});
     for round in 1..4 {
-        let config = front_of(back);
-        // Drops the one before.
-        wire.front = open_wanting(&config, Bits::wanted(true, false)).unwrap();
+        let config = front_of(&back);
+        drop(front);
+        front = open_wanting(&config, Bits::wanted(true, false)).unwrap();
         let mut none = Vec::new();
         let mut errors = Vec::new();
         until(|| {
-            errors.extend(back.recv(mem, &mut none).err().map(|err| err.to_string()));
-            wire.front.recv(mem, &mut none).unwrap();
-            back.guest().connections == 1 + round && back.guest().running && wire.front.guest().running
+            errors.extend(back.recv(&mem, &mut none).err().map(|err| err.to_string()));
+            front.recv(&mem, &mut none).unwrap();
+            back.guest().connections == 1 + round && back.guest().running && front.guest().running
         });
         assert_eq!(errors, ["vm0: vhost-user: the front end is gone"]);
         assert_eq!(back.guest().violations, 0);
-        refit(back);
-        let packet = Packet::with_data(mem, &frame(1, 100)).unwrap();
+        refit(&mut back);
+        let packet = Packet::with_data(&mem, &frame(1, 100)).unwrap();
         assert_eq!(back.send(&mut vec![packet]).unwrap(), Sent::All);
         let mut got = Vec::new();
-        wire.front.recv(mem, &mut got).unwrap();
+        front.recv(&mem, &mut got).unwrap();
         assert_eq!(got.len(), 1);
     }
 }
@@ -655,7 +664,7 @@ fn chains_of_any_pieces_are_gathered() {
             let is_last = usize::from(index) + 1 == lens.len();
             let (flags, next) = if is_last { (0, 0) } else { (NEXT, index + 1) };
             if indirect {
-                let rest = u64::from(flags) << 32 | u64::from(next) << 48 | u64::from(len);
+                let rest = (u64::from(flags) << 32) | (u64::from(next) << 48) | u64::from(len);
                 raw.poke(table + 16 * u64::from(index), &[at.to_le_bytes(), rest.to_le_bytes()].concat());
             } else {
                 raw.tx().ring.describe(index, at, len, flags, next);
@@ -676,11 +685,6 @@ fn chains_of_any_pieces_are_gathered() {
 fn lying_rings_close_the_connection_with_one_error() {
     type Lie = fn(&mut Raw);
     const INDIRECT_DESC: u64 = 1 << 28;
-    let one = |raw: &mut Raw, addr: u64, len: u32, flags: u16, next: u16| {
-        raw.tx().ring.describe(0, addr, len, flags, next);
-        raw.offer();
-    };
-    let _ = one;
     fn single(raw: &mut Raw, addr: u64, len: u32, flags: u16, next: u16) {
         raw.tx().ring.describe(0, addr, len, flags, next);
         raw.offer();
@@ -692,7 +696,7 @@ fn lying_rings_close_the_connection_with_one_error() {
         single(raw, at, len, INDIRECT, 0);
     }
     fn flags(flags: u16, next: u16, len: u32) -> u64 {
-        u64::from(flags) << 32 | u64::from(next) << 48 | u64::from(len)
+        (u64::from(flags) << 32) | (u64::from(next) << 48) | u64::from(len)
     }
     const END: u64 = BASE + (1 << 40);
     let cases: [(&str, Lie); 17] = [
@@ -767,7 +771,8 @@ fn indirect_descriptors_are_refused_unless_negotiated() {
 
 #[test]
 fn lying_buffers_to_receive_in_close_the_connection() {
-    let cases: [(&str, fn(u64) -> (u64, u32, u16)); 3] = [
+    type Lie = fn(u64) -> (u64, u32, u16);
+    let cases: [(&str, Lie); 3] = [
         ("descriptor of the wrong direction", |at| (at, 2000, 0)),
         ("2000 bytes at 0x10 outside of guest memory", |_| (16, 2000, WRITE)),
         ("buffers of a few bytes", |at| (at, 1, NEXT | WRITE)),
@@ -842,8 +847,6 @@ fn checksum_that_a_guest_calls_good_is_not_believed() {
     let got = raw.send(header, &tcp);
     assert_eq!((got.len(), got[0].meta.csum), (1, Csum::None));
 }
-
-const DATA_VALID: u8 = crate::virtio::DATA_VALID;
 
 #[test]
 fn guest_is_told_of_checksums_that_are_good() {
@@ -928,7 +931,7 @@ fn rings_that_are_scribbled_on_harm_nobody() {
                 while !stop.load(Ordering::Relaxed) {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let value = random >> 33;
-                    let at = (value as usize >> 8) % (used_at(16) + 6 + 8 * 16) & !1;
+                    let at = ((value as usize >> 8) % (used_at(16) + 6 + 8 * 16)) & !1;
                     // Mostly small numbers: what makes sense at first.
                     let number = if value & 7 == 0 { value as u16 } else { value as u16 & 15 };
                     windows[value as usize & 1].store_u16(at, number, Ordering::Relaxed);
