@@ -7,13 +7,13 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::{RecvFlags, recv};
-use vhost::vhost_user::{BackendReqHandler, Error};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
 use super::device::Device;
 
@@ -26,10 +26,19 @@ const HEADER: usize = 12;
 /// Bytes behind the header of the longest message.
 const MAX_BODY: u32 = 4096;
 
+/// `VHOST_USER_SET_VRING_ENABLE`.
+const SET_VRING_ENABLE: u32 = 18;
+
+/// Flags of a header: the version, that it is an answer, that one is wanted.
+const VERSION: u32 = 1;
+const REPLY: u32 = 1 << 2;
+const NEED_REPLY: u32 = 1 << 3;
+
 /// A connected front end.
 pub(super) struct Connection {
     socket: UnixStream,
     handler: BackendReqHandler<Mutex<Device>>,
+    device: Arc<Mutex<Device>>,
 }
 
 impl fmt::Debug for Connection {
@@ -70,7 +79,7 @@ impl Connection {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(waiting, &socket, epoll::EventData::new_u64(CONNECTION), flags)?;
         let handler = BackendReqHandler::from_stream(socket.try_clone()?, Arc::clone(device));
-        Ok(Self { socket, handler })
+        Ok(Self { socket, handler, device: Arc::clone(device) })
     }
 
     /// Waits for it no longer.
@@ -104,14 +113,35 @@ impl Connection {
         if !self.has_room()? {
             return Err(Closed::Refused("answers that are not read".to_owned()));
         }
+        let [a, b, c, d, e, f, g, h, ..] = header;
+        let request = u32::from_ne_bytes([a, b, c, d]);
+        if request == SET_VRING_ENABLE && body == 8 {
+            return self.enable(u32::from_ne_bytes([e, f, g, h])).map(|()| true);
+        }
         match self.handler.handle_request() {
             Ok(()) => Ok(true),
             Err(Error::Disconnected | Error::SocketBroken(_)) => Err(Closed::Gone),
-            Err(err) => {
-                let [a, b, c, d, ..] = header;
-                Err(Closed::Refused(format!("message {}: {err}", u32::from_ne_bytes([a, b, c, d]))))
-            }
+            Err(err) => Err(Closed::Refused(format!("message {request}: {err}"))),
         }
+    }
+
+    /// Handles `VHOST_USER_SET_VRING_ENABLE`, of which all is there. The kept crate refuses it before the features are set, when QEMU (7.2
+    /// `vhost_net_start`) sends it.
+    fn enable(&mut self, flags: u32) -> Result<(), Closed> {
+        let mut message = [0; HEADER + 8];
+        let (read, _) = recv(&self.socket, &mut message, RecvFlags::DONTWAIT)?;
+        let [.., a, b, c, d, e, f, g, h] = message;
+        let (index, enabled) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        if read != message.len() || enabled > 1 || device.set_vring_enable(index, enabled == 1).is_err() {
+            return Err(Closed::Refused(format!("message {SET_VRING_ENABLE}: ring {index}")));
+        }
+        if flags & NEED_REPLY != 0 && device.protocol.contains(VhostUserProtocolFeatures::REPLY_ACK) {
+            // Behind the header of 8 bytes more, that all is well.
+            let answer = [SET_VRING_ENABLE, VERSION | REPLY, 8, 0, 0].map(u32::to_ne_bytes).concat();
+            send(&self.socket, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        }
+        Ok(())
     }
 
     /// Whether an answer can be written without a wait: less than a quarter of the buffer is in use (Linux `unix_writable`).
