@@ -1,6 +1,6 @@
-//! Memory that another process gave us and takes away again: a shorter file, a hole without a page. A read or a write there is a
-//! `SIGBUS`, which would end the process for one guest's sake. The handler puts zeroed memory of ours in the place of the mapping and
-//! notes it; whoever reads there looks at [`Watch::is_lost`] before it believes what it read.
+//! Guest memory that its owner truncates: an access beyond the end of the file is a `SIGBUS`, which would end the process because of one guest.
+//! The handler replaces the mapping by zeroed private memory and marks it lost; a link looks at [`Watch::is_lost`] after each burst and closes
+//! the connection.
 //!
 //! Invariant 1: a range in [`RANGES`] is one live mapping of guest memory, from [`Watch::new`] until the watch is dropped, which is
 //! before it is unmapped. A thread that faults in a range holds that mapping, so the range does not change under its handler.
@@ -81,7 +81,7 @@ fn install() -> io::Result<()> {
     super::check(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, before.as_mut_ptr()) })?;
     // SAFETY: zeroed, and written by the call above.
     let before = unsafe { before.assume_init() };
-    // Nobody else sets it: the lock is held.
+    // Set once: the lock is held.
     let _ = BEFORE.set(before);
     Ok(())
 }
@@ -101,8 +101,8 @@ extern "C" fn on_bus_fault(signal: c_int, info: *mut libc::siginfo_t, context: *
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: by invariant 1 the range is a mapping of guest memory, to which nobody has a reference: only raw pointers that are read
-        // and written through, for which zeroed memory does as well.
+        // SAFETY: by invariant 1 the range is a mapping of guest memory, which no reference points into: it is accessed by raw
+        // pointers and atomic operations, for which zeroed memory does as well.
         let new = unsafe { libc::mmap(start as *mut c_void, len, access, flags, -1, 0) };
         range.lost.store(true, Ordering::Relaxed);
         if new != libc::MAP_FAILED {

@@ -1,4 +1,4 @@
-//! Event descriptors (eventfd(2)) for the kept crate, which has a type of its own.
+//! Event descriptors (eventfd(2)) for the crate `vhost`, which has a type of its own.
 
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 

@@ -60,7 +60,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.watch = None;
-        // SAFETY: `new` mapped exactly this, and nobody refers to it any more.
+        // SAFETY: `new` mapped exactly this, and every window into it is gone.
         unsafe { libc::munmap(self.memory.cast().as_ptr(), self.memory.len()) };
     }
 }
@@ -202,7 +202,7 @@ impl Window {
         assert!(offset <= self.len && from.len() <= self.len - offset, "{} at {offset} of {}", from.len(), self.len);
         // SAFETY: inside of the window, just checked.
         let to = unsafe { self.start.add(offset) };
-        // SAFETY: `from` is not in guest memory, to which nobody has a reference; `to` is as long by the check above.
+        // SAFETY: `from` is a slice, and guest memory is never one, so they do not overlap; `to` is as long by the check above.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
     }
 }
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_where_it_was() {
+    fn piece_written_is_read_back() {
         let memory = memory(&[(1, 1), (2, 1)]);
         let mut pieces = Vec::new();
         assert!(memory.locate(2 * PAGE - 3, 6, &mut pieces));
@@ -437,14 +437,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "2 at 4095 of 4096")]
-    fn nothing_is_read_behind_the_end() {
+    fn read_past_the_end_panics() {
         let window = Window::map(memfd(1).as_fd(), 0, PAGE).unwrap();
         window.read(4095, &mut [0; 2]);
     }
 
     #[test]
     #[should_panic(expected = "4096 of 4096")]
-    fn no_number_is_written_behind_the_end() {
+    fn store_past_the_end_panics() {
         let window = Window::map(memfd(1).as_fd(), 0, PAGE).unwrap();
         window.store_u16(4096, 1, Ordering::Relaxed);
     }

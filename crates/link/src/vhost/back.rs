@@ -144,13 +144,13 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
     })
 }
 
-/// Why an offload is off while nobody is there.
+/// Reason that an offload is off without a front end.
 const NO_GUEST: &str = "no guest";
 
-/// Why an offload is off that the guest did not ask for.
+/// Reason that an offload is off which the guest did not ask for.
 const NOT_NEGOTIATED: &str = "not negotiated by the guest";
 
-/// Listens at a path, in the place of a socket that nobody listens at any more.
+/// Listens at a path; a stale socket there, without a listener, is replaced.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = match UnixListener::bind(path) {
         Err(err) if err.kind() == io::ErrorKind::AddrInUse => {
@@ -241,7 +241,9 @@ impl VhostUser {
                     break;
                 }
                 Err(closed) => {
-                    outcome = Err(self.close(&closed));
+                    let is_told = connection.has_spoken() || matches!(closed, Closed::Refused(_));
+                    let error = self.close(&closed);
+                    outcome = if is_told { Err(error) } else { Ok(()) };
                     break;
                 }
             }
@@ -327,6 +329,7 @@ impl VhostUser {
                     Ok(None) if ring.want_kicks(true) => descriptors += 1,
                     Ok(None) => break,
                     Ok(Some(received)) => {
+                        ring.want_kicks(false);
                         vring.stats.chains += 1;
                         packets += 1;
                         descriptors += received.descriptors;
@@ -412,7 +415,7 @@ impl VhostUser {
 
 impl Drop for VhostUser {
     fn drop(&mut self) {
-        // Somebody may have removed it, or put something else there, which this does not find out.
+        // The path may be gone or another file by now; neither is looked at.
         let _ = std::fs::remove_file(&self.socket);
     }
 }

@@ -1,7 +1,7 @@
-//! The socket to a front end: one message at a time, and never a wait for the rest of one.
+//! The socket to a front end: one message at a time, without a blocking read or write.
 //!
-//! The kept crate reads a message with as many calls as it takes, and would wait in them. So it is told to only once a message is there as
-//! a whole and there is room for the answer; a front end that keeps the half of one to itself stops nobody else.
+//! The crate `vhost` blocks (or spins, on a non-blocking socket) until a message is complete. So it is called only once all of a message is in the
+//! socket's buffer and there is room for the answer: a front end that sends half a message delays no other port.
 
 use std::fmt;
 use std::io;
@@ -39,6 +39,8 @@ pub(super) struct Connection {
     socket: UnixStream,
     handler: BackendReqHandler<Mutex<Device>>,
     device: Arc<Mutex<Device>>,
+    /// Whether it has sent a message.
+    has_spoken: bool,
 }
 
 impl fmt::Debug for Connection {
@@ -79,7 +81,12 @@ impl Connection {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(waiting, &socket, epoll::EventData::new_u64(CONNECTION), flags)?;
         let handler = BackendReqHandler::from_stream(socket.try_clone()?, Arc::clone(device));
-        Ok(Self { socket, handler, device: Arc::clone(device) })
+        Ok(Self { socket, handler, device: Arc::clone(device), has_spoken: false })
+    }
+
+    /// Whether it has sent a message. A program that only looks for a listener sends none.
+    pub(super) fn has_spoken(&self) -> bool {
+        self.has_spoken
     }
 
     /// Waits for it no longer.
@@ -113,6 +120,7 @@ impl Connection {
         if !self.has_room()? {
             return Err(Closed::Refused("answers that are not read".to_owned()));
         }
+        self.has_spoken = true;
         let [a, b, c, d, e, f, g, h, ..] = header;
         let request = u32::from_ne_bytes([a, b, c, d]);
         if request == SET_VRING_ENABLE && body == 8 {
@@ -125,7 +133,7 @@ impl Connection {
         }
     }
 
-    /// Handles `VHOST_USER_SET_VRING_ENABLE`, of which all is there. The kept crate refuses it before the features are set, when QEMU (7.2
+    /// Handles `VHOST_USER_SET_VRING_ENABLE`, of which all is there. The crate `vhost` refuses it before the features are set, when QEMU (7.2
     /// `vhost_net_start`) sends it.
     fn enable(&mut self, flags: u32) -> Result<(), Closed> {
         let mut message = [0; HEADER + 8];

@@ -28,7 +28,7 @@ const KICK: u64 = 3;
 /// Answer to a message about something that was not offered.
 const NOT_OFFERED: Error = Error::InvalidOperation("not offered");
 
-/// What of the protocol is offered; the kept crate adds `REPLY_ACK`.
+/// What of the protocol is offered; the crate `vhost` adds `REPLY_ACK`.
 pub(super) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
     .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     .union(VhostUserProtocolFeatures::RESET_DEVICE)
@@ -112,9 +112,10 @@ impl Vring {
         self.started = false;
     }
 
-    /// Lets go of all that the front end has said.
+    /// Lets go of all that the guest has said. How it is interrupted the front end may not say again.
     fn reset(&mut self) {
-        *self = Self { stats: self.stats, ..Self::default() };
+        self.stop();
+        *self = Self { stats: self.stats, call: self.call.take(), ..Self::default() };
     }
 }
 
@@ -125,7 +126,6 @@ pub(super) struct Device {
     /// What was negotiated; `None` before.
     pub(super) features: Option<Bits>,
     pub(super) protocol: VhostUserProtocolFeatures,
-    owned: bool,
     pub(super) memory: GuestMemory,
     pub(super) vrings: Vec<Vring>,
     epoll: Arc<OwnedFd>,
@@ -138,7 +138,6 @@ impl Device {
             offered,
             features: None,
             protocol: VhostUserProtocolFeatures::empty(),
-            owned: false,
             memory: GuestMemory::default(),
             vrings: std::iter::repeat_with(Vring::default).take(2 * pairs).collect(),
             epoll,
@@ -149,10 +148,9 @@ impl Device {
 
     /// Lets go of a front end that is gone.
     pub(super) fn disconnect(&mut self) {
-        self.vrings.iter_mut().for_each(Vring::reset);
+        self.vrings.iter_mut().for_each(|vring| *vring = Vring { stats: vring.stats, ..Vring::default() });
         self.features = None;
         self.protocol = VhostUserProtocolFeatures::empty();
-        self.owned = false;
         self.memory = GuestMemory::default();
     }
 
@@ -214,13 +212,13 @@ fn eventfd(file: File) -> Result<OwnedFd> {
 
 impl VhostUserBackendReqHandlerMut for Device {
     fn set_owner(&mut self) -> Result<()> {
-        self.owned = true;
         Ok(())
     }
 
     fn reset_owner(&mut self) -> Result<()> {
-        self.owned = false;
-        self.reset_device()
+        // Of old, and taken for this by some; the rest of what was set up is kept.
+        self.vrings.iter_mut().for_each(|vring| vring.enabled = false);
+        Ok(())
     }
 
     fn reset_device(&mut self) -> Result<()> {
@@ -305,7 +303,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let vring = self.vring(index)?;
         vring.stop();
-        (vring.kick, vring.call) = (None, None);
+        vring.kick = None;
         Ok(VhostUserVringState::new(index, vring.base.into()))
     }
 

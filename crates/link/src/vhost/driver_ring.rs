@@ -57,6 +57,8 @@ pub(super) struct DriverRing {
     next: u16,
     /// The device's index when it was last looked at.
     seen: u16,
+    /// Whether the device was last told to interrupt.
+    calls: bool,
     /// Bytes that the device may write, of each chain that it has, by its first descriptor.
     lent: Vec<Option<u32>>,
 }
@@ -65,7 +67,7 @@ impl DriverRing {
     /// A ring in zeroed memory of [`len_of`] bytes.
     pub(super) fn new(window: Window, size: u16, event_index: bool) -> Self {
         let lent = vec![None; size.into()];
-        Self { window, size, event_index, offered: 0, shown: 0, next: 0, seen: 0, lent }
+        Self { window, size, event_index, offered: 0, shown: 0, next: 0, seen: 0, calls: true, lent }
     }
 
     /// Writes one descriptor.
@@ -128,7 +130,9 @@ impl DriverRing {
     /// Asks the device to interrupt, or not to, when it has used something. Tells whether it has already.
     pub(super) fn want_calls(&mut self, wanted: bool) -> bool {
         let available = available_at(self.size);
+        let has_said_so = std::mem::replace(&mut self.calls, wanted) == wanted;
         match (self.event_index, wanted) {
+            (false, _) if has_said_so => {}
             (true, true) => {
                 self.window.store_u16(available + 4 + 2 * usize::from(self.size), self.next, Ordering::Relaxed);
             }

@@ -160,10 +160,10 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
     Ok(link)
 }
 
-/// Why an offload is off while nobody is there.
+/// Reason that an offload is off without a back end.
 const NO_BACK_END: &str = "no back end";
 
-/// Why an offload is off that the back end did not offer.
+/// Reason that an offload is off which the back end did not offer.
 const NOT_OFFERED: &str = "not offered by the back end";
 
 impl VhostFront {
@@ -339,6 +339,7 @@ impl VhostFront {
         let found = memory.locate(addr(head), len, &mut self.pieces);
         debug_assert!(found, "a buffer of ours is in our memory");
         queue.ring.offer(head, RX_BUFFER as u32);
+        queue.ring.want_calls(false);
         states[2 * pair].chains += 1;
         let mut total = u64::from(len);
         let mut count = 1;

@@ -1,6 +1,6 @@
 //! The front end's half of the protocol: connects, negotiates, and tells the back end of memory and rings of ours.
 //!
-//! The kept crate waits for each answer, so this runs on a thread of its own, which ends with what came of it.
+//! The crate `vhost` waits for each answer, so this runs on a thread of its own, which ends with what came of it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -88,7 +88,7 @@ impl Handshake {
                 if given_up.load(Ordering::Relaxed) {
                     break;
                 }
-                // Nobody listens to an outcome that was given up.
+                // The receiver is gone if the handshake was given up.
                 let _ = sender.send(negotiate(stream, &wanted));
                 *socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 let _ = rustix::io::write(&done, &1_u64.to_ne_bytes());
@@ -184,7 +184,7 @@ pub(super) fn negotiate(socket: UnixStream, wanted: &Wanted) -> Result<Session, 
     Ok(Session { socket: kept, features, memory, queues })
 }
 
-/// Pairs of queues that the back end has. The kept crate takes the answer for the number of rings, so it is asked for by an endpoint
+/// Pairs of queues that the back end has. The crate `vhost` takes the answer for the number of rings, so it is asked for by an endpoint
 /// that is not used for more.
 fn queue_pairs(socket: UnixStream) -> Result<usize, String> {
     let said = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use packet::Packet;
 use wire::{FlowKey, MacAddr, eth};
 
-/// Packets that one call of [`Link::recv`] brings at most.
+/// Packets that one call of [`Link::recv`](crate::Link::recv) brings at most.
 pub(super) const BURST_PACKETS: usize = 64;
 
 /// Bytes after which a burst ends.
