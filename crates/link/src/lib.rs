@@ -1,4 +1,4 @@
-//! Links: where packets come from and go to. TUN, TAP, UDP sockets, packet sockets, AF_XDP, memory; and capture files.
+//! Links: where packets come from and go to. TUN, TAP, UDP sockets, packet sockets, AF_XDP, guests, memory; and capture files.
 //!
 //! A [`Link`] moves [`Packet`](packet::Packet)s in bursts, without waiting. This crate decides how: which system call,
 //! how many packets in one, which of the kernel's offloads are used. It leaves to others what the packets mean, what a
@@ -12,6 +12,8 @@
 //!   ([`Link::settle`]); how the interface can be driven is probed ([`XdpMode`]), and [`Link::ring`] tells how the ring fares.
 //! - [`HostDevice`] makes a persistent device of a node's host side in another network namespace, for which [`unshare`] is there, and
 //!   the link over its queue.
+//! - [`vhost::open`] makes a port for a guest, by vhost-user: rings in the guest's memory, of which nothing is believed. [`vhost::open_front`] is the
+//!   other end of such a port, in memory of ours ([`Link::guest`] tells of either).
 //! - [`memory::pair`] makes two ends of a wire in this process, for tests and measurements.
 //! - Each offload is probed when the link is opened, and given up with its reason when a packet is refused because of
 //!   it; [`Link::send`] then leaves the packet with the caller, to be fitted again in software ([`Sent::Refit`]).
@@ -23,7 +25,7 @@
 //! than a page by AF_XDP 6.6.
 //!
 //! Sources: tun(4) and `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6, packet(7), udp(7),
-//! `Documentation/networking/af_xdp.rst`, bpf(2).
+//! `Documentation/networking/af_xdp.rst`, bpf(2); virtio 1.2 §2.7 and §5.1, `docs/interop/vhost-user.rst` of QEMU.
 
 mod af_packet;
 mod af_xdp;
@@ -44,6 +46,7 @@ mod stats;
 mod sys;
 mod tun;
 mod udp;
+pub mod vhost;
 pub mod virtio;
 
 pub use af_xdp::{RingState, XdpMode};

@@ -8,6 +8,7 @@ use offload::Features;
 use packet::{Memory, Packet};
 use wire::eth::MacAddr;
 
+use crate::vhost::GuestState;
 use crate::{LinkStats, Offload, OpenError, RingState};
 
 /// A link: packets come in and go out in bursts, and no call waits.
@@ -92,6 +93,11 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
+    /// What is known of the guest, if it is a guest's port.
+    fn guest(&self) -> Option<GuestState> {
+        None
+    }
+
     /// Gives the device back what came home from packets, and enters in the ledger what it had to copy. To be called once
     /// after packets have been dropped or sent, also if the link has nothing to receive: a ring that ran dry brings nothing.
     ///
@@ -162,6 +168,10 @@ pub enum Kind {
     Xdp,
     /// The own port of a bridge.
     Bridge,
+    /// A guest's memory, by vhost-user.
+    VhostUser,
+    /// A back end of vhost-user.
+    VhostFront,
     /// A queue in this process.
     Memory,
 }
@@ -176,6 +186,8 @@ impl Kind {
             Self::Packet => "packet",
             Self::Xdp => "xdp",
             Self::Bridge => "bridge",
+            Self::VhostUser => "vhost-user",
+            Self::VhostFront => "virtio-user",
             Self::Memory => "memory",
         }
     }

@@ -82,6 +82,12 @@ impl LinkStats {
         self.tx_bytes += frame.len() as u64;
     }
 
+    /// The first of the packets that a packet is ([`Cut::Frames`]), of which the last counts for all.
+    pub(crate) fn sent_first_frame(&mut self, packet: &Packet) {
+        self.tx_packets += u64::from(packet.meta.cut.packets() <= 1);
+        packet.frames().take(1).for_each(|frame| self.sent_frame(frame));
+    }
+
     pub(crate) fn rx_drop(&mut self, reason: DropReason) {
         self.rx_dropped += 1;
         self.drops[reason as usize] += 1;

@@ -35,13 +35,15 @@ pub enum CopyReason {
     Spare,
     /// A frame that sockets of the host side see as well.
     HostSide,
+    /// A frame went into a guest's memory or came out of it: what the guest can still write is never a packet's.
+    Guest,
     /// A copy that its caller asked for by name.
     Copy,
 }
 
 impl CopyReason {
     /// Every reason, in the order of its counter.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Linearize,
         Self::Pull,
         Self::Expand,
@@ -55,6 +57,7 @@ impl CopyReason {
         Self::Tap,
         Self::Spare,
         Self::HostSide,
+        Self::Guest,
         Self::Copy,
     ];
 
@@ -74,6 +77,7 @@ impl CopyReason {
             Self::Tap => "tap",
             Self::Spare => "spare",
             Self::HostSide => "host-side",
+            Self::Guest => "guest",
             Self::Copy => "copy",
         }
     }

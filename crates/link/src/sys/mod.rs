@@ -1,9 +1,12 @@
 //! System calls with a safe face. All `unsafe` of this crate is here.
 
 pub(crate) mod bpf;
+mod bus_faults;
 pub(crate) mod cmsg;
 pub(crate) mod discard;
+pub(crate) mod event;
 pub(crate) mod frames;
+pub(crate) mod guest_memory;
 pub(crate) mod ifreq;
 pub(crate) mod mmsg;
 pub(crate) mod namespace;

@@ -19,20 +19,20 @@ pub use encode::encode;
 pub const HEADER_LEN: usize = 10;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
-const NEEDS_CSUM: u8 = 1;
+pub(crate) const NEEDS_CSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_F_DATA_VALID`.
-const DATA_VALID: u8 = 2;
+pub(crate) const DATA_VALID: u8 = 2;
 
 /// `VIRTIO_NET_HDR_GSO_NONE`.
-const GSO_NONE: u8 = 0;
+pub(crate) const GSO_NONE: u8 = 0;
 /// `VIRTIO_NET_HDR_GSO_TCPV4`.
-const GSO_TCPV4: u8 = 1;
+pub(crate) const GSO_TCPV4: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_TCPV6`.
-const GSO_TCPV6: u8 = 4;
+pub(crate) const GSO_TCPV6: u8 = 4;
 /// `VIRTIO_NET_HDR_GSO_UDP_L4`.
-const GSO_UDP_L4: u8 = 5;
+pub(crate) const GSO_UDP_L4: u8 = 5;
 /// `VIRTIO_NET_HDR_GSO_ECN`, beside one of TCP's.
-const GSO_ECN: u8 = 0x80;
+pub(crate) const GSO_ECN: u8 = 0x80;
 
 /// `struct virtio_net_hdr`. In the byte order of this machine, as TUN and packet sockets have it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -63,6 +63,26 @@ impl Header {
             gso_size: word(c, d),
             csum_start: word(e, f),
             csum_offset: word(g, h),
+        }
+    }
+
+    /// Reads a header of a device that is not of this machine's byte order but little-endian (virtio 1.2 §1.4).
+    pub fn from_le_bytes(bytes: [u8; HEADER_LEN]) -> Self {
+        Self::from_bytes(bytes).swapped_if_big()
+    }
+
+    /// Writes a header for such a device.
+    pub fn to_le_bytes(self) -> [u8; HEADER_LEN] {
+        self.swapped_if_big().to_bytes()
+    }
+
+    fn swapped_if_big(self) -> Self {
+        Self {
+            hdr_len: self.hdr_len.to_le(),
+            gso_size: self.gso_size.to_le(),
+            csum_start: self.csum_start.to_le(),
+            csum_offset: self.csum_offset.to_le(),
+            ..self
         }
     }
 

@@ -1,0 +1,451 @@
+//! Memory of a guest, mapped into this process. The guest may write it at every moment, so nothing here makes a slice or a reference of it,
+//! but for single numbers that both sides read and write by atomic operations. Bytes are copied, once in and once out.
+//!
+//! Invariant 1: the bytes of a [`Window`], and of a region, lie inside of a mapping, which stays mapped as long as they are there.
+//! Invariant 2: a [`Piece`] is a number and two lengths, not an address: each access checks it against the regions as they are then.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use rustix::fs::{fstat, fstatfs};
+
+use super::bus_faults::Watch;
+
+/// `TMPFS_MAGIC`: memfd and `/dev/shm`.
+const TMPFS: i64 = 0x0102_1994;
+/// `HUGETLBFS_MAGIC`.
+const HUGETLBFS: i64 = 0x9584_58f6;
+
+/// Boundaries of regions: those of the smallest pages. So a buffer is in few of them.
+pub(crate) const PAGE: u64 = 4096;
+
+/// A mapping of a file that is shared with another process.
+#[derive(Debug)]
+struct Mapping {
+    memory: NonNull<[u8]>,
+    /// Dropped before the memory is unmapped.
+    watch: Option<Watch>,
+}
+
+// SAFETY: a stretch of memory, which this type itself neither reads nor writes.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: a mapping at an address that the kernel chooses, which replaces no other.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd.as_raw_fd(), offset) };
+        let memory = match NonNull::new(start.cast()) {
+            Some(start) if start.as_ptr() != libc::MAP_FAILED.cast() => NonNull::slice_from_raw_parts(start, len),
+            _ => return Err(io::Error::last_os_error()),
+        };
+        let mut mapping = Self { memory, watch: None };
+        mapping.watch = Some(Watch::new(start as usize, len)?);
+        Ok(mapping)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_lost)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.watch = None;
+        // SAFETY: `new` mapped exactly this, and every window into it is gone.
+        unsafe { libc::munmap(self.memory.cast().as_ptr(), self.memory.len()) };
+    }
+}
+
+/// A stretch of memory that another process may write: a part of a ring, or a region.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    start: NonNull<u8>,
+    len: usize,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: a pointer into a mapping that goes with it, used by atomic operations and copies alone.
+unsafe impl Send for Window {}
+
+impl Window {
+    /// Maps `len` bytes of a file of memory (memfd, tmpfs, huge pages) from `offset` on.
+    ///
+    /// # Errors
+    /// The file is shorter, or of another kind: a page of it could be withheld for ever.
+    pub(crate) fn map(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Self> {
+        let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text);
+        let kind = fstatfs(fd)?;
+        let granularity = match kind.f_type as i64 {
+            TMPFS => PAGE.max(rustix::param::page_size() as u64),
+            HUGETLBFS => kind.f_bsize as u64,
+            _ => return Err(invalid("not a memfd, nor a file of a tmpfs or of huge pages")),
+        };
+        let end = offset.checked_add(len).filter(|&end| end <= fstat(fd).map_or(0, |stat| stat.st_size as u64));
+        let end = end.ok_or_else(|| invalid("longer than its file"))?;
+        if len == 0 || !granularity.is_power_of_two() {
+            return Err(invalid("no bytes"));
+        }
+        let from = offset & !(granularity - 1);
+        let until = end.checked_next_multiple_of(granularity).ok_or_else(|| invalid("longer than its file"))?;
+        let all = usize::try_from(until - from).map_err(|_| invalid("longer than an address space"))?;
+        let mapping = Mapping::new(fd, from, all)?;
+        // SAFETY: inside of the mapping, which begins less than its granularity before `offset` and ends behind `end`.
+        let start = unsafe { mapping.memory.cast::<u8>().add((offset - from) as usize) };
+        Ok(Self { start, len: len as usize, mapping: Arc::new(mapping) })
+    }
+
+    /// Its bytes from `offset` on; `None` if there are fewer, or they begin elsewhere than at a multiple of `align`.
+    pub(crate) fn part(&self, offset: u64, len: usize, align: usize) -> Option<Self> {
+        let offset = usize::try_from(offset).ok()?;
+        let end = offset.checked_add(len)?;
+        if end > self.len {
+            return None;
+        }
+        // SAFETY: inside of the window, just checked.
+        let start = unsafe { self.start.add(offset) };
+        let is_aligned = start.addr().get().is_multiple_of(align);
+        is_aligned.then(|| Self { start, len, mapping: Arc::clone(&self.mapping) })
+    }
+
+    /// Whether its memory went away.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
+    }
+
+    /// Address of `size_of::<T>()` bytes at `offset`, which are inside and aligned.
+    #[inline]
+    fn at<T>(&self, offset: usize) -> *mut T {
+        assert!(offset <= self.len && size_of::<T>() <= self.len - offset, "{offset} of {}", self.len);
+        // SAFETY: inside of the window, just checked.
+        let at = unsafe { self.start.add(offset) };
+        assert!(at.addr().get().is_multiple_of(align_of::<T>()), "{at:?} is not aligned");
+        at.as_ptr().cast()
+    }
+
+    /// Reads a number, which is little-endian there.
+    #[inline]
+    pub(crate) fn load_u16(&self, offset: usize, order: Ordering) -> u16 {
+        // SAFETY: by invariant 1 and the checks of `at` valid as long as `self` is, and used by atomic operations alone.
+        let number = unsafe { AtomicU16::from_ptr(self.at(offset)) };
+        u16::from_le(number.load(order))
+    }
+
+    /// Writes a number, which is little-endian there.
+    #[inline]
+    pub(crate) fn store_u16(&self, offset: usize, value: u16, order: Ordering) {
+        // SAFETY: as in `load_u16`.
+        let number = unsafe { AtomicU16::from_ptr(self.at(offset)) };
+        number.store(value.to_le(), order);
+    }
+
+    /// Reads a number, which is little-endian there.
+    #[inline]
+    pub(crate) fn load_u32(&self, offset: usize) -> u32 {
+        // SAFETY: as in `load_u16`.
+        let number = unsafe { AtomicU32::from_ptr(self.at(offset)) };
+        u32::from_le(number.load(Ordering::Relaxed))
+    }
+
+    /// Writes a number, which is little-endian there.
+    #[inline]
+    pub(crate) fn store_u32(&self, offset: usize, value: u32) {
+        // SAFETY: as in `load_u16`.
+        let number = unsafe { AtomicU32::from_ptr(self.at(offset)) };
+        number.store(value.to_le(), Ordering::Relaxed);
+    }
+
+    /// Reads a number, which is little-endian there.
+    #[inline]
+    pub(crate) fn load_u64(&self, offset: usize) -> u64 {
+        // SAFETY: as in `load_u16`.
+        let number = unsafe { AtomicU64::from_ptr(self.at(offset)) };
+        u64::from_le(number.load(Ordering::Relaxed))
+    }
+
+    /// Writes a number, which is little-endian there.
+    #[inline]
+    pub(crate) fn store_u64(&self, offset: usize, value: u64) {
+        // SAFETY: as in `load_u16`.
+        let number = unsafe { AtomicU64::from_ptr(self.at(offset)) };
+        number.store(value.to_le(), Ordering::Relaxed);
+    }
+
+    /// Copies bytes out of it.
+    ///
+    /// # Panics
+    /// When there are fewer from `offset` on.
+    #[inline]
+    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) {
+        assert!(offset <= self.len && to.len() <= self.len - offset, "{} at {offset} of {}", to.len(), self.len);
+        // SAFETY: inside of the window, just checked.
+        let from = unsafe { self.start.add(offset) };
+        // SAFETY: `to` is ours alone, so does not overlap; `from` is as long by the check above. What another process writes there meanwhile
+        // changes which bytes are copied and nothing else.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Copies bytes into it.
+    ///
+    /// # Panics
+    /// When it has room for fewer from `offset` on.
+    #[inline]
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) {
+        assert!(offset <= self.len && from.len() <= self.len - offset, "{} at {offset} of {}", from.len(), self.len);
+        // SAFETY: inside of the window, just checked.
+        let to = unsafe { self.start.add(offset) };
+        // SAFETY: `from` is a slice, and guest memory is never one, so they do not overlap; `to` is as long by the check above.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+    }
+}
+
+/// A stretch of guest memory with its addresses, as vhost-user tells of it.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// Where the guest's descriptors say that it begins.
+    pub(crate) guest_addr: u64,
+    /// Where the addresses of rings say that it begins.
+    pub(crate) user_addr: u64,
+    pub(crate) window: Window,
+}
+
+impl Region {
+    fn len(&self) -> u64 {
+        self.window.len as u64
+    }
+}
+
+/// A stretch of a region that was found for a descriptor.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Piece {
+    region: u32,
+    pub(crate) len: u32,
+    offset: u64,
+}
+
+/// All memory of a guest.
+#[derive(Debug, Default)]
+pub(crate) struct GuestMemory {
+    /// By the guest's addresses, without overlaps.
+    regions: Vec<Region>,
+    /// The region that an address was found in last.
+    recent: Cell<usize>,
+}
+
+impl GuestMemory {
+    /// Adds a region; `None` if it overlaps another, ends behind the address space or is not of whole pages.
+    pub(crate) fn add(&mut self, region: Region) -> Option<()> {
+        let has_pages = region.guest_addr.is_multiple_of(PAGE) && region.len().is_multiple_of(PAGE);
+        let end = region.guest_addr.checked_add(region.len())?;
+        region.user_addr.checked_add(region.len())?;
+        let at = self.regions.partition_point(|other| other.guest_addr < region.guest_addr);
+        let is_free = self.regions.get(at).is_none_or(|next| end <= next.guest_addr)
+            && at
+                .checked_sub(1)
+                .is_none_or(|before| self.regions[before].guest_addr + self.regions[before].len() <= region.guest_addr);
+        if !has_pages || !is_free {
+            return None;
+        }
+        self.regions.insert(at, region);
+        Some(())
+    }
+
+    /// Removes the region with these addresses; `None` if there is none.
+    pub(crate) fn remove(&mut self, guest_addr: u64, user_addr: u64, len: u64) -> Option<()> {
+        let is_it =
+            |region: &Region| (region.guest_addr, region.user_addr, region.len()) == (guest_addr, user_addr, len);
+        let at = self.regions.iter().position(is_it)?;
+        self.regions.remove(at);
+        self.recent.set(0);
+        Some(())
+    }
+
+    /// Regions.
+    pub(crate) fn count(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Whether some of it went away.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.regions.iter().any(|region| region.window.is_lost())
+    }
+
+    /// A part of a ring, by the front end's address of it; `None` if it is not in one region, or not aligned.
+    pub(crate) fn part(&self, user_addr: u64, len: usize, align: usize) -> Option<Window> {
+        let holds = |region: &&Region| user_addr.wrapping_sub(region.user_addr) < region.len();
+        let region = self.regions.iter().find(holds)?;
+        region.window.part(user_addr - region.user_addr, len, align)
+    }
+
+    /// The region that has a guest's address, and the offset there.
+    #[inline]
+    fn place(&self, addr: u64) -> Option<(usize, u64)> {
+        let recent = self.recent.get();
+        if let Some(region) = self.regions.get(recent)
+            && addr.wrapping_sub(region.guest_addr) < region.len()
+        {
+            return Some((recent, addr - region.guest_addr));
+        }
+        let at = self.regions.partition_point(|region| region.guest_addr <= addr).checked_sub(1)?;
+        let offset = addr - self.regions[at].guest_addr;
+        (offset < self.regions[at].len()).then(|| {
+            self.recent.set(at);
+            (at, offset)
+        })
+    }
+
+    /// Appends where the `len` bytes at a guest's address are. Tells whether all of them are somewhere.
+    #[inline]
+    #[must_use]
+    pub(crate) fn locate(&self, mut addr: u64, mut len: u32, pieces: &mut Vec<Piece>) -> bool {
+        while len > 0 {
+            let Some((at, offset)) = self.place(addr) else { return false };
+            let here = (self.regions[at].len() - offset).min(len.into()) as u32;
+            pieces.push(Piece { region: at as u32, len: here, offset });
+            // No region ends behind the address space.
+            addr = addr.wrapping_add(here.into());
+            len -= here;
+        }
+        true
+    }
+
+    /// Copies bytes of a piece from its byte `skip` on.
+    ///
+    /// # Panics
+    /// When it is no piece of this memory with so many.
+    #[inline]
+    pub(crate) fn read(&self, piece: Piece, skip: u32, to: &mut [u8]) {
+        self.regions[piece.region as usize].window.read((piece.offset + u64::from(skip)) as usize, to);
+    }
+
+    /// Copies bytes into a piece from its byte `skip` on.
+    ///
+    /// # Panics
+    /// When it is no piece of this memory with so many.
+    #[inline]
+    pub(crate) fn write(&self, piece: Piece, skip: u32, from: &[u8]) {
+        self.regions[piece.region as usize].window.write((piece.offset + u64::from(skip)) as usize, from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    fn memfd(pages: u64) -> OwnedFd {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, pages * PAGE).unwrap();
+        file
+    }
+
+    /// Regions of so many pages, each at a page of the guest's.
+    fn memory(regions: &[(u64, u64)]) -> GuestMemory {
+        let mut memory = GuestMemory::default();
+        for &(page, pages) in regions {
+            let window = Window::map(memfd(pages).as_fd(), 0, pages * PAGE).unwrap();
+            memory.add(Region { guest_addr: page * PAGE, user_addr: page * PAGE + (1 << 40), window }).unwrap();
+        }
+        memory
+    }
+
+    #[test]
+    fn buffers_are_found_across_regions_that_touch() {
+        let memory = memory(&[(4, 2), (1, 1), (2, 2)]);
+        let found = |addr, len| {
+            let mut pieces = Vec::new();
+            memory.locate(addr, len, &mut pieces).then(|| pieces.iter().map(|piece| piece.len).collect::<Vec<_>>())
+        };
+        assert_eq!(found(PAGE, 4096), Some(vec![4096]));
+        assert_eq!(found(2 * PAGE - 1, 2), Some(vec![1, 1]));
+        assert_eq!(found(PAGE, 5 * 4096), Some(vec![4096, 8192, 8192]));
+        assert_eq!(found(PAGE, 5 * 4096 + 1), None, "a byte behind the end");
+        assert_eq!(found(PAGE - 1, 2), None, "a byte before the start");
+        assert_eq!(found(0, 1), None);
+        assert_eq!(found(u64::MAX, u32::MAX), None);
+        assert_eq!(found(PAGE, 0), Some(vec![]));
+    }
+
+    #[test]
+    fn piece_written_is_read_back() {
+        let memory = memory(&[(1, 1), (2, 1)]);
+        let mut pieces = Vec::new();
+        assert!(memory.locate(2 * PAGE - 3, 6, &mut pieces));
+        memory.write(pieces[0], 0, &[1, 2, 3]);
+        memory.write(pieces[1], 1, &[5, 6]);
+        let mut bytes = [9; 3];
+        memory.read(pieces[1], 0, &mut bytes);
+        assert_eq!(bytes, [0, 5, 6]);
+        memory.read(pieces[0], 1, &mut bytes[..2]);
+        assert_eq!(bytes, [2, 3, 6]);
+    }
+
+    #[test]
+    fn regions_that_overlap_or_wrap_are_refused() {
+        let mut memory = memory(&[(4, 2), (8, 2)]);
+        let add = |memory: &mut GuestMemory, guest_addr: u64, pages: u64| {
+            let window = Window::map(memfd(pages).as_fd(), 0, pages * PAGE).unwrap();
+            memory.add(Region { guest_addr, user_addr: 0, window }).is_some()
+        };
+        for (page, pages) in [(3, 2), (4, 2), (5, 1), (5, 2), (7, 2), (9, 1), (3, 9)] {
+            assert!(!add(&mut memory, page * PAGE, pages), "{pages} pages at page {page}");
+        }
+        assert!(!add(&mut memory, 20 * PAGE + 1, 1), "not at a page");
+        assert!(!add(&mut memory, 0_u64.wrapping_sub(PAGE), 2), "behind the address space");
+        assert!(add(&mut memory, 6 * PAGE, 2) && add(&mut memory, 3 * PAGE, 1));
+        assert_eq!(memory.count(), 4);
+        assert!(memory.remove(6 * PAGE, 0, PAGE).is_none() && memory.remove(6 * PAGE, 0, 2 * PAGE).is_some());
+    }
+
+    #[test]
+    fn file_that_is_shorter_or_no_memory_is_refused() {
+        let file = memfd(2);
+        assert!(Window::map(file.as_fd(), 0, 2 * PAGE).is_ok());
+        assert!(Window::map(file.as_fd(), PAGE, PAGE).is_ok());
+        for (offset, len) in [(0, 2 * PAGE + 1), (PAGE, 2 * PAGE), (u64::MAX, 2), (1, u64::MAX), (0, 0)] {
+            assert!(Window::map(file.as_fd(), offset, len).is_err(), "{len} at {offset}");
+        }
+        let program = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(Window::map(program.as_fd(), 0, PAGE).is_err());
+    }
+
+    #[test]
+    fn memory_that_goes_away_reads_as_zeros_and_is_noticed() {
+        let file = memfd(4);
+        let window = Window::map(file.as_fd(), PAGE, 3 * PAGE).unwrap();
+        let other = Window::map(memfd(1).as_fd(), 0, PAGE).unwrap();
+        window.write(0, &[7; 4096]);
+        ftruncate(&file, 0).unwrap();
+        let mut bytes = [9; 100];
+        window.read(2 * PAGE as usize, &mut bytes);
+        assert_eq!(bytes, [0; 100]);
+        window.write(5, &[1]);
+        assert_eq!(window.load_u16(0, Ordering::Acquire), 0);
+        assert!(window.is_lost() && !other.is_lost());
+    }
+
+    #[test]
+    #[should_panic(expected = "2 at 4095 of 4096")]
+    fn read_past_the_end_panics() {
+        let window = Window::map(memfd(1).as_fd(), 0, PAGE).unwrap();
+        window.read(4095, &mut [0; 2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "4096 of 4096")]
+    fn store_past_the_end_panics() {
+        let window = Window::map(memfd(1).as_fd(), 0, PAGE).unwrap();
+        window.store_u16(4096, 1, Ordering::Relaxed);
+    }
+}

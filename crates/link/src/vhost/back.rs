@@ -1,0 +1,535 @@
+//! The back end: a port for a guest, whose front end connects to a socket of ours.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrayvec::ArrayVec;
+use base::DropReason;
+use offload::Features;
+use packet::{CopyReason, Cut, Memory, Packet};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use wire::MacAddr;
+
+use crate::error::failed;
+use crate::offloads::{BY_CONFIGURATION, Offloads};
+use crate::open::DEFAULT_MTU;
+use crate::stats::LinkStats;
+use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+
+use super::connection::{CONNECTION, Closed, Connection};
+use super::device::{Device, Vring};
+use super::features::{self, Bits};
+use super::frames::{Delivered, Scratch};
+use super::guest::{GuestState, QueueState};
+use super::queues::{BURST_BYTES, BURST_DESCRIPTORS, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of, station};
+use super::ring::{BadRing, Ring};
+
+/// Messages that one call handles at most.
+const MAX_MESSAGES: usize = 64;
+
+/// Tokens of what is waited for.
+const LISTENER: u64 = 0;
+const AGAIN: u64 = 1;
+
+/// A port for a guest, to be opened.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct VhostConfig {
+    /// The link's name.
+    pub name: String,
+    /// Path of the socket that the front end connects to; made here, and removed with the link.
+    pub socket: PathBuf,
+    /// Pairs of queues that the guest may have, from 1 to [`MAX_PAIRS`].
+    pub pairs: u16,
+    /// The link's own address; `None` is one made from its name.
+    pub mac: Option<MacAddr>,
+    /// The layer-3 MTU in bytes; `None` is 1500.
+    pub mtu: Option<u16>,
+    /// False offers the guest no checksums and no segmentation.
+    pub offloads: bool,
+}
+
+impl VhostConfig {
+    /// One pair of queues, with offloads.
+    pub fn new(name: &str, socket: &Path) -> Self {
+        Self { name: name.to_owned(), socket: socket.to_owned(), pairs: 1, mac: None, mtu: None, offloads: true }
+    }
+}
+
+/// A port for a guest.
+#[derive(Debug)]
+pub struct VhostUser {
+    name: String,
+    pub(super) socket: PathBuf,
+    mtu: usize,
+    mac: MacAddr,
+    listener: UnixListener,
+    /// Listener, connection, kicks, and `again`: the one descriptor that the link is polled by.
+    waiting: Arc<OwnedFd>,
+    /// Tells that a burst ended before the rings did.
+    again: OwnedFd,
+    connection: Option<Connection>,
+    /// Whether there may be messages that were not told of again.
+    has_messages: bool,
+    pub(super) device: Arc<Mutex<Device>>,
+    /// Of what was negotiated when the caller was last told.
+    features: Features,
+    /// Of what is negotiated.
+    current: Features,
+    negotiated: Option<Bits>,
+    offered: bool,
+    offloads: Offloads,
+    stats: LinkStats,
+    scratch: Scratch,
+    /// The pair of queues to be received from next.
+    next: usize,
+    connections: u64,
+    violations: u64,
+    copied: u64,
+    /// Bytes that were copied to the guest and are not in the ledger yet.
+    owed: usize,
+}
+
+/// Makes the socket and waits for a front end.
+///
+/// # Errors
+/// The path cannot be bound, or a program listens there.
+pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
+    let name = &config.name;
+    let error = |call| move |err: io::Error| OpenError::new(name, call, err);
+    if config.pairs == 0 || config.pairs > MAX_PAIRS {
+        let text = format!("{} pairs of queues; from 1 to {MAX_PAIRS}", config.pairs);
+        return Err(error("queues")(io::Error::new(io::ErrorKind::InvalidInput, text)));
+    }
+    let listener = listen(&config.socket).map_err(error("bind"))?;
+    let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|err| error("epoll_create1")(err.into()))?;
+    let again =
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| error("eventfd")(err.into()))?;
+    let wait = |fd: BorrowedFd<'_>, token, flags| {
+        let added = epoll::add(&waiting, fd, epoll::EventData::new_u64(token), flags);
+        added.map_err(|err| error("epoll_ctl")(err.into()))
+    };
+    wait(listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
+    wait(again.as_fd(), AGAIN, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+    let waiting = Arc::new(waiting);
+    let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), Arc::clone(&waiting));
+    let mut offloads = Offloads::new();
+    let features = Bits::default().features(&mut offloads, NO_GUEST);
+    Ok(VhostUser {
+        name: name.clone(),
+        socket: config.socket.clone(),
+        mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
+        mac: config.mac.unwrap_or_else(|| station(name)),
+        listener,
+        waiting,
+        again,
+        connection: None,
+        has_messages: false,
+        device: Arc::new(Mutex::new(device)),
+        features,
+        current: features,
+        negotiated: None,
+        offered: config.offloads,
+        offloads,
+        stats: LinkStats::ZERO,
+        scratch: Scratch::default(),
+        next: 0,
+        connections: 0,
+        violations: 0,
+        copied: 0,
+        owed: 0,
+    })
+}
+
+/// Reason that an offload is off without a front end.
+const NO_GUEST: &str = "no guest";
+
+/// Reason that an offload is off which the guest did not ask for.
+const NOT_NEGOTIATED: &str = "not negotiated by the guest";
+
+/// Listens at a path; a stale socket there, without a listener, is replaced.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let listener = match UnixListener::bind(path) {
+        Err(err) if err.kind() == io::ErrorKind::AddrInUse => {
+            let is_stale = |err: io::Error| err.kind() == io::ErrorKind::ConnectionRefused;
+            if !UnixStream::connect(path).is_err_and(is_stale) {
+                return Err(err);
+            }
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)?
+        }
+        bound => bound?,
+    };
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+pub(super) fn lock(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
+    device.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl VhostUser {
+    /// What is known of the guest.
+    pub fn guest(&self) -> GuestState {
+        let device = lock(&self.device);
+        let queues = device.vrings.iter().map(|vring| QueueState {
+            running: vring.ring.is_some(),
+            enabled: vring.enabled,
+            size: vring.ring.as_ref().map_or(0, Ring::size),
+            chains: vring.stats.chains,
+            calls: vring.stats.calls,
+            full: vring.stats.full,
+        });
+        GuestState {
+            connected: self.connection.is_some(),
+            running: device.is_running(),
+            features: features::names(device.features.unwrap_or_default().0).collect(),
+            regions: device.memory.count(),
+            queues: queues.collect(),
+            connections: self.connections,
+            violations: self.violations,
+            copied: self.copied,
+        }
+    }
+
+    /// Takes a front end that waits, and the messages of the one that is there.
+    fn attend(&mut self) -> io::Result<()> {
+        let mut events = [const { MaybeUninit::uninit() }; 16];
+        let found = match epoll::wait(&*self.waiting, &mut events[..], Some(&Timespec::default())) {
+            Ok((found, _)) => found,
+            Err(_) => &mut [],
+        };
+        let mut may_accept = false;
+        for event in found {
+            match event.data.u64() {
+                LISTENER => may_accept = true,
+                CONNECTION => self.has_messages = true,
+                _ => {}
+            }
+        }
+        if may_accept && self.connection.is_none() {
+            self.accept();
+        }
+        if self.has_messages { self.handle_messages() } else { Ok(()) }
+    }
+
+    /// Takes the next front end in line. The others are not looked at until it is gone.
+    #[cold]
+    fn accept(&mut self) {
+        let Ok((socket, _)) = self.listener.accept() else { return };
+        // A failure is for want of memory or descriptors; the front end sees a closed socket.
+        if let Ok(connection) = Connection::new(socket, &self.device, &self.waiting) {
+            let _ = epoll::delete(&*self.waiting, &self.listener);
+            self.connection = Some(connection);
+            self.connections += 1;
+            self.has_messages = true;
+        }
+    }
+
+    #[cold]
+    fn handle_messages(&mut self) -> io::Result<()> {
+        let mut outcome = Ok(());
+        for _ in 0..MAX_MESSAGES {
+            let Some(connection) = &mut self.connection else { break };
+            match connection.handle_one() {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.has_messages = false;
+                    break;
+                }
+                Err(closed) => {
+                    let is_told = connection.has_spoken() || matches!(closed, Closed::Refused(_));
+                    let error = self.close(&closed);
+                    outcome = if is_told { Err(error) } else { Ok(()) };
+                    break;
+                }
+            }
+        }
+        if self.has_messages {
+            self.come_again();
+        }
+        self.see_features();
+        outcome
+    }
+
+    /// Ends a connection, and waits for another front end.
+    #[cold]
+    fn close(&mut self, why: &Closed) -> io::Error {
+        if let Some(connection) = self.connection.take() {
+            connection.forget(&self.waiting);
+            let listener = epoll::EventData::new_u64(LISTENER);
+            let _ = epoll::add(&*self.waiting, &self.listener, listener, epoll::EventFlags::IN);
+        }
+        self.has_messages = false;
+        lock(&self.device).disconnect();
+        self.see_features();
+        match why {
+            Closed::Gone => {
+                let gone = io::Error::new(io::ErrorKind::ConnectionReset, "the front end is gone");
+                failed(&self.name, "vhost-user", &gone)
+            }
+            Closed::Refused(text) => {
+                self.violations += 1;
+                self.stats.rx_drop(DropReason::RingDescriptor);
+                let refused = io::Error::new(io::ErrorKind::InvalidData, text.as_str());
+                failed(&self.name, "vhost-user: connection closed", &refused)
+            }
+        }
+    }
+
+    #[cold]
+    fn close_for(&mut self, bad: BadRing) -> io::Error {
+        self.close(&Closed::Refused(bad.to_string()))
+    }
+
+    /// Looks at what is negotiated now.
+    fn see_features(&mut self) {
+        let negotiated = lock(&self.device).features;
+        if negotiated == self.negotiated {
+            return;
+        }
+        self.negotiated = negotiated;
+        let unless = match negotiated {
+            _ if !self.offered => BY_CONFIGURATION,
+            Some(_) => NOT_NEGOTIATED,
+            None => NO_GUEST,
+        };
+        self.current = negotiated.unwrap_or_default().features(&mut self.offloads, unless);
+    }
+
+    /// Makes the link's descriptor readable once more.
+    fn come_again(&self) {
+        // It cannot fail: the counter does not come to its end.
+        let _ = rustix::io::write(&self.again, &1_u64.to_ne_bytes());
+    }
+
+    /// One burst from the rings that the guest sends by. Tells whether something may be left in them.
+    fn receive(&mut self, device: &mut Device, mem: &Memory, out: &mut Vec<Packet>) -> Result<bool, BadRing> {
+        let Device { vrings, memory, features, .. } = device;
+        let features = features.unwrap_or_default();
+        let pairs = vrings.len() / 2;
+        let (mut packets, mut bytes, mut descriptors) = (0, 0, 0);
+        let mut outcome = Ok(false);
+        let before = out.len();
+        'all: for turn in 0..pairs {
+            let pair = (self.next + turn) % pairs;
+            let vring = &mut vrings[2 * pair + 1];
+            let Some(ring) = &mut vring.ring else { continue };
+            loop {
+                if packets >= BURST_PACKETS || bytes >= BURST_BYTES || descriptors >= BURST_DESCRIPTORS {
+                    self.next = pair;
+                    outcome = Ok(true);
+                    break 'all;
+                }
+                match self.scratch.receive(ring, memory, features, mem) {
+                    // A guest that goes back and forth with its index comes to the burst's end, too.
+                    Ok(None) if ring.want_kicks(true) => descriptors += 1,
+                    Ok(None) => break,
+                    Ok(Some(received)) => {
+                        ring.want_kicks(false);
+                        vring.stats.chains += 1;
+                        packets += 1;
+                        descriptors += received.descriptors;
+                        match received.packet {
+                            // What a queue that is not enabled sends has no effect.
+                            _ if !vring.enabled => self.stats.rx_drop(DropReason::LinkDown),
+                            Ok(packet) => {
+                                bytes += packet.len();
+                                self.stats.received(&packet);
+                                out.push(packet);
+                            }
+                            Err(reason) => self.stats.rx_drop(reason),
+                        }
+                    }
+                    Err(bad) => {
+                        outcome = Err(bad);
+                        break 'all;
+                    }
+                }
+            }
+        }
+        vrings.iter_mut().skip(1).step_by(2).for_each(Vring::publish);
+        self.stats.rx_calls += u64::from(out.len() > before);
+        mem.copied(CopyReason::Guest, bytes);
+        self.copied += bytes as u64;
+        outcome
+    }
+
+    /// Sends packets from the front of a burst. Tells how many of them are gone.
+    fn deliver(&mut self, device: &mut Device, burst: &mut [Packet]) -> (usize, Result<Sent, BadRing>) {
+        let Device { vrings, memory, features, .. } = device;
+        let features = features.unwrap_or_default();
+        let is_ready = |&queue: &usize| vrings[queue].enabled && vrings[queue].ring.is_some();
+        let ready: ArrayVec<usize, { MAX_PAIRS as usize }> = (0..vrings.len()).step_by(2).filter(is_ready).collect();
+        let mut gone = 0;
+        let mut looks = 0;
+        let mut outcome = Ok(Sent::All);
+        let copied = self.copied;
+        while let Some(packet) = burst.get_mut(gone) {
+            let vring = ready.get(queue_of(packet, ready.len())).map(|&queue| &mut vrings[queue]);
+            let Some((vring, ring)) = vring.and_then(Vring::running) else {
+                self.stats.tx_drop(DropReason::LinkDown);
+                gone += 1;
+                continue;
+            };
+            let is_one = packet.meta.cut.packets() <= 1;
+            match self.scratch.deliver(ring, memory, features, &self.current, packet) {
+                Ok(Delivered::Sent { bytes, chains }) => {
+                    self.copied += bytes as u64;
+                    vring.chains += u64::from(chains);
+                    match packet.meta.cut {
+                        Cut::Frames(_) => self.stats.sent_first_frame(packet),
+                        Cut::Whole | Cut::Gso(_) | Cut::Fragment => self.stats.sent(packet),
+                    }
+                }
+                Ok(Delivered::Full) => {
+                    looks += 1;
+                    if ring.want_kicks(true) {
+                        if looks < MAX_LOOKS {
+                            continue;
+                        }
+                        self.come_again();
+                    }
+                    vring.full += 1;
+                    outcome = Ok(Sent::Busy);
+                    break;
+                }
+                Ok(Delivered::Dropped(reason)) => self.stats.tx_drop(reason),
+                Err(bad) => {
+                    outcome = Err(bad);
+                    break;
+                }
+            }
+            ring.want_kicks(false);
+            if is_one { gone += 1 } else { packet.skip_frames(1) }
+        }
+        vrings.iter_mut().step_by(2).for_each(Vring::publish);
+        self.stats.tx_calls += u64::from(gone > 0);
+        self.owed += (self.copied - copied) as usize;
+        (gone, outcome)
+    }
+}
+
+impl Drop for VhostUser {
+    fn drop(&mut self) {
+        // The path may be gone or another file by now; neither is looked at.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+impl Link for VhostUser {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::VhostUser
+    }
+
+    fn host_index(&self) -> Option<u32> {
+        None
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
+        self.mtu = mtu.map_or(DEFAULT_MTU, usize::from);
+        Ok(())
+    }
+
+    fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
+        self.mac = mac;
+        Ok(())
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Ethernet(self.mac)
+    }
+
+    fn features(&self) -> Features {
+        self.features
+    }
+
+    fn offloads(&self) -> &[Offload] {
+        self.offloads.all()
+    }
+
+    fn stats(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    fn set_stats(&mut self, stats: LinkStats) {
+        self.stats = stats;
+    }
+
+    fn guest(&self) -> Option<GuestState> {
+        Some(Self::guest(self))
+    }
+
+    fn settle(&mut self, mem: &Memory) -> bool {
+        if self.owed > 0 {
+            mem.copied(CopyReason::Guest, std::mem::take(&mut self.owed));
+        }
+        false
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.waiting.as_fd()]
+    }
+
+    /// None: a guest that makes buffers available kicks, which [`poll_fds`](Link::poll_fds) tells of.
+    fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
+        self.attend()?;
+        if self.connection.is_none() {
+            return Ok(());
+        }
+        let device = Arc::clone(&self.device);
+        let mut device = lock(&device);
+        let received = self.receive(&mut device, mem, out);
+        let is_lost = device.memory.is_lost();
+        drop(device);
+        match received {
+            Ok(_) if is_lost => Err(self.lost()),
+            Ok(true) => {
+                self.come_again();
+                Ok(())
+            }
+            Ok(false) => Ok(()),
+            Err(bad) => Err(self.close_for(bad)),
+        }
+    }
+
+    fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
+        if self.features != self.current {
+            self.features = self.current;
+            return Ok(Sent::Refit);
+        }
+        let device = Arc::clone(&self.device);
+        let mut device = lock(&device);
+        let (gone, outcome) = self.deliver(&mut device, burst);
+        burst.drain(..gone);
+        let is_lost = device.memory.is_lost();
+        drop(device);
+        match outcome {
+            Ok(_) if is_lost => Err(self.lost()),
+            Ok(sent) => Ok(sent),
+            Err(bad) => Err(self.close_for(bad)),
+        }
+    }
+}
+
+impl VhostUser {
+    #[cold]
+    fn lost(&mut self) -> io::Error {
+        self.close(&Closed::Refused("the guest's memory went away".to_owned()))
+    }
+}

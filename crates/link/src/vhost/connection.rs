@@ -1,0 +1,162 @@
+//! The socket to a front end: one message at a time, without a blocking read or write.
+//!
+//! The crate `vhost` blocks (or spins, on a non-blocking socket) until a message is complete. So it is called only once all of a message is in the
+//! socket's buffer and there is room for the answer: a front end that sends half a message delays no other port.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
+
+use super::device::Device;
+
+/// Token of the connection among what is waited for.
+pub(super) const CONNECTION: u64 = 2;
+
+/// Bytes of a message's header: what it is, flags and the bytes behind.
+const HEADER: usize = 12;
+
+/// Bytes behind the header of the longest message.
+const MAX_BODY: u32 = 4096;
+
+/// `VHOST_USER_SET_VRING_ENABLE`.
+const SET_VRING_ENABLE: u32 = 18;
+
+/// Flags of a header: the version, that it is an answer, that one is wanted.
+const VERSION: u32 = 1;
+const REPLY: u32 = 1 << 2;
+const NEED_REPLY: u32 = 1 << 3;
+
+/// A connected front end.
+pub(super) struct Connection {
+    socket: UnixStream,
+    handler: BackendReqHandler<Mutex<Device>>,
+    device: Arc<Mutex<Device>>,
+    /// Whether it has sent a message.
+    has_spoken: bool,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+/// How a connection ended.
+#[derive(Debug)]
+pub(super) enum Closed {
+    /// The front end closed it.
+    Gone,
+    /// The front end said what it may not say.
+    Refused(String),
+}
+
+impl From<io::Error> for Closed {
+    fn from(err: io::Error) -> Self {
+        match err.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Self::Gone,
+            _ => Self::Refused(crate::error::text(&err)),
+        }
+    }
+}
+
+impl From<Errno> for Closed {
+    fn from(err: Errno) -> Self {
+        io::Error::from(err).into()
+    }
+}
+
+impl Connection {
+    /// Takes a front end's messages from now on.
+    pub(super) fn new(socket: UnixStream, device: &Arc<Mutex<Device>>, waiting: &OwnedFd) -> io::Result<Self> {
+        // Accepted from a listener that does not block, but is not so itself; the handler's calls loop otherwise.
+        socket.set_nonblocking(false)?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        epoll::add(waiting, &socket, epoll::EventData::new_u64(CONNECTION), flags)?;
+        let handler = BackendReqHandler::from_stream(socket.try_clone()?, Arc::clone(device));
+        Ok(Self { socket, handler, device: Arc::clone(device), has_spoken: false })
+    }
+
+    /// Whether it has sent a message. A program that only looks for a listener sends none.
+    pub(super) fn has_spoken(&self) -> bool {
+        self.has_spoken
+    }
+
+    /// Waits for it no longer.
+    pub(super) fn forget(&self, waiting: &OwnedFd) {
+        let _ = epoll::delete(waiting, &self.socket);
+    }
+
+    /// Handles one message. Tells whether there was one as a whole.
+    pub(super) fn handle_one(&mut self) -> Result<bool, Closed> {
+        let mut header = [0; HEADER];
+        let (peeked, _) = match recv(&self.socket, &mut header, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok(peeked) => peeked,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+            Err(err) => return Err(err.into()),
+        };
+        if peeked == 0 {
+            return Err(Closed::Gone);
+        }
+        let waiting = ioctl_fionread(&self.socket)?;
+        if waiting < HEADER as u64 {
+            return Ok(false);
+        }
+        let [.., a, b, c, d] = header;
+        let body = u32::from_ne_bytes([a, b, c, d]);
+        if peeked < HEADER || body > MAX_BODY {
+            return Err(Closed::Refused("message without a header, or too long".to_owned()));
+        }
+        if waiting < HEADER as u64 + u64::from(body) {
+            return Ok(false);
+        }
+        if !self.has_room()? {
+            return Err(Closed::Refused("answers that are not read".to_owned()));
+        }
+        self.has_spoken = true;
+        let [a, b, c, d, e, f, g, h, ..] = header;
+        let request = u32::from_ne_bytes([a, b, c, d]);
+        if request == SET_VRING_ENABLE && body == 8 {
+            return self.enable(u32::from_ne_bytes([e, f, g, h])).map(|()| true);
+        }
+        match self.handler.handle_request() {
+            Ok(()) => Ok(true),
+            Err(Error::Disconnected | Error::SocketBroken(_)) => Err(Closed::Gone),
+            Err(err) => Err(Closed::Refused(format!("message {request}: {err}"))),
+        }
+    }
+
+    /// Handles `VHOST_USER_SET_VRING_ENABLE`, of which all is there. The crate `vhost` refuses it before the features are set, when QEMU (7.2
+    /// `vhost_net_start`) sends it.
+    fn enable(&mut self, flags: u32) -> Result<(), Closed> {
+        let mut message = [0; HEADER + 8];
+        let (read, _) = recv(&self.socket, &mut message, RecvFlags::DONTWAIT)?;
+        let [.., a, b, c, d, e, f, g, h] = message;
+        let (index, enabled) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        if read != message.len() || enabled > 1 || device.set_vring_enable(index, enabled == 1).is_err() {
+            return Err(Closed::Refused(format!("message {SET_VRING_ENABLE}: ring {index}")));
+        }
+        if flags & NEED_REPLY != 0 && device.protocol.contains(VhostUserProtocolFeatures::REPLY_ACK) {
+            // Behind the header of 8 bytes more, that all is well.
+            let answer = [SET_VRING_ENABLE, VERSION | REPLY, 8, 0, 0].map(u32::to_ne_bytes).concat();
+            send(&self.socket, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        }
+        Ok(())
+    }
+
+    /// Whether an answer can be written without a wait: less than a quarter of the buffer is in use (Linux `unix_writable`).
+    fn has_room(&self) -> io::Result<bool> {
+        let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT)];
+        let now = Timespec::try_from(Duration::ZERO).unwrap_or_default();
+        crate::sys::uninterrupted(|| Ok(poll(&mut fds, Some(&now))?))?;
+        Ok(fds[0].revents().contains(PollFlags::OUT))
+    }
+}

@@ -1,0 +1,416 @@
+//! What a front end has set up: features, memory and rings, by the messages of vhost-user.
+//!
+//! A ring runs once it has its size, its addresses and a kick descriptor, and all of it is in memory. It stops at `GET_VRING_BASE`, which tells
+//! where it stands. Another memory table does not lose its place.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
+    VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
+    VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+use super::features::Bits;
+use super::ring::{MAX_SIZE, Place, Ring, RingFeatures};
+use crate::sys::guest_memory::{GuestMemory, Region, Window};
+
+/// Regions of memory that a guest may have.
+const MAX_REGIONS: usize = 509;
+
+/// Token of all kicks among what is waited for.
+const KICK: u64 = 3;
+
+/// Answer to a message about something that was not offered.
+const NOT_OFFERED: Error = Error::InvalidOperation("not offered");
+
+/// What of the protocol is offered; the crate `vhost` adds `REPLY_ACK`.
+pub(super) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
+    .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+    .union(VhostUserProtocolFeatures::RESET_DEVICE)
+    .union(VhostUserProtocolFeatures::REPLY_ACK);
+
+/// A queue of the guest's. Even ones it receives from, odd ones it sends by.
+#[derive(Debug, Default)]
+pub(super) struct Vring {
+    size: u16,
+    place: Option<Place>,
+    /// Where it begins when it is started.
+    base: u16,
+    /// Whether the front end lets frames pass.
+    pub(super) enabled: bool,
+    started: bool,
+    kick: Option<Kick>,
+    call: Option<OwnedFd>,
+    /// While it runs.
+    pub(super) ring: Option<Ring>,
+    pub(super) stats: VringStats,
+}
+
+/// What has happened on a queue.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct VringStats {
+    /// Interrupts.
+    pub(super) calls: u64,
+    /// Times that the guest had no buffers.
+    pub(super) full: u64,
+    /// Chains that were taken.
+    pub(super) chains: u64,
+}
+
+/// What a guest kicks by, as long as it is waited for.
+#[derive(Debug)]
+struct Kick {
+    fd: OwnedFd,
+    epoll: Arc<OwnedFd>,
+}
+
+impl Kick {
+    /// Waits for it by `epoll`, each kick once: it is never read.
+    fn new(fd: OwnedFd, epoll: &Arc<OwnedFd>) -> std::io::Result<Self> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(epoll, &fd, epoll::EventData::new_u64(KICK), flags)?;
+        Ok(Self { fd, epoll: Arc::clone(epoll) })
+    }
+}
+
+impl Drop for Kick {
+    fn drop(&mut self) {
+        // The front end keeps it open, so closing ours would not end the wait.
+        let _ = epoll::delete(&self.epoll, &self.fd);
+    }
+}
+
+impl Vring {
+    /// Its ring if it runs, and what has happened there.
+    pub(super) fn running(&mut self) -> Option<(&mut VringStats, &mut Ring)> {
+        self.ring.as_mut().map(|ring| (&mut self.stats, ring))
+    }
+
+    /// Shows the guest what was given back, and interrupts it if it wants that.
+    pub(super) fn publish(&mut self) {
+        let Some(ring) = &mut self.ring else { return };
+        if ring.publish()
+            && let Some(call) = &self.call
+        {
+            self.stats.calls += 1;
+            // It does not wait: a counter at its end has an interrupt in it.
+            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Stops it. What was given back is shown.
+    fn stop(&mut self) {
+        self.publish();
+        if let Some(ring) = self.ring.take() {
+            self.base = ring.next();
+        }
+        self.started = false;
+    }
+
+    /// Lets go of all that the guest has said. How it is interrupted the front end may not say again.
+    fn reset(&mut self) {
+        self.stop();
+        *self = Self { stats: self.stats, call: self.call.take(), ..Self::default() };
+    }
+}
+
+/// What a front end has set up.
+#[derive(Debug)]
+pub(super) struct Device {
+    offered: Bits,
+    /// What was negotiated; `None` before.
+    pub(super) features: Option<Bits>,
+    pub(super) protocol: VhostUserProtocolFeatures,
+    pub(super) memory: GuestMemory,
+    pub(super) vrings: Vec<Vring>,
+    epoll: Arc<OwnedFd>,
+}
+
+impl Device {
+    /// One with so many pairs of queues.
+    pub(super) fn new(offered: Bits, pairs: usize, epoll: Arc<OwnedFd>) -> Self {
+        let mut device = Self {
+            offered,
+            features: None,
+            protocol: VhostUserProtocolFeatures::empty(),
+            memory: GuestMemory::default(),
+            vrings: std::iter::repeat_with(Vring::default).take(2 * pairs).collect(),
+            epoll,
+        };
+        device.disconnect();
+        device
+    }
+
+    /// Lets go of a front end that is gone.
+    pub(super) fn disconnect(&mut self) {
+        self.vrings.iter_mut().for_each(|vring| *vring = Vring { stats: vring.stats, ..Vring::default() });
+        self.features = None;
+        self.protocol = VhostUserProtocolFeatures::empty();
+        self.memory = GuestMemory::default();
+    }
+
+    /// Whether a guest can receive.
+    pub(super) fn is_running(&self) -> bool {
+        self.vrings.iter().step_by(2).any(|vring| vring.enabled && vring.ring.is_some())
+    }
+
+    fn vring(&mut self, index: u32) -> Result<&mut Vring> {
+        self.vrings.get_mut(index as usize).ok_or(Error::InvalidParam)
+    }
+
+    /// Starts the ring if it has all that it needs.
+    fn start(&mut self, index: usize) -> Result<()> {
+        let features = self.features.unwrap_or_default();
+        let features = RingFeatures { indirect: features.indirect(), event_index: features.event_index() };
+        let vring = &mut self.vrings[index];
+        if !vring.started || vring.ring.is_some() || vring.size == 0 {
+            return Ok(());
+        }
+        let Some(place) = vring.place else { return Ok(()) };
+        // Its memory may come yet, slot by slot.
+        vring.ring = Ring::new(&self.memory, place, vring.size, vring.base, features);
+        Ok(())
+    }
+
+    /// Finds the rings again in another memory.
+    fn restart_all(&mut self) -> Result<()> {
+        for index in 0..self.vrings.len() {
+            let vring = &mut self.vrings[index];
+            if let Some(ring) = vring.ring.take() {
+                vring.base = ring.next();
+            }
+            self.start(index)?;
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, guest_addr: u64, user_addr: u64, len: u64, offset: u64, file: &File) -> Result<()> {
+        if self.memory.count() >= MAX_REGIONS {
+            return Err(Error::InvalidOperation("more memory regions than there may be"));
+        }
+        let window = Window::map(file.as_fd(), offset, len).map_err(Error::ReqHandlerError)?;
+        let added = self.memory.add(Region { guest_addr, user_addr, window });
+        added.ok_or(Error::InvalidOperation("memory regions that overlap, or are not of whole pages"))
+    }
+}
+
+/// A descriptor that is read or written without a wait: an eventfd, whichever end has what is in it.
+fn eventfd(file: File) -> Result<OwnedFd> {
+    use std::os::fd::AsRawFd;
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(Error::ReqHandlerError)?;
+    if link.as_os_str() != "anon_inode:[eventfd]" {
+        return Err(Error::InvalidOperation("a descriptor that is no eventfd"));
+    }
+    rustix::io::ioctl_fionbio(&file, true).map_err(|err| Error::ReqHandlerError(err.into()))?;
+    Ok(file.into())
+}
+
+impl VhostUserBackendReqHandlerMut for Device {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        // Of old, and taken for this by some; the rest of what was set up is kept.
+        self.vrings.iter_mut().for_each(|vring| vring.enabled = false);
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.vrings.iter_mut().for_each(Vring::reset);
+        self.features = None;
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(self.offered.0)
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if features & !self.offered.0 != 0 {
+            return Err(Error::InvalidOperation("features that were not offered"));
+        }
+        let features = Bits(features);
+        if self.features == Some(features) {
+            return Ok(());
+        }
+        if self.vrings.iter().any(|vring| vring.ring.is_some()) {
+            return Err(Error::InvalidOperation("other features while rings run"));
+        }
+        self.features = Some(features);
+        if !features.protocol_features() {
+            self.vrings.iter_mut().for_each(|vring| vring.enabled = true);
+        }
+        Ok(())
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<Vec<u64>>> {
+        let before = std::mem::take(&mut self.memory);
+        for (region, file) in regions.iter().zip(&files) {
+            let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, mmap_offset } = *region;
+            self.map(guest_phys_addr, user_addr, memory_size, mmap_offset, file)?;
+        }
+        self.restart_all()?;
+        drop(before);
+        Ok(None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let vring = self.vring(index)?;
+        if vring.ring.is_some() || num > MAX_SIZE || !num.is_power_of_two() {
+            return Err(Error::InvalidOperation("ring size"));
+        }
+        vring.size = num as u16;
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptors: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        let vring = self.vring(index)?;
+        vring.place = Some(Place { descriptors, available, used });
+        if let Some(ring) = vring.ring.take() {
+            vring.base = ring.next();
+        }
+        self.start(index as usize)
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        let vring = self.vring(index)?;
+        if vring.ring.is_some() {
+            return Err(Error::InvalidOperation("ring base while it runs"));
+        }
+        vring.base = base as u16;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let vring = self.vring(index)?;
+        vring.stop();
+        vring.kick = None;
+        Ok(VhostUserVringState::new(index, vring.base.into()))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let epoll = Arc::clone(&self.epoll);
+        let vring = self.vring(index.into())?;
+        // Without one the guest is polled by whatever else makes the link receive.
+        vring.kick = None;
+        if let Some(file) = fd {
+            vring.kick = Some(Kick::new(eventfd(file)?, &epoll).map_err(Error::ReqHandlerError)?);
+        }
+        vring.started = true;
+        self.start(index.into())
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        self.vring(index.into())?.call = fd.map(eventfd).transpose()?;
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, _fd: Option<File>) -> Result<()> {
+        // A ring that is not believed closes the connection, which tells more.
+        self.vring(index.into()).map(|_| ())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(PROTOCOL)
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        let features = VhostUserProtocolFeatures::from_bits(features).filter(|&bits| PROTOCOL.contains(bits));
+        self.protocol = features.ok_or(NOT_OFFERED)?;
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.vrings.len() as u64 / 2)
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.vring(index)?.enabled = enable;
+        Ok(())
+    }
+
+    fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        Err(NOT_OFFERED)
+    }
+
+    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_shared_object(&mut self, _: VhostUserSharedMsg) -> Result<File> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        Err(NOT_OFFERED)
+    }
+
+    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _: File) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(MAX_REGIONS as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<u64>> {
+        self.map(region.guest_phys_addr, region.user_addr, region.memory_size, region.mmap_offset, &file)?;
+        self.restart_all()?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let removed = self.memory.remove(region.guest_phys_addr, region.user_addr, region.memory_size);
+        removed.ok_or(Error::InvalidOperation("memory region that there is not"))?;
+        self.restart_all()
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _: VhostTransferStateDirection,
+        _: VhostTransferStatePhase,
+        _: File,
+    ) -> Result<Option<File>> {
+        Err(NOT_OFFERED)
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(NOT_OFFERED)
+    }
+
+    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
+        Err(NOT_OFFERED)
+    }
+}

@@ -1,0 +1,148 @@
+//! Split virtqueue, the driver's side (virtio 1.2 §2.7): offers chains of descriptors and takes them back used.
+//!
+//! The device may be another program, so what it gives back is checked: a descriptor that it has, no longer than it was offered.
+
+use std::fmt;
+use std::sync::atomic::{Ordering, fence};
+
+use super::ring::{DESC_LEN, passes};
+use crate::sys::guest_memory::Window;
+
+/// Bytes of a ring of so many descriptors: table, available ring, used ring.
+pub(super) const fn len_of(size: u16) -> usize {
+    used_at(size) + 6 + 8 * size as usize
+}
+
+/// Where the available ring is, behind the table.
+pub(super) const fn available_at(size: u16) -> usize {
+    DESC_LEN * size as usize
+}
+
+/// Where the used ring is, behind that.
+pub(super) const fn used_at(size: u16) -> usize {
+    (available_at(size) + 6 + 2 * size as usize).next_multiple_of(4)
+}
+
+/// What the device has done against the rules.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum BadUsed {
+    /// Its index is so far ahead of what was taken back.
+    Index(u16),
+    /// It gave back a descriptor that it does not have.
+    NotLent(u32),
+    /// It says that it wrote more than there was room for.
+    Len(u32),
+}
+
+impl fmt::Display for BadUsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index(ahead) => write!(f, "used index {ahead} ahead"),
+            Self::NotLent(id) => write!(f, "used descriptor {id} that the device does not have"),
+            Self::Len(len) => write!(f, "used length {len} beyond the buffer"),
+        }
+    }
+}
+
+/// A ring of one descriptor for each buffer.
+#[derive(Debug)]
+pub(super) struct DriverRing {
+    pub(super) window: Window,
+    size: u16,
+    event_index: bool,
+    /// The next element of the available ring to be filled; those from `shown` on the device does not see yet.
+    offered: u16,
+    shown: u16,
+    /// The next element of the used ring to be taken.
+    next: u16,
+    /// The device's index when it was last looked at.
+    seen: u16,
+    /// Whether the device was last told to interrupt.
+    calls: bool,
+    /// Bytes that the device may write, of each chain that it has, by its first descriptor.
+    lent: Vec<Option<u32>>,
+}
+
+impl DriverRing {
+    /// A ring in zeroed memory of [`len_of`] bytes.
+    pub(super) fn new(window: Window, size: u16, event_index: bool) -> Self {
+        let lent = vec![None; size.into()];
+        Self { window, size, event_index, offered: 0, shown: 0, next: 0, seen: 0, calls: true, lent }
+    }
+
+    /// Writes one descriptor.
+    pub(super) fn describe(&self, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
+        let at = usize::from(index) * DESC_LEN;
+        self.window.store_u64(at, addr);
+        let rest = u64::from(len) | (u64::from(flags) << 32) | (u64::from(next) << 48);
+        self.window.store_u64(at + 8, rest);
+    }
+
+    /// Offers the chain that begins at a descriptor, in which the device may write `room` bytes. It is seen after
+    /// [`publish`](Self::publish).
+    pub(super) fn offer(&mut self, head: u16, room: u32) {
+        self.lent[usize::from(head)] = Some(room);
+        let element = available_at(self.size) + 4 + 2 * usize::from(self.offered & (self.size - 1));
+        self.window.store_u16(element, head, Ordering::Relaxed);
+        self.offered = self.offered.wrapping_add(1);
+    }
+
+    /// Shows the device what was offered. Tells whether it is to be kicked.
+    pub(super) fn publish(&mut self) -> bool {
+        if self.offered == self.shown {
+            return false;
+        }
+        self.window.store_u16(available_at(self.size) + 2, self.offered, Ordering::Release);
+        let before = std::mem::replace(&mut self.shown, self.offered);
+        fence(Ordering::SeqCst);
+        let used = used_at(self.size);
+        if self.event_index {
+            let event = self.window.load_u16(used + 4 + 8 * usize::from(self.size), Ordering::Relaxed);
+            return passes(event, before, self.offered);
+        }
+        self.window.load_u16(used, Ordering::Relaxed) & 1 == 0
+    }
+
+    /// Takes back the next chain that was used: its first descriptor, and the bytes that were written.
+    pub(super) fn take_back(&mut self) -> Result<Option<(u16, u32)>, BadUsed> {
+        let used = used_at(self.size);
+        if self.next == self.seen {
+            let seen = self.window.load_u16(used + 2, Ordering::Acquire);
+            let ahead = seen.wrapping_sub(self.next);
+            if ahead > self.size {
+                return Err(BadUsed::Index(ahead));
+            }
+            self.seen = seen;
+            if ahead == 0 {
+                return Ok(None);
+            }
+        }
+        let element = used + 4 + 8 * usize::from(self.next & (self.size - 1));
+        let (id, len) = (self.window.load_u32(element), self.window.load_u32(element + 4));
+        let room = self.lent.get_mut(id as usize).and_then(Option::take).ok_or(BadUsed::NotLent(id))?;
+        if len > room {
+            return Err(BadUsed::Len(len));
+        }
+        self.next = self.next.wrapping_add(1);
+        Ok(Some((id as u16, len)))
+    }
+
+    /// Asks the device to interrupt, or not to, when it has used something. Tells whether it has already.
+    pub(super) fn want_calls(&mut self, wanted: bool) -> bool {
+        let available = available_at(self.size);
+        let has_said_so = std::mem::replace(&mut self.calls, wanted) == wanted;
+        match (self.event_index, wanted) {
+            (false, _) if has_said_so => {}
+            (true, true) => {
+                self.window.store_u16(available + 4 + 2 * usize::from(self.size), self.next, Ordering::Relaxed);
+            }
+            (true, false) => {}
+            (false, _) => self.window.store_u16(available, u16::from(!wanted), Ordering::Relaxed),
+        }
+        if !wanted {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        self.window.load_u16(used_at(self.size) + 2, Ordering::Acquire) != self.next
+    }
+}

@@ -1,0 +1,39 @@
+//! What is shown of a guest.
+
+/// What is known of a guest.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct GuestState {
+    /// Whether a front end is connected.
+    pub connected: bool,
+    /// Whether the guest's driver receives.
+    pub running: bool,
+    /// What was negotiated, bit by bit (virtio 1.2 §5.1.3, §6).
+    pub features: Vec<&'static str>,
+    /// Regions of its memory.
+    pub regions: usize,
+    /// Its queues, in the order of their numbers: it receives from even ones and sends by odd ones.
+    pub queues: Vec<QueueState>,
+    /// Front ends that have connected.
+    pub connections: u64,
+    /// Front ends that were sent away because they, or their guests, broke the rules.
+    pub violations: u64,
+    /// Bytes that were copied out of the guest's memory and into it.
+    pub copied: u64,
+}
+
+/// What is known of one of a guest's queues.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct QueueState {
+    /// Whether its ring runs.
+    pub running: bool,
+    /// Whether frames may pass.
+    pub enabled: bool,
+    /// Its descriptors.
+    pub size: u16,
+    /// Chains of descriptors that were used.
+    pub chains: u64,
+    /// Interrupts.
+    pub calls: u64,
+    /// Times that the guest had no buffers for a frame.
+    pub full: u64,
+}

@@ -1,0 +1,264 @@
+//! Messages of front ends, good and bad, whole and in pieces.
+
+use vhost::vhost_user::VhostUserBackendReqHandlerMut;
+use vhost::vhost_user::message::VhostUserSingleMemoryRegion;
+
+use super::*;
+
+#[test]
+fn partial_message_does_not_block_recv() {
+    let mut back = back_end(1);
+    let mem = Memory::heap();
+    let mut none = Vec::new();
+    let mut socket = UnixStream::connect(&back.socket).unwrap();
+    // GET_FEATURES, byte by byte.
+    for byte in [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0] {
+        socket.write_all(&[byte]).unwrap();
+        let before = Instant::now();
+        back.recv(&mem, &mut none).unwrap();
+        back.recv(&mem, &mut none).unwrap();
+        assert!(before.elapsed() < PATIENCE / 2);
+        assert!(!is_readable(&back));
+    }
+    socket.write_all(&[0]).unwrap();
+    back.recv(&mem, &mut none).unwrap();
+    let mut answer = [0; 20];
+    std::io::Read::read_exact(&mut socket, &mut answer).unwrap();
+    assert_eq!(answer[..12], [1, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0]);
+}
+
+#[test]
+fn malformed_messages_close_the_connection_with_one_error() {
+    let message = |request: u32, body: &[u8]| {
+        let mut bytes = Vec::new();
+        for word in [request, 1, body.len() as u32] {
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        bytes.extend_from_slice(body);
+        bytes
+    };
+    let word = |value: u64| value.to_ne_bytes();
+    let vring = |index: u32, num: u32| [index.to_ne_bytes(), num.to_ne_bytes()].concat();
+    let cases = [
+        ("unknown", message(99, &[])),
+        ("body too long", [7_u32, 1, 5000].map(u32::to_ne_bytes).concat()),
+        ("no version", [1_u32, 0, 0].map(u32::to_ne_bytes).concat()),
+        ("features not offered", message(2, &word(1 << 63))),
+        ("protocol features not offered", message(16, &word(1 << 8))),
+        ("ring size no power of two", message(8, &vring(0, 100))),
+        ("ring size too large", message(8, &vring(0, 65_536))),
+        ("ring that there is not", message(8, &vring(2, 128))),
+        ("ring base of one that there is not", message(11, &vring(7, 0))),
+        ("no memory", message(5, &[0; 8])),
+        ("memory without descriptors", message(5, &[[1, 0, 0, 0, 0, 0, 0, 0].as_slice(), &[0; 32]].concat())),
+        ("kick without descriptor", message(12, &word(0))),
+    ];
+    let mem = Memory::heap();
+    let mut back = back_end(1);
+    for (number, (case, bytes)) in cases.iter().enumerate() {
+        let mut socket = UnixStream::connect(&back.socket).unwrap();
+        socket.write_all(bytes).unwrap();
+        let mut none = Vec::new();
+        let mut errors = Vec::new();
+        for _ in 0..20 {
+            errors.extend(back.recv(&mem, &mut none).err().map(|err| err.to_string()));
+        }
+        assert_eq!(errors.len(), 1, "{case}: {errors:?}");
+        assert!(errors[0].starts_with("vm0: vhost-user: connection closed: "), "{case}: {errors:?}");
+        let guest = back.guest();
+        assert_eq!((guest.violations, guest.connected), (number as u64 + 1, false), "{case}");
+        assert_eq!(back.stats().dropped_for(DropReason::RingDescriptor), number as u64 + 1);
+    }
+}
+
+#[test]
+fn front_end_that_reads_no_answers_is_disconnected() {
+    let mut back = back_end(1);
+    let mem = Memory::heap();
+    let mut none = Vec::new();
+    let mut socket = UnixStream::connect(&back.socket).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let question = [1_u32, 1, 0].map(u32::to_ne_bytes).concat();
+    let mut error = None;
+    until(|| {
+        for _ in 0..50 {
+            let _ = socket.write(&question);
+        }
+        error = back.recv(&mem, &mut none).err();
+        error.is_some()
+    });
+    let text = error.unwrap().to_string();
+    assert_eq!(text, "vm0: vhost-user: connection closed: answers that are not read");
+}
+
+#[test]
+fn socket_in_use_is_refused_and_a_stale_one_replaced() {
+    let back = back_end(1);
+    let taken = open(&VhostConfig::new("vm1", &back.socket)).unwrap_err();
+    assert_eq!(taken.to_string(), "vm1: bind: Address already in use");
+    let socket = back.socket.clone();
+    // One that crashed leaves its socket behind.
+    let stale = path();
+    drop(UnixListener::bind(&stale).unwrap());
+    assert!(stale.exists());
+    let again = open(&VhostConfig::new("vm1", &stale)).unwrap();
+    drop((back, again));
+    assert!(!socket.exists() && !stale.exists());
+}
+
+#[test]
+fn get_vring_base_tells_where_the_ring_stopped() {
+    let mut raw = Raw::new(|all| all);
+    for number in 0..5 {
+        assert_eq!(raw.send([0; 12], &frame(number, 64)).len(), 1);
+    }
+    let mut device = lock(&raw.back.device);
+    let state = vhost::vhost_user::VhostUserBackendReqHandlerMut::get_vring_base(&mut *device, 1).unwrap();
+    assert_eq!({ state.num }, 5);
+    assert!(device.vrings[1].ring.is_none());
+    drop(device);
+    assert!(!raw.back.guest().queues[1].running);
+}
+
+#[test]
+fn rings_may_be_enabled_before_the_features_are_set() {
+    let mut back = back_end(1);
+    let mem = Memory::heap();
+    let mut socket = UnixStream::connect(&back.socket).unwrap();
+    let message = |request: u32, flags: u32, body: &[u32]| {
+        let header = [request, flags, body.len() as u32 * 4];
+        [&header, body].concat().into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<u8>>()
+    };
+    // GET_FEATURES, SET_PROTOCOL_FEATURES with REPLY_ACK, and SET_VRING_ENABLE with an answer as QEMU sends it.
+    let all = [message(1, 1, &[]), message(16, 1, &[8, 0]), message(18, 9, &[0, 1])].concat();
+    socket.write_all(&all).unwrap();
+    back.recv(&mem, &mut Vec::new()).unwrap();
+    let mut answers = [0; 40];
+    std::io::Read::read_exact(&mut socket, &mut answers).unwrap();
+    assert_eq!(answers[20..], *message(18, 5, &[0, 0]));
+    assert!(back.guest().queues[0].enabled && !back.guest().queues[1].enabled);
+    socket.write_all(&message(18, 9, &[0, 2])).unwrap();
+    let err = back.recv(&mem, &mut Vec::new()).unwrap_err().to_string();
+    assert_eq!(err, "vm0: vhost-user: connection closed: message 18: ring 0");
+}
+
+#[test]
+fn connection_without_a_message_closes_silently() {
+    let mut back = back_end(1);
+    let mem = Memory::heap();
+    for looks in 1..3 {
+        drop(UnixStream::connect(&back.socket).unwrap());
+        until(|| {
+            back.recv(&mem, &mut Vec::new()).unwrap();
+            back.guest().connections == looks && !back.guest().connected
+        });
+    }
+}
+
+#[test]
+fn memory_slots_come_and_go_while_rings_run() {
+    let mut raw = Raw::new(|all| all);
+    assert_eq!(raw.send([0; 12], &frame(1, 64)).len(), 1);
+    let file = rustix::fs::memfd_create("slot", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 8192).unwrap();
+    let region = VhostUserSingleMemoryRegion::new(1 << 20, 8192, 1 << 50, 0);
+    let mut device = lock(&raw.back.device);
+    assert_eq!(device.get_max_mem_slots().unwrap(), 509);
+    let file = || std::fs::File::from(file.try_clone().unwrap());
+    device.add_mem_region(&region, file(), None).unwrap();
+    assert!(device.add_mem_region(&region, file(), None).is_err(), "twice");
+    let longer = VhostUserSingleMemoryRegion::new(2 << 20, 12_288, 2 << 50, 0);
+    assert!(device.add_mem_region(&longer, file(), None).is_err(), "longer than its file");
+    drop(device);
+    // From memory that was not there before, and where the ring stood.
+    raw.tx().ring.describe(0, 1 << 20, 200, 0, 0);
+    raw.offer();
+    let (got, err) = raw.recv();
+    assert_eq!((got.len(), got[0].len(), err), (1, 188, None));
+    assert_eq!(raw.tx().ring.take_back(), Ok(Some((0, 0))));
+    let mut device = lock(&raw.back.device);
+    device.remove_mem_region(&region).unwrap();
+    assert!(device.remove_mem_region(&region).is_err(), "twice");
+    drop(device);
+    raw.tx().ring.describe(0, 1 << 20, 200, 0, 0);
+    raw.offer();
+    assert!(raw.recv().1.is_some_and(|err| err.ends_with("200 bytes at 0x100000 outside of guest memory")));
+}
+
+#[test]
+fn reset_device_stops_all_rings() {
+    let mut raw = Raw::new(|all| all);
+    assert_eq!(raw.send([0; 12], &frame(1, 64)).len(), 1);
+    lock(&raw.back.device).reset_device().unwrap();
+    raw.offer();
+    assert_eq!(raw.recv().0.len(), 0);
+    let guest = raw.back.guest();
+    assert!(guest.connected && !guest.running && guest.queues.iter().all(|queue| !queue.running && !queue.enabled));
+    let mut burst = vec![Packet::with_data(&raw.mem, &frame(1, 64)).unwrap()];
+    assert_eq!(raw.back.send(&mut burst).unwrap(), Sent::All);
+    assert_eq!(raw.back.stats().dropped_for(DropReason::LinkDown), 1);
+}
+
+#[test]
+fn disabled_queue_moves_nothing() {
+    let mut raw = Raw::new(|all| all);
+    for queue in 0..2 {
+        lock(&raw.back.device).set_vring_enable(queue, false).unwrap();
+    }
+    // What the guest sends is taken and has no effect.
+    assert_eq!(raw.send([0; 12], &frame(1, 64)).len(), 0);
+    assert_eq!(raw.back.stats().dropped_for(DropReason::LinkDown), 1);
+    let mut burst = vec![Packet::with_data(&raw.mem, &frame(1, 64)).unwrap()];
+    assert_eq!(raw.back.send(&mut burst).unwrap(), Sent::All);
+    assert_eq!(raw.back.stats().dropped_for(DropReason::LinkDown), 2);
+}
+
+#[test]
+fn random_messages_never_panic_the_back_end() {
+    let mem = Memory::heap();
+    let mut back = back_end(2);
+    let mut random = 12_345_u32;
+    let mut next = move |below: u32| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 8) % below
+    };
+    let mut refused = 0;
+    for _ in 0..400 {
+        let mut socket = UnixStream::connect(&back.socket).unwrap();
+        for _ in 0..30 {
+            let words = [0, 0, 0, 0, 2, 2, 2, 10][next(8) as usize];
+            let mut message = vec![1 + next(45), [1, 9][next(2) as usize], words * 4];
+            message.extend((0..words).map(|_| [0, 1, 2, 8, 256, 1 << 20, u32::MAX][next(7) as usize]));
+            let bytes: Vec<u8> = message.into_iter().flat_map(u32::to_ne_bytes).collect();
+            if socket.write_all(&bytes).is_err() || back.recv(&mem, &mut Vec::new()).is_err() {
+                refused += 1;
+                break;
+            }
+            let mut burst = vec![Packet::with_data(&mem, &frame(1, 64)).unwrap()];
+            let _ = back.send(&mut burst);
+        }
+        drop(socket);
+        while back.guest().connected {
+            let _ = back.recv(&mem, &mut Vec::new());
+        }
+    }
+    assert!(refused > 0);
+    let mut wire = Wire { front: front::open(&front_of(&back)).unwrap(), back, mem };
+    wire.connect();
+}
+
+#[test]
+fn memory_truncated_by_guest_closes_the_connection() {
+    let mut raw = Raw::new(|all| all);
+    let file = rustix::fs::memfd_create("slot", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 8192).unwrap();
+    let region = VhostUserSingleMemoryRegion::new(1 << 20, 8192, 1 << 50, 0);
+    let theirs = std::fs::File::from(file.try_clone().unwrap());
+    lock(&raw.back.device).add_mem_region(&region, theirs, None).unwrap();
+    rustix::fs::ftruncate(&file, 0).unwrap();
+    raw.tx().ring.describe(0, 1 << 20, 200, 0, 0);
+    raw.offer();
+    let (_, err) = raw.recv();
+    assert_eq!(err.as_deref(), Some("vm0: vhost-user: connection closed: the guest's memory went away"));
+    assert_eq!(raw.back.guest().regions, 0);
+}
