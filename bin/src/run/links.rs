@@ -160,6 +160,8 @@ impl Node {
             LinkKind::Loopback
             | LinkKind::Vrf { .. }
             | LinkKind::Bridge(_)
+            | LinkKind::VhostUser { .. }
+            | LinkKind::VirtioUser { .. }
             | LinkKind::Packet { .. }
             | LinkKind::Xdp { .. } => HostRole::None,
         };

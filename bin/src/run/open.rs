@@ -29,6 +29,12 @@ fn driver_config(config: &LinkConfig, index: Option<u32>) -> Result<link::Config
         LinkKind::Bridge(_) => {
             return Err(CliError::failed(format!("link {}: a bridge is no device of this host", config.name)));
         }
+        LinkKind::VhostUser { socket, queues } => {
+            ConfigKind::VhostUser { socket: socket.into(), mac: random_station()?, queues: *queues }
+        }
+        LinkKind::VirtioUser { socket, queues, ring } => {
+            ConfigKind::VirtioUser { socket: socket.into(), mac: random_station()?, queues: *queues, ring: *ring }
+        }
         LinkKind::Tun { queues } => ConfigKind::Tun { queues: *queues },
         LinkKind::Tap { queues } => ConfigKind::Tap { queues: *queues },
         LinkKind::Udp { bind } => ConfigKind::Udp { bind: *bind },
@@ -52,8 +58,7 @@ pub(crate) fn has_device(config: &LinkConfig) -> bool {
 /// Opens a link of the host, or makes one of this node. A device that is made for it gets the number `index`, if that is given.
 pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Link>, CliError> {
     if let LinkKind::Bridge(_) = config.kind {
-        let bits = random().map_err(|err| CliError::system("getrandom", &err))?;
-        return Ok(Box::new(InternalLink::bridge(&config.name, station(bits), config.mtu)));
+        return Ok(Box::new(InternalLink::bridge(&config.name, random_station()?, config.mtu)));
     }
     let opened = link::open(&driver_config(config, index)?);
     let opened = opened.map_err(|err| {
@@ -96,9 +101,10 @@ fn warn_of_host_addresses(config: &LinkConfig, link: &dyn Link) {
 }
 
 /// Link-layer address of random bits, locally administered (Linux `eth_random_addr`).
-const fn station(bits: u64) -> MacAddr {
+fn random_station() -> Result<MacAddr, CliError> {
+    let bits = random().map_err(|err| CliError::system("getrandom", &err))?;
     let [first, b, c, d, e, f, ..] = bits.to_le_bytes();
-    MacAddr([first & 0xfc | 2, b, c, d, e, f])
+    Ok(MacAddr([first & 0xfc | 2, b, c, d, e, f]))
 }
 
 fn xdp_mode(mode: XdpMode) -> link::XdpMode {

@@ -139,6 +139,8 @@ impl Planner {
             LinkKind::Loopback
             | LinkKind::Vrf { .. }
             | LinkKind::Bridge(_)
+            | LinkKind::VhostUser { .. }
+            | LinkKind::VirtioUser { .. }
             | LinkKind::Tun { .. }
             | LinkKind::Tap { .. } => None,
         };
@@ -206,6 +208,7 @@ enum OnlyOnce<'a> {
     Device(&'a str),
     Port(SocketAddr),
     Interface(&'a str),
+    Socket(&'a str),
 }
 
 fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
@@ -213,6 +216,9 @@ fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(OnlyOnce::Device(&link.name)),
         LinkKind::Udp { bind } => Some(OnlyOnce::Port(bind)),
         LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Bridge(_) | LinkKind::Packet { .. } => None,
+        LinkKind::VhostUser { ref socket, .. } | LinkKind::VirtioUser { ref socket, .. } => {
+            Some(OnlyOnce::Socket(socket))
+        }
         LinkKind::Xdp { ref interface, .. } => Some(OnlyOnce::Interface(interface)),
     }
 }

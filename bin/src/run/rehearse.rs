@@ -88,9 +88,11 @@ fn open(config: &LinkConfig, _: Option<u32>) -> Result<Box<dyn Link>, CliError> 
         LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Udp { .. } => Layer::Ip,
         // Locally administered, and nobody's.
         LinkKind::Bridge(_) => return super::open::open(config, None),
-        LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {
-            Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 1]))
-        }
+        LinkKind::VhostUser { .. }
+        | LinkKind::VirtioUser { .. }
+        | LinkKind::Tap { .. }
+        | LinkKind::Packet { .. }
+        | LinkKind::Xdp { .. } => Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 1])),
     };
     let end = End::new(&config.name);
     let mtu = config.mtu.map_or(end.mtu, usize::from);

@@ -10,9 +10,9 @@ use control::features::FeatureSet;
 use control::model::{LinkKind, NatTraversal, SaConfig};
 use control::netlink::rtnl::{LinkDetail, LinkNow, Vrf};
 use control::state::{
-    CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, IlaEncapState, IlaState, LinkState,
-    LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState,
-    SaStats,
+    CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, GuestQueueState, GuestState,
+    IlaEncapState, IlaState, LinkState, LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState, QdiscState,
+    RingState, RouteState, SaState, SaStats,
 };
 use control::xfrm::{Ages, Limit, Mark};
 use control::{Shown, What};
@@ -71,6 +71,7 @@ fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
         on: None,
         vrf: None,
         port: None,
+        guest: None,
         table: Some(vrf.table.0),
         mtu: vrf.mtu,
         up: vrf.up,
@@ -177,10 +178,11 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         kind: slot.link.kind().word().to_owned(),
         on: match &slot.config.kind {
             LinkKind::Udp { bind } => Some(bind.to_string()),
-            kind => kind.interface().map(str::to_owned),
+            kind => kind.interface().or(kind.socket()).map(str::to_owned),
         },
         vrf: node.datapath.fib.domain(id).vrf_device().and_then(|device| name_of(node, device)),
         port: bridges::port_state(node, id),
+        guest: slot.link.guest().map(guest),
         table: None,
         mtu: port.config.mtu as u32,
         up: port.up,
@@ -195,6 +197,23 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         qdisc: qdisc_state(node, id),
         stats: stats_of(node, id, slot),
         ip6: port.counters.iter().filter(|&(_, value)| value > 0).map(counter).collect(),
+    }
+}
+
+fn guest(state: link::vhost::GuestState) -> GuestState {
+    let queue = |queue: link::vhost::QueueState| {
+        let link::vhost::QueueState { running, enabled, size, chains, calls, full } = queue;
+        GuestQueueState { running, enabled, size, chains, calls, full }
+    };
+    GuestState {
+        connected: state.connected,
+        running: state.running,
+        features: state.features.into_iter().map(str::to_owned).collect(),
+        regions: state.regions as u64,
+        queues: state.queues.into_iter().map(queue).collect(),
+        connections: state.connections,
+        violations: state.violations,
+        copied: state.copied,
     }
 }
 

@@ -235,6 +235,22 @@ pub enum LinkKind {
     },
     /// A bridge, whose ports are the links that name it as their `master`. The link is the bridge's own port: it has addresses.
     Bridge(BridgeConfig),
+    /// A guest or another switch, by vhost-user: a device of theirs, whose rings are in their memory.
+    VhostUser {
+        /// Absolute path of the socket that they connect to, which is made here.
+        socket: String,
+        /// Pairs of queues that they may have, 1 to 64.
+        queues: u16,
+    },
+    /// A port of another switch, by vhost-user: a device of this node's, whose rings are in its memory (DPDK `virtio_user`).
+    VirtioUser {
+        /// Absolute path of the other switch's socket.
+        socket: String,
+        /// Pairs of queues that are wanted, 1 to 64.
+        queues: u16,
+        /// Descriptors of a ring, a power of two from 64 to 1024.
+        ring: u16,
+    },
     /// A TUN device of this host: IP packets to and from its stack.
     Tun {
         /// How many queues it has, 1 to 256.
@@ -275,6 +291,30 @@ impl LinkKind {
     /// The most frames that it can be given.
     pub const MAX_RING: u16 = 4096;
 
+    /// The most pairs of queues of vhost-user.
+    pub const MAX_VHOST_QUEUES: u16 = 64;
+
+    /// Socket of vhost-user.
+    pub fn socket(&self) -> Option<&str> {
+        match self {
+            Self::VhostUser { socket, .. } | Self::VirtioUser { socket, .. } => Some(socket),
+            _ => None,
+        }
+    }
+
+    /// Whether its packets begin with an Ethernet header.
+    pub const fn is_ethernet(&self) -> bool {
+        match self {
+            Self::Bridge(_)
+            | Self::VhostUser { .. }
+            | Self::VirtioUser { .. }
+            | Self::Tap { .. }
+            | Self::Packet { .. }
+            | Self::Xdp { .. } => true,
+            Self::Loopback | Self::Vrf { .. } | Self::Tun { .. } | Self::Udp { .. } => false,
+        }
+    }
+
     /// The interface of this host that it stands on.
     pub fn interface(&self) -> Option<&str> {
         match self {
@@ -282,6 +322,8 @@ impl LinkKind {
             Self::Loopback
             | Self::Vrf { .. }
             | Self::Bridge(_)
+            | Self::VhostUser { .. }
+            | Self::VirtioUser { .. }
             | Self::Tun { .. }
             | Self::Tap { .. }
             | Self::Udp { .. } => None,
@@ -586,6 +628,8 @@ impl LinkKind {
             Self::Loopback => "loopback",
             Self::Vrf { .. } => "vrf",
             Self::Bridge(_) => "bridge",
+            Self::VhostUser { .. } => "vhost-user",
+            Self::VirtioUser { .. } => "virtio-user",
             Self::Tun { .. } => "tun",
             Self::Tap { .. } => "tap",
             Self::Udp { .. } => "udp",

@@ -23,6 +23,8 @@ pub struct LinkState {
     pub vrf: Option<String>,
     /// Its place in a bridge.
     pub port: Option<BridgePortState>,
+    /// Its other end, of vhost-user.
+    pub guest: Option<GuestState>,
     /// The table of the VRF that it is the device of.
     pub table: Option<u32>,
     /// Its layer-3 MTU in bytes.
@@ -251,6 +253,44 @@ pub struct FdbState {
     pub updated_secs: u64,
     /// Seconds since a frame was forwarded by it.
     pub used_secs: u64,
+}
+
+/// Guest at the other end of a link of vhost-user, or the other switch.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct GuestState {
+    /// Whether it is connected.
+    pub connected: bool,
+    /// Whether its driver receives.
+    pub running: bool,
+    /// Features that were negotiated, by virtio's names.
+    pub features: Vec<String>,
+    /// Regions of its memory.
+    pub regions: u64,
+    /// Its queues: it receives from even ones and sends by odd ones.
+    pub queues: Vec<GuestQueueState>,
+    /// Connections so far.
+    pub connections: u64,
+    /// Connections that were closed because a rule was broken.
+    pub violations: u64,
+    /// Bytes that were copied out of its memory and into it.
+    pub copied: u64,
+}
+
+/// A queue of a guest.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct GuestQueueState {
+    /// Whether its ring runs.
+    pub running: bool,
+    /// Whether frames may pass.
+    pub enabled: bool,
+    /// Descriptors of its ring.
+    pub size: u16,
+    /// Chains of descriptors that were used.
+    pub chains: u64,
+    /// Interrupts.
+    pub calls: u64,
+    /// Times that the guest had no buffers for a frame.
+    pub full: u64,
 }
 
 /// State of a port of a bridge.

@@ -11,8 +11,9 @@ use crate::file::PROTOCOLS;
 use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
 use crate::state::{
-    BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaEncapState, IlaState,
-    LinkState, LinkStats, NeighbourState, PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState,
+    BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, GuestQueueState, GuestState,
+    HostState, IlaEncapState, IlaState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState, QdiscState,
+    RingState, RouteState, SaState,
 };
 
 impl Shown {
@@ -104,6 +105,9 @@ impl Display for LinkState {
         }
         if let Some(port) = &self.port {
             port.fmt(f)?;
+        }
+        if let Some(guest) = &self.guest {
+            guest.fmt(f)?;
         }
         if let Some(ring) = &self.ring {
             ring.fmt(f)?;
@@ -204,6 +208,36 @@ impl Display for FdbState {
         write!(f, " master {}", self.master)?;
         f.write_str(if self.sticky { " sticky" } else { "" })?;
         writeln!(f, "{}", if self.state == "dynamic" { String::new() } else { format!(" {}", self.state) })
+    }
+}
+
+impl Display for GuestState {
+    /// A line about the connection, one of its features, and one for each queue.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let state = match (self.connected, self.running) {
+            (false, _) => "not connected",
+            (true, false) => "connected, no driver",
+            (true, true) => "connected",
+        };
+        let Self { regions, connections, violations, copied, .. } = self;
+        writeln!(
+            f,
+            "    guest {state} connections {connections} violations {violations} regions {regions} copied {copied}"
+        )?;
+        if !self.features.is_empty() {
+            writeln!(f, "        features {}", self.features.join(" "))?;
+        }
+        for (number, queue) in self.queues.iter().enumerate() {
+            let GuestQueueState { running, enabled, size, chains, calls, full } = queue;
+            let way = if number % 2 == 0 { "receive" } else { "send" };
+            let state = match (running, enabled) {
+                (true, true) => "on",
+                (true, false) => "disabled",
+                (false, _) => "off",
+            };
+            writeln!(f, "        queue {number} {way} {state} size {size} chains {chains} calls {calls} full {full}")?;
+        }
+        Ok(())
     }
 }
 

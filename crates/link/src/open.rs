@@ -3,12 +3,16 @@
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use wire::eth::MacAddr;
 
 use crate::af_packet::PacketLink;
 use crate::af_xdp::XdpLink;
 use crate::sys::ifreq::Interface;
 use crate::tun::TunLink;
 use crate::udp::UdpLink;
+use crate::vhost::{self, FrontConfig, VhostConfig};
 use crate::{Layer, Link, OpenError, XdpMode};
 
 /// A link to be opened.
@@ -51,6 +55,26 @@ pub enum ConfigKind {
         /// The interface that it is bound to.
         interface: String,
     },
+    /// A socket that a front end of vhost-user connects to.
+    VhostUser {
+        /// Its path.
+        socket: PathBuf,
+        /// The link's own address.
+        mac: MacAddr,
+        /// Pairs of queues.
+        queues: u16,
+    },
+    /// A front end of vhost-user.
+    VirtioUser {
+        /// Path of the back end's socket.
+        socket: PathBuf,
+        /// The link's own address.
+        mac: MacAddr,
+        /// Pairs of queues.
+        queues: u16,
+        /// Descriptors of a ring, a power of two.
+        ring: u16,
+    },
     /// AF_XDP sockets, one for each receive queue.
     Xdp {
         /// The interface whose queues they are bound to.
@@ -83,7 +107,7 @@ pub fn has_device(config: &Config) -> bool {
     let name = match &config.kind {
         ConfigKind::Tun { .. } | ConfigKind::Tap { .. } => &config.name,
         ConfigKind::Packet { interface, .. } | ConfigKind::Xdp { interface, .. } => interface,
-        ConfigKind::Udp { .. } => return true,
+        ConfigKind::Udp { .. } | ConfigKind::VhostUser { .. } | ConfigKind::VirtioUser { .. } => return true,
     };
     Interface::new(name).and_then(|interface| interface.index()).is_ok()
 }
@@ -101,6 +125,21 @@ pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
         ConfigKind::Tap { queues } => Box::new(TunLink::open(config, TunLink::TAP, *queues)?),
         ConfigKind::Udp { bind } => Box::new(UdpLink::open(config, *bind)?),
         ConfigKind::Packet { interface, exclusive } => Box::new(PacketLink::open(config, interface, *exclusive)?),
+        ConfigKind::VhostUser { socket, mac, queues } => {
+            let (mac, mtu, offloads) = (Some(*mac), config.mtu, config.offloads);
+            Box::new(vhost::open(&VhostConfig {
+                pairs: *queues,
+                mac,
+                mtu,
+                offloads,
+                ..VhostConfig::new(&config.name, socket)
+            })?)
+        }
+        ConfigKind::VirtioUser { socket, mac, queues, ring } => {
+            let (mac, mtu, offloads) = (Some(*mac), config.mtu, config.offloads);
+            let front = FrontConfig::new(&config.name, socket);
+            Box::new(vhost::open_front(&FrontConfig { pairs: *queues, ring_size: *ring, mac, mtu, offloads, ..front })?)
+        }
         ConfigKind::Xdp { interface, ring, mode } => Box::new(XdpLink::open(config, interface, *ring, *mode)?),
     })
 }

@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("bridge/guests_of_a_vlan_talk_across_a_trunk_uncut", NEEDS, trunk),
         trial("bridge/example_has_two_guests_a_trunk_and_a_tunnel", NEEDS, example),
         trial("bridge/guest_behind_own_port_uses_a_tunnel", NEEDS, tunnel),
+        trial("bridge/two_switches_are_joined_by_vhost_user", NEEDS, vhost),
         trial("bridge/address_follows_a_guest_that_moves", NEEDS, moved),
         trial("bridge/guest_that_invents_addresses_fills_its_own_share", NEEDS, flood),
         trial("bridge/saved_state_and_reload_make_it_again", &[Need::Namespaces, Need::Tun], kept),
@@ -157,6 +158,64 @@ fn tunnel() -> Outcome {
     let mut ping = Command::new(fatpath());
     ping.args(["exec", "--instance", "left", "--", "ping", "-c", "1", "-W", "2", "10.1.0.2"]);
     run(ping.env("FATPATH_RUNDIR", scratch.path()))?;
+    Ok(())
+}
+
+/// Two switches in two processes, the one a device of the other, and a guest of each. Either one may end and come back.
+fn vhost() -> Outcome {
+    let scratch = Scratch::new()?;
+    let (left, right) = (Netns::new("left")?, Netns::new("right")?);
+    let socket = scratch.file("vm0.sock").display().to_string();
+    let config = |kind: &str| {
+        [
+            bridge("br0", "vlan-filtering = true"),
+            tap("tap0", "pvid = 10"),
+            format!(
+                "[[link]]\nname = \"vm0\"\nkind = \"{kind}\"\nsocket = \"{socket}\"\nqueues = 2\nmaster = \"br0\"\n\
+                 port = {{ pvid = 0, tagged = [10] }}\n"
+            ),
+        ]
+        .concat()
+    };
+    let (back, front) = (config("vhost-user"), config("virtio-user"));
+    let start = |netns: &Netns, name: &str, toml: &str| Gateway::start(netns, &scratch, name, toml);
+    let (mut one, mut other) = (start(&left, "left", &back)?, start(&right, "right", &front)?);
+    let mut guests = [guest("a", &left, "tap0", "10.9.0.1/24")?, guest("b", &right, "tap0", "10.9.0.2/24")?];
+    let talk = |guests: &[Netns; 2], len: usize| {
+        // The other guest's device may be another one now.
+        guests.iter().try_for_each(|guest| guest.sh("ip neigh flush all").map(drop))?;
+        guests[0].sh("for try in $(seq 50); do ping -c 1 -W 1 10.9.0.2 >/dev/null && exit; done; exit 1")?;
+        transfer(&guests[0], (&guests[1], "10.9.0.2".parse()?), len)?;
+        transfer(&guests[1], (&guests[0], "10.9.0.1".parse()?), len)
+    };
+    talk(&guests, 32 << 20)?;
+    for gateway in [&one, &other] {
+        let size = sent_size(gateway, "vm0")?;
+        let shown = gateway.show("links")?;
+        assert!(size > 3 * 1500, "{size} bytes a frame\n{shown}");
+    }
+    let guest_of = |gateway: &Gateway| Ok::<_, libtest_mimic::Failed>(link(gateway, "vm0")?["guest"].clone());
+    let shown = guest_of(&one)?;
+    let features = shown["features"].to_string();
+    for feature in ["mrg_rxbuf", "guest_tso4", "host_tso4", "event_idx"] {
+        assert!(features.contains(feature), "no {feature} in {shown}");
+    }
+    assert!(shown["connected"] == true && shown["queues"].as_array().map(Vec::len) == Some(4), "{shown}");
+    // The front end ends, and another one comes.
+    other.terminate()?;
+    other = start(&right, "right", &front)?;
+    guests[1] = guest("b", &right, "tap0", "10.9.0.2/24")?;
+    talk(&guests, 1 << 20)?;
+    assert!(guest_of(&one)?["connections"] == 2, "{}", one.show("links")?);
+    // The back end is killed, and another one comes.
+    one.kill()?;
+    one = start(&left, "left", &back)?;
+    guests[0] = guest("a", &left, "tap0", "10.9.0.1/24")?;
+    talk(&guests, 1 << 20)?;
+    for gateway in [&one, &other] {
+        let shown = guest_of(gateway)?;
+        assert!(shown["violations"] == 0 && shown["copied"].as_u64() > Some(1 << 20), "{shown}");
+    }
     Ok(())
 }
 

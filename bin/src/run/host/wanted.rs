@@ -37,12 +37,7 @@ pub(super) struct Made {
 /// address have devices with one of their own.
 pub(super) fn devices(model: &Model, config: HostConfig, all_ethernet: bool) -> Vec<Made> {
     let each = model.links_after(LOOPBACK).map(|(id, link)| {
-        let mac = match link.config.kind {
-            LinkKind::Bridge(_) | LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {
-                link.mac.map(MacAddr)
-            }
-            LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Udp { .. } => None,
-        };
+        let mac = link.mac.map(MacAddr).filter(|_| link.config.kind.is_ethernet());
         let mtu = match config.mtu {
             HostMtu::Largest => None,
             HostMtu::Link => Some(u16::try_from(link.mtu).unwrap_or(u16::MAX)),

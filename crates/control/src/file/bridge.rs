@@ -191,9 +191,21 @@ mod tests {
             assert!(said.contains(want), "{port}: {said}");
         }
         let tun = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\n";
+        let vm =
+            |socket: &str| format!("[[link]]\nname = \"{socket}\"\nkind = \"vhost-user\"\nsocket = \"{socket}\"\n");
         for (toml, want) in [
-            (format!("{BRIDGE}{tun}master = \"br0\"\n"), "only links of kind tap, packet or xdp can be its ports"),
-            (format!("{BRIDGE}{tun}port = {{ pvid = 1 }}\n"), "is only for links of kind tap, packet, xdp or bridge"),
+            (vm("run"), "run is no path of a socket"),
+            (vm("/a").replace("\"/a\"\nkind", "\"a\"\nkind") + "queues = 65\n", "65 is out of range"),
+            (
+                vm("/a").replace("name = \"/a\"", "name = \"a\"") + &vm("/a").replace("name = \"/a\"", "name = \"b\""),
+                "/a already belongs to link a",
+            ),
+            (format!("{tun}socket = \"/a\"\n"), "is only for links of kind vhost-user or virtio-user"),
+            (format!("{BRIDGE}{tun}master = \"br0\"\n"), "can be its ports"),
+            (
+                format!("{BRIDGE}{tun}port = {{ pvid = 1 }}\n"),
+                "is only for links of kind tap, packet, xdp, vhost-user, virtio-user or bridge",
+            ),
             (format!("{tun}vlan-filtering = true\n"), "is only for links of kind bridge"),
             (format!("{BRIDGE}port = {{ trunk = 1 }}\n"), "unknown key"),
             (format!("{BRIDGE}group-fwd-mask = 4\n"), "Invalid group mask"),

@@ -34,6 +34,7 @@ pub(super) const KEYS: &[&str] = &[
     "ageing-time",
     "group-fwd-mask",
     "port",
+    "socket",
 ];
 
 /// Longest name of a link, in bytes: Linux's `IFNAMSIZ` without the final zero.
@@ -47,6 +48,13 @@ const MAX_QUEUES: u16 = 256;
 /// Frames of a ring: the kernel wants a power of two.
 const RINGS: [u16; 5] = [256, 512, 1024, 2048, LinkKind::MAX_RING];
 
+/// Descriptors of a ring of vhost-user.
+const VIRTIO_RINGS: [u16; 5] = [64, 128, 256, 512, 1024];
+/// As of a ring that is given no number.
+const VIRTIO_RING: u16 = 256;
+/// Longest path of a Unix socket: `sun_path` without the final zero.
+const MAX_SOCKET_LEN: usize = 107;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Tun,
@@ -56,6 +64,8 @@ enum Kind {
     Xdp,
     Vrf,
     Bridge,
+    VhostUser,
+    VirtioUser,
 }
 
 const KINDS: &[(&str, Kind)] = &[
@@ -66,6 +76,8 @@ const KINDS: &[(&str, Kind)] = &[
     ("xdp", Kind::Xdp),
     ("vrf", Kind::Vrf),
     ("bridge", Kind::Bridge),
+    ("vhost-user", Kind::VhostUser),
+    ("virtio-user", Kind::VirtioUser),
 ];
 
 /// Reads one link. `others` are those before it.
@@ -78,28 +90,33 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     if let Some(n) = others.iter().position(|other| other.name == name) {
         return Err(name_value.error(format!("{name} is already the name of link[{n}]; names are unique")));
     }
-    let kind_word = table.need("kind", "use tun, tap, udp, packet, xdp, vrf or bridge")?.word(KINDS)?;
-    belongs(table, "queues", matches!(kind_word, Kind::Tun | Kind::Tap), "tun or tap")?;
+    let kind_word =
+        table.need("kind", "use tun, tap, udp, packet, xdp, vrf, bridge, vhost-user or virtio-user")?.word(KINDS)?;
+    let is_vhost = matches!(kind_word, Kind::VhostUser | Kind::VirtioUser);
+    let has_queues = matches!(kind_word, Kind::Tun | Kind::Tap) || is_vhost;
+    belongs(table, "queues", has_queues, "tun, tap, vhost-user or virtio-user")?;
+    belongs(table, "socket", is_vhost, "vhost-user or virtio-user")?;
     belongs(table, "bind", kind_word == Kind::Udp, "udp")?;
     let is_virtual = matches!(kind_word, Kind::Vrf);
     belongs(table, "defrag", matches!(kind_word, Kind::Tun), "tun")?;
     belongs(table, "exclusive", kind_word == Kind::Packet, "packet")?;
-    belongs(table, "clamp-mss", !is_virtual, "tun, tap, udp, packet or xdp")?;
+    belongs(table, "clamp-mss", !is_virtual, "tun, tap, udp, packet, xdp, bridge, vhost-user or virtio-user")?;
     belongs(table, "ike", matches!(kind_word, Kind::Udp | Kind::Packet | Kind::Xdp), "udp, packet or xdp")?;
     belongs(table, "interface", matches!(kind_word, Kind::Packet | Kind::Xdp), "packet or xdp")?;
-    belongs(table, "ring", kind_word == Kind::Xdp, "xdp")?;
+    belongs(table, "ring", matches!(kind_word, Kind::Xdp | Kind::VirtioUser), "xdp or virtio-user")?;
     belongs(table, "mode", kind_word == Kind::Xdp, "xdp")?;
     let is_vrf = kind_word == Kind::Vrf;
     belongs(table, "table", is_vrf, "vrf")?;
     for key in ["mtu", "offloads", "esp-gro", "master"] {
-        belongs(table, key, !is_vrf, "tun, tap, udp, packet, xdp or bridge")?;
+        belongs(table, key, !is_vrf, "tun, tap, udp, packet, xdp, bridge, vhost-user or virtio-user")?;
     }
     for key in bridge::KEYS {
         belongs(table, key, kind_word == Kind::Bridge, "bridge")?;
     }
-    let is_ethernet = matches!(kind_word, Kind::Tap | Kind::Packet | Kind::Xdp | Kind::Bridge);
-    belongs(table, "port", is_ethernet, "tap, packet, xdp or bridge")?;
-    let queues = table.get("queues").map_or(Ok(1), |value| value.number(1..=MAX_QUEUES))?;
+    let is_ethernet = matches!(kind_word, Kind::Tap | Kind::Packet | Kind::Xdp | Kind::Bridge) || is_vhost;
+    belongs(table, "port", is_ethernet, "tap, packet, xdp, vhost-user, virtio-user or bridge")?;
+    let most = if is_vhost { LinkKind::MAX_VHOST_QUEUES } else { MAX_QUEUES };
+    let queues = table.get("queues").map_or(Ok(1), |value| value.number(1..=most))?;
     let kind = match kind_word {
         Kind::Tun => LinkKind::Tun { queues },
         Kind::Tap => LinkKind::Tap { queues },
@@ -110,7 +127,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
         },
         Kind::Xdp => LinkKind::Xdp {
             interface: interface(table, others)?,
-            ring: table.get("ring").map_or(Ok(LinkKind::RING), |value| ring(&value))?,
+            ring: table.get("ring").map_or(Ok(LinkKind::RING), |value| ring(&value, RINGS))?,
             mode: table.get("mode").map_or(Ok(XdpMode::Auto), |value| value.word(XdpMode::WORDS))?,
         },
         Kind::Vrf => {
@@ -118,6 +135,11 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
             LinkKind::Vrf { table: table_id(&value)?.0 }
         }
         Kind::Bridge => LinkKind::Bridge(bridge::read(table)?),
+        Kind::VhostUser => LinkKind::VhostUser { socket: socket(table, others)?, queues },
+        Kind::VirtioUser => {
+            let ring = table.get("ring").map_or(Ok(VIRTIO_RING), |value| ring(&value, VIRTIO_RINGS))?;
+            LinkKind::VirtioUser { socket: socket(table, others)?, queues, ring }
+        }
     };
     let addresses = addresses(table, kind_word)?;
     let master = table.get("master").map(|value| link_name(&value)).transpose()?;
@@ -178,10 +200,10 @@ pub(super) fn check_master(table: &Table<'_>, links: &[LinkConfig]) -> Result<()
     let own = links.iter().find(|link| Some(link.name.as_str()) == own_name);
     let Some(own) = own else { return Ok(()) };
     match (&master.kind, &own.kind) {
-        (LinkKind::Bridge(_), LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. }) => Ok(()),
-        (LinkKind::Bridge(_), _) => {
-            Err(value.error(format!("{name} is a bridge, and only links of kind tap, packet or xdp can be its ports")))
-        }
+        (LinkKind::Bridge(_), own) if own.is_ethernet() && !matches!(own, LinkKind::Bridge(_)) => Ok(()),
+        (LinkKind::Bridge(_), _) => Err(value.error(format!(
+            "{name} is a bridge, and only links of kind tap, packet, xdp, vhost-user or virtio-user can be its ports"
+        ))),
         (_, LinkKind::Bridge(_)) => Ok(()),
         _ => match table.get("port") {
             Some(port) => Err(port.error(format!("is only for a port of a bridge, and {name} is a VRF; take it out"))),
@@ -241,12 +263,26 @@ fn interface(table: &Table<'_>, others: &[LinkConfig]) -> Result<String> {
     }
 }
 
-fn ring(value: &Value<'_>) -> Result<u16> {
-    let frames = value.number(RINGS[0]..=RINGS[RINGS.len() - 1])?;
-    if RINGS.contains(&frames) {
+fn ring(value: &Value<'_>, sizes: [u16; 5]) -> Result<u16> {
+    let frames = value.number(sizes[0]..=sizes[sizes.len() - 1])?;
+    if sizes.contains(&frames) {
         return Ok(frames);
     }
-    Err(value.error(format!("{frames} is no power of two; use {}", RINGS.map(|ring| ring.to_string()).join(", "))))
+    Err(value.error(format!("{frames} is no power of two; use {}", sizes.map(|ring| ring.to_string()).join(", "))))
+}
+
+/// Path of a socket of vhost-user, which no other link of the same kind has.
+fn socket(table: &Table<'_>, others: &[LinkConfig]) -> Result<String> {
+    const HINT: &str = "the absolute path of a socket, such as \"/run/vm0.sock\"";
+    let value = table.need("socket", &format!("use {HINT}"))?;
+    let path = value.str()?;
+    if !path.starts_with('/') || path.contains('\0') || path.len() > MAX_SOCKET_LEN {
+        return Err(value.error(format!("{} is no path of a socket; use {HINT}", quoted(path))));
+    }
+    match others.iter().find(|other| other.kind.socket() == Some(path)) {
+        Some(other) => Err(value.error(format!("{path} already belongs to link {}; use another", other.name))),
+        None => Ok(path.to_owned()),
+    }
 }
 
 fn addresses(table: &Table<'_>, kind: Kind) -> Result<Vec<IfAddr>> {

@@ -183,6 +183,7 @@ impl Host for Obedient {
             on: Some("eth0".to_owned()),
             vrf: None,
             port: None,
+            guest: None,
             table: None,
             mtu: 1500,
             up: true,

@@ -60,11 +60,9 @@ pub struct PortNow {
 /// Whether a link of that kind may be a port of a bridge (Linux `br_add_if`).
 pub(super) fn check_port(kind: &LinkKind) -> Result<(), Error> {
     match kind {
-        LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => Ok(()),
         LinkKind::Bridge(_) => Err(Error::text(errno::ELOOP, "Can not enslave a bridge to a bridge")),
-        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Udp { .. } => {
-            Err(Error::new(errno::EINVAL))
-        }
+        kind if kind.is_ethernet() => Ok(()),
+        _ => Err(Error::new(errno::EINVAL)),
     }
 }
 

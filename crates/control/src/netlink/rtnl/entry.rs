@@ -267,6 +267,8 @@ impl Link {
             LinkKind::Loopback
             | LinkKind::Vrf { .. }
             | LinkKind::Bridge(_)
+            | LinkKind::VhostUser { .. }
+            | LinkKind::VirtioUser { .. }
             | LinkKind::Udp { .. }
             | LinkKind::Packet { .. }
             | LinkKind::Xdp { .. } => 1,
@@ -309,9 +311,12 @@ impl Link {
     /// Its `IFF_*` flags.
     pub fn flags(&self, running: bool) -> u32 {
         let kind = match self.config.kind {
-            LinkKind::Bridge(_) | LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {
-                IFF_BROADCAST | IFF_MULTICAST
-            }
+            LinkKind::Bridge(_)
+            | LinkKind::VhostUser { .. }
+            | LinkKind::VirtioUser { .. }
+            | LinkKind::Tap { .. }
+            | LinkKind::Packet { .. }
+            | LinkKind::Xdp { .. } => IFF_BROADCAST | IFF_MULTICAST,
             LinkKind::Tun { .. } => IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST,
             LinkKind::Udp { .. } => IFF_POINTOPOINT | IFF_NOARP,
             LinkKind::Loopback => IFF_LOOPBACK,

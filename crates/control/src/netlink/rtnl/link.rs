@@ -269,6 +269,8 @@ pub(super) const fn kind_word(link: &Link) -> &'static str {
         LinkKind::Loopback => "loopback",
         LinkKind::Vrf { .. } => "vrf",
         LinkKind::Bridge(_) => "bridge",
+        LinkKind::VhostUser { .. } => "vhost-user",
+        LinkKind::VirtioUser { .. } => "virtio-user",
         LinkKind::Udp { .. } => "udp",
         LinkKind::Packet { .. } => "packet",
         LinkKind::Xdp { .. } => "xdp",

@@ -213,7 +213,10 @@ fn settings_of_tun() -> Vec<u8> {
 /// `struct ethtool_channels`: queues that receive and send, as many as there can be while the link is open.
 fn channels<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
     let queues = match asked.config.kind {
-        LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
+        LinkKind::Tun { queues }
+        | LinkKind::Tap { queues }
+        | LinkKind::VhostUser { queues, .. }
+        | LinkKind::VirtioUser { queues, .. } => queues.into(),
         LinkKind::Xdp { .. } => asked.detail()?.state.ring.ok_or_else(unsupported)?.queues,
         LinkKind::Packet { .. } | LinkKind::Udp { .. } => 1,
         LinkKind::Bridge(_) | LinkKind::Loopback | LinkKind::Vrf { .. } => return Err(unsupported()),

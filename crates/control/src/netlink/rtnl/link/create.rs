@@ -179,6 +179,8 @@ const fn is_of_host(kind: &LinkKind) -> bool {
     match kind {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => true,
         LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Bridge(_) | LinkKind::Udp { .. } => false,
+        // `ip` makes none.
+        LinkKind::VhostUser { .. } | LinkKind::VirtioUser { .. } => false,
     }
 }
 
@@ -233,6 +235,8 @@ pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
         LinkKind::Loopback
         | LinkKind::Vrf { .. }
         | LinkKind::Bridge(_)
+        | LinkKind::VhostUser { .. }
+        | LinkKind::VirtioUser { .. }
         | LinkKind::Tun { .. }
         | LinkKind::Packet { .. }
         | LinkKind::Xdp { .. } => kind_word(link),

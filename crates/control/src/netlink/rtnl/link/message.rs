@@ -183,7 +183,12 @@ fn put_info(w: &mut Writer, link: &Link, now: Option<&LinkNow>) {
                 w.nest(IFLA_INFO_DATA, |w| bridge::put_bridge(w, bridge));
             }
         }
-        LinkKind::Loopback | LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {}
+        LinkKind::Loopback
+        | LinkKind::VhostUser { .. }
+        | LinkKind::VirtioUser { .. }
+        | LinkKind::Udp { .. }
+        | LinkKind::Packet { .. }
+        | LinkKind::Xdp { .. } => {}
     }
     match (link.master, bridging) {
         (Some(Master { table: Some(table), .. }), _) => {
