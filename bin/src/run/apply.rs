@@ -1,7 +1,7 @@
 //! A plan, carried out by the worker between two bursts.
 
 use base::LinkId;
-use control::model::IlaErrors;
+use control::model::{IlaErrors, LinkKind};
 use control::sysctl::{EarlyDemux, L3mdevAccept, Settings};
 
 use super::node::Node;
@@ -27,6 +27,12 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
         node.open(id, link, config);
     }
     plan.ports.into_iter().for_each(|(id, wanted)| node.set_port(id, wanted));
+    // Links that VLAN devices are above may be others now.
+    for at in 0..node.slots.len() {
+        if node.slots[at].as_ref().is_some_and(|slot| matches!(slot.config.kind, LinkKind::Vlan { .. })) {
+            node.see_link(LinkId(at as u32));
+        }
+    }
     // What a file says is up.
     for at in 0..node.slots.len() {
         node.set_admin_up(now, LinkId(at as u32), true);

@@ -93,8 +93,17 @@ impl Node {
         )
     }
 
-    pub(crate) fn open(&mut self, id: LinkId, link: Box<dyn Link>, config: LinkConfig) {
+    pub(crate) fn open(&mut self, id: LinkId, mut link: Box<dyn Link>, config: LinkConfig) {
         let at = id.0 as usize;
+        if let Some((_, lower)) = self.lower_of(&config) {
+            // Both can be set.
+            if let Layer::Ethernet(mac) = lower.layer() {
+                let _ = link.set_mac(mac);
+            }
+            if config.mtu.is_none() {
+                let _ = link.set_mtu(u16::try_from(lower.mtu()).ok());
+            }
+        }
         if self.slots.len() <= at {
             self.slots.resize_with(at + 1, || None);
         }
@@ -120,6 +129,14 @@ impl Node {
             full: false,
             retry_at: None,
         });
+    }
+
+    /// Link that a VLAN device is above.
+    fn lower_of(&self, config: &LinkConfig) -> Option<(LinkId, &dyn Link)> {
+        let LinkKind::Vlan { link, .. } = &config.kind else { return None };
+        let slots = self.slots.iter().enumerate();
+        let mut slots = slots.filter_map(|(at, slot)| Some((LinkId(at as u32), &*slot.as_ref()?.link)));
+        slots.find(|(_, lower)| lower.name() == link)
     }
 
     pub(crate) fn close(&mut self, now: Instant, id: LinkId) {
@@ -154,12 +171,14 @@ impl Node {
             Layer::Ip => None,
         };
         let (name, mtu) = (link.name().to_owned(), link.mtu());
+        let config = slot.config.clone();
         let role = match slot.config.kind {
             LinkKind::Tun { .. } | LinkKind::Tap { .. } => HostRole::Peer,
             LinkKind::Udp { .. } => HostRole::SharesAddress,
             LinkKind::Loopback
             | LinkKind::Vrf { .. }
             | LinkKind::Bridge(_)
+            | LinkKind::Vlan { .. }
             | LinkKind::VhostUser { .. }
             | LinkKind::VirtioUser { .. }
             | LinkKind::Packet { .. }
@@ -167,6 +186,12 @@ impl Node {
         };
         self.datapath.set_port(id, PortConfig { name, mac, mtu, features, gro, esp_gro });
         self.datapath.set_host_role(id, role);
+        if let LinkKind::Vlan { id: vid, .. } = config.kind {
+            let lower = self.lower_of(&config).map_or(id, |(lower, _)| lower);
+            if let Err(err) = self.datapath.set_vlan(id, lower, vid) {
+                tracing::error!("{}: {err}", config.name);
+            }
+        }
     }
 
     /// Reads and writes a link from now on, or no longer. One that failed meanwhile is tried at once when it is set up.

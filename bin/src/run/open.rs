@@ -26,8 +26,8 @@ fn driver_config(config: &LinkConfig, index: Option<u32>) -> Result<link::Config
         LinkKind::Vrf { .. } => {
             return Err(CliError::failed(format!("link {}: a VRF is no device of this host", config.name)));
         }
-        LinkKind::Bridge(_) => {
-            return Err(CliError::failed(format!("link {}: a bridge is no device of this host", config.name)));
+        LinkKind::Bridge(_) | LinkKind::Vlan { .. } => {
+            return Err(CliError::failed(format!("link {}: it is no device of this host", config.name)));
         }
         LinkKind::VhostUser { socket, queues } => {
             ConfigKind::VhostUser { socket: socket.into(), mac: random_station()?, queues: *queues }
@@ -57,6 +57,9 @@ pub(crate) fn has_device(config: &LinkConfig) -> bool {
 
 /// Opens a link of the host, or makes one of this node. A device that is made for it gets the number `index`, if that is given.
 pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Link>, CliError> {
+    if let LinkKind::Vlan { .. } = config.kind {
+        return Ok(Box::new(InternalLink::vlan(&config.name, config.mtu)));
+    }
     if let LinkKind::Bridge(_) = config.kind {
         return Ok(Box::new(InternalLink::bridge(&config.name, random_station()?, config.mtu)));
     }

@@ -139,6 +139,7 @@ impl Planner {
             LinkKind::Loopback
             | LinkKind::Vrf { .. }
             | LinkKind::Bridge(_)
+            | LinkKind::Vlan { .. }
             | LinkKind::VhostUser { .. }
             | LinkKind::VirtioUser { .. }
             | LinkKind::Tun { .. }
@@ -215,7 +216,11 @@ fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
     match link.kind {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(OnlyOnce::Device(&link.name)),
         LinkKind::Udp { bind } => Some(OnlyOnce::Port(bind)),
-        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Bridge(_) | LinkKind::Packet { .. } => None,
+        LinkKind::Loopback
+        | LinkKind::Vrf { .. }
+        | LinkKind::Bridge(_)
+        | LinkKind::Vlan { .. }
+        | LinkKind::Packet { .. } => None,
         LinkKind::VhostUser { ref socket, .. } | LinkKind::VirtioUser { ref socket, .. } => {
             Some(OnlyOnce::Socket(socket))
         }

@@ -87,7 +87,7 @@ fn open(config: &LinkConfig, _: Option<u32>) -> Result<Box<dyn Link>, CliError> 
     let layer = match config.kind {
         LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Udp { .. } => Layer::Ip,
         // Locally administered, and nobody's.
-        LinkKind::Bridge(_) => return super::open::open(config, None),
+        LinkKind::Bridge(_) | LinkKind::Vlan { .. } => return super::open::open(config, None),
         LinkKind::VhostUser { .. }
         | LinkKind::VirtioUser { .. }
         | LinkKind::Tap { .. }

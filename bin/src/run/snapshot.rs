@@ -88,9 +88,22 @@ fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
 
 /// Packets that passed by a VRF.
 fn vrf_stats(node: &Node, id: LinkId) -> LinkStats {
-    let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes, tx_errors } =
-        node.datapath.ports.get(id).map(|port| port.traffic).unwrap_or_default();
-    LinkStats { rx_packets, rx_bytes, tx_packets, tx_bytes, tx_errors, ..LinkStats::default() }
+    traffic_stats(node.datapath.ports.get(id).map(|port| port.traffic).unwrap_or_default())
+}
+
+fn traffic_stats(traffic: Traffic) -> LinkStats {
+    let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes, tx_errors } = traffic;
+    let (rx_wire_packets, tx_wire_packets) = (rx_packets, tx_packets);
+    LinkStats {
+        rx_packets,
+        rx_bytes,
+        rx_wire_packets,
+        tx_packets,
+        tx_bytes,
+        tx_wire_packets,
+        tx_errors,
+        ..LinkStats::default()
+    }
 }
 
 fn slot(node: &Node, id: LinkId) -> Option<&Slot> {
@@ -178,6 +191,7 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         kind: slot.link.kind().word().to_owned(),
         on: match &slot.config.kind {
             LinkKind::Udp { bind } => Some(bind.to_string()),
+            LinkKind::Vlan { link, id } => Some(format!("{link} id {id}")),
             kind => kind.interface().or(kind.socket()).map(str::to_owned),
         },
         vrf: node.datapath.fib.domain(id).vrf_device().and_then(|device| name_of(node, device)),
@@ -247,6 +261,9 @@ fn ring_state(ring: &link::RingState) -> RingState {
 
 /// What a link has moved; of a bridge, what this node has sent and received by its own port.
 fn stats_of(node: &Node, id: LinkId, slot: &Slot) -> LinkStats {
+    if let (LinkKind::Vlan { .. }, Some(port)) = (&slot.config.kind, node.datapath.ports.get(id)) {
+        return traffic_stats(port.traffic);
+    }
     let Some(bridge) = node.datapath.bridge(id) else { return link_stats(slot.link.stats()) };
     let PortStats { rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes, tx_dropped, tx_errors, .. } =
         bridge.stats();

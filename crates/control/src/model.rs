@@ -235,6 +235,13 @@ pub enum LinkKind {
     },
     /// A bridge, whose ports are the links that name it as their `master`. The link is the bridge's own port: it has addresses.
     Bridge(BridgeConfig),
+    /// The frames of one VLAN of another link (Linux `net/8021q`).
+    Vlan {
+        /// The link below, by its name.
+        link: String,
+        /// The VLAN, 1 to 4094.
+        id: u16,
+    },
     /// A guest or another switch, by vhost-user: a device of theirs, whose rings are in their memory.
     VhostUser {
         /// Absolute path of the socket that they connect to, which is made here.
@@ -306,6 +313,7 @@ impl LinkKind {
     pub const fn is_ethernet(&self) -> bool {
         match self {
             Self::Bridge(_)
+            | Self::Vlan { .. }
             | Self::VhostUser { .. }
             | Self::VirtioUser { .. }
             | Self::Tap { .. }
@@ -322,6 +330,7 @@ impl LinkKind {
             Self::Loopback
             | Self::Vrf { .. }
             | Self::Bridge(_)
+            | Self::Vlan { .. }
             | Self::VhostUser { .. }
             | Self::VirtioUser { .. }
             | Self::Tun { .. }
@@ -628,6 +637,7 @@ impl LinkKind {
             Self::Loopback => "loopback",
             Self::Vrf { .. } => "vrf",
             Self::Bridge(_) => "bridge",
+            Self::Vlan { .. } => "vlan",
             Self::VhostUser { .. } => "vhost-user",
             Self::VirtioUser { .. } => "virtio-user",
             Self::Tun { .. } => "tun",

@@ -22,6 +22,7 @@
 //!
 //!  rx::l2 ─▶ bridge: which ports ─┬▶ device of each                                       (of a port of a bridge)
 //!                                 └▶ rx::l2 of the bridge's own port
+//!  rx::l2 ─▶ vlan ─▶ rx::l2 of the VLAN's device;  device of it ─▶ vlan ─▶ device of the link below
 //!  take_tx of the own port ─▶ bridge: which ports ─▶ device of each
 //! ```
 //!
@@ -52,6 +53,7 @@ mod route_encap;
 mod rx;
 mod trace;
 mod tx;
+mod vlan;
 mod vrf;
 
 use std::collections::VecDeque;
@@ -85,6 +87,7 @@ pub use host_side::place::{L3mdevAccept, SocketBinding, SocketQuestion};
 pub use local::ike::{IkeAt, IkeMessage};
 pub use ports::{Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic};
 pub use trace::{Geometry, Step, TraceFilter, TraceStep, TraceTerm};
+pub use vlan::VlanError;
 
 /// One shard of the node: all that a packet meets between two links.
 #[derive(Debug)]
@@ -110,6 +113,7 @@ pub struct Datapath {
     /// Messages of ICMP that lowered the MTU of a path, or confirmed it.
     pub path_mtus_learnt: u64,
     bridges: bridge::Bridges,
+    vlans: vlan::VlanDevices,
     established: Established,
     places: Places,
     ike: ike::Ike,
@@ -191,6 +195,7 @@ impl Datapath {
             demux_counts: DemuxCounts::default(),
             path_mtus_learnt: 0,
             bridges: bridge::Bridges::default(),
+            vlans: vlan::VlanDevices::default(),
             established: Established::default(),
             places: Places::default(),
             ike: ike::Ike::default(),
@@ -215,12 +220,12 @@ impl Datapath {
         }
     }
 
-    /// Adds a port, or gives the one that is there another configuration, also to the own port of a bridge.
+    /// Adds a port, or gives the one that is there another configuration, also to the own port of a bridge or a VLAN device.
     pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
         self.ipsec.forget_recent();
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
         let (mac, mtu) = (config.mac, config.mtu);
-        let device = bridge::device_of(self, id);
+        let device = self.ports.get(id).map_or(Device::Link, |port| port.device);
         self.ports.set(id, device, config);
         bridge::follow_config(self, id, mac, mtu);
         self.update_shortcuts();
@@ -298,6 +303,7 @@ impl Datapath {
     pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
         self.finish(now, mem);
         bridge::forget(self, id);
+        vlan::forget(self, id);
         self.drop_tx(id, DropReason::LinkDown);
         self.ipsec.set_device(id, None);
         self.forget_ike(id);

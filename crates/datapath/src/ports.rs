@@ -68,6 +68,13 @@ pub enum Device {
     HostSide,
     /// A bridge: its own port, by which this node sends and receives frames (Linux `br_device.c`).
     Bridge,
+    /// A VLAN of another link (Linux `net/8021q`).
+    Vlan {
+        /// The link below.
+        lower: LinkId,
+        /// The VLAN, 1 to 4094.
+        vid: u16,
+    },
     /// A VRF (Linux `drivers/net/vrf.c`): IP packets of its links pass by it on their way in, and packets of the node itself in
     /// its domain on their way out.
     Vrf,
@@ -101,6 +108,8 @@ pub struct Port {
     pub up: bool,
     /// Own port of the bridge that this port is a port of.
     pub(crate) bridge: Option<LinkId>,
+    /// Whether it has devices of its VLANs.
+    pub(crate) has_vlans: bool,
     /// Counts of super-packets.
     pub fat: FatCounts,
     /// Packets that fit the link, in the order in which they leave.
@@ -140,6 +149,7 @@ impl Port {
             traffic: Traffic::default(),
             up: true,
             bridge: None,
+            has_vlans: false,
             fat: FatCounts::default(),
             tx: Vec::new(),
             tx_bytes: None,
@@ -153,9 +163,9 @@ impl Port {
         }
     }
 
-    /// Tells whether packets may be sent by the port: it is a link or a bridge, and up.
+    /// Tells whether packets may be sent by the port: it is a link, a bridge or a VLAN device, and up.
     pub(crate) fn is_running(&self) -> bool {
-        self.up && matches!(self.device, Device::Link | Device::Bridge)
+        self.up && matches!(self.device, Device::Link | Device::Bridge | Device::Vlan { .. })
     }
 
     /// Offset of the IP header in packets that this port sends.
@@ -406,6 +416,20 @@ impl Ports {
         }
         if tap.wire {
             record_cut(&mut self.tapped, mem, vrf, outbound, pkt, 0);
+        }
+    }
+
+    /// Passes a frame by a VLAN device on its way out, with its IP header at `l3`: counts it, and copies it for captures.
+    pub(crate) fn pass_vlan(&mut self, mem: &Memory, own: LinkId, pkt: &Packet, l3: usize) {
+        let Self { table, tapped, hosts, .. } = self;
+        let Some(port) = table.get_mut(own) else { return };
+        port.traffic.tx_packets += 1;
+        port.traffic.tx_bytes += pkt.len() as u64;
+        if port.is_watched {
+            watch::sent(hosts, mem, own, pkt);
+        }
+        if port.tap.wire {
+            record_cut(tapped, mem, own, true, pkt, l3);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::open::DEFAULT_MTU;
 use crate::stats::LinkStats;
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
-/// Own port of a bridge.
+/// Own port of a bridge, or a VLAN device.
 #[derive(Debug)]
 pub struct InternalLink {
     name: String,
@@ -27,11 +27,20 @@ pub struct InternalLink {
 impl InternalLink {
     /// Own port of a bridge, of that link-layer address. Without an MTU it has 1500 bytes.
     pub fn bridge(name: &str, mac: MacAddr, mtu: Option<u16>) -> Self {
+        Self::new(name, Kind::Bridge, mac, mtu, "left to the ports")
+    }
+
+    /// A VLAN device. Its link-layer address is zero until it is set.
+    pub fn vlan(name: &str, mtu: Option<u16>) -> Self {
+        Self::new(name, Kind::Vlan, MacAddr::ZERO, mtu, "left to the link below")
+    }
+
+    fn new(name: &str, kind: Kind, mac: MacAddr, mtu: Option<u16>, whose: &str) -> Self {
         let mut offloads = Offloads::new();
         for offload in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
-            offloads.add(offload, Ok(Some("left to the ports".to_owned())));
+            offloads.add(offload, Ok(Some(whose.to_owned())));
         }
-        let (name, kind, stats) = (name.to_owned(), Kind::Bridge, LinkStats::ZERO);
+        let (name, stats) = (name.to_owned(), LinkStats::ZERO);
         Self { name, kind, mac, mtu: mtu.map_or(DEFAULT_MTU, usize::from), wanted_mtu: mtu, offloads, stats }
     }
 }
@@ -72,7 +81,7 @@ impl Link for InternalLink {
         Layer::Ethernet(self.mac)
     }
 
-    /// Every offload: the ports have frames cut and summed that their devices take no other way.
+    /// Every offload: the ports, or the link below, have frames cut and summed that their devices take no other way.
     fn features(&self) -> Features {
         Features { frames: false, ..Features::ALL }
     }
@@ -97,7 +106,7 @@ impl Link for InternalLink {
         Ok(())
     }
 
-    /// Leaves the packets: the datapath takes them to the bridge.
+    /// Leaves the packets: the datapath takes them on.
     fn send(&mut self, _: &mut Vec<Packet>) -> io::Result<Sent> {
         Ok(Sent::Busy)
     }

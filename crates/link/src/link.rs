@@ -168,6 +168,8 @@ pub enum Kind {
     Xdp,
     /// The own port of a bridge.
     Bridge,
+    /// A VLAN of another link.
+    Vlan,
     /// A guest's memory, by vhost-user.
     VhostUser,
     /// A back end of vhost-user.
@@ -186,6 +188,7 @@ impl Kind {
             Self::Packet => "packet",
             Self::Xdp => "xdp",
             Self::Bridge => "bridge",
+            Self::Vlan => "vlan",
             Self::VhostUser => "vhost-user",
             Self::VhostFront => "virtio-user",
             Self::Memory => "memory",

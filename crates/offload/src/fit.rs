@@ -122,8 +122,11 @@ fn harmonise(mem: &Memory, pkt: &mut Packet, headers: &Headers) -> Result<(), Dr
     Ok(())
 }
 
-/// Moves the tag from the metadata into the bytes. Returns where the IP header is now.
-fn insert_tag(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<usize, DropReason> {
+/// Moves the tag from the metadata into the bytes. Returns where the IP header is now, which was at `l3`.
+///
+/// # Errors
+/// [`DropReason::EthTruncated`]; [`DropReason::NoMemory`].
+pub fn insert_tag(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<usize, DropReason> {
     let Some(tci) = pkt.meta.vlan.take() else { return Ok(l3) };
     if l3 < eth::Header::LEN {
         return Ok(l3);

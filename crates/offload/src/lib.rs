@@ -30,7 +30,7 @@ mod sum;
 
 pub use encapsulation::inner_headers;
 pub use features::{CsumOffload, Features};
-pub use fit::fit;
+pub use fit::{fit, insert_tag};
 pub use gro::Gro;
 pub use headers::Headers;
 pub use ip::ip_headers;

@@ -42,7 +42,7 @@ fn compare() -> Outcome {
 }
 
 /// A guest: a namespace with a TAP device of a gateway in `gateway`.
-fn guest(role: &str, gateway: &Netns, tap: &str, addr: &str) -> Outcome<Netns> {
+pub(crate) fn guest(role: &str, gateway: &Netns, tap: &str, addr: &str) -> Outcome<Netns> {
     let netns = Netns::new(role)?;
     gateway.sh(&format!("ip link set {tap} netns {}", netns.name()))?;
     netns.sh(&format!(
@@ -53,11 +53,11 @@ fn guest(role: &str, gateway: &Netns, tap: &str, addr: &str) -> Outcome<Netns> {
     Ok(netns)
 }
 
-fn bridge(name: &str, rest: &str) -> String {
+pub(crate) fn bridge(name: &str, rest: &str) -> String {
     format!("[[link]]\nname = \"{name}\"\nkind = \"bridge\"\n{rest}\n")
 }
 
-fn tap(name: &str, port: &str) -> String {
+pub(crate) fn tap(name: &str, port: &str) -> String {
     format!("[[link]]\nname = \"{name}\"\nkind = \"tap\"\nmaster = \"br0\"\nport = {{ {port} }}\n")
 }
 
@@ -66,7 +66,7 @@ fn uplink(port: &str) -> String {
 }
 
 /// A link as `fatpath show --json links` has it.
-fn link(gateway: &Gateway, name: &str) -> Outcome<Value> {
+pub(crate) fn link(gateway: &Gateway, name: &str) -> Outcome<Value> {
     let shown: Value = serde_json::from_str(&gateway.show("--json links")?)?;
     let all = shown.as_array().ok_or("no list of links")?;
     let found = all.iter().find(|link| link["name"] == name);
@@ -74,7 +74,7 @@ fn link(gateway: &Gateway, name: &str) -> Outcome<Value> {
 }
 
 /// Bytes of a packet that the link has sent, on average.
-fn sent_size(gateway: &Gateway, name: &str) -> Outcome<u64> {
+pub(crate) fn sent_size(gateway: &Gateway, name: &str) -> Outcome<u64> {
     let link = link(gateway, name)?;
     let counted = |name: &str| link["stats"][name].as_u64().ok_or_else(|| format!("no {name} in {link}"));
     Ok(counted("tx_bytes")? / counted("tx_packets")?.max(1))

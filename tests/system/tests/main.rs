@@ -27,6 +27,7 @@ mod strongswan;
 mod sysctl;
 mod tunnel;
 mod unmodified;
+mod vlan;
 mod vrf;
 mod xdp;
 
@@ -57,6 +58,7 @@ fn main() {
         ip::trials(),
         bridge::trials(),
         qdisc::trials(),
+        vlan::trials(),
         vrf::trials(),
         ila::trials(),
         lines::trials(),

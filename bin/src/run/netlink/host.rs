@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use base::{Instant, LinkId};
 use control::features::FeatureSet;
-use control::model::LinkConfig;
+use control::model::{LinkConfig, LinkKind};
 use control::netlink::Error;
 use control::netlink::error::errno;
 use control::netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, NeighbourNow};
@@ -56,6 +56,11 @@ impl Host for WorkerHost {
         let (running, mtu, stats, carrier) = (false, link.mtu() as u32, LinkStats::default(), [0; 2]);
         let host_index = link.host_index();
         self.change(id, LinkChange::Open(link, config.clone()))?;
+        if let LinkKind::Vlan { .. } = config.kind {
+            // It has what the link below has.
+            let links = self.links()?;
+            return links.into_iter().find(|now| now.id == id).ok_or(Error::new(errno::ENODEV));
+        }
         Ok(LinkNow { id, host_index, running, mtu, mac, stats, carrier, bridging: None })
     }
 

@@ -35,6 +35,8 @@ pub(super) const KEYS: &[&str] = &[
     "group-fwd-mask",
     "port",
     "socket",
+    "link",
+    "id",
 ];
 
 /// Longest name of a link, in bytes: Linux's `IFNAMSIZ` without the final zero.
@@ -64,6 +66,7 @@ enum Kind {
     Xdp,
     Vrf,
     Bridge,
+    Vlan,
     VhostUser,
     VirtioUser,
 }
@@ -76,6 +79,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("xdp", Kind::Xdp),
     ("vrf", Kind::Vrf),
     ("bridge", Kind::Bridge),
+    ("vlan", Kind::Vlan),
     ("vhost-user", Kind::VhostUser),
     ("virtio-user", Kind::VirtioUser),
 ];
@@ -90,17 +94,20 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     if let Some(n) = others.iter().position(|other| other.name == name) {
         return Err(name_value.error(format!("{name} is already the name of link[{n}]; names are unique")));
     }
-    let kind_word =
-        table.need("kind", "use tun, tap, udp, packet, xdp, vrf, bridge, vhost-user or virtio-user")?.word(KINDS)?;
+    let kind_word = table
+        .need("kind", "use tun, tap, udp, packet, xdp, vrf, bridge, vlan, vhost-user or virtio-user")?
+        .word(KINDS)?;
     let is_vhost = matches!(kind_word, Kind::VhostUser | Kind::VirtioUser);
     let has_queues = matches!(kind_word, Kind::Tun | Kind::Tap) || is_vhost;
     belongs(table, "queues", has_queues, "tun, tap, vhost-user or virtio-user")?;
+    belongs(table, "link", kind_word == Kind::Vlan, "vlan")?;
+    belongs(table, "id", kind_word == Kind::Vlan, "vlan")?;
     belongs(table, "socket", is_vhost, "vhost-user or virtio-user")?;
     belongs(table, "bind", kind_word == Kind::Udp, "udp")?;
     let is_virtual = matches!(kind_word, Kind::Vrf);
     belongs(table, "defrag", matches!(kind_word, Kind::Tun), "tun")?;
     belongs(table, "exclusive", kind_word == Kind::Packet, "packet")?;
-    belongs(table, "clamp-mss", !is_virtual, "tun, tap, udp, packet, xdp, bridge, vhost-user or virtio-user")?;
+    belongs(table, "clamp-mss", !is_virtual, "tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user")?;
     belongs(table, "ike", matches!(kind_word, Kind::Udp | Kind::Packet | Kind::Xdp), "udp, packet or xdp")?;
     belongs(table, "interface", matches!(kind_word, Kind::Packet | Kind::Xdp), "packet or xdp")?;
     belongs(table, "ring", matches!(kind_word, Kind::Xdp | Kind::VirtioUser), "xdp or virtio-user")?;
@@ -108,13 +115,13 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     let is_vrf = kind_word == Kind::Vrf;
     belongs(table, "table", is_vrf, "vrf")?;
     for key in ["mtu", "offloads", "esp-gro", "master"] {
-        belongs(table, key, !is_vrf, "tun, tap, udp, packet, xdp, bridge, vhost-user or virtio-user")?;
+        belongs(table, key, !is_vrf, "tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user")?;
     }
     for key in bridge::KEYS {
         belongs(table, key, kind_word == Kind::Bridge, "bridge")?;
     }
-    let is_ethernet = matches!(kind_word, Kind::Tap | Kind::Packet | Kind::Xdp | Kind::Bridge) || is_vhost;
-    belongs(table, "port", is_ethernet, "tap, packet, xdp, vhost-user, virtio-user or bridge")?;
+    let is_ethernet = matches!(kind_word, Kind::Tap | Kind::Packet | Kind::Xdp | Kind::Bridge | Kind::Vlan) || is_vhost;
+    belongs(table, "port", is_ethernet, "tap, packet, xdp, vlan, vhost-user, virtio-user or bridge")?;
     let most = if is_vhost { LinkKind::MAX_VHOST_QUEUES } else { MAX_QUEUES };
     let queues = table.get("queues").map_or(Ok(1), |value| value.number(1..=most))?;
     let kind = match kind_word {
@@ -135,6 +142,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
             LinkKind::Vrf { table: table_id(&value)?.0 }
         }
         Kind::Bridge => LinkKind::Bridge(bridge::read(table)?),
+        Kind::Vlan => vlan(table, others)?,
         Kind::VhostUser => LinkKind::VhostUser { socket: socket(table, others)?, queues },
         Kind::VirtioUser => {
             let ring = table.get("ring").map_or(Ok(VIRTIO_RING), |value| ring(&value, VIRTIO_RINGS))?;
@@ -202,7 +210,7 @@ pub(super) fn check_master(table: &Table<'_>, links: &[LinkConfig]) -> Result<()
     match (&master.kind, &own.kind) {
         (LinkKind::Bridge(_), own) if own.is_ethernet() && !matches!(own, LinkKind::Bridge(_)) => Ok(()),
         (LinkKind::Bridge(_), _) => Err(value.error(format!(
-            "{name} is a bridge, and only links of kind tap, packet, xdp, vhost-user or virtio-user can be its ports"
+            "{name} is a bridge, and only links of kind tap, packet, xdp, vlan, vhost-user or virtio-user can be its ports"
         ))),
         (_, LinkKind::Bridge(_)) => Ok(()),
         _ => match table.get("port") {
@@ -269,6 +277,25 @@ fn ring(value: &Value<'_>, sizes: [u16; 5]) -> Result<u16> {
         return Ok(frames);
     }
     Err(value.error(format!("{frames} is no power of two; use {}", sizes.map(|ring| ring.to_string()).join(", "))))
+}
+
+/// A VLAN of a link that the file has named before.
+fn vlan(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkKind> {
+    let value = table.need("link", "use the name of the link below, such as \"eth0\"")?;
+    let link = value.str()?;
+    let Some(lower) = others.iter().find(|other| other.name == link) else {
+        return Err(value.error(format!("no link before this one is named {}", quoted(link))));
+    };
+    if !lower.kind.is_ethernet() {
+        return Err(value.error(format!("{link} has no Ethernet frames, and so no VLANs")));
+    }
+    let id_value = table.need("id", "use the number of a VLAN, 1 to 4094")?;
+    let id = id_value.number(1..=switch::Vid::LAST.get())?;
+    let kind = LinkKind::Vlan { link: link.to_owned(), id };
+    match others.iter().find(|other| other.kind == kind) {
+        Some(other) => Err(id_value.error(format!("VLAN {id} of {link} already is link {}; use another", other.name))),
+        None => Ok(kind),
+    }
 }
 
 /// Path of a socket of vhost-user, which no other link of the same kind has.

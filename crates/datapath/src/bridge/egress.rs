@@ -7,7 +7,7 @@ use wire::eth;
 
 use super::{ingress, reason_of};
 use crate::tx::device;
-use crate::{Cx, Datapath};
+use crate::{Cx, Datapath, vlan};
 
 /// Sends a frame by each port, with the port's tag. All but one get a shared clone, which no one writes in place.
 pub(super) fn send(dp: &mut Datapath, cx: Cx<'_>, places: &Egress, mut pkt: Packet) {
@@ -26,7 +26,12 @@ pub(crate) fn send_waiting(dp: &mut Datapath, cx: Cx<'_>) {
     for at in 0..dp.bridges.all.len() {
         let (own, _) = dp.bridges.all[at];
         let Some(port) = dp.ports.get_mut(own).filter(|port| port.tx_bytes() > 0) else { continue };
-        for pkt in std::mem::take(port.take_tx()) {
+        for mut pkt in std::mem::take(port.take_tx()) {
+            // The output of the own port has put a tag into the bytes.
+            if let Err(reason) = vlan::pop_tag(cx.mem, &mut pkt) {
+                dp.count_drop(&pkt, reason);
+                continue;
+            }
             let mut places = std::mem::take(&mut dp.bridges.egress);
             let sent = ingress::summary(&pkt).and_then(|frame| {
                 let bridge = dp.bridges.get_mut(own).ok_or(DropReason::LinkDown)?;

@@ -1,16 +1,12 @@
 //! Ingress of a bridged port: the tag goes into metadata, and the bridge decides (Linux `br_handle_frame`, `skb_vlan_untag`).
 
 use base::{DropReason, LinkId, Origin};
-use packet::{Csum, Memory, Packet};
+use packet::{Csum, Packet};
 use switch::{Frame, Verdict};
-use wire::eth::{self, EtherType};
-use wire::vlan;
+use wire::eth;
 
 use super::{egress, reason_of};
-use crate::{Carried, Cx, Datapath, rx};
-
-/// Bytes of both addresses, behind which a tag stands.
-const ADDRESSES: usize = 12;
+use crate::{Carried, Cx, Datapath, rx, vlan};
 
 /// Passes a frame, whose Ethernet header is in its head, to the bridge of its port. `false`: the frame is for the port's own
 /// device, as if it were in no bridge.
@@ -34,7 +30,7 @@ pub(crate) fn receive(
         // A guest's word that its checksum is good says nothing to others.
         _ => pkt.meta.csum = Csum::None,
     }
-    pop_tag(cx.mem, pkt)?;
+    vlan::pop_tag(cx.mem, pkt)?;
     let frame = summary(pkt)?;
     let mut places = std::mem::take(&mut dp.bridges.egress);
     let verdict = dp.bridges.get_mut(own).map(|bridge| bridge.receive(cx.now, link, &frame, &mut places));
@@ -79,24 +75,4 @@ pub(crate) fn receive(
 pub(super) fn summary(pkt: &Packet) -> Result<Frame, DropReason> {
     let header = eth::Header::ref_from(pkt.head())?;
     Ok(Frame::new(header, pkt.meta.vlan, pkt.meta.cut.gso().is_some(), pkt.len()))
-}
-
-/// Moves the outer 802.1Q tag from the bytes into metadata.
-fn pop_tag(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
-    if pkt.meta.vlan.is_some() || eth::Header::ref_from(pkt.head())?.ethertype() != EtherType::VLAN {
-        return Ok(());
-    }
-    if let Csum::Partial { start, .. } = pkt.meta.csum
-        && usize::from(start) < eth::Header::LEN + vlan::Header::LEN
-    {
-        return Err(DropReason::VirtioHeader);
-    }
-    if !pkt.may_pull(mem, eth::Header::LEN + vlan::Header::LEN)? {
-        return Err(DropReason::EthTruncated);
-    }
-    let tci = vlan::Header::ref_from(&pkt.head()[eth::Header::LEN..])?.tci();
-    pkt.writable_head(mem)?.copy_within(..ADDRESSES, vlan::Header::LEN);
-    pkt.pull(vlan::Header::LEN);
-    pkt.meta.vlan = Some(tci.0);
-    Ok(())
 }

@@ -47,11 +47,6 @@ pub(crate) fn poll_timeout(dp: &Datapath) -> Option<Instant> {
     dp.bridges.all.iter().filter_map(|(_, bridge)| bridge.poll_timeout()).min()
 }
 
-/// Device of a port that is configured anew: a bridge's own port stays that.
-pub(crate) fn device_of(dp: &Datapath, link: LinkId) -> Device {
-    if dp.bridges.all.iter().any(|&(own, _)| own == link) { Device::Bridge } else { Device::Link }
-}
-
 /// Bridge that a link is a port of.
 fn bridge_of(dp: &mut Datapath, link: LinkId) -> Option<&mut Bridge> {
     let own = dp.ports.get(link)?.bridge?;
@@ -149,7 +144,7 @@ impl Datapath {
         link: LinkId,
         bridge: Option<LinkId>,
     ) -> Result<(), BridgeError> {
-        let port = self.ports.get(link).filter(|port| port.device == Device::Link);
+        let port = self.ports.get(link).filter(|port| matches!(port.device, Device::Link | Device::Vlan { .. }));
         let port = port.and_then(|port| Some((port.config.mac?, port.config.mtu, port.up)));
         let (mac, mtu, is_up) = port.ok_or(BridgeError::NoPort(link))?;
         self.finish(now, mem);

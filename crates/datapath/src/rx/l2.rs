@@ -11,6 +11,7 @@ use wire::{MacAddr, Version, vlan};
 use crate::bridge::ingress;
 use crate::host_side::{up, watch};
 use crate::tx::neighbour;
+use crate::vlan as vlan_device;
 use crate::{Carried, Cx, Datapath, Device};
 
 /// IP version that a link-layer header names; `None` where there is no such header.
@@ -28,7 +29,7 @@ impl Framing {
 }
 
 /// Removes the link-layer header and notes how the frame was addressed; `None`: the frame was ARP, and was handled, or one for the
-/// host side or a bridge.
+/// host side, a VLAN device or a bridge.
 ///
 /// # Errors
 /// [`DropReason::EthNotForUs`], [`DropReason::EthTruncated`], [`DropReason::LinkDown`] for a link without a port, or what
@@ -46,8 +47,12 @@ pub(crate) fn input(
     }
     let is_bridge = port.device == Device::Bridge;
     let bridge = port.bridge;
+    let has_vlans = port.has_vlans;
     if port.is_watched {
         watch::received(dp, cx, link, pkt);
+    }
+    if has_vlans && vlan_device::receive(dp, cx, link, pkt)? {
+        return Ok(None);
     }
     if let Some(bridge) = bridge
         && ingress::receive(dp, cx, bridge, link, pkt)?

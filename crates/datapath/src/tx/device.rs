@@ -8,7 +8,7 @@ use wire::{MacAddr, Version};
 use super::queue::Waiting;
 use super::{esp_device, queue};
 use crate::trace::{self, Step};
-use crate::{Carried, Cx, Datapath, IpPacket, Next};
+use crate::{Carried, Cx, Datapath, Device, IpPacket, Next, Port, vlan};
 
 /// Puts an Ethernet header in front of an IP packet and queues it.
 pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pkt: &mut Carried) -> Next {
@@ -66,17 +66,29 @@ pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, 
 /// Makes a packet fit its link, and queues it.
 pub(super) fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
     if !dp.trace.is_on() {
-        let _ = fit(dp, cx.mem, link, pkt, l3);
+        let _ = put(dp, cx, link, pkt, l3);
         return;
     }
     let step = trace::prepare(dp, cx, &pkt, l3, Step::Queued { dev: link });
-    let fitted = fit(dp, cx.mem, link, pkt, l3);
+    let fitted = put(dp, cx, link, pkt, l3);
     if let Some(mut step) = step {
         if let Err(reason) = fitted {
             step.step = Step::Drop(reason);
         }
         trace::push(dp, step);
     }
+}
+
+/// Gives a packet to its link: queues it as fits the link, or passes it by a VLAN device. Without a trace.
+///
+/// # Errors
+/// As [`fit`] or [`vlan::send`]; counted as a drop.
+pub(super) fn put(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
+    if !matches!(dp.ports.get(link), Some(Port { device: Device::Vlan { .. }, .. })) {
+        return fit(dp, cx.mem, link, pkt, l3);
+    }
+    let (origin, packets) = (pkt.meta.origin.get(), pkt.meta.cut.packets());
+    vlan::send(dp, cx, link, pkt, l3).inspect_err(|&reason| dp.ports.drops(origin, reason, packets))
 }
 
 /// Makes a packet fit its link, and queues it, without a trace.

@@ -163,7 +163,7 @@ pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) {
             tap_fat(dp, cx, link, &pkt, l3);
         }
         // Counted as a drop if it fails.
-        let _ = device::fit(dp, cx.mem, link, pkt, l3);
+        let _ = device::put(dp, cx, link, pkt, l3);
     }
 }
 

@@ -267,6 +267,7 @@ impl Link {
             LinkKind::Loopback
             | LinkKind::Vrf { .. }
             | LinkKind::Bridge(_)
+            | LinkKind::Vlan { .. }
             | LinkKind::VhostUser { .. }
             | LinkKind::VirtioUser { .. }
             | LinkKind::Udp { .. }
@@ -283,6 +284,14 @@ impl Link {
     /// Whether it is the own port of a bridge.
     pub(super) fn is_bridge(&self) -> bool {
         matches!(self.config.kind, LinkKind::Bridge(_))
+    }
+
+    /// Name of the link that it is a VLAN of, and the VLAN.
+    pub(super) fn vlan(&self) -> Option<(&str, u16)> {
+        match &self.config.kind {
+            LinkKind::Vlan { link, id } => Some((link, *id)),
+            _ => None,
+        }
     }
 
     /// Whether no packet passes by it.
@@ -312,6 +321,7 @@ impl Link {
     pub fn flags(&self, running: bool) -> u32 {
         let kind = match self.config.kind {
             LinkKind::Bridge(_)
+            | LinkKind::Vlan { .. }
             | LinkKind::VhostUser { .. }
             | LinkKind::VirtioUser { .. }
             | LinkKind::Tap { .. }

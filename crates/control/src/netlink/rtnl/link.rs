@@ -111,7 +111,7 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
             let now = find(now, id);
             let write = |w: &mut Writer| match family {
                 AF_INET6 => write_v6(w, id, link, now),
-                _ => write(w, id, link, now, filter.ext_mask, 0),
+                _ => write(w, id, link, model.lower_of(id), now, filter.ext_mask, 0),
             };
             !wanted(link) || part.message(RTM_NEWLINK, write)
         }))
@@ -179,7 +179,8 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let none = Error::new(errno::ENODEV);
     let index = index.ok_or_else(|| none.clone())?;
     let link = rtnl.model.link(index).ok_or(none)?;
-    reply.send(RTM_NEWLINK, 0, |w| write(w, index, link, find(&now, index), ext_mask, 0));
+    let lower = rtnl.model.lower_of(index);
+    reply.send(RTM_NEWLINK, 0, |w| write(w, index, link, lower, find(&now, index), ext_mask, 0));
     Ok(())
 }
 
@@ -236,17 +237,28 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
         if index == LOOPBACK {
             return Err(Error::new(errno::EOPNOTSUPP));
         }
-        let is_virtual = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?.is_virtual();
-        rtnl.release(index, reply)?;
-        set_down(rtnl, index, reply)?;
-        if !is_virtual {
-            rtnl.host.close(LinkId(index))?;
-        }
-        rtnl.model.clear_link(index);
-        rtnl.publish(reply);
-        let link = rtnl.model.remove_link(index).ok_or(Error::new(errno::ENODEV))?;
-        reply.notify(RTNLGRP_LINK, RTM_DELLINK, 0, |w| write(w, index, &link, None, 0, u32::MAX));
+        remove_one(rtnl, index, reply)?;
     }
+    Ok(())
+}
+
+/// Removes a link, its VLAN devices before it (Linux `vlan_device_event`).
+fn remove_one<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
+    let link = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
+    let is_virtual = link.is_virtual();
+    for above in rtnl.model.vlans_of(&link.config.name) {
+        remove_one(rtnl, above, reply)?;
+    }
+    rtnl.release(index, reply)?;
+    set_down(rtnl, index, reply)?;
+    if !is_virtual {
+        rtnl.host.close(LinkId(index))?;
+    }
+    rtnl.model.clear_link(index);
+    rtnl.publish(reply);
+    let lower = rtnl.model.lower_of(index);
+    let link = rtnl.model.remove_link(index).ok_or(Error::new(errno::ENODEV))?;
+    reply.notify(RTNLGRP_LINK, RTM_DELLINK, 0, |w| write(w, index, &link, lower, None, 0, u32::MAX));
     Ok(())
 }
 
@@ -269,6 +281,7 @@ pub(super) const fn kind_word(link: &Link) -> &'static str {
         LinkKind::Loopback => "loopback",
         LinkKind::Vrf { .. } => "vrf",
         LinkKind::Bridge(_) => "bridge",
+        LinkKind::Vlan { .. } => "vlan",
         LinkKind::VhostUser { .. } => "vhost-user",
         LinkKind::VirtioUser { .. } => "virtio-user",
         LinkKind::Udp { .. } => "udp",

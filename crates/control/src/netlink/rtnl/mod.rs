@@ -312,7 +312,9 @@ impl<H> Rtnl<H> {
             self.tell_renumbered(id, before, listeners, outbox);
         }
         if let Some(link) = self.model.link(index) {
-            outbox.announce(listeners, RTNLGRP_LINK, RTM_NEWLINK, |w| link::write(w, index, link, Some(now), 0, 0));
+            outbox.announce(listeners, RTNLGRP_LINK, RTM_NEWLINK, |w| {
+                link::write(w, index, link, self.model.lower_of(index), Some(now), 0, 0);
+            });
         }
     }
 
@@ -326,8 +328,12 @@ impl<H> Rtnl<H> {
     fn tell_renumbered(&self, id: u32, before: IfIndex, listeners: Groups, outbox: &mut Outbox) {
         let Some(link) = self.model.link(id) else { return };
         let gone = Link { host_index: Some(before.0), ..link.clone() };
-        outbox.announce(listeners, RTNLGRP_LINK, RTM_DELLINK, |w| link::write(w, id, &gone, None, 0, u32::MAX));
-        outbox.announce(listeners, RTNLGRP_LINK, RTM_NEWLINK, |w| link::write(w, id, link, None, 0, 0));
+        outbox.announce(listeners, RTNLGRP_LINK, RTM_DELLINK, |w| {
+            link::write(w, id, &gone, self.model.lower_of(id), None, 0, u32::MAX);
+        });
+        outbox.announce(listeners, RTNLGRP_LINK, RTM_NEWLINK, |w| {
+            link::write(w, id, link, self.model.lower_of(id), None, 0, 0);
+        });
         let now = self.model.ifindex(id);
         for address in &link.addresses {
             let name = &link.config.name;
@@ -374,7 +380,10 @@ impl<H: Host> Rtnl<H> {
         if self.model.link(index).is_some() && reply.is_heard(RTNLGRP_LINK) {
             let now = self.links_now()?;
             let link = self.model.link(index).ok_or(Error::new(errno::ENODEV))?;
-            reply.notify(RTNLGRP_LINK, RTM_NEWLINK, 0, |w| link::write(w, index, link, link::find(&now, index), 0, 0));
+            let lower = self.model.lower_of(index);
+            reply.notify(RTNLGRP_LINK, RTM_NEWLINK, 0, |w| {
+                link::write(w, index, link, lower, link::find(&now, index), 0, 0);
+            });
         }
         Ok(())
     }

@@ -345,6 +345,18 @@ impl Model {
         self.links.get(&index)
     }
 
+    /// The number by which clients know the link that another one is a VLAN of.
+    pub(super) fn lower_of(&self, index: u32) -> Option<IfIndex> {
+        let (lower, _) = self.link(index)?.vlan()?;
+        self.index_of(lower).map(|lower| self.ifindex(lower))
+    }
+
+    /// The VLAN devices of the link of that name.
+    pub(super) fn vlans_of(&self, name: &str) -> Vec<u32> {
+        let is_above = |link: &Link| link.vlan().is_some_and(|(lower, _)| lower == name);
+        self.links.iter().filter(|(_, link)| is_above(link)).map(|(&index, _)| index).collect()
+    }
+
     /// The number of the link of that name.
     pub fn index_of(&self, name: &str) -> Option<u32> {
         self.links.iter().find(|(_, link)| link.config.name == name).map(|(&index, _)| index)

@@ -105,6 +105,11 @@ pub const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 pub const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 
 pub const IFLA_INFO_KIND: u16 = 1;
+pub const IFLA_VLAN_ID: u16 = 1;
+pub const IFLA_VLAN_FLAGS: u16 = 2;
+pub const IFLA_VLAN_PROTOCOL: u16 = 5;
+pub const VLAN_FLAG_REORDER_HDR: u32 = 1;
+pub const ETH_P_8021Q: u16 = 0x8100;
 pub const IFLA_BR_FORWARD_DELAY: u16 = 1;
 pub const IFLA_BR_HELLO_TIME: u16 = 2;
 pub const IFLA_BR_MAX_AGE: u16 = 3;

@@ -20,7 +20,9 @@ impl<H: Host> Rtnl<H> {
         let made = flag::CREATE | flag::EXCL;
         for (index, link) in model.links_after(LOOPBACK) {
             let label = format!("link {}", link.config.name);
-            all.push(Saved::new("link", label, RTM_NEWLINK, made, |w| link::write_request(w, index, link)));
+            all.push(Saved::new("link", label, RTM_NEWLINK, made, |w| {
+                link::write_request(w, index, link, model.lower_of(index));
+            }));
         }
         for (index, link) in model.links_after(LOOPBACK) {
             if let Some(master) = link.master {
@@ -69,7 +71,7 @@ impl<H: Host> Rtnl<H> {
         // It is there, and has its own addresses only if it has no others when it is set up.
         if let Some(lo) = model.link(LOOPBACK).filter(|lo| !lo.is_as_it_was()) {
             all.push(Saved::new("link", "link lo".to_owned(), RTM_NEWLINK, 0, |w| {
-                link::write_request(w, LOOPBACK, lo);
+                link::write_request(w, LOOPBACK, lo, None);
             }));
         }
         for v4 in [true, false] {
@@ -200,10 +202,13 @@ pub fn renumber(
     let now = |old| if old == 0 || old == LOOPBACK { Some(old) } else { now(old) };
     match kind_of(message) {
         // `ifi_index`; 0 is any.
-        RTM_NEWLINK => renumber_field(message, 4, |old| {
-            let may_be = IfIndex(old).as_own().is_none_or(|id| id.0 <= link::MAX_WISH);
-            Some(if may_be && !is_taken(old) { old } else { 0 })
-        }),
+        RTM_NEWLINK => {
+            renumber_field(message, 4, |old| {
+                let may_be = IfIndex(old).as_own().is_none_or(|id| id.0 <= link::MAX_WISH);
+                Some(if may_be && !is_taken(old) { old } else { 0 })
+            })?;
+            renumber_attribute(message, link::LEN, IFLA_LINK, now)
+        }
         RTM_SETLINK => {
             renumber_field(message, 4, now)?;
             renumber_attribute(message, link::LEN, IFLA_MASTER, now)

@@ -219,7 +219,9 @@ fn channels<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
         | LinkKind::VirtioUser { queues, .. } => queues.into(),
         LinkKind::Xdp { .. } => asked.detail()?.state.ring.ok_or_else(unsupported)?.queues,
         LinkKind::Packet { .. } | LinkKind::Udp { .. } => 1,
-        LinkKind::Bridge(_) | LinkKind::Loopback | LinkKind::Vrf { .. } => return Err(unsupported()),
+        LinkKind::Bridge(_) | LinkKind::Vlan { .. } | LinkKind::Loopback | LinkKind::Vrf { .. } => {
+            return Err(unsupported());
+        }
     };
     let words = [command::GCHANNELS, 0, 0, 0, queues, 0, 0, 0, queues];
     debug_assert_eq!(words.len() * 4, COUNTS_LEN);

@@ -88,7 +88,7 @@ impl Wanted {
         header: &[u8; LEN],
         attrs: &Attrs<'_, IFLA_MAX>,
     ) -> Result<Self, Error> {
-        refuse_unsupported(attrs, |attr| is_so(now, attr))?;
+        refuse_unsupported(attrs, |attr| is_so(now, model.lower_of(index), attr))?;
         let mtu = match attrs.get(IFLA_MTU) {
             Some(mtu) if mtu.u32() == now.mtu => None,
             Some(mtu) if now.is_loopback() => {
@@ -242,8 +242,9 @@ pub(super) fn wanted_mac(attr: &Attr<'_>, now: Option<[u8; 6]>) -> Result<Option
 }
 
 /// Whether a link is what this says of it.
-fn is_so(link: &Link, attr: &Attr<'_>) -> bool {
+fn is_so(link: &Link, lower: Option<IfIndex>, attr: &Attr<'_>) -> bool {
     match attr.kind {
+        IFLA_LINK => lower.is_some_and(|lower| lower.0 == attr.u32()),
         IFLA_BROADCAST => attr.data == broadcast(link),
         // `struct rtnl_link` has a descriptor here: -1 takes a program away.
         IFLA_XDP => attr.iter().all(|of| of.kind != IFLA_XDP_FD || of.u32() == u32::MAX),

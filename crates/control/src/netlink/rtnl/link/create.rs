@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use super::super::super::attr::{Attr, Attrs};
+use super::super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, policy};
 use super::super::entry::Link;
 use super::super::*;
 use super::change::{refuse_unsupported, wanted_mac, wanted_mtu, wanted_up};
-use super::message::put_header;
+use super::message::{put_header, put_vlan};
 use super::{LEN, LinkInfo, features_of, info_of, kind_word};
 use crate::features::FeatureSet;
 use crate::model::{BridgeConfig, LinkConfig, LinkKind};
@@ -31,8 +31,52 @@ fn bind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<SocketAddr, Error> {
     addr.map(|addr| SocketAddr::new(addr, ESP_IN_UDP)).ok_or_else(|| missing().at(attr.offset))
 }
 
+/// The VLAN device that a request wants (Linux `vlan_validate`, `vlan_newlink`).
+fn wanted_vlan<const N: usize>(
+    model: &Model,
+    attrs: &Attrs<'_, N>,
+    data: Option<&Attr<'_>>,
+) -> Result<LinkKind, Error> {
+    const DATA: Policy<6> =
+        policy(&[(IFLA_VLAN_ID, Kind::Int(2)), (IFLA_VLAN_FLAGS, Kind::Any), (IFLA_VLAN_PROTOCOL, Kind::Int(2))]);
+    let missing = || Error::text(errno::EINVAL, "VLAN properties not specified");
+    let data = data.ok_or_else(missing)?;
+    let settings = data.parse(&DATA, Strictness::Liberal)?;
+    if let Some(protocol) = settings.get(IFLA_VLAN_PROTOCOL).filter(|attr| attr.data != ETH_P_8021Q.to_be_bytes()) {
+        return Err(Error::unsupported("fatpath's VLAN devices are of 802.1Q").at(protocol.offset));
+    }
+    if let Some(flags) = settings.get(IFLA_VLAN_FLAGS) {
+        let words: Vec<u32> = flags.data.chunks_exact(4).map(word).collect();
+        if !matches!(words.as_slice(), &[flags, mask] if flags & mask & !VLAN_FLAG_REORDER_HDR == 0) {
+            return Err(Error::unsupported("fatpath's VLAN devices have no GVRP, MVRP or bindings").at(flags.offset));
+        }
+    }
+    let id = settings.get(IFLA_VLAN_ID).ok_or_else(|| Error::text(errno::EINVAL, "VLAN id not specified"))?;
+    let (offset, id) = (id.offset, id.u16());
+    if id > ::switch::Vid::LAST.get() {
+        return Err(Error::text(errno::ERANGE, "Invalid VLAN id").at(offset));
+    }
+    if id == 0 {
+        return Err(Error::unsupported("fatpath's links take frames of VLAN 0 themselves").at(offset));
+    }
+    if data.iter().any(|attr| !matches!(attr.kind, IFLA_VLAN_ID | IFLA_VLAN_FLAGS | IFLA_VLAN_PROTOCOL)) {
+        return Err(Error::unsupported("fatpath's VLAN devices map no priorities").at(data.offset));
+    }
+    let lower = attrs.get(IFLA_LINK).ok_or_else(|| Error::text(errno::EINVAL, "link not specified"))?;
+    let lower = model.link(model.id_of(lower.u32()));
+    let lower = lower.ok_or_else(|| Error::text(errno::ENODEV, "link does not exist"))?;
+    if !lower.config.kind.is_ethernet() {
+        return Err(Error::text(errno::EOPNOTSUPP, "VLANs not supported on device"));
+    }
+    let kind = LinkKind::Vlan { link: lower.config.name.clone(), id };
+    match model.links_after(0).any(|(_, link)| link.config.kind == kind) {
+        true => Err(Error::text(errno::EEXIST, "VLAN device already exists")),
+        false => Ok(kind),
+    }
+}
+
 /// Linux's `rtnl_newlink_create`: a TUN or TAP device of that name, a packet socket on the host's interface of that name,
-/// a UDP socket, a VRF, or a bridge.
+/// a UDP socket, a VRF, a bridge, or a VLAN of another link.
 pub(super) fn create<H: Host>(
     rtnl: &mut Rtnl<H>,
     header: &[u8; LEN],
@@ -43,6 +87,7 @@ pub(super) fn create<H: Host>(
     let kind = kind.ok_or(Error::new(errno::EINVAL))?;
     let kind = match kind.as_str() {
         "bridge" => LinkKind::Bridge(bridge::wanted(data.as_ref(), &BridgeConfig::default())?),
+        "vlan" => wanted_vlan(&rtnl.model, attrs, data.as_ref())?,
         "vrf" => LinkKind::Vrf { table: vrf::wanted_table(data.as_ref())? },
         "tun" => LinkKind::Tun { queues: 1 },
         "tap" => LinkKind::Tap { queues: 1 },
@@ -50,7 +95,8 @@ pub(super) fn create<H: Host>(
         "udp" => LinkKind::Udp { bind: bind_of(attrs)? },
         _ => return Err(Error::text(errno::EOPNOTSUPP, "Unknown device type")),
     };
-    refuse_unsupported(attrs, |_| false)?;
+    let is_vlan = matches!(kind, LinkKind::Vlan { .. });
+    refuse_unsupported(attrs, |attr| is_vlan && attr.kind == IFLA_LINK)?;
     // A udp link's is that of its socket.
     let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Udp { .. }));
     let mtu = wanted_mtu(attrs, &kind)?;
@@ -179,6 +225,7 @@ const fn is_of_host(kind: &LinkKind) -> bool {
     match kind {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => true,
         LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Bridge(_) | LinkKind::Udp { .. } => false,
+        LinkKind::Vlan { .. } => false,
         // `ip` makes none.
         LinkKind::VhostUser { .. } | LinkKind::VirtioUser { .. } => false,
     }
@@ -209,7 +256,7 @@ const MAX_LINKS: usize = 1024;
 pub(in super::super) const MAX_WISH: u32 = 65535;
 
 /// The request that makes a link like one that a client has made.
-pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
+pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link, lower: Option<IfIndex>) {
     let wish = match link.config.kind {
         // The host numbers it.
         LinkKind::Packet { .. } | LinkKind::Xdp { .. } => IfIndex::default(),
@@ -219,6 +266,9 @@ pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
     w.put_str(IFLA_IFNAME, &link.config.name);
     for (kind, value) in [(IFLA_MTU, link.mtu), (IFLA_GROUP, link.group), (IFLA_TXQLEN, link.txqlen)] {
         w.put_u32(kind, value);
+    }
+    if let Some(lower) = lower {
+        w.put_u32(IFLA_LINK, lower.0);
     }
     if let Some(alias) = &link.alias {
         w.put_str(IFLA_IFALIAS, alias);
@@ -235,6 +285,7 @@ pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
         LinkKind::Loopback
         | LinkKind::Vrf { .. }
         | LinkKind::Bridge(_)
+        | LinkKind::Vlan { .. }
         | LinkKind::VhostUser { .. }
         | LinkKind::VirtioUser { .. }
         | LinkKind::Tun { .. }
@@ -249,6 +300,9 @@ pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
         }
         if let LinkKind::Vrf { table } = link.config.kind {
             w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, table));
+        }
+        if let LinkKind::Vlan { id, .. } = link.config.kind {
+            w.nest(IFLA_INFO_DATA, |w| put_vlan(w, id));
         }
         if let LinkKind::Bridge(config) = &link.config.kind {
             w.nest(IFLA_INFO_DATA, |w| bridge::put_config(w, config));

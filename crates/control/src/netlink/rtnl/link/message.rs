@@ -33,6 +33,7 @@ struct Plain {
     group: u32,
     queues: u32,
     operstate: u8,
+    lower: Option<IfIndex>,
     master: Option<u32>,
     carrier: bool,
 }
@@ -52,6 +53,9 @@ impl Plain {
         w.put_u32(IFLA_NUM_TX_QUEUES, self.queues);
         FAT_SIZES.into_iter().for_each(|(kind, value)| w.put_u32(kind, value));
         w.put_u32(IFLA_NUM_RX_QUEUES, self.queues);
+        if let Some(lower) = self.lower {
+            w.put_u32(IFLA_LINK, lower.0);
+        }
         if let Some(master) = self.master {
             w.put_u32(IFLA_MASTER, master);
         }
@@ -91,11 +95,12 @@ fn put_carrier(w: &mut Writer, [ups, downs]: [u32; 2]) {
     counts.into_iter().chain([(IFLA_CARRIER_DOWN_COUNT, downs)]).for_each(|(kind, count)| w.put_u32(kind, count));
 }
 
-/// The link of id `id`, as Linux's `rtnl_fill_ifinfo` writes it.
+/// The link of id `id`, as Linux's `rtnl_fill_ifinfo` writes it. `lower` is the link that it is a VLAN of.
 pub(in crate::netlink::rtnl) fn write(
     w: &mut Writer,
     id: u32,
     link: &Link,
+    lower: Option<IfIndex>,
     now: Option<&LinkNow>,
     ext_mask: u32,
     change: u32,
@@ -108,7 +113,7 @@ pub(in crate::netlink::rtnl) fn write(
     let (min_mtu, max_mtu) = mtus(&link.config.kind);
     let carrier = running || link.is_virtual();
     let master = link.master.map(|master| master.ifindex().0);
-    Plain { mtu, min_mtu, max_mtu, txqlen, group, queues, operstate, master, carrier }.put(w);
+    Plain { mtu, min_mtu, max_mtu, txqlen, group, queues, operstate, lower, master, carrier }.put(w);
     if let Some(alias) = &link.alias {
         w.put_str(IFLA_IFALIAS, alias);
     }
@@ -183,6 +188,7 @@ fn put_info(w: &mut Writer, link: &Link, now: Option<&LinkNow>) {
                 w.nest(IFLA_INFO_DATA, |w| bridge::put_bridge(w, bridge));
             }
         }
+        LinkKind::Vlan { id, .. } => w.nest(IFLA_INFO_DATA, |w| put_vlan(w, id)),
         LinkKind::Loopback
         | LinkKind::VhostUser { .. }
         | LinkKind::VirtioUser { .. }
@@ -201,6 +207,14 @@ fn put_info(w: &mut Writer, link: &Link, now: Option<&LinkNow>) {
         }
         _ => {}
     }
+}
+
+/// Settings of a VLAN device (Linux `vlan_fill_info`).
+pub(super) fn put_vlan(w: &mut Writer, id: u16) {
+    w.put(IFLA_VLAN_PROTOCOL, &ETH_P_8021Q.to_be_bytes());
+    w.put_u16(IFLA_VLAN_ID, id);
+    // `struct ifla_vlan_flags`: reordered headers, as from the start.
+    w.put(IFLA_VLAN_FLAGS, [VLAN_FLAG_REORDER_HDR.to_ne_bytes(), u32::MAX.to_ne_bytes()].as_flattened());
 }
 
 /// `struct rtnl_link_stats64` and `rtnl_link_stats`.

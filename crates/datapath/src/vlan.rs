@@ -1,0 +1,158 @@
+//! VLAN devices: links that have the frames of one VLAN of another link (Linux `net/8021q/vlan_core.c`, `vlan_dev.c`).
+//!
+//! A received frame's tag goes into metadata, and the frame is received by the device of that VLAN, before a bridge sees it. A
+//! frame that a device sends gets its tag in metadata and is sent by the link below as it is, fat or not: the bytes get the tag when that
+//! makes it fit its own device. A second tag (802.1Q in 802.1Q) goes into the bytes below the first.
+
+use std::collections::HashMap;
+
+use base::{DropReason, LinkId, Origin};
+use packet::{Csum, Memory, Packet};
+use wire::eth::{self, EtherType};
+use wire::vlan::{self, Tci};
+
+use crate::tx::{device, esp_device};
+use crate::{Carried, Cx, Datapath, Device, rx};
+
+/// Bytes of both addresses, behind which a tag stands.
+const ADDRESSES: usize = 12;
+
+/// Devices by the link below and their VLAN.
+#[derive(Debug, Default)]
+pub(crate) struct VlanDevices(HashMap<(LinkId, u16), LinkId>);
+
+/// Passes a frame, whose Ethernet header is in its head, to the device of its VLAN. `false`: there is none, and the frame goes on.
+///
+/// # Errors
+/// As [`pop_tag`]; [`DropReason::LinkDown`] if the device is down.
+pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carried) -> Result<bool, DropReason> {
+    if pkt.meta.esp.is_some() {
+        return Ok(false);
+    }
+    pop_tag(cx.mem, pkt)?;
+    let Some(tci) = pkt.meta.vlan else { return Ok(false) };
+    let Some(&own) = dp.vlans.0.get(&(link, Tci(tci).vid())) else { return Ok(false) };
+    let Some(port) = dp.ports.get_mut(own).filter(|port| port.up) else { return Err(DropReason::LinkDown) };
+    port.traffic.rx_packets += 1;
+    port.traffic.rx_bytes += pkt.len() as u64;
+    let mut pkt = pkt.take();
+    pkt.meta.vlan = None;
+    pkt.meta.origin = Origin::Port(own).into();
+    rx::receive(dp, cx, own, pkt);
+    Ok(true)
+}
+
+/// Sends a frame of a device by the link below, with its tag. The IP header begins at `l3`.
+///
+/// # Errors
+/// As [`device::fit`].
+pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, mut pkt: Packet, l3: usize) -> Result<(), DropReason> {
+    let port = dp.ports.get(own).filter(|port| port.up).ok_or(DropReason::LinkDown)?;
+    let Device::Vlan { lower, vid } = port.device else { return Err(DropReason::LinkDown) };
+    if pkt.meta.esp.is_some() {
+        // The device below would be told of another link's SA.
+        esp_device::seal_unless_on_device(dp, own, &mut pkt, l3)?;
+    }
+    dp.ports.pass_vlan(cx.mem, own, &pkt, l3);
+    let l3 = offload::insert_tag(cx.mem, &mut pkt, l3)?;
+    pkt.meta.vlan = Some(vid);
+    device::enqueue(dp, cx, lower, pkt, l3);
+    Ok(())
+}
+
+/// Moves the outer 802.1Q tag from the bytes into metadata (Linux `skb_vlan_untag`).
+///
+/// # Errors
+/// [`DropReason::EthTruncated`] for half a tag; [`DropReason::VirtioHeader`] for a checksum that covers it.
+pub(crate) fn pop_tag(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
+    if pkt.meta.vlan.is_some() || eth::Header::ref_from(pkt.head())?.ethertype() != EtherType::VLAN {
+        return Ok(());
+    }
+    if let Csum::Partial { start, .. } = pkt.meta.csum
+        && usize::from(start) < eth::Header::LEN + vlan::Header::LEN
+    {
+        return Err(DropReason::VirtioHeader);
+    }
+    if !pkt.may_pull(mem, eth::Header::LEN + vlan::Header::LEN)? {
+        return Err(DropReason::EthTruncated);
+    }
+    let tci = vlan::Header::ref_from(&pkt.head()[eth::Header::LEN..])?.tci();
+    pkt.writable_head(mem)?.copy_within(..ADDRESSES, vlan::Header::LEN);
+    pkt.pull(vlan::Header::LEN);
+    pkt.meta.vlan = Some(tci.0);
+    Ok(())
+}
+
+/// Forgets a device that is removed, and the devices of a link that is.
+pub(crate) fn forget(dp: &mut Datapath, link: LinkId) {
+    dp.vlans.0.retain(|&(lower, _), own| lower != link && *own != link);
+    mark_lower_links(dp);
+}
+
+/// Notes at each link whether it has VLAN devices.
+fn mark_lower_links(dp: &mut Datapath) {
+    let Datapath { ports, vlans, .. } = dp;
+    for (id, port) in ports.iter_mut() {
+        port.has_vlans = vlans.0.keys().any(|(lower, _)| *lower == id);
+    }
+}
+
+impl Datapath {
+    /// Makes a port the device of VLAN `vid` of another port, with an Ethernet header. `vid` is 1 to 4094.
+    ///
+    /// # Errors
+    /// [`VlanError`]; the port is as it was.
+    pub fn set_vlan(&mut self, id: LinkId, lower: LinkId, vid: u16) -> Result<(), VlanError> {
+        let is_below = |mut at: LinkId| loop {
+            match self.ports.get(at).map(|port| port.device) {
+                _ if at == id => break true,
+                Some(Device::Vlan { lower, .. }) => at = lower,
+                _ => break false,
+            }
+        };
+        if is_below(lower) {
+            return Err(VlanError::Loop);
+        }
+        if self.ports.get(lower).is_none_or(|port| port.config.mac.is_none()) {
+            return Err(VlanError::NotEthernet);
+        }
+        if vid == 0 || vid > Tci::MAX_VID {
+            return Err(VlanError::Vid(vid));
+        }
+        if self.vlans.0.get(&(lower, vid)).is_some_and(|&own| own != id) {
+            return Err(VlanError::Exists(vid));
+        }
+        let port = self.ports.get_mut(id).filter(|port| port.config.mac.is_some()).ok_or(VlanError::NotEthernet)?;
+        port.device = Device::Vlan { lower, vid };
+        self.vlans.0.retain(|_, own| *own != id);
+        self.vlans.0.insert((lower, vid), id);
+        mark_lower_links(self);
+        Ok(())
+    }
+}
+
+/// Reasons to refuse a VLAN device.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum VlanError {
+    /// The link below would be above the device.
+    Loop,
+    /// The link below is not there, or has no Ethernet header.
+    NotEthernet,
+    /// No VLAN has that number.
+    Vid(u16),
+    /// The link below has a device of that VLAN.
+    Exists(u16),
+}
+
+impl std::fmt::Display for VlanError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Loop => f.write_str("The link below is above the device itself."),
+            Self::NotEthernet => f.write_str("VLANs not supported on device"),
+            Self::Vid(vid) => write!(f, "{vid} is no VLAN."),
+            Self::Exists(vid) => write!(f, "The link below has a device of VLAN {vid} already."),
+        }
+    }
+}
+
+impl std::error::Error for VlanError {}
