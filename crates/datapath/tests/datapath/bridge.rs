@@ -266,3 +266,56 @@ fn address_ages_and_timer_is_asked_for() {
     node.rx_bytes(late, LinkId(1), &frame(mac(0x22), mac(0x21), &ip));
     assert_eq!(counts(&mut node), [0, 1, 1]);
 }
+
+#[test]
+fn trunk_of_next_priority_takes_over_and_is_learnt_anew() {
+    use switch::{PortConfig, TrunkPriority};
+    let mut node = bridged();
+    for (port, priority) in [(2, 5), (3, 4)] {
+        let config = PortConfig { trunk: TrunkPriority::new(priority), ..PortConfig::default() };
+        node.datapath.bridge_mut(OWN).unwrap().configure(LinkId(port), config).unwrap();
+    }
+    let ip = Flow::new("10.1.0.1", "10.2.0.1").udp(10);
+    let out = frame(mac(0x22), mac(0x21), &ip);
+    let back = frame(mac(0x21), mac(0x22), &ip);
+    node.rx_bytes(NOW, LinkId(1), &out);
+    assert_eq!(counts(&mut node), [0, 1, 0], "the active trunk alone");
+    node.rx_bytes(NOW, LinkId(3), &back);
+    assert_eq!((counts(&mut node), node.drops()), ([0; 3], vec![(3, DropReason::BridgeStandby, 1)]));
+    node.rx_bytes(NOW, LinkId(2), &back);
+    assert_eq!(counts(&mut node), [1, 0, 0]);
+    // It goes down: what was learnt behind it is forgotten, and the other one is asked.
+    node.datapath.set_up(NOW, &node.mem, LinkId(2), false);
+    node.rx_bytes(NOW, LinkId(1), &out);
+    assert_eq!(counts(&mut node), [0, 0, 1]);
+    node.rx_bytes(NOW, LinkId(3), &back);
+    assert_eq!(counts(&mut node), [1, 0, 0]);
+    node.datapath.set_up(NOW, &node.mem, LinkId(2), true);
+    node.rx_bytes(NOW, LinkId(1), &out);
+    assert_eq!(counts(&mut node), [0, 1, 0]);
+}
+
+#[test]
+fn port_that_leaves_while_frames_wait_loses_none_of_others() {
+    let mut node = bridged();
+    let ip = Flow::new("10.1.0.1", "10.2.0.1").udp(10);
+    node.rx_bytes(NOW, LinkId(1), &frame(mac(0x22), mac(0x21), &ip));
+    node.datapath.remove_port(NOW, &node.mem, LinkId(3));
+    assert_eq!(node.tx(LinkId(2)).len(), 1);
+    node.rx_bytes(NOW, LinkId(1), &frame(mac(0x22), mac(0x21), &ip));
+    assert_eq!(node.tx(LinkId(2)).len(), 1);
+    assert_eq!(node.pages_in_use(), 0);
+    node.datapath.bridge(OWN).unwrap().check_invariants();
+}
+
+#[test]
+fn bridge_that_is_down_forwards_nothing_until_it_is_up() {
+    let mut node = bridged();
+    let ip = Flow::new("10.1.0.1", "10.2.0.1").udp(10);
+    node.datapath.set_up(NOW, &node.mem, OWN, false);
+    node.rx_bytes(NOW, LinkId(1), &frame(mac(0x22), mac(0x21), &ip));
+    assert_eq!((counts(&mut node), node.drops()), ([0; 3], vec![(1, DropReason::BridgeState, 1)]));
+    node.datapath.set_up(NOW, &node.mem, OWN, true);
+    node.rx_bytes(NOW, LinkId(1), &frame(mac(0x22), mac(0x21), &ip));
+    assert_eq!(counts(&mut node), [0, 1, 1]);
+}

@@ -1,0 +1,168 @@
+//! VLAN devices: frames of one VLAN of a link, below a router and beside a bridge.
+
+use base::{DropReason, LinkId};
+use datapath::{TapPoints, VlanError};
+use fib::Known;
+use offload::Features;
+use sim::{Flow, Node, PortOptions};
+use wire::{EtherType, MacAddr, eth};
+
+use crate::common::*;
+
+const ETH: LinkId = LinkId(1);
+const FIVE: LinkId = LinkId(5);
+const INNER: LinkId = LinkId(6);
+const OUT: LinkId = LinkId(2);
+
+/// A router with VLAN 5 of port 1, VLAN 7 of that one, and port 2. Hosts of 10.1.0.0/24 are in the one, of 10.7.0.0/24 in the other.
+fn router() -> Node {
+    let mut node = Node::new();
+    node.port(ETH.0, PortOptions::ethernet(1).features(Features::ALL), &[]);
+    let above = Features { frames: false, ..Features::ALL };
+    node.port(FIVE.0, PortOptions::ethernet(1).features(above), &["10.1.0.254/24"]);
+    node.port(INNER.0, PortOptions::ethernet(1).features(above), &["10.7.0.254/24"]);
+    node.port(OUT.0, PortOptions::BARE.features(Features::ALL), &["10.2.0.254/24"]);
+    node.datapath.set_vlan(FIVE, ETH, 5).unwrap();
+    node.datapath.set_vlan(INNER, FIVE, 7).unwrap();
+    for (link, addr) in [(FIVE, "10.1.0.1"), (INNER, "10.7.0.1")] {
+        let known = Known::Permanent(mac(0x21));
+        node.datapath.set_neighbour(NOW, &node.mem, link, addr.parse().unwrap(), known, 0);
+    }
+    node
+}
+
+/// A frame with these VLANs, outer first.
+fn tagged(vids: &[u16], ip: &[u8]) -> Vec<u8> {
+    let mut bytes = eth::Header::new(mac(1), mac(0x21), EtherType::IPV4).as_bytes().to_vec();
+    for vid in vids.iter().rev() {
+        let [high, low] = vid.to_be_bytes();
+        bytes.splice(12..12, [0x81, 0, high, low]);
+    }
+    bytes.extend(ip);
+    bytes
+}
+
+fn rx_packets(node: &Node, link: LinkId) -> u64 {
+    node.datapath.ports.get(link).unwrap().traffic.rx_packets
+}
+
+#[test]
+fn frame_is_received_by_the_device_of_its_vlan_alone() {
+    let mut node = router();
+    let cases: [(&[u16], &str, [u64; 2]); 6] = [
+        (&[5], "10.1.0.1", [1, 0]),
+        (&[5, 7], "10.7.0.1", [2, 1]),
+        (&[0x6005], "10.1.0.1", [3, 1]),
+        (&[6], "10.1.0.1", [3, 1]),
+        (&[7, 5], "10.1.0.1", [3, 1]),
+        (&[5, 6], "10.1.0.1", [4, 1]),
+    ];
+    let mut passed = 0;
+    for (vids, src, want) in cases {
+        node.rx_bytes(NOW, ETH, &tagged(vids, &Flow::new(src, "10.2.0.1").udp(10)));
+        assert_eq!([rx_packets(&node, FIVE), rx_packets(&node, INNER)], want, "{vids:x?}");
+        passed += node.tx(OUT).len();
+    }
+    assert_eq!(passed, 3);
+    let mut drops = node.drops();
+    drops.sort_unstable_by_key(|drop| drop.0);
+    assert_eq!(drops, [(ETH.0, DropReason::EthNotForUs, 2), (FIVE.0, DropReason::EthNotForUs, 1)]);
+}
+
+#[test]
+fn fat_packet_leaves_uncut_with_each_tag() {
+    for (dst, tags) in [("10.1.0.1", &[0x81, 0, 0, 5][..]), ("10.7.0.1", &[0x81, 0, 0, 5, 0x81, 0, 0, 7])] {
+        let mut node = router();
+        let pkt = Flow::new("10.2.0.1", dst).fat_tcp(&node.mem, 1, 4200, 1400);
+        let len = pkt.len();
+        node.rx(NOW, OUT, vec![pkt]);
+        let sent = only(node.tx(ETH));
+        let bytes = sent.to_vec();
+        assert_eq!((&bytes[12..12 + tags.len()], bytes.len()), (tags, eth::Header::LEN + tags.len() + len));
+        assert_eq!(bytes[12 + tags.len()..14 + tags.len()], [8, 0]);
+        assert!(sent.meta.cut.gso().is_some() && node.drops().is_empty());
+        // What a device cannot do is done with the tags in place.
+        let mut cut = Vec::new();
+        let l3 = eth::Header::LEN + tags.len();
+        offload::fit(&node.mem, &Features::NONE, sent, l3, &mut cut).unwrap();
+        assert_eq!(cut.len(), 3);
+        assert!(cut.iter().all(|pkt| pkt.to_vec()[12..12 + tags.len()] == *tags));
+    }
+}
+
+#[test]
+fn device_that_is_down_or_without_its_link_moves_nothing() {
+    let mut node = router();
+    node.datapath.set_up(NOW, &node.mem, FIVE, false);
+    node.rx_bytes(NOW, ETH, &tagged(&[5], &Flow::new("10.1.0.1", "10.2.0.1").udp(10)));
+    assert_eq!(node.drops(), [(ETH.0, DropReason::LinkDown, 1)]);
+    node.datapath.set_up(NOW, &node.mem, FIVE, true);
+    node.datapath.remove_port(NOW, &node.mem, ETH);
+    node.rx_bytes(NOW, OUT, &Flow::new("10.2.0.1", "10.7.0.1").udp(10));
+    assert_eq!(node.pages_in_use(), 0);
+    assert!(node.drops().contains(&(OUT.0, DropReason::LinkDown, 1)), "{:?}", node.drops());
+}
+
+#[test]
+fn capture_sees_frames_without_the_devices_tag() {
+    let mut node = router();
+    node.datapath.set_tap(FIVE, TapPoints { wire: true, fat: false });
+    node.rx_bytes(NOW, ETH, &tagged(&[5], &Flow::new("10.1.0.1", "10.2.0.1").udp(10)));
+    node.rx_bytes(NOW, OUT, &Flow::new("10.2.0.1", "10.1.0.1").udp(10));
+    let seen: Vec<_> =
+        node.datapath.take_tapped().map(|it| (it.link, it.outbound, it.bytes[12..14].to_vec())).collect();
+    assert_eq!(seen, [(FIVE, false, vec![8, 0]), (FIVE, true, vec![8, 0])]);
+}
+
+#[test]
+fn wrong_devices_are_refused() {
+    let mut node = router();
+    let cases = [
+        ((ETH, INNER, 5), VlanError::Loop),
+        ((FIVE, FIVE, 5), VlanError::Loop),
+        ((INNER, OUT, 5), VlanError::NotEthernet),
+        ((INNER, LinkId(99), 5), VlanError::NotEthernet),
+        ((INNER, ETH, 5), VlanError::Exists(5)),
+        ((INNER, ETH, 0), VlanError::Vid(0)),
+        ((INNER, ETH, 4095), VlanError::Vid(4095)),
+    ];
+    for ((own, below, vid), want) in cases {
+        assert_eq!(node.datapath.set_vlan(own, below, vid), Err(want));
+    }
+    // It is where it was.
+    node.rx_bytes(NOW, ETH, &tagged(&[5, 7], &Flow::new("10.7.0.1", "10.2.0.1").udp(10)));
+    assert_eq!(node.tx(OUT).len(), 1);
+}
+
+#[test]
+fn half_a_tag_and_a_checksum_over_it_are_refused() {
+    let mut node = router();
+    let bytes = tagged(&[5], &[]);
+    node.rx_bytes(NOW, ETH, &bytes[..16]);
+    assert_eq!(node.drops(), [(ETH.0, DropReason::EthTruncated, 1)]);
+    let mut pkt = packet::Packet::with_data(&node.mem, &tagged(&[5], &[0; 40])).unwrap();
+    pkt.meta.csum = packet::Csum::Partial { start: 14, offset: 0 };
+    node.rx(NOW, ETH, vec![pkt]);
+    assert!(node.drops().contains(&(ETH.0, DropReason::VirtioHeader, 1)), "{:?}", node.drops());
+}
+
+#[test]
+fn bridge_does_not_get_frames_of_a_ports_vlan_device() {
+    let mut node = router();
+    let own = LinkId(9);
+    node.port(3, PortOptions::ethernet(3), &[]);
+    node.datapath.add_bridge(own, "br0".to_owned(), mac(9), 1500).unwrap();
+    for port in [ETH, LinkId(3)] {
+        node.datapath.set_bridge(NOW, &node.mem, port, Some(own)).unwrap();
+    }
+    let ip = Flow::new("10.1.0.1", "10.2.0.1").udp(10);
+    let to_all = |vids: &[u16]| {
+        let mut bytes = tagged(vids, &ip);
+        bytes[..6].copy_from_slice(&MacAddr([0xff; 6]).0);
+        bytes
+    };
+    node.rx_bytes(NOW, ETH, &to_all(&[5]));
+    assert_eq!((node.tx(LinkId(3)).len(), rx_packets(&node, FIVE)), (0, 1));
+    node.rx_bytes(NOW, ETH, &to_all(&[6]));
+    assert_eq!((node.tx(LinkId(3)).len(), rx_packets(&node, FIVE)), (1, 1));
+}
