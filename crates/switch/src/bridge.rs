@@ -19,8 +19,6 @@ use crate::vlans::{VlanFlags, Vlans};
 pub struct Bridge {
     pub(crate) mac: MacAddr,
     pub(crate) vlan_filtering: bool,
-    pub(crate) is_promiscuous: bool,
-    pub(crate) stp: bool,
     pub(crate) link_local_learning: bool,
     pub(crate) group_mask: GroupMask,
     /// VLANs of the bridge's own port.
@@ -85,8 +83,6 @@ impl Bridge {
         let mut bridge = Self {
             mac,
             vlan_filtering: false,
-            is_promiscuous: false,
-            stp: false,
             link_local_learning: true,
             group_mask: GroupMask::NONE,
             vlans: Vlans::default(),
@@ -264,16 +260,6 @@ impl Bridge {
     pub fn set_vlan_filtering(&mut self, filtering: bool) {
         self.vlan_filtering = filtering;
         self.elect_trunks();
-    }
-
-    /// Lets the bridge's own port receive every frame, as for a capture (`IFF_PROMISC`).
-    pub fn set_promiscuous(&mut self, is_promiscuous: bool) {
-        self.is_promiscuous = is_promiscuous;
-    }
-
-    /// Says whether a program runs STP, so that its group is no more forwarded. It is off at first.
-    pub fn set_stp(&mut self, is_on: bool) {
-        self.stp = is_on;
     }
 
     /// Says whether sources of link-local frames are learnt; false is Linux's `no_linklocal_learn`, which a bridge with

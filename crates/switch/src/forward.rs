@@ -126,26 +126,20 @@ impl Bridge {
         frame: &Frame,
         egress: &mut Egress,
     ) -> Result<Verdict, (Refusal, CountedAt)> {
-        let mut is_for_us = self.is_promiscuous;
-        let outcome = if let Some(flood) = group_flood(frame.dst) {
-            is_for_us = true;
-            self.flood(inside, frame, flood, egress)
-        } else {
-            match self.fdb.get(FdbKey::new(inside.vid, frame.dst)) {
-                Some(Hit { kind: FdbKind::Local, .. }) => {
-                    return self.pass_up(inside, frame, egress).map_err(|refusal| (refusal, CountedAt::Ingress));
-                }
-                Some(hit) => {
-                    self.fdb.mark_used(hit);
-                    self.forward_to(hit.owner, inside, frame, egress)
-                }
-                None => self.flood(inside, frame, Flood::UnknownUnicast, egress),
-            }
-        };
-        if is_for_us && self.pass_up(inside, frame, egress).is_ok() {
-            return Ok(Verdict::Forward);
+        if let Some(flood) = group_flood(frame.dst) {
+            let flooded = self.flood(inside, frame, flood, egress);
+            return self.pass_up(inside, frame, egress).or(flooded);
         }
-        outcome
+        match self.fdb.get(FdbKey::new(inside.vid, frame.dst)) {
+            Some(Hit { kind: FdbKind::Local, .. }) => {
+                self.pass_up(inside, frame, egress).map_err(|refusal| (refusal, CountedAt::Ingress))
+            }
+            Some(hit) => {
+                self.fdb.mark_used(hit);
+                self.forward_to(hit.owner, inside, frame, egress)
+            }
+            None => self.flood(inside, frame, Flood::UnknownUnicast, egress),
+        }
     }
 
     fn handle_sent(&mut self, frame: &Frame, egress: &mut Egress) -> Result<Verdict, (Refusal, CountedAt)> {
@@ -173,8 +167,8 @@ impl Bridge {
             return Err(Refusal::Pause);
         }
         let is_in_mask = self.port_at(from).config.group_mask.contains(group) || self.group_mask.contains(group);
-        // Without STP its frames pass, so that bridges around this one find loops through it.
-        Ok(is_in_mask || group == LinkLocalGroup::BRIDGE && !self.stp)
+        // This bridge runs no STP: its frames pass, so that bridges around it find loops through it.
+        Ok(is_in_mask || group == LinkLocalGroup::BRIDGE)
     }
 
     /// Learns the source of a frame that goes no further than this link (Linux `__br_handle_local_finish`).
@@ -308,7 +302,6 @@ impl Bridge {
         let tag = match (inside.vid, inside.tag) {
             (Some(vid), Some(tci)) => match self.vlans.egress_tag(vid, tci) {
                 Some(tag) => tag,
-                None if self.is_promiscuous => Some(tci),
                 None => return Err(Refusal::OwnVlan),
             },
             (_, tag) => tag,
@@ -455,33 +448,27 @@ mod tests {
     }
 
     #[test]
-    fn link_local_groups_are_forwarded_by_masks_and_stp() {
-        // Group, bridge's mask, port's mask, STP.
+    fn link_local_groups_are_forwarded_by_masks() {
+        // Group, bridge's mask, port's mask.
         let cases = [
-            (0x0, 0, 0, false, "2 3 up"),
-            (0x0, 0, 0, true, "LinkLocal"),
-            (0x0, 0, 1, true, "2 3 up"),
-            (0x1, 0, 0, false, "Drop(Pause)"),
-            (0x2, 0, 0, false, "LinkLocal"),
-            (0x2, 0, 4, false, "2 3 up"),
-            (0x3, 0, 0, false, "LinkLocal"),
-            (0x3, 8, 0, false, "2 3 up"),
-            (0x3, 0, 8, false, "2 3 up"),
-            (0xe, 0, 0, false, "LinkLocal"),
-            (0xe, 0x4000, 0, false, "2 3 up"),
-            (0xf, 0x4000, 0, false, "LinkLocal"),
+            (0x0, 0, 0, "2 3 up"),
+            (0x0, 0, 1, "2 3 up"),
+            (0x1, 0, 0, "Drop(Pause)"),
+            (0x2, 0, 0, "LinkLocal"),
+            (0x2, 0, 4, "2 3 up"),
+            (0x3, 0, 0, "LinkLocal"),
+            (0x3, 8, 0, "2 3 up"),
+            (0x3, 0, 8, "2 3 up"),
+            (0xe, 0, 0, "LinkLocal"),
+            (0xe, 0x4000, 0, "2 3 up"),
+            (0xf, 0x4000, 0, "LinkLocal"),
         ];
-        for (group, bridge_mask, port_mask, stp, want) in cases {
+        for (group, bridge_mask, port_mask, want) in cases {
             let mut bridge = bridge();
-            bridge.set_stp(stp);
             bridge.set_group_mask(GroupMask::for_bridge(bridge_mask).unwrap());
             configure(&mut bridge, 1, |config| config.group_mask = GroupMask::for_port(port_mask).unwrap());
             let dst = format!("01:80:c2:00:00:0{group:x}");
-            assert_eq!(
-                rx(&mut bridge, 1, &frame(A, &dst, None)),
-                want,
-                "{group:x} {bridge_mask:x} {port_mask:x} {stp}"
-            );
+            assert_eq!(rx(&mut bridge, 1, &frame(A, &dst, None)), want, "{group:x} {bridge_mask:x} {port_mask:x}");
         }
     }
 
@@ -692,9 +679,6 @@ mod tests {
         assert_eq!(rx(&mut bridge, 2, &frame(B, "02:00:00:00:00:01", Some(5))), "Drop(OwnVlan)");
         assert_eq!(rx(&mut bridge, 2, &frame(B, OWN, Some(5))), "1:5 3");
         assert_eq!(send(&mut bridge, &frame(OWN, ALL, Some(5))), "Drop(IngressVlan)");
-        bridge.set_promiscuous(true);
-        assert_eq!(rx(&mut bridge, 1, &frame(A, ALL, Some(5))), "2:5 3 up:5");
-        assert_eq!(rx(&mut bridge, 1, &frame(A, B, Some(5))), "2:5 up:5");
     }
 
     #[test]

@@ -16,7 +16,7 @@
 //! |---|---|
 //! | from a group or zero | nowhere |
 //! | to 01-80-C2-00-00-01 | nowhere |
-//! | to 01-80-C2-00-00-0x | the port's own device, unless a group mask has it; -00 is forwarded unless a program runs STP |
+//! | to 01-80-C2-00-00-0x | the port's own device, unless a group mask has it; -00 is forwarded |
 //! | outside the port's VLANs, or untagged without a PVID | nowhere |
 //! | to a group | each port of its VLAN with multicast or broadcast flood, and up |
 //! | to an address of the bridge or a port | up |

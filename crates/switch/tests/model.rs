@@ -33,7 +33,6 @@ enum Op {
     Mac(u32, u8),
     AddFdb(u32, u8, u16, FdbKind, bool),
     Filtering(bool),
-    Promiscuous(bool),
     Ageing(u64),
 }
 
@@ -72,7 +71,6 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (any_port(), 0u8..6).prop_map(|(p, m)| Op::Mac(p, m)),
         2 => (any_port(), 0u8..14, 0u16..5, kind, any::<bool>()).prop_map(|(p, m, v, k, s)| Op::AddFdb(p, m, v, k, s)),
         1 => any::<bool>().prop_map(Op::Filtering),
-        1 => any::<bool>().prop_map(Op::Promiscuous),
         1 => prop_oneof![Just(0), Just(3_000)].prop_map(Op::Ageing),
     ]
 }
@@ -243,10 +241,6 @@ impl World {
                 self.bridge.set_vlan_filtering(is_on);
                 self.oracle.filtering = is_on;
                 self.oracle.settle_trunks();
-            }
-            Op::Promiscuous(is_on) => {
-                self.bridge.set_promiscuous(is_on);
-                self.oracle.promiscuous = is_on;
             }
             Op::Ageing(ticks) => {
                 // Entries that have expired stay gone, however long the next ageing time is.

@@ -44,7 +44,6 @@ pub(crate) type Places = BTreeSet<(u32, Option<u16>)>;
 
 pub(crate) struct Oracle {
     pub(crate) filtering: bool,
-    pub(crate) promiscuous: bool,
     pub(crate) ports: BTreeMap<u32, OraclePort>,
     /// The bridge's own port, of which address and VLANs count.
     pub(crate) own: OraclePort,
@@ -73,7 +72,6 @@ impl Oracle {
     pub(crate) fn new(mac: MacAddr) -> Self {
         let mut oracle = Self {
             filtering: false,
-            promiscuous: false,
             ports: BTreeMap::new(),
             own: new_port(mac),
             fdb: Vec::new(),
@@ -226,7 +224,7 @@ impl Oracle {
         }
         let mut places = Places::new();
         let mut refusal = None;
-        let mut goes_up = self.promiscuous;
+        let mut goes_up = false;
         let mut is_local = false;
         if dst.is_multicast() {
             goes_up = true;
@@ -249,7 +247,6 @@ impl Oracle {
             let membership = if self.filtering { self.own.vlans.get(&vid).copied() } else { Some(false) };
             match membership {
                 Some(is_untagged) => drop(places.insert((OWN, inner.filter(|_| !is_untagged)))),
-                None if self.promiscuous => drop(places.insert((OWN, inner))),
                 None if is_local => refusal = Some(Refusal::OwnVlan),
                 None => {}
             }
