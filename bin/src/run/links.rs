@@ -95,7 +95,9 @@ impl Node {
 
     pub(crate) fn open(&mut self, id: LinkId, mut link: Box<dyn Link>, config: LinkConfig) {
         let at = id.0 as usize;
-        if let Some((_, lower)) = self.lower_of(&config) {
+        if let LinkKind::Vlan { link: below, .. } = &config.kind
+            && let Some((_, lower)) = self.link_named(below)
+        {
             // Both can be set.
             if let Layer::Ethernet(mac) = lower.layer() {
                 let _ = link.set_mac(mac);
@@ -131,12 +133,11 @@ impl Node {
         });
     }
 
-    /// Link that a VLAN device is above.
-    fn lower_of(&self, config: &LinkConfig) -> Option<(LinkId, &dyn Link)> {
-        let LinkKind::Vlan { link, .. } = &config.kind else { return None };
+    /// Link of that name.
+    fn link_named(&self, name: &str) -> Option<(LinkId, &dyn Link)> {
         let slots = self.slots.iter().enumerate();
         let mut slots = slots.filter_map(|(at, slot)| Some((LinkId(at as u32), &*slot.as_ref()?.link)));
-        slots.find(|(_, lower)| lower.name() == link)
+        slots.find(|(_, link)| link.name() == name)
     }
 
     pub(crate) fn close(&mut self, now: Instant, id: LinkId) {
@@ -171,7 +172,10 @@ impl Node {
             Layer::Ip => None,
         };
         let (name, mtu) = (link.name().to_owned(), link.mtu());
-        let config = slot.config.clone();
+        let vlan = match &slot.config.kind {
+            LinkKind::Vlan { link, id } => Some((link.clone(), *id)),
+            _ => None,
+        };
         let role = match slot.config.kind {
             LinkKind::Tun { .. } | LinkKind::Tap { .. } => HostRole::Peer,
             LinkKind::Udp { .. } => HostRole::SharesAddress,
@@ -186,10 +190,13 @@ impl Node {
         };
         self.datapath.set_port(id, PortConfig { name, mac, mtu, features, gro, esp_gro });
         self.datapath.set_host_role(id, role);
-        if let LinkKind::Vlan { id: vid, .. } = config.kind {
-            let lower = self.lower_of(&config).map_or(id, |(lower, _)| lower);
-            if let Err(err) = self.datapath.set_vlan(id, lower, vid) {
-                tracing::error!("{}: {err}", config.name);
+        if let Some((below, vid)) = vlan {
+            let set = match self.link_named(&below) {
+                Some((lower, _)) => self.datapath.set_vlan(id, lower, vid).map_err(|err| err.to_string()),
+                None => Err(format!("no link is named {below}")),
+            };
+            if let Err(why) = set {
+                tracing::error!("VLAN {vid} of {below}: {why}");
             }
         }
     }

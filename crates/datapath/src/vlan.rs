@@ -83,17 +83,18 @@ pub(crate) fn pop_tag(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> 
     Ok(())
 }
 
-/// Forgets a device that is removed, and the devices of a link that is.
+/// Removes a link, or a device, and the entries of a link's devices from the table.
 pub(crate) fn forget(dp: &mut Datapath, link: LinkId) {
     dp.vlans.0.retain(|&(lower, _), own| lower != link && *own != link);
-    mark_lower_links(dp);
+    mark_below(dp, link);
 }
 
-/// Notes at each link whether it has VLAN devices.
-fn mark_lower_links(dp: &mut Datapath) {
-    let Datapath { ports, vlans, .. } = dp;
-    for (id, port) in ports.iter_mut() {
-        port.has_vlans = vlans.0.keys().any(|(lower, _)| *lower == id);
+/// Updates the mark of the link below a port, if the port is a VLAN device: whether it has VLAN devices.
+fn mark_below(dp: &mut Datapath, link: LinkId) {
+    let Some(Device::Vlan { lower, .. }) = dp.ports.get(link).map(|port| port.device) else { return };
+    let has_vlans = dp.vlans.0.keys().any(|(below, _)| *below == lower);
+    if let Some(port) = dp.ports.get_mut(lower) {
+        port.has_vlans = has_vlans;
     }
 }
 
@@ -122,11 +123,17 @@ impl Datapath {
         if self.vlans.0.get(&(lower, vid)).is_some_and(|&own| own != id) {
             return Err(VlanError::Exists(vid));
         }
-        let port = self.ports.get_mut(id).filter(|port| port.config.mac.is_some()).ok_or(VlanError::NotEthernet)?;
-        port.device = Device::Vlan { lower, vid };
+        if self.ports.get(id).is_none_or(|port| port.config.mac.is_none()) {
+            return Err(VlanError::NotEthernet);
+        }
+        // Its own VLAN devices stay.
         self.vlans.0.retain(|_, own| *own != id);
+        mark_below(self, id);
+        if let Some(port) = self.ports.get_mut(id) {
+            port.device = Device::Vlan { lower, vid };
+        }
         self.vlans.0.insert((lower, vid), id);
-        mark_lower_links(self);
+        mark_below(self, id);
         Ok(())
     }
 }

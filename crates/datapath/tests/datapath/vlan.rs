@@ -135,6 +135,22 @@ fn wrong_devices_are_refused() {
 }
 
 #[test]
+fn device_that_is_configured_anew_keeps_its_own_devices() {
+    let mut node = router();
+    node.datapath.set_vlan(FIVE, ETH, 5).unwrap();
+    node.rx_bytes(NOW, ETH, &tagged(&[5, 7], &Flow::new("10.7.0.1", "10.2.0.1").udp(10)));
+    assert_eq!(node.tx(OUT).len(), 1);
+    // Another VLAN of the same link, and then none.
+    node.datapath.set_vlan(FIVE, ETH, 8).unwrap();
+    node.rx_bytes(NOW, ETH, &tagged(&[8, 7], &Flow::new("10.7.0.1", "10.2.0.1").udp(10)));
+    assert_eq!(node.tx(OUT).len(), 1);
+    node.datapath.remove_port(NOW, &node.mem, FIVE);
+    node.rx_bytes(NOW, ETH, &tagged(&[8, 7], &Flow::new("10.7.0.1", "10.2.0.1").udp(10)));
+    assert_eq!(node.tx(OUT).len(), 0);
+    assert_eq!(node.drops(), [(ETH.0, DropReason::EthNotForUs, 1)]);
+}
+
+#[test]
 fn half_a_tag_and_a_checksum_over_it_are_refused() {
     let mut node = router();
     let bytes = tagged(&[5], &[]);
