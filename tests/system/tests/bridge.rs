@@ -335,7 +335,7 @@ fn flood() -> Outcome {
     Ok(())
 }
 
-/// What `ip` and `bridge` show of every bridge.
+/// Output of `ip` and `bridge` about every bridge.
 const SHOW: &str =
     "ip -d link show type bridge | grep -o 'ageing_time [0-9]*\\|vlan_filtering [01]\\|vlan_default_pvid [0-9]*'
 ip -br link show type bridge | cut -d' ' -f1; ip -br link show type bridge_slave | cut -d' ' -f1
@@ -380,6 +380,33 @@ fn kept() -> Outcome {
     // A bridge that goes leaves its ports.
     sh("ip link del br0")?;
     assert!(sh("bridge link")?.is_empty() && sh("ip -br link show tap0")?.contains("tap0"));
+    gateway.terminate()?;
+    std::fs::remove_file(&state)?;
+    // What a file says of a port, a client's change does not outlive.
+    let file = [bridge("br0", "vlan-filtering = true"), tap("tap0", "pvid = 10, tagged = [20]")].concat();
+    gateway = start(&file)?;
+    let vlans_of = |dev: &str| sh(&format!("bridge vlan show dev {dev} | tail -n +2 | tr -s ' \\n' ' '"));
+    let of_file = vlans_of("tap0")?;
+    assert!(of_file.contains("10 PVID Egress Untagged 20"), "{of_file}");
+    sh("set -e
+        bridge vlan add dev tap0 vid 30 pvid untagged; bridge vlan del dev tap0 vid 20; bridge link set dev tap0 isolated on
+        ip link add tap1 type tap; ip link set tap1 master br0; bridge vlan add dev tap1 vid 40 pvid untagged")?;
+    let of_client = vlans_of("tap1")?;
+    let mut save = Command::new(fatpath());
+    run(save.args(["save", "--instance", "x"]).env("FATPATH_RUNDIR", scratch.path()))?;
+    gateway.terminate()?;
+    gateway = start(&file)?;
+    assert_eq!([vlans_of("tap0")?, vlans_of("tap1")?], [of_file, of_client]);
+    assert!(sh("bridge -d link show dev tap0")?.contains("isolated off"));
+    gateway.terminate()?;
+    // Nor does what was saved outlive that the file has it now.
+    let both = file.clone() + &tap("tap1", "pvid = 50");
+    gateway = start(&both)?;
+    assert!(
+        vlans_of("tap1")?.contains("50 PVID Egress Untagged") && !vlans_of("tap1")?.contains("40"),
+        "{}",
+        vlans_of("tap1")?
+    );
     gateway.terminate()?;
     std::fs::remove_file(&state)?;
     // A file, and another one.

@@ -144,6 +144,8 @@ impl Counts {
             (noun, 1) => format!("1 {noun}"),
             ("address", n) => format!("{n} addresses"),
             ("link of a VRF", n) => format!("{n} links of VRFs"),
+            ("port of a bridge", n) => format!("{n} ports of bridges"),
+            ("address of a bridge", n) => format!("{n} addresses of bridges"),
             ("policy", n) => format!("{n} policies"),
             (noun, n) => format!("{n} {noun}s"),
         };
@@ -159,8 +161,8 @@ impl Counts {
 /// What of a node is its files', and so is not saved.
 #[derive(Debug, Default)]
 pub(crate) struct OfFiles {
-    /// What they have links called.
-    links: HashSet<String>,
+    /// Labels of requests of which one alone holds.
+    alone: HashSet<String>,
     /// Without flags, which say how a route lies to others.
     messages: HashSet<Vec<u8>>,
     sas: HashSet<SaName>,
@@ -205,16 +207,16 @@ impl OfFiles {
     }
 
     fn add(&mut self, saved: Saved) {
-        if saved.noun == "link" {
-            self.links.insert(saved.label);
+        if saved.is_alone() {
+            self.alone.insert(saved.label);
         } else {
             self.messages.insert(without_flags(&saved));
         }
     }
 
     fn has(&self, saved: &Saved) -> bool {
-        if saved.noun == "link" {
-            return self.links.contains(&saved.label);
+        if saved.is_alone() {
+            return self.alone.contains(&saved.label);
         }
         self.messages.contains(&without_flags(saved))
     }

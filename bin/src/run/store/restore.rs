@@ -6,9 +6,9 @@ use std::path::Path;
 use control::netlink::error::errno;
 use control::netlink::generic::ila;
 use control::netlink::message::flag;
-use control::netlink::rtnl::nums::RTM_DELRULE;
+use control::netlink::rtnl::nums::{RTM_DELRULE, RTM_NEWLINK};
 use control::netlink::rtnl::{Model, RouteKey};
-use control::netlink::{Error, carry_out, flags_of, kind_of, rtnl, xfrm};
+use control::netlink::{Error, Saved, carry_out, flags_of, kind_of, rtnl, xfrm};
 use control::sysctl;
 
 use super::file::{Kept, State};
@@ -40,7 +40,15 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         let name = links.get(&number).map_or("?", String::as_str);
         refused(path, label, &format!("no link is named {name}"))
     };
+    let of_configuration = protocols.rtnl.saved().map_err(|err| CliError::failed(err.to_string()))?;
+    let of_configuration: HashSet<String> =
+        of_configuration.into_iter().filter(Saved::is_alone).map(|saved| saved.label).collect();
     for kept in route {
+        // A link's own request is judged when it is carried out: the numbers of links are found by it.
+        if kind_of(&kept.message) != RTM_NEWLINK && of_configuration.contains(&kept.label) {
+            take(kept, Err(Error::new(errno::EEXIST)))?;
+            continue;
+        }
         let model = &protocols.rtnl.model;
         let is_taken = |number| model.is_taken(number) || link::has_interface(number);
         rtnl::renumber(&mut kept.message, |old| current(links, model, old), is_taken)

@@ -19,6 +19,11 @@ pub struct Saved {
 }
 
 impl Saved {
+    /// Tells whether a request of this noun sets all of what its label names, so that of a file's and a client's one alone holds: the file's.
+    pub fn is_alone(&self) -> bool {
+        matches!(self.noun, "link" | "link of a VRF" | "port of a bridge" | "VLAN list" | "port setting")
+    }
+
     /// The request of that type, whose payload `body` writes.
     pub(super) fn new(
         noun: &'static str,

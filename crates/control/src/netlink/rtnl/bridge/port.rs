@@ -174,14 +174,14 @@ pub(in super::super) fn write_requests(
         }
     };
     let label = format!("VLANs of {name}");
-    all.push(Saved::new("VLANs of a port", label.clone(), RTM_DELLINK, 0, |w| {
+    all.push(Saved::new("VLAN list", label.clone(), RTM_DELLINK, 0, |w| {
         header(w);
         w.nest(IFLA_AF_SPEC, |w| {
             flags(w);
             vlan::put_all(w);
         });
     }));
-    all.push(Saved::new("VLANs of a port", label, RTM_SETLINK, 0, |w| {
+    all.push(Saved::new("VLAN list", label, RTM_SETLINK, 0, |w| {
         header(w);
         w.nest(IFLA_AF_SPEC, |w| {
             flags(w);
@@ -189,7 +189,7 @@ pub(in super::super) fn write_requests(
         });
     }));
     let Some(PortNow { config, .. }) = now else { return };
-    all.push(Saved::new("settings of a port", format!("settings of port {name}"), RTM_SETLINK, 0, |w| {
+    all.push(Saved::new("port setting", format!("settings of port {name}"), RTM_SETLINK, 0, |w| {
         header(w);
         w.nest(IFLA_PROTINFO | NLA_F_NESTED, |w| {
             let flags = [
