@@ -93,7 +93,7 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
-    /// What is known of the guest, if it is a guest's port.
+    /// State of the guest, for a guest's port.
     fn guest(&self) -> Option<GuestState> {
         None
     }
@@ -173,7 +173,7 @@ pub enum Kind {
     /// A guest's memory, by vhost-user.
     VhostUser,
     /// A back end of vhost-user.
-    VhostFront,
+    VirtioUser,
     /// A queue in this process.
     Memory,
 }
@@ -190,7 +190,7 @@ impl Kind {
             Self::Bridge => "bridge",
             Self::Vlan => "vlan",
             Self::VhostUser => "vhost-user",
-            Self::VhostFront => "virtio-user",
+            Self::VirtioUser => "virtio-user",
             Self::Memory => "memory",
         }
     }

@@ -57,7 +57,7 @@ pub enum ConfigKind {
     },
     /// A socket that a front end of vhost-user connects to.
     VhostUser {
-        /// Its path.
+        /// Path of the socket.
         socket: PathBuf,
         /// The link's own address.
         mac: MacAddr,

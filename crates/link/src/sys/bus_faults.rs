@@ -32,7 +32,7 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Taken to change [`RANGES`].
 static CHANGE: Mutex<()> = Mutex::new(());
 
-/// What was there before ours.
+/// Handler that was installed before this one.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// One mapping whose loss is noticed.

@@ -103,7 +103,7 @@ impl Window {
         Ok(Self { start, len: len as usize, mapping: Arc::new(mapping) })
     }
 
-    /// Its bytes from `offset` on; `None` if there are fewer, or they begin elsewhere than at a multiple of `align`.
+    /// Subrange of `len` bytes at `offset`; `None` if the window is shorter, or the start is no multiple of `align`.
     pub(crate) fn part(&self, offset: u64, len: usize, align: usize) -> Option<Self> {
         let offset = usize::try_from(offset).ok()?;
         let end = offset.checked_add(len)?;
@@ -210,9 +210,9 @@ impl Window {
 /// A stretch of guest memory with its addresses, as vhost-user tells of it.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// Where the guest's descriptors say that it begins.
+    /// Start address in descriptors of the guest.
     pub(crate) guest_addr: u64,
-    /// Where the addresses of rings say that it begins.
+    /// Start address in messages about rings.
     pub(crate) user_addr: u64,
     pub(crate) window: Window,
 }

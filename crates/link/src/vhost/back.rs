@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,6 +65,8 @@ impl VhostConfig {
 pub struct VhostUser {
     name: String,
     pub(super) socket: PathBuf,
+    /// Device and inode of the socket's file.
+    file: Option<(u64, u64)>,
     mtu: usize,
     mac: MacAddr,
     listener: UnixListener,
@@ -75,9 +78,9 @@ pub struct VhostUser {
     /// Whether there may be messages that were not told of again.
     has_messages: bool,
     pub(super) device: Arc<Mutex<Device>>,
-    /// Of what was negotiated when the caller was last told.
+    /// Negotiated features as of the last [`Sent::Refit`].
     features: Features,
-    /// Of what is negotiated.
+    /// Negotiated features now.
     current: Features,
     negotiated: Option<Bits>,
     offered: bool,
@@ -121,6 +124,7 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
     Ok(VhostUser {
         name: name.clone(),
         socket: config.socket.clone(),
+        file: socket_file(&config.socket),
         mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
         mac: config.mac.unwrap_or_else(|| station(name)),
         listener,
@@ -150,12 +154,19 @@ const NO_GUEST: &str = "no guest";
 /// Reason that an offload is off which the guest did not ask for.
 const NOT_NEGOTIATED: &str = "not negotiated by the guest";
 
-/// Listens at a path; a stale socket there, without a listener, is replaced.
+/// Device and inode of the socket at a path; `None` if there is none, or another kind of file.
+fn socket_file(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    found.file_type().is_socket().then(|| (found.dev(), found.ino()))
+}
+
+/// Listens at a path; a stale socket there, without a listener, is replaced. A file of another kind stays.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = match UnixListener::bind(path) {
         Err(err) if err.kind() == io::ErrorKind::AddrInUse => {
+            // connect(2) to a file that is no socket is refused as well.
             let is_stale = |err: io::Error| err.kind() == io::ErrorKind::ConnectionRefused;
-            if !UnixStream::connect(path).is_err_and(is_stale) {
+            if socket_file(path).is_none() || !UnixStream::connect(path).is_err_and(is_stale) {
                 return Err(err);
             }
             std::fs::remove_file(path)?;
@@ -172,7 +183,7 @@ pub(super) fn lock(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
 }
 
 impl VhostUser {
-    /// What is known of the guest.
+    /// State of the guest.
     pub fn guest(&self) -> GuestState {
         let device = lock(&self.device);
         let queues = device.vrings.iter().map(|vring| QueueState {
@@ -415,8 +426,10 @@ impl VhostUser {
 
 impl Drop for VhostUser {
     fn drop(&mut self) {
-        // The path may be gone or another file by now; neither is looked at.
-        let _ = std::fs::remove_file(&self.socket);
+        // Another program may have put a socket of its own there.
+        if self.file.is_some() && socket_file(&self.socket) == self.file {
+            let _ = std::fs::remove_file(&self.socket);
+        }
     }
 }
 

@@ -49,7 +49,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// How a connection ended.
+/// Reason that a connection ended.
 #[derive(Debug)]
 pub(super) enum Closed {
     /// The front end closed it.

@@ -1,4 +1,4 @@
-//! What a front end has set up: features, memory and rings, by the messages of vhost-user.
+//! State that a front end sets up by vhost-user messages: features, memory and rings.
 //!
 //! A ring runs once it has its size, its addresses and a kick descriptor, and all of it is in memory. It stops at `GET_VRING_BASE`, which tells
 //! where it stands. Another memory table does not lose its place.
@@ -28,7 +28,7 @@ const KICK: u64 = 3;
 /// Answer to a message about something that was not offered.
 const NOT_OFFERED: Error = Error::InvalidOperation("not offered");
 
-/// What of the protocol is offered; the crate `vhost` adds `REPLY_ACK`.
+/// Protocol features offered; the crate `vhost` adds `REPLY_ACK`.
 pub(super) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
     .union(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     .union(VhostUserProtocolFeatures::RESET_DEVICE)
@@ -39,7 +39,7 @@ pub(super) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures
 pub(super) struct Vring {
     size: u16,
     place: Option<Place>,
-    /// Where it begins when it is started.
+    /// Index of the available ring to start from.
     base: u16,
     /// Whether the front end lets frames pass.
     pub(super) enabled: bool,
@@ -51,7 +51,7 @@ pub(super) struct Vring {
     pub(super) stats: VringStats,
 }
 
-/// What has happened on a queue.
+/// Counters of a queue.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct VringStats {
     /// Interrupts.
@@ -62,7 +62,7 @@ pub(super) struct VringStats {
     pub(super) chains: u64,
 }
 
-/// What a guest kicks by, as long as it is waited for.
+/// Kick descriptor, registered with the link's epoll instance.
 #[derive(Debug)]
 struct Kick {
     fd: OwnedFd,
@@ -86,7 +86,7 @@ impl Drop for Kick {
 }
 
 impl Vring {
-    /// Its ring if it runs, and what has happened there.
+    /// Counters and ring, if the ring runs.
     pub(super) fn running(&mut self) -> Option<(&mut VringStats, &mut Ring)> {
         self.ring.as_mut().map(|ring| (&mut self.stats, ring))
     }
@@ -119,11 +119,11 @@ impl Vring {
     }
 }
 
-/// What a front end has set up.
+/// State that a front end sets up.
 #[derive(Debug)]
 pub(super) struct Device {
     offered: Bits,
-    /// What was negotiated; `None` before.
+    /// Negotiated features; `None` before negotiation.
     pub(super) features: Option<Bits>,
     pub(super) protocol: VhostUserProtocolFeatures,
     pub(super) memory: GuestMemory,

@@ -13,20 +13,20 @@ pub(super) const fn len_of(size: u16) -> usize {
     used_at(size) + 6 + 8 * size as usize
 }
 
-/// Where the available ring is, behind the table.
+/// Offset of the available ring, behind the table.
 pub(super) const fn available_at(size: u16) -> usize {
     DESC_LEN * size as usize
 }
 
-/// Where the used ring is, behind that.
+/// Offset of the used ring, behind the available ring.
 pub(super) const fn used_at(size: u16) -> usize {
     (available_at(size) + 6 + 2 * size as usize).next_multiple_of(4)
 }
 
-/// What the device has done against the rules.
+/// Violations of the ring's rules by the device.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum BadUsed {
-    /// Its index is so far ahead of what was taken back.
+    /// Used index too far ahead of the last one taken.
     Index(u16),
     /// It gave back a descriptor that it does not have.
     NotLent(u32),

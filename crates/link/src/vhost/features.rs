@@ -72,18 +72,18 @@ pub(super) const LONG_HEADER: usize = 12;
 pub(super) struct Bits(pub(super) u64);
 
 impl Bits {
-    /// What is offered.
+    /// Features offered to a guest.
     pub(super) const fn offered(offloads: bool) -> Self {
         Self(if offloads { OFFLOADS | TRANSPORT } else { TRANSPORT })
     }
 
-    /// What a driver asks for: nothing that takes a control queue.
+    /// Features requested by our driver: none that need a control queue.
     pub(super) const fn wanted(offloads: bool, several_pairs: bool) -> Self {
         let all = Self::offered(offloads).0 & !(STATUS | CTRL_VQ | INDIRECT_DESC);
         Self(if several_pairs { all } else { all & !MQ })
     }
 
-    /// What of it may be negotiated where so much is offered (virtio 1.2 §5.1.3.1). Without mergeable buffers there are none for fat
+    /// Subset that may be negotiated of `offered` (virtio 1.2 §5.1.3.1). Without mergeable buffers no receive offload is used: no buffer takes a fat
     /// frames.
     pub(super) const fn among(self, offered: Self) -> Self {
         let mut bits = self.0 & offered.0;
@@ -157,7 +157,7 @@ impl Bits {
         self.has(GUEST_CSUM)
     }
 
-    /// What the guest takes over of the work on packets that are sent to it, and what it does not, with the reason.
+    /// Offloads of the guest's receive side; for each that is off, the reason.
     pub(super) fn features(self, offloads: &mut Offloads, unless: &str) -> Features {
         let uso = GUEST_CSUM | GUEST_USO4 | GUEST_USO6;
         let all = [

@@ -17,23 +17,23 @@ pub(super) const LONGEST: usize = 65_575 + eth::Header::LEN + 2 * vlan::Header::
 /// Descriptors for one frame. A guest with more has buffers of a few bytes.
 const MAX_DESCRIPTORS: usize = 2048;
 
-/// What is used again for each frame.
+/// Buffers reused from frame to frame.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// Where the buffers of the chains at hand are.
+    /// Pieces of guest memory of the current chains.
     pieces: Vec<Piece>,
     /// Those chains, each with the end of its pieces.
     chains: Vec<(Chain, usize)>,
 }
 
-/// What a chain of the guest's came to.
+/// Frame taken from one chain of the guest.
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) packet: Result<Packet, DropReason>,
     pub(super) descriptors: usize,
 }
 
-/// What became of a frame for the guest.
+/// Outcome of delivering a frame to the guest.
 #[derive(Debug)]
 pub(super) enum Delivered {
     /// It is in the guest's memory.
@@ -246,7 +246,7 @@ impl<'a> Scatter<'a> {
     }
 }
 
-/// Where `n` bytes further are.
+/// Position `n` bytes further.
 #[inline]
 fn advance(piece: Piece, at: usize, skip: u32, n: usize) -> (usize, u32) {
     let skip = skip + n as u32;

@@ -85,9 +85,9 @@ pub struct VhostFront {
     handshake: Option<Handshake>,
     wanted: Bits,
     running: Option<Running>,
-    /// Of what was negotiated when the caller was last told.
+    /// Negotiated features as of the last [`Sent::Refit`].
     features: Features,
-    /// Of what is negotiated.
+    /// Negotiated features now.
     current: Features,
     offloads: Offloads,
     stats: LinkStats,
@@ -102,7 +102,7 @@ pub struct VhostFront {
 #[derive(Debug)]
 struct Running {
     session: Session,
-    /// What it has, seen from the other side: what we may send is what the back end takes.
+    /// Negotiated bits with host and guest exchanged: our send offloads are the back end's receive offloads.
     view: Bits,
     /// Buffers to send from that the back end does not have, of each pair.
     free: Vec<Vec<u16>>,
@@ -167,7 +167,7 @@ const NO_BACK_END: &str = "no back end";
 const NOT_OFFERED: &str = "not offered by the back end";
 
 impl VhostFront {
-    /// What is known of the back end; its queues are ours.
+    /// State of the back end. The queues are ours.
     pub fn guest(&self) -> GuestState {
         let running = self.running.as_ref();
         GuestState {
@@ -498,7 +498,7 @@ impl Link for VhostFront {
     }
 
     fn kind(&self) -> Kind {
-        Kind::VhostFront
+        Kind::VirtioUser
     }
 
     fn host_index(&self) -> Option<u32> {

@@ -1,17 +1,17 @@
-//! What is shown of a guest.
+//! State of a guest, for `fatpath show links`.
 
-/// What is known of a guest.
+/// State of a guest.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct GuestState {
     /// Whether a front end is connected.
     pub connected: bool,
     /// Whether the guest's driver receives.
     pub running: bool,
-    /// What was negotiated, bit by bit (virtio 1.2 §5.1.3, §6).
+    /// Names of the negotiated features (virtio 1.2 §5.1.3, §6).
     pub features: Vec<&'static str>,
     /// Regions of its memory.
     pub regions: usize,
-    /// Its queues, in the order of their numbers: it receives from even ones and sends by odd ones.
+    /// Queues by number: the guest receives from even ones and sends by odd ones.
     pub queues: Vec<QueueState>,
     /// Front ends that have connected.
     pub connections: u64,
@@ -21,14 +21,14 @@ pub struct GuestState {
     pub copied: u64,
 }
 
-/// What is known of one of a guest's queues.
+/// State of one queue of a guest.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct QueueState {
     /// Whether its ring runs.
     pub running: bool,
     /// Whether frames may pass.
     pub enabled: bool,
-    /// Its descriptors.
+    /// Descriptors of the ring.
     pub size: u16,
     /// Chains of descriptors that were used.
     pub chains: u64,

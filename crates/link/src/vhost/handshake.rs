@@ -43,7 +43,7 @@ pub(super) struct Queue {
     pub(super) buffers: u64,
 }
 
-/// What came of a handshake.
+/// Result of a handshake.
 #[derive(Debug)]
 pub(super) struct Session {
     /// The connection lives as long.
@@ -54,7 +54,7 @@ pub(super) struct Session {
     pub(super) queues: Vec<Queue>,
 }
 
-/// What is asked for.
+/// Features and queues to request.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) features: Bits,
@@ -200,7 +200,7 @@ fn queue_pairs(socket: UnixStream) -> Result<usize, String> {
     Ok(frontend.get_queue_num().map_err(said("GET_QUEUE_NUM"))? as usize)
 }
 
-/// Where things are in our memory.
+/// Offsets in the shared memory.
 struct Layout {
     ring_size: u16,
 }
@@ -221,7 +221,7 @@ impl Layout {
         self.queue_len(false) + self.queue_len(true)
     }
 
-    /// Where a queue begins.
+    /// Offset of a queue.
     fn queue(&self, number: usize) -> u64 {
         let before = self.pair() * (number as u64 / 2);
         before + if number % 2 == 1 { self.queue_len(false) } else { 0 }

@@ -1,4 +1,4 @@
-//! What both ends have of their queues: how many, which a packet takes, and where a burst ends.
+//! Queue selection and burst limits, shared by back end and front end.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

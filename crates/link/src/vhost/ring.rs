@@ -24,11 +24,11 @@ const NO_NOTIFY: u16 = 1;
 pub(super) const DESC_LEN: usize = 16;
 /// Bytes of an element of the used ring.
 const USED_LEN: usize = 8;
-/// Where the flags of the available and the used ring are.
+/// Offset of the flags in the available and the used ring.
 const FLAGS_AT: usize = 0;
-/// Where their index is.
+/// Offset of the index.
 const INDEX_AT: usize = 2;
-/// Where their elements begin.
+/// Offset of the first element.
 const ELEMENTS_AT: usize = 4;
 
 /// Descriptors of a queue (virtio 1.2 §2.7).
@@ -43,7 +43,7 @@ const MAX_CHAIN: usize = 1024;
 /// Bytes of a chain that are looked for: more than a frame at its longest. Those behind it are never used.
 const MAX_CHAIN_LEN: u64 = 128 << 10;
 
-/// What the driver has done against the rules.
+/// Violations of the ring's rules by the driver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum BadRing {
     /// The index of the available ring is this far ahead of what was taken.
@@ -85,7 +85,7 @@ pub(super) enum Direction {
     ToDriver,
 }
 
-/// Where the parts of a ring are, by the front end's addresses.
+/// Addresses of a ring's parts, in the front end's address space.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Place {
     pub(super) descriptors: u64,
@@ -96,7 +96,7 @@ pub(super) struct Place {
 /// A chain that was taken.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
-    /// Its first descriptor: what it is given back by.
+    /// First descriptor, by which the chain is given back.
     pub(super) head: u16,
     /// Descriptors, those of an indirect table as well.
     pub(super) descriptors: usize,
@@ -104,7 +104,7 @@ pub(super) struct Chain {
     pub(super) len: u64,
 }
 
-/// What a ring may use.
+/// Negotiated features of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingFeatures {
     /// `VIRTIO_F_INDIRECT_DESC`.
@@ -129,7 +129,7 @@ pub(super) struct Ring {
     /// The next element of the used ring to be filled; those from `shown` on the driver does not see yet.
     given: u16,
     shown: u16,
-    /// Where the driver was last interrupted; `None` before the first time.
+    /// Used index at the last interrupt; `None` before the first one.
     interrupted: Option<u16>,
     /// Whether the driver was last told to kick.
     kicks: bool,

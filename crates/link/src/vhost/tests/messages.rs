@@ -107,6 +107,24 @@ fn socket_in_use_is_refused_and_a_stale_one_replaced() {
 }
 
 #[test]
+fn files_of_others_are_neither_replaced_nor_removed() {
+    let file = path();
+    std::fs::write(&file, "kept").unwrap();
+    let refused = open(&VhostConfig::new("vm0", &file)).unwrap_err();
+    assert!(refused.to_string().contains("Address already in use"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+    std::fs::remove_file(&file).unwrap();
+    // Another program's socket in the place of this one.
+    let link = open(&VhostConfig::new("vm0", &file)).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let other = UnixListener::bind(&file).unwrap();
+    drop(link);
+    assert!(file.exists());
+    drop(other);
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn get_vring_base_tells_where_the_ring_stopped() {
     let mut raw = Raw::new(|all| all);
     for number in 0..5 {

@@ -28,7 +28,7 @@ use crate::vhost::ring::{INDIRECT, NEXT, WRITE};
 use crate::virtio::DATA_VALID;
 use crate::{Link, Sent};
 
-/// How long a test waits for something that is to happen at once.
+/// Time limit of waits in tests.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A path for a socket that no other test has.
@@ -100,7 +100,7 @@ impl Wire {
     }
 }
 
-/// Has a link tell of its features.
+/// Drives `send` until the link reports its features.
 pub(super) fn refit(link: &mut dyn Link) {
     while link.send(&mut Vec::new()).unwrap() == Sent::Refit {}
 }
