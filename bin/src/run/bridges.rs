@@ -13,7 +13,7 @@ use super::snapshot::name_of;
 /// A bridge as a file has it.
 #[derive(Clone, Debug)]
 pub(crate) struct BridgePlan {
-    /// Its own port.
+    /// Link of the bridge's own port.
     id: LinkId,
     config: BridgeConfig,
     own: BridgePort,
@@ -34,7 +34,7 @@ pub(crate) fn plans(config: &Config, ids: &[LinkId]) -> Vec<BridgePlan> {
 }
 
 impl Node {
-    /// Has bridges become what a file says. A port that stays keeps what it has learnt.
+    /// Applies the bridges of a file. A port that stays keeps its learnt addresses.
     pub(crate) fn become_bridges(&mut self, plans: &[BridgePlan]) -> Result<(), String> {
         let now = self.now();
         let wanted = |link: LinkId| plans.iter().find(|plan| plan.ports.iter().any(|(port, _)| *port == link));

@@ -259,7 +259,7 @@ fn ring_state(ring: &link::RingState) -> RingState {
     }
 }
 
-/// What a link has moved; of a bridge, what this node has sent and received by its own port.
+/// Counters of a link; for a bridge, those of its own port.
 fn stats_of(node: &Node, id: LinkId, slot: &Slot) -> LinkStats {
     if let (LinkKind::Vlan { .. }, Some(port)) = (&slot.config.kind, node.datapath.ports.get(id)) {
         return traffic_stats(port.traffic);

@@ -21,9 +21,9 @@ pub struct LinkState {
     pub on: Option<String>,
     /// The VRF that it belongs to, by the name of its device.
     pub vrf: Option<String>,
-    /// Its place in a bridge.
+    /// Port of a bridge, if the link is one.
     pub port: Option<BridgePortState>,
-    /// Its other end, of vhost-user.
+    /// Other end of a vhost-user link.
     pub guest: Option<GuestState>,
     /// The table of the VRF that it is the device of.
     pub table: Option<u32>,
@@ -241,7 +241,7 @@ pub struct FdbState {
     pub mac: String,
     /// The port that it is behind, or the bridge itself.
     pub dev: String,
-    /// Its VLAN, in a bridge that filters.
+    /// VLAN, in a bridge that filters.
     pub vlan: Option<u16>,
     /// The bridge.
     pub master: String,
@@ -266,7 +266,7 @@ pub struct GuestState {
     pub features: Vec<String>,
     /// Regions of its memory.
     pub regions: u64,
-    /// Its queues: it receives from even ones and sends by odd ones.
+    /// Queues: the guest receives from even ones and sends by odd ones.
     pub queues: Vec<GuestQueueState>,
     /// Connections so far.
     pub connections: u64,

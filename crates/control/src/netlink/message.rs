@@ -39,7 +39,7 @@ pub mod flag {
     pub const REPLACE: u16 = 0x100;
     /// New: not if it is there.
     pub const EXCL: u16 = 0x200;
-    /// Of a request to delete: every object that fits (`NLM_F_BULK`).
+    /// Flag of a delete request for every object that fits (`NLM_F_BULK`).
     pub const BULK: u16 = 0x200;
     /// New: makes it if it is not there.
     pub const CREATE: u16 = 0x400;

@@ -29,12 +29,12 @@ pub enum Bridging {
     Port(Box<PortNow>),
 }
 
-/// How a bridge is at this moment.
+/// Current state of a bridge.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BridgeNow {
-    /// Its settings.
+    /// Settings.
     pub config: BridgeConfig,
-    /// Its address.
+    /// Link-layer address of the own port.
     pub mac: [u8; 6],
     /// VLANs of its own port.
     pub vlans: Vlans,
@@ -42,7 +42,7 @@ pub struct BridgeNow {
     pub learnt: u32,
 }
 
-/// How a port of a bridge is at this moment.
+/// Current state of a bridge's port.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PortNow {
     /// Number in its bridge.

@@ -133,7 +133,7 @@ fn features_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<FeatureSet
     Ok(features.map(|features| FeatureSet(features.u64()) & FeatureSet::SWITCHED))
 }
 
-/// What an `IFLA_LINKINFO` says.
+/// Contents of an `IFLA_LINKINFO`.
 #[derive(Debug, Default)]
 struct LinkInfo<'a> {
     /// Kind of the link.

@@ -194,7 +194,7 @@ pub struct LinkNow {
     pub stats: LinkStats,
     /// How often packets could pass by it from then on, and how often no longer.
     pub carrier: [u32; 2],
-    /// Its part in a bridge.
+    /// Role of the link in a bridge.
     pub bridging: Option<Bridging>,
 }
 

@@ -184,12 +184,12 @@ pub const IFLA_BRPORT_LOCKED: u16 = 39;
 pub const IFLA_BRPORT_MAB: u16 = 40;
 pub const IFLA_BRPORT_NEIGH_VLAN_SUPPRESS: u16 = 43;
 pub const IFLA_BRPORT_MAX: usize = 64;
-/// Of [`IFLA_PROTINFO`], fatpath's own and in no other message than those that are saved: a trunk's priority.
+/// Private attribute of [`IFLA_PROTINFO`], written in saved state alone: a trunk's priority.
 pub const IFLA_FATPATH_TRUNK: u16 = 60;
 /// As [`IFLA_FATPATH_TRUNK`]: the addresses that a port learns at most.
 pub const IFLA_FATPATH_FDB_LIMIT: u16 = 61;
 
-/// Of attributes in which others stand. `bridge` reads no settings of a port without it.
+/// Flag of nested attributes. `bridge` reads no port settings without it.
 pub const NLA_F_NESTED: u16 = 0x8000;
 pub const IFLA_BRIDGE_FLAGS: u16 = 0;
 pub const IFLA_BRIDGE_MODE: u16 = 1;

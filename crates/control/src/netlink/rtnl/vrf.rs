@@ -173,7 +173,7 @@ impl Model {
         added
     }
 
-    /// Has a link belong to another bridge, or to none.
+    /// Moves a link to a bridge, or to none.
     pub(super) fn set_bridge(&mut self, index: u32, bridge: Option<Master>) {
         if let Some(link) = self.link_mut(index) {
             link.master = bridge;
@@ -199,7 +199,7 @@ impl Model {
 }
 
 impl<H: Host> Rtnl<H> {
-    /// Has a link belong to a VRF or bridge, or to none, and not to the one before.
+    /// Moves a link to a VRF or bridge, or to none.
     pub(super) fn enslave(&mut self, index: u32, master: Option<Master>, reply: &mut Reply<'_>) -> Result<(), Error> {
         let before = self.model.link(index).and_then(|link| link.master);
         match master.or(before) {
