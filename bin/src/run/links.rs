@@ -10,6 +10,7 @@ use datapath::{HostRole, PortConfig};
 use link::{Layer, Link, Sent};
 use qdisc::Options;
 use wire::eth::MacAddr;
+use wire::vlan;
 
 use super::node::Node;
 use super::slot::{Down, RETRY_DOWN, Slot};
@@ -103,7 +104,9 @@ impl Node {
                 let _ = link.set_mac(mac);
             }
             if config.mtu.is_none() {
-                let _ = link.set_mtu(u16::try_from(lower.mtu()).ok());
+                // Interfaces take frames one tag longer than their MTU, and no second tag.
+                let second_tag = if lower.kind() == link::Kind::Vlan { vlan::Header::LEN } else { 0 };
+                let _ = link.set_mtu(u16::try_from(lower.mtu().saturating_sub(second_tag)).ok());
             }
         }
         if self.slots.len() <= at {

@@ -52,8 +52,12 @@ fn routed() -> Outcome {
             ip route add default via 10.{own}.0.254; ip route add default via fd0{own}::fe"
         ))?;
     }
-    transfer(&guests[0], (&guests[1], "10.2.0.2".parse()?), 16 << 20)?;
-    transfer(&guests[1], (&guests[0], "fd01::2".parse()?), 16 << 20)?;
+    for (from, to, addr) in [(0, 1, "10.2.0.2"), (1, 0, "fd01::2")] {
+        transfer(&guests[from], (&guests[to], addr.parse()?), 16 << 20).map_err(|failed| {
+            let [left, right] = gateways.each_ref().map(|gateway| gateway.show("drops").unwrap_or_default());
+            format!("{addr}: {failed:?}\nleft: {left}right: {right}")
+        })?;
+    }
     for gateway in &gateways {
         let size = sent_size(gateway, "up0")?;
         assert!(size > 1514, "{size} bytes a frame\n{}", gateway.show("links")?);
@@ -62,6 +66,7 @@ fn routed() -> Outcome {
             let counted = shown["stats"]["rx_packets"].as_u64();
             assert!(counted >= Some(least / 10), "{shown}");
         }
+        assert_eq!(crate::bridge::link(gateway, "up0.5.7")?["mtu"], 1496, "room for the second tag");
         let other = crate::bridge::link(gateway, "other")?;
         assert_eq!(other["stats"]["rx_packets"], 0, "{other}");
     }
@@ -152,8 +157,8 @@ fn kept() -> Outcome {
     gateway = start()?;
     assert_eq!(show()?, before);
     assert!(sh("ip -4 -o addr show dev tap0.5")?.contains("10.5.0.1/24"));
-    // The devices go with the link below.
-    sh("ip link del tap0")?;
+    // The devices go with the link below, also those of its group.
+    sh("ip link set tap0 group 9; ip link set tap0.5 group 9; ip link set inner group 9; ip link del group 9")?;
     assert!(sh("ip link show inner 2>&1; true")?.contains("does not exist"), "{}", gateway.log());
     Ok(())
 }

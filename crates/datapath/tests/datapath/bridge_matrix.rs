@@ -104,7 +104,7 @@ fn frame(mem: &Memory, flow: &Flow, is_tcp: bool, shape: Shape) -> Packet {
                 buf.put(part.len()).unwrap().copy_from_slice(part);
                 match shape.pieces {
                     Pieces::FragList => pkt.push_child(Packet::from_buf(buf)),
-                    _ => drop(pkt.push_frag(buf).unwrap()),
+                    _ => pkt.push_frag(buf).unwrap(),
                 }
             }
             pkt

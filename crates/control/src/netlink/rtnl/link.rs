@@ -233,11 +233,16 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
     if indices.is_empty() {
         return Err(Error::new(errno::ENODEV));
     }
+    let is_group = indices.len() > 1;
     for index in indices {
         if index == LOOPBACK {
             return Err(Error::new(errno::EOPNOTSUPP));
         }
-        remove_one(rtnl, index, reply)?;
+        match remove_one(rtnl, index, reply) {
+            // One of a group, gone with the link below.
+            Err(Error { errno: errno::ENODEV, .. }) if is_group => {}
+            removed => removed?,
+        }
     }
     Ok(())
 }
