@@ -41,12 +41,12 @@ pub struct Uml {
 }
 
 impl Uml {
-    /// Boots a kernel with one interface for each of `taps`, named `eth0`, `eth1` and so on. The TAP devices are made
-    /// in `netns`, set up, and lie there under the given names.
+    /// Boots a kernel with one interface for each of `devices` of `netns`, named `eth0`, `eth1` and so on. A device that is
+    /// there is used by a packet socket, with virtio-net headers; otherwise a TAP device of that name is made. All are set up.
     ///
     /// # Errors
     /// It does not boot; the message holds its console.
-    pub fn boot(netns: &Netns, taps: &[&str]) -> Outcome<Self> {
+    pub fn boot(netns: &Netns, devices: &[&str]) -> Outcome<Self> {
         let share = Scratch::new()?;
         let mut command = netns.command("env");
         command.arg(format!("LD_PRELOAD={XSTATE_LIBRARY}")).arg("linux.uml");
@@ -54,10 +54,15 @@ impl Uml {
         command.args(["con0=fd:0,fd:1", "con=null", "ssl=null", "umid=peer"]);
         command.arg(format!("uml_dir={}", share.path().display()));
         let mut name = String::new();
-        for (index, tap) in taps.iter().enumerate() {
-            netns.sh(&format!("ip tuntap add {tap} mode tap vnet_hdr; ip link set {tap} up"))?;
+        for (index, device) in devices.iter().enumerate() {
+            let transport = if netns.sh(&format!("ip link set {device} up 2>&1")).is_ok() {
+                "raw"
+            } else {
+                netns.sh(&format!("ip tuntap add {device} mode tap vnet_hdr; ip link set {device} up"))?;
+                "tap"
+            };
             // vec=0: one frame per system call. A batched queue that the host stops reading panics this kernel.
-            command.arg(format!("vec{index}:transport=tap,ifname={tap},gro=1,vec=0"));
+            command.arg(format!("vec{index}:transport={transport},ifname={device},gro=1,vec=0"));
             name += &format!("ip link set vec{index} name eth{index} up\n");
         }
         let init = concat!(env!("CARGO_MANIFEST_DIR"), "/guest-init");

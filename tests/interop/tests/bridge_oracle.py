@@ -1,8 +1,8 @@
 """Makes the bridge of a case, sends it frames by the far ends of its ports, and says where each frame leaves.
 
 A case is JSON: `batches`, pairs of a program and lines for its -batch; `ports`, the far ends; `frames`, pairs of a port's number and a frame
-in hexadecimal, whose last four bytes are its own number. The answer is JSON: for each frame the places and tags, and the addresses that
-the bridge knows.
+in hexadecimal, whose last four bytes are its own number. The answer is JSON: for each frame the places and tags, and the addresses
+that the bridge knows.
 """
 
 import json
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-ETH_P_ALL = 3
+ETH_P_ALL, ETH_P_8021AD = 3, 0x88A8
 SOL_PACKET, PACKET_AUXDATA, PACKET_OUTGOING = 263, 8, 4
 TP_STATUS_VLAN_VALID = 0x10
 
@@ -26,7 +26,7 @@ def opened(name):
 
 
 def received(own, number):
-    """Tags of the frame of that number that have come; `None` of one without."""
+    """802.1Q and 802.1ad tag of the frame of that number, for each time that it has come; `None` where it has none."""
     while True:
         try:
             data, messages, _, address = own.recvmsg(2048, 256)
@@ -34,12 +34,19 @@ def received(own, number):
             return
         if address[2] == PACKET_OUTGOING or data[-4:] != struct.pack("!I", number):
             continue
-        tag = None
+        tag = service_tag = None
         for _, _, aux in messages:
-            status, tci = struct.unpack_from("=I", aux)[0], struct.unpack_from("=H", aux, 16)[0]
+            status, = struct.unpack_from("=I", aux)
+            tci, protocol = struct.unpack_from("=HH", aux, 16)
             if status & TP_STATUS_VLAN_VALID:
-                tag = tci
-        yield tag
+                if protocol == ETH_P_8021AD:
+                    service_tag = tci
+                else:
+                    tag = tci
+        ethertype, tci = struct.unpack_from("!HH", data, 12)
+        if ethertype == ETH_P_8021AD:
+            service_tag = tci
+        yield tag, service_tag
 
 
 def main():
@@ -56,7 +63,7 @@ def main():
         # This kernel may leave a frame to a thread of its own.
         for wait in (0, 0.001, 0.02):
             time.sleep(0 if found else wait)
-            found += [[name, tag] for name, own in places for tag in received(own, number)]
+            found += [[name, *tags] for name, own in places for tags in received(own, number)]
         passed.append(found)
     listed = subprocess.run(["/sbin/bridge", "-j", "fdb", "show", "br", "br0"], capture_output=True, text=True, check=True)
     known = [

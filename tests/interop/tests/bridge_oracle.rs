@@ -76,7 +76,19 @@ struct Case {
     vlans: Vec<(Option<usize>, Vid, Option<VlanFlags>)>,
     /// Port, address, VLAN, whether it is static or local, and sticky.
     fdb: Vec<(usize, MacAddr, Option<Vid>, FdbKind, bool)>,
-    frames: Vec<(usize, MacAddr, MacAddr, Option<u16>)>,
+    frames: Vec<Sent>,
+}
+
+/// A frame that a port is sent.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    port: usize,
+    dst: MacAddr,
+    src: MacAddr,
+    /// 802.1Q tag.
+    tag: Option<u16>,
+    /// 802.1ad tag, outermost.
+    service_tag: Option<u16>,
 }
 
 fn station(number: usize) -> MacAddr {
@@ -149,7 +161,8 @@ impl Case {
                     1..5 => Some(vid(&mut rng).get() | if rng.happens(300) { 0xa000 } else { 0 }),
                     _ => None,
                 };
-                (rng.below(PORTS), dst, src, tag)
+                let service_tag = Some(vid(&mut rng).get()).filter(|_| rng.happens(120));
+                Sent { port: rng.below(PORTS), dst, src, tag, service_tag }
             })
             .collect();
         Self { filters, default_pvid, group_mask, ports, vlans, fdb, frames }
@@ -198,7 +211,7 @@ impl Case {
             set.push(format!("fdb replace {mac} dev p{port} master{sticky} {kind}"));
         }
         let frames: Vec<Value> =
-            self.frames.iter().enumerate().map(|(at, frame)| json!([frame.0, hex(frame, at)])).collect();
+            self.frames.iter().enumerate().map(|(at, frame)| json!([frame.port, frame.hex(at)])).collect();
         let ports: Vec<String> = (0..PORTS).map(|port| format!("f{port}")).collect();
         json!({ "batches": [["ip", made], ["/sbin/bridge", set]], "ports": ports, "frames": frames })
     }
@@ -231,15 +244,18 @@ impl Case {
         let mut bridge = self.bridge();
         let mut egress = Egress::default();
         for (at, frame) in self.frames.iter().enumerate() {
-            let (port, dst, src, tag) = *frame;
-            let header = eth::Header::new(dst, src, EtherType(0x88b5));
+            let ethertype = frame.service_tag.map_or(EtherType(0x88b5), |_| EtherType::SERVICE_VLAN);
+            let header = eth::Header::new(frame.dst, frame.src, ethertype);
+            // Behind a service tag a tag is payload.
+            let tag = frame.tag.filter(|_| frame.service_tag.is_none());
             let summary = Frame::new(&header, tag, false, 60);
-            let verdict = bridge.receive(NOW, link(port), &summary, &mut egress);
+            let verdict = bridge.receive(NOW, link(frame.port), &summary, &mut egress);
             let tci = |tag: Option<wire::vlan::Tci>| tag.map(|tci| tci.0);
+            let inner = frame.service_tag;
             let mut got = BTreeSet::new();
             if verdict == Verdict::Forward {
-                got.extend(egress.exits.iter().map(|exit| json!([exit.port.0 - 1, tci(exit.tag)]).to_string()));
-                got.extend(egress.up.map(|up| json!(["up", tci(up.tag)]).to_string()));
+                got.extend(egress.exits.iter().map(|exit| json!([exit.port.0 - 1, tci(exit.tag), inner]).to_string()));
+                got.extend(egress.up.map(|up| json!(["up", tci(up.tag), inner]).to_string()));
             }
             let want = linux["passed"][at].as_array().ok_or("no answer")?;
             let want: BTreeSet<String> = want.iter().map(Value::to_string).collect();
@@ -267,15 +283,19 @@ impl Case {
     }
 }
 
-/// A frame as it is sent: 60 bytes, a tag more if it has one, its number last.
-fn hex(&(_, dst, src, tag): &(usize, MacAddr, MacAddr, Option<u16>), number: usize) -> String {
-    let mut bytes = [dst.0, src.0].concat();
-    if let Some(tci) = tag {
-        bytes.extend([0x81, 0]);
-        bytes.extend(tci.to_be_bytes());
+impl Sent {
+    /// The frame in hexadecimal: 60 bytes and its tags, its number last.
+    fn hex(&self, number: usize) -> String {
+        let mut bytes = [self.dst.0, self.src.0].concat();
+        for (ethertype, tci) in [(EtherType::SERVICE_VLAN, self.service_tag), (EtherType::VLAN, self.tag)] {
+            if let Some(tci) = tci {
+                bytes.extend(ethertype.0.to_be_bytes());
+                bytes.extend(tci.to_be_bytes());
+            }
+        }
+        bytes.extend([0x88, 0xb5]);
+        bytes.extend([0; 42]);
+        bytes.extend((number as u32).to_be_bytes());
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
-    bytes.extend([0x88, 0xb5]);
-    bytes.extend([0; 42]);
-    bytes.extend((number as u32).to_be_bytes());
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

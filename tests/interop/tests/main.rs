@@ -4,6 +4,7 @@
 
 mod alike;
 mod batch;
+mod bridge_guests;
 mod bridge_oracle;
 mod events;
 mod ila;
@@ -33,6 +34,7 @@ fn main() {
     trials.extend(ip_lines::trials());
     trials.extend(ip_xfrm::trials());
     trials.extend(batch::trials());
+    trials.extend(bridge_guests::trials());
     trials.extend(bridge_oracle::trials());
     trials.extend(strongswan::trials());
     trials.extend(vrf_sockets::trials());
