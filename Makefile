@@ -6,13 +6,14 @@ help:
 	@echo "make test          every test, as CI runs them"
 	@echo "make check         fmt, clippy, doc and the tests that need no privilege"
 	@echo "make bench-peers   the same beside wireguard-go, boringtun and strongSwan, which it installs (needs root),"
-	@echo "                   and reassembly beside smoltcp and gVisor"
+	@echo "                   the switch beside Open vSwitch, and reassembly beside smoltcp and gVisor"
 
 demo:
 	@scripts/setup demo cargo run --locked --release -p fatpath -- demo
 
 bench-peers:
 	@scripts/setup peers cargo run --locked --release -p fatpath -- demo --peers
+	@scripts/setup peers cargo run --locked --release -p fatpath -- demo --switch --peers
 	@scripts/setup peers cargo run --locked --release --manifest-path bench/peers/Cargo.toml --target-dir target
 
 test:

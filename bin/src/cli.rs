@@ -258,7 +258,7 @@ pub(crate) struct DemoArgs {
     /// Four namespaces: host, gateway, gateway, host; the gateways own their links and speak raw ESP
     #[arg(long)]
     pub(crate) router: bool,
-    /// Measure other tunnels in user space as well, where they are installed: wireguard-go, boringtun and strongSwan
+    /// Measure others in user space as well, where they are installed: wireguard-go, boringtun and strongSwan; of switches, Open vSwitch
     #[arg(long, conflicts_with = "router")]
     pub(crate) peers: bool,
     /// Send UDP datagrams of 65473 bytes between the gateways' own sockets instead of TCP
@@ -271,7 +271,7 @@ pub(crate) struct DemoArgs {
     ///
     /// Guests are namespaces with a TAP device each: through a bridge with every offload off (thin) and with large send (fat), by a loop
     /// that only moves packets between the devices (bare), and through a tunnel behind the bridge's own port (esp).
-    #[arg(long, conflicts_with_all = ["router", "peers", "udp_fragments", "storm"])]
+    #[arg(long, conflicts_with_all = ["router", "udp_fragments", "storm"])]
     pub(crate) switch: bool,
     /// Count transactions of so many TCP connections instead, one byte each way, 200 if not said
     ///

@@ -2,8 +2,9 @@
 //!
 //! One stream is measured three ways in alternating rounds: over veth alone, through two gateways with every offload
 //! off, and through the same with packets kept fat. With `--udp-fragments` it is one of large UDP datagrams between the gateways' own
-//! sockets, in several set-ups ([`fragments`]). With `--switch` the stream is between two guests of a bridge ([`switch`]). With `--rr` transactions of many connections are counted, with and without ILA ([`ila`]). With `--peers`
-//! other tunnels in user space follow. With `--storm` the last one is measured alone, with and without changes of routes and
+//! sockets, in several set-ups ([`fragments`]). With `--switch` the stream is between two guests of a bridge ([`switch`]). With `--rr`
+//! transactions of many connections are counted, with and without ILA ([`ila`]). With `--peers` other tunnels in user space follow, or
+//! another switch. With `--storm` the last one is measured alone, with and without changes of routes and
 //! SAs beside it. Each measurement has gateways of its own, so that memory and
 //! counters begin at nothing. Everything that is made is owned by a value that removes it, whichever way the demo ends.
 
@@ -17,6 +18,7 @@ mod ila;
 mod machine;
 mod meter;
 mod netns;
+mod openvswitch;
 mod peer;
 mod ping;
 mod process;
@@ -148,6 +150,14 @@ impl Cases {
             None => Case::OWN.to_vec(),
         };
         let mut cases = Self { wanted, missing: Vec::new() };
+        if plan.peers && plan.switch {
+            let peers = switch::Setting::PEERS.map(Case::Switch);
+            cases.wanted.extend(peers);
+            if let Err(why) = openvswitch::check() {
+                peers.into_iter().for_each(|case| cases.give_up(case, &why));
+            }
+            return cases;
+        }
         for peer in Peer::ALL.into_iter().filter(|_| plan.peers) {
             match peer.check() {
                 Ok(()) => cases.wanted.push(Case::Peer(peer)),
@@ -196,7 +206,7 @@ impl Bench {
                     round.insert(case, sample);
                 }
                 (_, Err(Failure::Interrupted)) => return Err(Failure::Interrupted),
-                (Case::Peer(_), Err(why)) => cases.give_up(case, &why),
+                (_, Err(why)) if case.is_peer() => cases.give_up(case, &why),
                 (_, Err(why)) => return Err(why),
             }
         }

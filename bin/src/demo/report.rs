@@ -67,6 +67,15 @@ impl Case {
         }
     }
 
+    /// Whether another program carries it.
+    pub(super) fn is_peer(self) -> bool {
+        match self {
+            Self::Peer(_) => true,
+            Self::Switch(setting) => switch::Setting::PEERS.contains(&setting),
+            _ => false,
+        }
+    }
+
     /// How its ratio to fat is named, if there is one.
     fn ratio(self) -> Option<String> {
         match self {

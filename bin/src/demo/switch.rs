@@ -1,6 +1,6 @@
 //! One TCP stream between two guests, each of which has a TAP device: through a bridge with every offload off (`thin`), with
 //! large send (`fat`), by a loop that only moves packets from one device to the other (`bare`); and through two bridges with a
-//! tunnel of ESP in UDP behind their own ports (`esp`).
+//! tunnel of ESP in UDP behind their own ports (`esp`). Beside it stands Open vSwitch, with large segments (`ovs-tso`) and without (`ovs`).
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,10 @@ use super::failure::Failure;
 use super::gateway::Gateway;
 use super::meter::{Cost, Usage};
 use super::netns::Namespace;
+use super::openvswitch::OpenVswitch;
 use super::ping;
 use super::report::Sample;
+use super::stop::Stop;
 use super::stream::Ends;
 use super::topology::{Side, TUNNEL_MTU};
 use super::{Bench, explain, gbps, readings};
@@ -28,12 +30,23 @@ pub(super) enum Setting {
     Thin,
     Fat,
     Esp,
+    /// Open vSwitch's userspace datapath.
+    Ovs,
+    /// The same with `userspace-tso-enable`.
+    OvsTso,
 }
 
 impl Setting {
+    /// Other switches.
+    pub(super) const PEERS: [Self; 2] = [Self::Ovs, Self::OvsTso];
+
     /// Name of a ratio, and the two ways.
-    pub(super) const RATIOS: [(&'static str, Self, Self); 2] =
-        [("fat/thin", Self::Fat, Self::Thin), ("fat/bare", Self::Fat, Self::Bare)];
+    pub(super) const RATIOS: [(&'static str, Self, Self); 4] = [
+        ("fat/thin", Self::Fat, Self::Thin),
+        ("fat/bare", Self::Fat, Self::Bare),
+        ("fat/ovs-tso", Self::Fat, Self::OvsTso),
+        ("fat/ovs", Self::Fat, Self::Ovs),
+    ];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -41,6 +54,8 @@ impl Setting {
             Self::Thin => "switch/thin",
             Self::Fat => "switch/fat",
             Self::Esp => "switch/esp",
+            Self::Ovs => "switch/ovs",
+            Self::OvsTso => "switch/ovs-tso",
         }
     }
 }
@@ -63,6 +78,8 @@ pub(super) fn measure(bench: &Bench, setting: Setting) -> Result<Sample, Failure
         Setting::Thin => bridged(bench, false),
         Setting::Fat => bridged(bench, true),
         Setting::Esp => esp(bench),
+        Setting::Ovs => open_vswitch(bench, false),
+        Setting::OvsTso => open_vswitch(bench, true),
     }
 }
 
@@ -95,6 +112,35 @@ fn bridged(bench: &Bench, fat: bool) -> Result<Sample, Failure> {
     let stream = stream.map_err(|failure| explain(failure, &mut gateways))?;
     let after = Usage::of(gateways[0].pid())?;
     let cost = Some(Cost::between([before, Usage::default()], [after, Usage::default()], stream));
+    Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
+}
+
+/// The guests' devices, which are removed on drop, wherever they are.
+struct Devices<'b>(&'b Bench);
+
+impl Drop for Devices<'_> {
+    fn drop(&mut self) {
+        for host in Side::BOTH.map(|side| self.0.topology.host(side)) {
+            for tap in TAPS {
+                // One of the namespaces has it, or none if it was not made.
+                let _ = host.ip(&format!("link del {tap}"), &Stop::never());
+            }
+        }
+    }
+}
+
+/// Through Open vSwitch.
+fn open_vswitch(bench: &Bench, tso: bool) -> Result<Sample, Failure> {
+    // Its devices outlive it.
+    let _devices = Devices(bench);
+    let mut switch = OpenVswitch::start(bench, TAPS, tso)?;
+    attach(bench)?;
+    let pinged = ping::ping(bench.topology.host(Side::A), guest(Side::B), &bench.stop);
+    pinged.map_err(|failure| switch.explain(failure))?;
+    let before = switch.usage()?;
+    let stream = bench.stream_between(ends(bench, guest(Side::B)));
+    let stream = stream.map_err(|failure| switch.explain(failure))?;
+    let cost = Some(Cost::between([before, Usage::default()], [switch.usage()?, Usage::default()], stream));
     Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
 }
 
