@@ -1,7 +1,8 @@
-"""Traffic of a guest of a bridge, both ways and checked: `serve ADDR...`, or `ask ADDR BYTES`, `keep ADDR SECONDS`.
+"""Traffic of a guest of a bridge, both ways and checked: `serve ADDR...`, or `ask ADDR BYTES`, `stream ADDR BYTES`, `keep ADDR SECONDS`.
 
-A TCP stream has its length first, then that many bytes, which come back; who sent compares their SHA-256. Datagrams come back as they
-are. `keep` sends one stream in small parts for that time and says how long the longest part was under way.
+A TCP stream has its length first, then that many bytes, which come back; the sender compares their SHA-256. Datagrams come back as they
+are. `stream` has no datagrams. `keep` sends one stream in small parts for that time, says that the first has come back, and
+how long the longest part was under way.
 """
 
 import hashlib
@@ -57,7 +58,7 @@ def serve(addrs):
                 key.fileobj.sendto(data, peer)
 
 
-def ask(addr, length):
+def stream_both_ways(addr, length):
     data = os.urandom(1 << 20) * -(-length >> 20)
     with socket.create_connection((addr, PORT), 10) as stream:
         stream.settimeout(30)
@@ -66,6 +67,10 @@ def ask(addr, length):
         for _, digest in read(stream, length):
             pass
     assert digest.digest() == hashlib.sha256(data[:length]).digest(), "other bytes came back"
+
+
+def ask(addr, length):
+    stream_both_ways(addr, length)
     with socket.socket(family(addr), socket.SOCK_DGRAM) as datagrams:
         datagrams.connect((addr, PORT))
         datagrams.settimeout(1)
@@ -93,6 +98,8 @@ def keep(addr, seconds):
             got = b"".join(part for part, _ in read(stream, len(sent)))
             assert got == sent, "other bytes came back"
             longest, parts = max(longest, time.monotonic() - start), parts + 1
+            if parts == 1:
+                print("begun", flush=True)
     print(f"{parts} parts, the longest {longest:.2f} s")
 
 
@@ -100,5 +107,7 @@ if sys.argv[1] == "serve":
     serve(sys.argv[2:])
 elif sys.argv[1] == "ask":
     ask(sys.argv[2], int(sys.argv[3]))
+elif sys.argv[1] == "stream":
+    stream_both_ways(sys.argv[2], int(sys.argv[3]))
 else:
     keep(sys.argv[2], float(sys.argv[3]))

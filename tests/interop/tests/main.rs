@@ -1,6 +1,7 @@
-//! ESP against a real Linux kernel: each scenario runs with Linux at both ends, which shows that the scenario is right,
-//! and then with fatpath at the near one. What Linux cannot be the near end of, and what differs by its algorithm alone,
-//! runs with fatpath alone. And ILA. And the library that this kernel needs on some processors. And IKE; and `ip xfrm` and `ip` about VRFs and ILA, line by line, and a hundred thousand lines of it; and ESP packet by packet: against scapy, and before the eyes of tshark.
+//! Against a real Linux kernel: ESP, where each scenario runs with Linux at both ends, which shows that the scenario is right, and then
+//! with fatpath at the near one (with fatpath alone where Linux cannot be the near end, or differs by its algorithm); ILA; sockets of
+//! VRFs; guests of a bridge, and a bridge's decisions; `ip xfrm` and `ip` about VRFs and ILA, line by line, and a hundred thousand lines
+//! of it. Against strongSwan: IKE. Against scapy and tshark: ESP packet by packet. And the library that this kernel needs on some processors.
 
 mod alike;
 mod batch;

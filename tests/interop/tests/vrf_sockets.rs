@@ -58,7 +58,7 @@ fn compare() -> Outcome {
     linux.sh("/run/modprobe vrf; ip link set lo up")?;
     veth((&node, "eth0"), (&far, "eth0"))?;
     let file = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
-    let _gateway = Gateway::start(&node, &scratch, "node", file)?;
+    let gateway = Gateway::start(&node, &scratch, "node", file)?;
     let mut servers = Vec::new();
     for far in [&linux_far, &far] {
         far.sh(FAR)?;
@@ -102,5 +102,5 @@ fn compare() -> Outcome {
         .filter(|(want, got)| want != got && !is_known(got))
         .map(|(want, got)| format!("Linux {want}\n      {got}\n"))
         .collect();
-    if report.is_empty() { Ok(()) } else { Err(report.into()) }
+    if report.is_empty() { Ok(()) } else { Err(format!("{report}{}", gateway.show("drops")?).into()) }
 }

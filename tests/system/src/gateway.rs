@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::{Netns, Outcome, Process, Scratch, run};
 
@@ -88,6 +89,26 @@ impl Gateway {
         let mut command = Command::new(fatpath());
         command.arg("show").args(what.split_whitespace()).args(["--instance", &self.instance]);
         run(command.env("FATPATH_RUNDIR", &self.rundir))
+    }
+
+    /// A link as `fatpath show --json links` has it.
+    ///
+    /// # Errors
+    /// It does not answer, or there is no such link.
+    pub fn link(&self, name: &str) -> Outcome<Value> {
+        let shown: Value = serde_json::from_str(&self.show("--json links")?)?;
+        let found = shown.as_array().and_then(|all| all.iter().find(|link| link["name"] == name));
+        Ok(found.ok_or_else(|| format!("no link {name} in {shown}"))?.clone())
+    }
+
+    /// Bytes of a packet that the link has sent, on average.
+    ///
+    /// # Errors
+    /// As [`Self::link`].
+    pub fn sent_size(&self, name: &str) -> Outcome<u64> {
+        let link = self.link(name)?;
+        let counted = |name: &str| link["stats"][name].as_u64().ok_or_else(|| format!("no {name} in {link}"));
+        Ok(counted("tx_bytes")? / counted("tx_packets")?.max(1))
     }
 
     /// Its process number.

@@ -65,21 +65,6 @@ fn uplink(port: &str) -> String {
     format!("[[link]]\nname = \"up0\"\nkind = \"packet\"\ninterface = \"up0\"\nmaster = \"br0\"\nport = {{ {port} }}\n")
 }
 
-/// A link as `fatpath show --json links` has it.
-pub(crate) fn link(gateway: &Gateway, name: &str) -> Outcome<Value> {
-    let shown: Value = serde_json::from_str(&gateway.show("--json links")?)?;
-    let all = shown.as_array().ok_or("no list of links")?;
-    let found = all.iter().find(|link| link["name"] == name);
-    Ok(found.ok_or_else(|| format!("no link {name}"))?.clone())
-}
-
-/// Bytes of a packet that the link has sent, on average.
-pub(crate) fn sent_size(gateway: &Gateway, name: &str) -> Outcome<u64> {
-    let link = link(gateway, name)?;
-    let counted = |name: &str| link["stats"][name].as_u64().ok_or_else(|| format!("no {name} in {link}"));
-    Ok(counted("tx_bytes")? / counted("tx_packets")?.max(1))
-}
-
 /// Two switches with a trunk between them, and a guest of either of two VLANs at each. The guests of one VLAN have the addresses
 /// of those of the other.
 fn trunk() -> Outcome {
@@ -106,7 +91,7 @@ fn trunk() -> Outcome {
         transfer(from, (to, addr.parse()?), 32 << 20)?;
     }
     for (gateway, link) in [(&gateways[0], "blue0"), (&gateways[1], "red0"), (&gateways[0], "up0")] {
-        let size = sent_size(gateway, link)?;
+        let size = gateway.sent_size(link)?;
         assert!(size > 4 * 1500, "{link}: {size} bytes a frame\n{}", gateway.show("links")?);
     }
     // A third guest of the address of one, in the other VLAN, hears nothing of it.
@@ -152,7 +137,7 @@ fn tunnel() -> Outcome {
     guests[1].sh("ip route add default via 10.2.0.1")?;
     transfer(&guests[0], (&guests[1], "10.2.0.2".parse()?), 16 << 20)?;
     transfer(&guests[1], (&guests[0], "10.1.0.2".parse()?), 16 << 20)?;
-    let size = sent_size(&gateways[1], "tap0")?;
+    let size = gateways[1].sent_size("tap0")?;
     assert!(size > 3 * 1500, "{size} bytes a frame");
     // Sockets of the gateway itself are on the bridge, too.
     let mut ping = Command::new(fatpath());
@@ -190,11 +175,11 @@ fn vhost() -> Outcome {
     };
     talk(&guests, 32 << 20)?;
     for gateway in [&one, &other] {
-        let size = sent_size(gateway, "vm0")?;
+        let size = gateway.sent_size("vm0")?;
         let shown = gateway.show("links")?;
         assert!(size > 3 * 1500, "{size} bytes a frame\n{shown}");
     }
-    let guest_of = |gateway: &Gateway| Ok::<_, libtest_mimic::Failed>(link(gateway, "vm0")?["guest"].clone());
+    let guest_of = |gateway: &Gateway| Ok::<_, libtest_mimic::Failed>(gateway.link("vm0")?["guest"].clone());
     let shown = guest_of(&one)?;
     let features = shown["features"].to_string();
     for feature in ["mrg_rxbuf", "guest_tso4", "host_tso4", "event_idx"] {
@@ -319,7 +304,7 @@ fn flood() -> Outcome {
     transfer(&b, (&a, "10.9.0.2".parse()?), 8 << 20)?;
     let mut port = Value::Null;
     wait_until("the flood has arrived", Duration::from_secs(20), || {
-        port = link(&gateway, "tap0").map_or(Value::Null, |link| link["port"].clone());
+        port = gateway.link("tap0").map_or(Value::Null, |link| link["port"].clone());
         port["rx_dropped"].as_u64() >= Some(400)
     })
     .map_err(|_| format!("{port}"))?;

@@ -5,7 +5,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use serde_json::Value;
 use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, ping_script, run, transfer, trial, wait_until};
 
 use crate::router::{B_V4, B_V6, PlainSite, Port, finishes_its_checksums, host};
@@ -31,17 +30,10 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The link of that name in `fatpath show links --json`.
-fn link(gateway: &Gateway, name: &str) -> Outcome<Value> {
-    let links: Value = serde_json::from_str(&gateway.show("links --json")?)?;
-    let found = links.as_array().into_iter().flatten().find(|link| link["name"] == name);
-    Ok(found.ok_or(format!("no link {name}"))?.clone())
-}
-
 /// Waits until the link is up, or down.
 fn wait_for(gateway: &mut Gateway, name: &str, up: bool) -> Outcome {
     gateway.wait_until(&format!("{name} is {}", if up { "up" } else { "down" }), |gateway| {
-        link(gateway, name).is_ok_and(|link| link["up"] == up)
+        gateway.link(name).is_ok_and(|link| link["up"] == up)
     })
 }
 
@@ -88,7 +80,7 @@ fn exclusive() -> Outcome {
 fn made_again(port: Port) -> Outcome {
     let mut site = PlainSite::by(port)?;
     let received = |site: &PlainSite| -> Outcome<u64> {
-        Ok(link(&site.gateway, "left")?["stats"]["rx_packets"].as_u64().unwrap_or(0))
+        Ok(site.gateway.link("left")?["stats"]["rx_packets"].as_u64().unwrap_or(0))
     };
     for _ in 0..2 {
         site.a.sh(&ping_script(B_V4.parse()?, &[56]))?;
@@ -184,7 +176,7 @@ fn another_kind() -> Outcome {
     let mut site = PlainSite::new(true)?;
     site.gateway_ns.sh("ip link del tun9; ip link add tun9 type bridge")?;
     site.gateway.wait_until("it says why the link stays down", |gateway| {
-        link(gateway, "tun9").is_ok_and(|link| link["why_down"].to_string().contains("of another kind"))
+        gateway.link("tun9").is_ok_and(|link| link["why_down"].to_string().contains("of another kind"))
     })?;
     site.gateway_ns.sh("ip link del tun9; ip tuntap add dev tun9 mode tun")?;
     wait_for(&mut site.gateway, "tun9", true)?;

@@ -5,7 +5,7 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, transfer, trial, veth};
 
-use crate::bridge::{bridge, guest, sent_size, tap};
+use crate::bridge::{bridge, guest, tap};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
 
@@ -59,15 +59,15 @@ fn routed() -> Outcome {
         })?;
     }
     for gateway in &gateways {
-        let size = sent_size(gateway, "up0")?;
+        let size = gateway.sent_size("up0")?;
         assert!(size > 1514, "{size} bytes a frame\n{}", gateway.show("links")?);
         for (link, least) in [("up0.5", 1000), ("up0.5.7", 500)] {
-            let shown = crate::bridge::link(gateway, link)?;
+            let shown = gateway.link(link)?;
             let counted = shown["stats"]["rx_packets"].as_u64();
             assert!(counted >= Some(least / 10), "{shown}");
         }
-        assert_eq!(crate::bridge::link(gateway, "up0.5.7")?["mtu"], 1496, "room for the second tag");
-        let other = crate::bridge::link(gateway, "other")?;
+        assert_eq!(gateway.link("up0.5.7")?["mtu"], 1496, "room for the second tag");
+        let other = gateway.link("other")?;
         assert_eq!(other["stats"]["rx_packets"], 0, "{other}");
     }
     // Without the tags nothing is a neighbour.
@@ -107,7 +107,7 @@ fn bridged() -> Outcome {
     for guest in &guests {
         guest.sh("ping -c 1 -W 2 10.9.0.254; ping -c 1 -W 2 10.9.0.253")?;
     }
-    let size = sent_size(&gateways[1], "tap0")?;
+    let size = gateways[1].sent_size("tap0")?;
     assert!(size > 3 * 1500, "{size} bytes a frame");
     let fdb = gateways[1].show("fdb")?;
     assert!(fdb.lines().any(|line| line.contains("dev up0.10 ") && !line.contains("permanent")), "{fdb}");
