@@ -12,7 +12,7 @@ use super::meter::Usage;
 use super::process::{Scratch, command, tool};
 use super::topology::Side;
 
-/// How long a daemon may take until it can be told something.
+/// Limit of the time until a daemon it can be told something.
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// Seconds that `ovs-vsctl` waits until the switch is as it said.
 const APPLIED_LIMIT: &str = "--timeout=10";
@@ -38,8 +38,9 @@ impl OpenVswitch {
         let Bench { topology, scratch, stop, .. } = bench;
         let file = |name: &str| scratch.path().join(name).display().to_string();
         let (database, socket) = (file("ovs.db"), file("ovsdb.sock"));
-        if std::fs::exists(&database).unwrap_or(false) {
-            std::fs::remove_file(&database).map_err(|err| Failure::step(&database, err))?;
+        // Those of a switch before it.
+        for left in [&database, &socket].into_iter().filter(|path| std::fs::exists(path).unwrap_or(false)) {
+            std::fs::remove_file(left).map_err(|err| Failure::step(left, err))?;
         }
         tool("ovsdb-tool", &["create", &database], stop)?;
         let inside = topology.host(Side::A);
@@ -72,7 +73,7 @@ impl OpenVswitch {
         Ok(Self { switch, _database: server })
     }
 
-    /// What the daemon has used so far.
+    /// Usage of the daemon so far.
     pub(super) fn usage(&self) -> Result<Usage, Failure> {
         Usage::of(self.switch.pid())
     }

@@ -67,7 +67,7 @@ impl Case {
         }
     }
 
-    /// Whether another program carries it.
+    /// Tells whether another program carries it.
     pub(super) fn is_peer(self) -> bool {
         match self {
             Self::Peer(_) => true,
