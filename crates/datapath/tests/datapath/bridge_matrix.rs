@@ -6,16 +6,18 @@ use offload::{CsumOffload, Features, checksum};
 use packet::{Buf, Csum, Cut, Memory, Packet};
 use sim::{Flow, Node, PortOptions};
 use switch::{Vid, VlanFlags};
-use wire::{EtherType, Protocol, Version, eth};
+use wire::{EtherType, Protocol, Version, eth, tcp};
 
 use crate::common::*;
 
-const OWN: LinkId = LinkId(9);
+const OWN: LinkId = LinkId(99);
 const VLAN: u16 = 5;
 /// Ethernet header with a tag.
 const TAGGED: usize = eth::Header::LEN + 4;
 /// Payload of a segment.
-const SIZE: u16 = 1400;
+const SIZE: u16 = 1300;
+/// VXLAN header of network 5.
+const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 5, 0];
 
 /// A device without offloads, ones that lack one each, ones with a limit, and one that has everything.
 fn egresses() -> Vec<(&'static str, Features)> {
@@ -61,13 +63,15 @@ impl Shape {
     }
 }
 
-/// Two ports of a bridge, of which the second one has VLAN 5 tagged and leads to a device with `features`.
-fn bridged(features: Features, is_tagged: bool) -> Node {
+/// A bridge whose port 1 takes everything, and whose ports from 2 on lead to devices with `features`; these have VLAN 5 tagged.
+fn bridged(features: &[Features], is_tagged: bool) -> Node {
     let mut node = Node::new();
-    node.port(1, PortOptions::ethernet(1).features(Features::ALL), &[]);
-    node.port(2, PortOptions::ethernet(2).features(features), &[]);
-    node.datapath.add_bridge(OWN, "br0".to_owned(), mac(9), 1500).unwrap();
-    for id in 1..=2 {
+    let ports = 1 + features.len() as u32;
+    for (id, &features) in (1..=ports).zip([Features::ALL].iter().chain(features)) {
+        node.port(id, PortOptions::ethernet(id as u8).features(features), &[]);
+    }
+    node.datapath.add_bridge(OWN, "br0".to_owned(), mac(99), 1500).unwrap();
+    for id in 1..=ports {
         node.datapath.set_bridge(NOW, &node.mem, LinkId(id), Some(OWN)).unwrap();
     }
     if is_tagged {
@@ -75,24 +79,70 @@ fn bridged(features: Features, is_tagged: bool) -> Node {
         let bridge = node.datapath.bridge_mut(OWN).unwrap();
         bridge.set_vlan_filtering(true);
         bridge.add_vlans(Some(LinkId(1)), vid, vid, VlanFlags::DEFAULT_PVID).unwrap();
-        bridge.add_vlans(Some(LinkId(2)), vid, vid, VlanFlags::default()).unwrap();
+        for id in 2..=ports {
+            bridge.add_vlans(Some(LinkId(id)), vid, vid, VlanFlags::default()).unwrap();
+        }
     }
     node
 }
 
-/// A frame of that shape, in pieces of its own.
-fn frame(mem: &Memory, flow: &Flow, is_tcp: bool, shape: Shape) -> Packet {
-    let len = if shape.fat { 4 * usize::from(SIZE) + 100 } else { 900 };
-    let whole = match (is_tcp, shape.partial) {
-        (true, false) => Packet::with_data(mem, &flow.tcp(1, len)).unwrap(),
-        (false, false) => Packet::with_data(mem, &flow.udp(len)).unwrap(),
-        (true, true) => flow.fat_tcp(mem, 1, len, SIZE),
-        (false, true) => flow.fat_udp(mem, len, SIZE),
-    };
-    let mut meta = whole.meta.clone();
-    if !shape.fat {
-        meta.cut = Cut::Whole;
+/// Protocol of a frame.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Content {
+    Tcp,
+    Udp,
+    /// TCP over IPv4, or over IPv6, in VXLAN.
+    Vxlan(Version),
+}
+
+impl Content {
+    const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Vxlan(Version::V4), Self::Vxlan(Version::V6)];
+
+    /// An IP packet of the flow, and its payload.
+    fn packet(self, mem: &Memory, flow: &Flow, shape: Shape) -> (Packet, Vec<u8>) {
+        let len = if shape.fat { 4 * usize::from(SIZE) + 100 } else { 900 };
+        let (mut pkt, payload_at) = match (self, shape.partial) {
+            (Self::Tcp, false) => (Packet::with_data(mem, &flow.tcp(1, len)).unwrap(), flow.tcp_headers()),
+            (Self::Tcp, true) => (flow.fat_tcp(mem, 1, len, SIZE), flow.tcp_headers()),
+            (Self::Udp, false) => (Packet::with_data(mem, &flow.udp(len)).unwrap(), flow.version().header_len() + 8),
+            (Self::Udp, true) => (flow.fat_udp(mem, len, SIZE), flow.version().header_len() + 8),
+            (Self::Vxlan(version), is_partial) => in_vxlan(mem, flow, version, len, is_partial),
+        };
+        if !shape.fat {
+            pkt.meta.cut = Cut::Whole;
+        }
+        let payload = pkt.to_vec()[payload_at..].to_vec();
+        assert_eq!(payload.len(), len);
+        (pkt, payload)
     }
+}
+
+/// TCP in VXLAN, and where its payload begins. The check of the outer UDP is right once the inner one is complete
+/// (local checksum offload, Linux `lco_csum`).
+fn in_vxlan(mem: &Memory, outer: &Flow, version: Version, len: usize, is_partial: bool) -> (Packet, usize) {
+    let (inner, ethertype) = match version {
+        Version::V4 => (Flow::new("172.31.0.1", "172.31.0.2"), [8, 0]),
+        Version::V6 => (Flow::new("fd00:31::1", "fd00:31::2"), [0x86, 0xdd]),
+    };
+    let whole = inner.tcp(1, len);
+    let mut bytes = outer.udp_with(&[&VXLAN, &[2; 12][..], &ethertype, &whole].concat());
+    let at = bytes.len() - whole.len();
+    let unfinished = inner.fat_tcp(mem, 1, len, SIZE);
+    if is_partial {
+        bytes[at..].copy_from_slice(&unfinished.to_vec());
+    }
+    let mut pkt = Packet::with_data(mem, &bytes).unwrap();
+    if is_partial {
+        let start = (at + version.header_len()) as u16;
+        pkt.meta.csum = Csum::Partial { start, offset: tcp::CHECK_AT as u16 };
+        pkt.meta.cut = unfinished.meta.cut;
+    }
+    (pkt, at + inner.tcp_headers())
+}
+
+/// A frame of that shape, in pieces of its own, and the payload in it.
+fn frame(mem: &Memory, flow: &Flow, content: Content, shape: Shape) -> (Packet, Vec<u8>) {
+    let (whole, payload) = content.packet(mem, flow, shape);
     let bytes = whole.to_vec();
     let head = 80.min(bytes.len());
     let mut pkt = match shape.pieces {
@@ -110,26 +160,32 @@ fn frame(mem: &Memory, flow: &Flow, is_tcp: bool, shape: Shape) -> Packet {
             pkt
         }
     };
-    pkt.meta = meta;
+    pkt.meta = whole.meta.clone();
     let ethertype = if flow.src.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
     let header = eth::Header::new(mac(0x22), mac(0x21), ethertype);
     pkt.push(mem, eth::Header::LEN).unwrap().copy_from_slice(header.as_bytes());
-    pkt
+    (pkt, payload)
 }
 
-/// Payload of a finished IP packet whose checksums are right.
-fn payload(mem: &Memory, ip: &[u8]) -> Vec<u8> {
+/// Payload of a finished IP packet whose checksums are right, in VXLAN those of both packets.
+fn payload(mem: &Memory, content: Content, ip: &[u8]) -> Vec<u8> {
     let pkt = Packet::with_data(mem, ip).unwrap();
     let info = info(&pkt);
     assert!(checksum::verify(&pkt, &info), "checksum");
-    let l4 = if info.version() == Version::V4 {
+    let l4 = info.version().header_len();
+    if info.version() == Version::V4 {
         assert_eq!(wire::checksum::fold(wire::checksum::sum(&ip[..20])), 0xffff, "checksum of the header");
-        20
-    } else {
-        40
-    };
-    let header = if info.protocol == Protocol::TCP { usize::from(ip[l4 + 12] >> 4) * 4 } else { 8 };
-    ip[l4 + header..].to_vec()
+    }
+    match content {
+        Content::Tcp => ip[l4 + usize::from(ip[l4 + 12] >> 4) * 4..].to_vec(),
+        Content::Udp => ip[l4 + 8..].to_vec(),
+        Content::Vxlan(version) => {
+            assert_eq!(ip[l4 + 8..l4 + 16], VXLAN);
+            let inner = &ip[l4 + 8 + VXLAN.len() + eth::Header::LEN..];
+            assert_eq!(inner[0] >> 4, if version == Version::V4 { 4 } else { 6 });
+            payload(mem, Content::Tcp, inner)
+        }
+    }
 }
 
 /// Checks that a device was promised to take what it is given.
@@ -146,40 +202,51 @@ fn every_shape_leaves_by_every_egress_as_it_came() {
     let mut cases = 0;
     for (name, features) in egresses() {
         for flow in flows() {
-            for is_tcp in [true, false] {
+            for content in Content::ALL {
                 for shape in Shape::all() {
                     for is_tagged in [false, true] {
-                        let case = format!("{name}, {shape:?}, TCP {is_tcp}, tag {is_tagged}, {}", flow.src);
-                        cross(features, &flow, is_tcp, shape, is_tagged, &case);
+                        let case = format!("{name}, {shape:?}, {content:?}, tag {is_tagged}, {}", flow.src);
+                        cross(features, &flow, content, shape, is_tagged, &case);
                         cases += 1;
                     }
                 }
             }
         }
     }
-    assert_eq!(cases, 14 * 2 * 2 * 9 * 2);
+    assert_eq!(cases, 14 * 2 * 4 * 9 * 2);
 }
 
-fn cross(features: Features, flow: &Flow, is_tcp: bool, shape: Shape, is_tagged: bool, case: &str) {
-    let mut node = bridged(features, is_tagged);
-    let pkt = frame(&node.mem, flow, is_tcp, shape);
-    let l4 = if flow.src.is_ipv4() { 20 } else { 40 };
-    let header = if is_tcp { 20 } else { 8 };
-    let sent = pkt.to_vec()[eth::Header::LEN + l4..].to_vec();
-    let sent = if is_tcp { sent[usize::from(sent[12] >> 4) * 4..].to_vec() } else { sent[header..].to_vec() };
+fn cross(features: Features, flow: &Flow, content: Content, shape: Shape, is_tagged: bool, case: &str) {
+    let mut node = bridged(&[features], is_tagged);
+    let (pkt, sent) = frame(&node.mem, flow, content, shape);
     let copied = node.mem.copies().total_bytes();
     node.rx(NOW, LinkId(1), vec![pkt]);
     assert_eq!(node.drops(), [], "{case}");
     let packets = node.tx(LinkId(2));
-    if features == (Features { frames: false, ..Features::ALL }) {
+    // No device is told where the headers of tunnels are.
+    let is_cut = shape.fat && matches!(content, Content::Vxlan(_));
+    if features == (Features { frames: false, ..Features::ALL }) && !is_cut {
         assert_eq!(packets.len(), 1, "{case}");
         assert_eq!(node.mem.copies().total_bytes(), copied, "{case}: copied");
     }
+    let got = arrived(&node.mem, packets, features, content, is_tagged, case);
+    assert!(got == sent, "{case}: payload");
+}
+
+/// Checks what a device is given and does its part. Returns the payload that is on the wire then.
+fn arrived(
+    mem: &Memory,
+    packets: Vec<Packet>,
+    features: Features,
+    content: Content,
+    is_tagged: bool,
+    case: &str,
+) -> Vec<u8> {
     let l3 = if is_tagged { TAGGED } else { eth::Header::LEN };
     let mut wire = Vec::new();
     for pkt in packets {
         assert_fits(&pkt, &features, case);
-        offload::fit(&node.mem, &Features::NONE, pkt, l3, &mut wire).unwrap();
+        offload::fit(mem, &Features::NONE, pkt, l3, &mut wire).unwrap();
     }
     let mut got = Vec::new();
     for pkt in wire {
@@ -190,7 +257,38 @@ fn cross(features: Features, flow: &Flow, is_tcp: bool, shape: Shape, is_tagged:
         }
         let ip = &bytes[l3..];
         assert!(ip.len() <= 1500, "{case}: {} bytes", ip.len());
-        got.extend(payload(&node.mem, ip));
+        got.extend(payload(mem, content, ip));
     }
-    assert!(got == sent, "{case}: payload");
+    got
+}
+
+/// The frame of which nothing is known yet is the one that a switch with a miss path handles apart, and has sent with wrong
+/// checksums (Open vSwitch's upcalls). Here it is flooded to every device at once, and the next one takes one way.
+#[test]
+fn first_frame_of_a_connection_is_right_at_every_egress() {
+    let egresses = egresses();
+    let features: Vec<Features> = egresses.iter().map(|(_, features)| *features).collect();
+    for (flow, is_tagged) in flows().into_iter().flat_map(|flow| [(flow, false), (flow, true)]) {
+        for content in Content::ALL {
+            for shape in Shape::all() {
+                let mut node = bridged(&features, is_tagged);
+                for is_known in [false, true] {
+                    let (pkt, sent) = frame(&node.mem, &flow, content, shape);
+                    node.rx(NOW, LinkId(1), vec![pkt]);
+                    for (id, (name, features)) in (2..).map(LinkId).zip(&egresses) {
+                        let case = format!("{name}, {shape:?}, {content:?}, tag {is_tagged}, known {is_known}");
+                        let packets = node.tx(id);
+                        let got = arrived(&node.mem, packets, *features, content, is_tagged, &case);
+                        assert!(got == if is_known && id != LinkId(2) { Vec::new() } else { sent.clone() }, "{case}");
+                    }
+                    // Its station answers behind the first device.
+                    let tag: &[u8] = if is_tagged { &[0x81, 0, 0, VLAN as u8] } else { &[] };
+                    let answer = [&mac(0x21).0[..], &mac(0x22).0, tag, &[0x88, 0xb5], &[0; 46]].concat();
+                    node.rx_bytes(NOW, LinkId(2), &answer);
+                    assert_eq!(node.tx(LinkId(1)).len(), 1);
+                }
+                assert_eq!((node.drops(), node.pages_in_use()), (vec![], 0));
+            }
+        }
+    }
 }
