@@ -1,0 +1,117 @@
+//! Nanoseconds for the decision about a frame whose source and destination are known, among many addresses and VLANs:
+//! `cargo bench -p fatpath-switch`.
+//!
+//! `spread/N` takes a random pair of N addresses for each frame, so that its entries come from memory when N of them do not fit a
+//! cache; `hot/N` one of 64 pairs among N. `floor/N` is the read of two random entries' cache lines, which nothing that looks N
+//! addresses up can be faster than. `vlans/N` is `hot` in each of N VLANs in turn, 64 addresses in all.
+
+use base::{Instant, LinkId};
+use divan::{Bencher, black_box};
+use switch::{Bridge, Egress, Frame, PortConfig, Verdict, Vid, VlanFlags};
+use wire::MacAddr;
+use wire::vlan::Tci;
+
+fn main() {
+    divan::main();
+}
+
+const SIZES: [u32; 4] = [64, 1024, 16_384, 65_536];
+const PORTS: u32 = 8;
+
+fn mac(number: u32) -> MacAddr {
+    let [a, b, c, d] = number.to_be_bytes();
+    MacAddr([2, 0, a, b, c, d])
+}
+
+fn frame(src: u32, dst: u32, vid: Vid) -> Frame {
+    let tag = Some(Tci(vid.get()));
+    Frame { dst: mac(dst), src: mac(src), tag, has_payload_tag: false, is_gso: false, len: 64 }
+}
+
+/// A bridge of eight ports in VLANs up to `last`, which has learnt `addresses`, spread over both.
+fn bridge(addresses: u32, last: u16) -> Bridge {
+    let mut bridge = Bridge::new(MacAddr([2, 0xff, 0, 0, 0, 0])).expect("a station's address");
+    bridge.set_vlan_filtering(true);
+    for port in 1..=PORTS {
+        bridge.add_port(LinkId(port), MacAddr([2, 0xff, 0, 0, 0, port as u8]), 1500).expect("a free link");
+        let config = PortConfig { fdb_limit: u32::MAX, ..PortConfig::default() };
+        bridge.configure(LinkId(port), config).expect("a port");
+        let last = Vid::new(last).expect("a VLAN");
+        bridge.add_vlans(Some(LinkId(port)), Vid::FIRST, last, VlanFlags::default()).expect("a range");
+    }
+    let mut egress = Egress::default();
+    for number in 0..addresses {
+        let vid = vid_of(number, last);
+        bridge.receive(Instant::ZERO, LinkId(1 + number % PORTS), &frame(number, u32::MAX, vid), &mut egress);
+    }
+    bridge
+}
+
+fn vid_of(number: u32, last: u16) -> Vid {
+    Vid::new(1 + (number / PORTS % u32::from(last)) as u16).expect("a VLAN")
+}
+
+/// Random numbers below `end`, a power of two.
+fn numbers(end: u32) -> Vec<u32> {
+    let mut state = 1_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) % end
+    };
+    (0..1 << 16).map(|_| next()).collect()
+}
+
+/// Frames of 64 a time, between pairs of addresses.
+fn decide(bencher: Bencher<'_, '_>, mut bridge: Bridge, pairs: Vec<(u32, u32, Vid)>) {
+    let mut egress = Egress::default();
+    let frames: Vec<(LinkId, Frame)> =
+        pairs.iter().map(|&(src, dst, vid)| (LinkId(1 + src % PORTS), frame(src, dst, vid))).collect();
+    let mut at = 0;
+    bencher.counter(divan::counter::ItemsCount::new(64_u32)).bench_local(|| {
+        for (port, frame) in &frames[at..at + 64] {
+            let verdict = bridge.receive(Instant::ZERO, *port, black_box(frame), &mut egress);
+            assert!(verdict == Verdict::Forward && egress.exits.len() == 1);
+        }
+        at = (at + 64) % frames.len();
+    });
+}
+
+/// Pairs of neighbours, which are behind different ports of one VLAN.
+fn pairs(addresses: u32, hot: u32, last: u16) -> Vec<(u32, u32, Vid)> {
+    let stride = addresses / hot;
+    let each = numbers(hot).into_iter().map(|number| number * stride / PORTS * PORTS);
+    each.map(|first| (first, first + 1, vid_of(first, last))).collect()
+}
+
+#[divan::bench(args = SIZES)]
+fn spread(bencher: Bencher<'_, '_>, addresses: u32) {
+    decide(bencher, bridge(addresses, 1), pairs(addresses, addresses, 1));
+}
+
+#[divan::bench(args = SIZES)]
+fn hot(bencher: Bencher<'_, '_>, addresses: u32) {
+    decide(bencher, bridge(addresses, 1), pairs(addresses, 64, 1));
+}
+
+#[divan::bench(args = [1, 64, 4094])]
+fn vlans(bencher: Bencher<'_, '_>, last: u16) {
+    let addresses = 1 << 16;
+    decide(bencher, bridge(addresses, last), pairs(addresses, 64, last));
+}
+
+#[divan::bench(args = SIZES)]
+fn floor(bencher: Bencher<'_, '_>, addresses: u32) {
+    let lines: Vec<[u64; 8]> = vec![[1; 8]; addresses as usize];
+    let numbers = numbers(addresses);
+    let mut at = 0;
+    bencher.counter(divan::counter::ItemsCount::new(64_u32)).bench_local(|| {
+        let mut sum = 0;
+        for number in &numbers[at..at + 64] {
+            // The second one waits for the first, as the look-up of the destination does for that of the source.
+            let first = black_box(&lines)[*number as usize][0];
+            sum += lines[(number ^ first as u32) as usize % lines.len()][1];
+        }
+        at = (at + 64) % numbers.len();
+        black_box(sum)
+    });
+}
