@@ -11,8 +11,9 @@ use control::netlink::xfrm::Event;
 use control::netlink::xfrm::nums::group;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use switch::FdbChange;
 
-/// An event that no client has caused.
+/// An event of the worker.
 #[derive(Clone, Debug)]
 pub(crate) enum News {
     /// Event of an SA or a policy.
@@ -25,6 +26,13 @@ pub(crate) enum News {
         now: NeighbourNow,
         /// The entry is removed.
         gone: bool,
+    },
+    /// Change of a bridge's forwarding database.
+    Fdb {
+        /// Link of the bridge's own port.
+        bridge: LinkId,
+        /// The change.
+        change: FdbChange,
     },
 }
 
@@ -41,7 +49,7 @@ pub(crate) struct Bell {
 pub(crate) struct Rung {
     /// Events of SAs and policies, for listeners of `NETLINK_XFRM`.
     pub(crate) xfrm: Queue,
-    /// Events of links and neighbours, for listeners of `NETLINK_ROUTE`.
+    /// Events of links, neighbours and bridges' addresses, for listeners of `NETLINK_ROUTE`.
     pub(crate) route: Queue,
 }
 
@@ -88,7 +96,7 @@ impl Bell {
         self.ring(|rung| &mut rung.xfrm, news, lost, told);
     }
 
-    /// Adds events of links and neighbours; there were more for the groups `lost`.
+    /// Adds events of links, neighbours and bridges' addresses; there were more for the groups `lost`.
     pub(crate) fn ring_route(&self, news: impl Iterator<Item = News>, lost: Groups) {
         self.ring(|rung| &mut rung.route, news, lost, route_groups());
     }

@@ -1,4 +1,4 @@
-//! Events of SAs, policies, links and neighbours that no client has caused: noted as they happen, and told to netlink's
+//! Events of SAs, policies, links, neighbours and bridges' addresses: noted as they happen, and told to netlink's
 //! listeners and to monitors.
 
 use std::sync::Arc;
@@ -56,6 +56,7 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell
     let Node { xfrm_events, datapath, .. } = node;
     xfrm_events.set_bell(xfrm, Arc::clone(&bell));
     datapath.neighbours.watch(route.has(RTNLGRP_NEIGH));
+    datapath.watch_fdb(route.has(RTNLGRP_NEIGH));
     node.listeners = Listeners::new(route, bell);
     note_listeners(node);
 }
@@ -68,11 +69,12 @@ pub(crate) fn tell(node: &mut Node) {
     tell_route(node);
 }
 
-/// Tells the events of links and neighbours.
+/// Tells the events of links, neighbours and bridges' addresses.
 fn tell_route(node: &mut Node) {
     let Some((bell, changed)) = node.listeners.take_changed() else { return };
     let neighbours = node.datapath.neighbours.take_changed();
-    if changed.is_empty() && neighbours == Changed::default() {
+    let fdb = node.datapath.take_fdb_changes();
+    if changed.is_empty() && neighbours == Changed::default() && fdb.is_empty() {
         return;
     }
     let of_links = if changed.is_empty() { Vec::new() } else { links(node) };
@@ -87,6 +89,9 @@ fn tell_route(node: &mut Node) {
     });
     let gone = neighbours.gone.iter().map(|was| News::Neighbour { now: shown(was), gone: true });
     let mut lost = Groups::default();
-    lost.set(RTNLGRP_NEIGH, neighbours.more);
-    bell.ring_route(of_links.chain(of_neighbours).chain(gone), lost);
+    lost.set(RTNLGRP_NEIGH, neighbours.more || fdb.iter().any(|(_, noted)| noted.is_truncated));
+    let of_bridges = fdb
+        .into_iter()
+        .flat_map(|(bridge, noted)| noted.changes.into_iter().map(move |change| News::Fdb { bridge, change }));
+    bell.ring_route(of_links.chain(of_neighbours).chain(gone).chain(of_bridges), lost);
 }

@@ -18,6 +18,8 @@ pub struct BridgeConfig {
     pub group_mask: GroupMask,
     /// Whether sources of frames to link-local groups are learnt.
     pub link_local_learning: bool,
+    /// Whether frames are counted by VLAN.
+    pub vlan_stats: bool,
 }
 
 impl Default for BridgeConfig {
@@ -29,6 +31,7 @@ impl Default for BridgeConfig {
             ageing_time: Bridge::AGEING_TIME,
             group_mask: GroupMask::NONE,
             link_local_learning: true,
+            vlan_stats: false,
         }
     }
 }
@@ -42,6 +45,7 @@ impl BridgeConfig {
             ageing_time: bridge.ageing_time(),
             group_mask: bridge.group_mask(),
             link_local_learning: bridge.link_local_learning(),
+            vlan_stats: bridge.vlan_stats_enabled(),
         }
     }
 
@@ -60,6 +64,7 @@ impl BridgeConfig {
         }
         bridge.set_group_mask(self.group_mask);
         bridge.set_link_local_learning(self.link_local_learning);
+        bridge.set_vlan_stats_enabled(self.vlan_stats);
         Ok(())
     }
 }

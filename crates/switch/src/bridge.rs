@@ -8,9 +8,9 @@ use hashbrown::HashMap;
 use wire::MacAddr;
 
 use crate::error::{BridgeError, FdbError};
-use crate::fdb::{EXPIRED_PER_CALL, Fdb, FdbEntry, FdbKey, FdbKind, Node, OWN_PORT, PortNumber};
+use crate::fdb::{EXPIRED_PER_CALL, Fdb, FdbChanges, FdbEntry, FdbKey, FdbKind, Node, OWN_PORT, PortNumber};
 use crate::port::{GroupMask, Port, PortConfig, PortState};
-use crate::stats::{LearnStats, PortStats};
+use crate::stats::{LearnStats, PortStats, VlanCounters, VlanStats};
 use crate::vid::{Vid, VidSet};
 use crate::vlans::{VlanFlags, Vlans};
 
@@ -25,6 +25,7 @@ pub struct Bridge {
     pub(crate) vlans: Vlans,
     /// Counters of the bridge's own port.
     pub(crate) stats: PortStats,
+    pub(crate) vlan_counters: VlanCounters,
     pub(crate) fdb: Fdb,
     /// Ports by number; there is none of number 0.
     pub(crate) ports: Vec<Option<Port>>,
@@ -87,6 +88,7 @@ impl Bridge {
             group_mask: GroupMask::NONE,
             vlans: Vlans::default(),
             stats: PortStats::ZERO,
+            vlan_counters: VlanCounters::default(),
             fdb: Fdb::new(Self::AGEING_TIME),
             ports: vec![None],
             numbers: HashMap::default(),
@@ -134,6 +136,21 @@ impl Bridge {
         self.stats
     }
 
+    /// Whether frames are counted by VLAN.
+    pub fn vlan_stats_enabled(&self) -> bool {
+        self.vlan_counters.is_counting
+    }
+
+    /// Sets whether frames are counted by VLAN (`vlan_stats_enabled`). Only a bridge that filters has VLANs to count by.
+    pub fn set_vlan_stats_enabled(&mut self, enabled: bool) {
+        self.vlan_counters.set_counting(enabled);
+    }
+
+    /// Counters of a VLAN, zero until frames are counted by VLAN. They begin anew when a VLAN that no port was in has one.
+    pub fn vlan_stats(&self, vid: Vid) -> VlanStats {
+        self.vlan_counters.get(vid)
+    }
+
     /// The port of a link.
     pub fn port(&self, link: LinkId) -> Option<&Port> {
         self.ports.get(usize::from(*self.numbers.get(&link)?))?.as_ref()
@@ -175,6 +192,7 @@ impl Bridge {
         }
         let number = number as PortNumber;
         self.numbers.insert(link, number);
+        self.fdb.set_owner_link(number, Some(link));
         self.fdb.add_local(FdbKey::new(None, mac), number);
         if let Some(vid) = self.default_pvid {
             self.add_vlan_to(number, vid, VlanFlags::DEFAULT_PVID);
@@ -456,14 +474,24 @@ impl Bridge {
         self.fdb.set_now(now);
         let key = FdbKey::new(vid, mac);
         self.fdb.get(key)?;
-        self.fdb.node(key).map(|node| self.entry_of(node))
+        self.fdb.node(key).map(|node| self.fdb.entry_of(node))
     }
 
     /// Every entry that has not expired, in no order.
     pub fn fdb_entries(&mut self, now: Instant) -> impl Iterator<Item = FdbEntry> + '_ {
         self.fdb.set_now(now);
         let Self { fdb, .. } = &*self;
-        fdb.iter().map(|node| self.entry_of(node))
+        fdb.iter().map(|node| fdb.entry_of(node))
+    }
+
+    /// Sets whether changes of entries are kept for [`take_fdb_changes`](Self::take_fdb_changes).
+    pub fn watch_fdb(&mut self, on: bool) {
+        self.fdb.watch(on);
+    }
+
+    /// Changes of entries since the last call, while they are watched.
+    pub fn take_fdb_changes(&mut self) -> FdbChanges {
+        self.fdb.take_changes()
     }
 
     /// Number of entries, expired ones that [`handle_timeout`](Self::handle_timeout) is still to remove among them.
@@ -575,20 +603,6 @@ impl Bridge {
         if number == OWN_PORT { self.mac } else { self.port_at(number).mac }
     }
 
-    fn entry_of(&self, node: &Node) -> FdbEntry {
-        let (updated, used) = self.fdb.ages(node);
-        FdbEntry {
-            mac: node.key.mac(),
-            vid: node.key.vid(),
-            port: (node.owner != OWN_PORT).then(|| self.port_at(node.owner).link),
-            kind: node.kind,
-            is_sticky: node.is_sticky,
-            is_by_user: node.is_by_user,
-            updated,
-            used,
-        }
-    }
-
     /// Entries that a request without a VLAN stands for: the one without and one for each VLAN of the port.
     fn keys_of_request(&self, number: PortNumber, mac: MacAddr, vid: Option<Vid>) -> Vec<FdbKey> {
         let each = vid.is_none().then(|| self.vlans_of(number).members().iter());
@@ -596,6 +610,9 @@ impl Bridge {
     }
 
     fn add_vlan_to(&mut self, number: PortNumber, vid: Vid, flags: VlanFlags) {
+        if !self.ports().map(Port::vlans).chain([&self.vlans]).any(|vlans| vlans.members().contains(vid)) {
+            self.vlan_counters.reset(vid);
+        }
         if self.vlans_of_mut(number).add(vid, flags) {
             let key = FdbKey::new(Some(vid), self.mac_of(number));
             self.fdb.add_local(key, number);

@@ -45,6 +45,8 @@ pub struct FdbEntry {
     pub is_sticky: bool,
     /// Whether the operator has set it.
     pub is_by_user: bool,
+    /// Whether its time is over, which only a removed entry's is.
+    pub has_expired: bool,
     /// Time since it was learnt or refreshed.
     pub updated: Duration,
     /// Time since a frame was forwarded by it.
@@ -112,6 +114,31 @@ impl Node {
 struct OwnerEntries {
     list: List,
     learnt: u32,
+    /// Link of the port; `None` for the bridge itself.
+    link: Option<LinkId>,
+}
+
+/// Changes of the database since they were last taken (Linux `fdb_notify`). A refresh is none.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct FdbChanges {
+    /// Changes, in order.
+    pub changes: Vec<FdbChange>,
+    /// Whether there were more than [`FdbChanges::MAX`]; later ones are not noted.
+    pub is_truncated: bool,
+}
+
+impl FdbChanges {
+    /// Changes that are kept until they are taken.
+    pub const MAX: usize = 4096;
+}
+
+/// Change of the database.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FdbChange {
+    /// An entry is new, or is another one than before under the same address and VLAN.
+    Set(FdbEntry),
+    /// An entry was removed, and was like this.
+    Removed(FdbEntry),
 }
 
 /// Result of learning a frame's source.
@@ -153,6 +180,8 @@ pub(crate) struct Fdb {
     ageing_ticks: u64,
     /// The latest tick seen: a clock that goes back does not disturb the order of `ageing`.
     tick: u64,
+    /// Changes, while they are watched.
+    changes: Option<FdbChanges>,
 }
 
 /// Tick of an instant.
@@ -171,9 +200,30 @@ impl Fdb {
             owners: Vec::new(),
             ageing_ticks: 0,
             tick: 0,
+            changes: None,
         };
+        fdb.set_owner_link(OWN_PORT, None);
         fdb.set_ageing_time(ageing_time);
         fdb
+    }
+
+    /// Sets the link of the port of a number, which has no entries yet.
+    pub(crate) fn set_owner_link(&mut self, owner: PortNumber, link: Option<LinkId>) {
+        let owner = usize::from(owner);
+        if self.owners.len() <= owner {
+            self.owners.resize(owner + 1, OwnerEntries { list: List::EMPTY, learnt: 0, link: None });
+        }
+        self.owners[owner].link = link;
+    }
+
+    /// Sets whether changes are kept for [`take_changes`](Self::take_changes).
+    pub(crate) fn watch(&mut self, on: bool) {
+        self.changes = if on { Some(self.changes.take().unwrap_or_default()) } else { None };
+    }
+
+    /// Changes since the last call, while they are watched.
+    pub(crate) fn take_changes(&mut self) -> FdbChanges {
+        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Sets the time without refresh after which an entry is gone, rounded up to whole ticks.
@@ -213,7 +263,7 @@ impl Fdb {
         let Some(at) = self.find(key) else { return self.learn_new(key, owner, limit) };
         let node = self.nodes[at as usize];
         if self.is_expired(&node) {
-            self.remove_at(at);
+            self.remove_noted(at);
             return self.learn_new(key, owner, limit);
         }
         if node.kind == FdbKind::Local {
@@ -229,11 +279,12 @@ impl Fdb {
             return Learning::Pinned;
         }
         if node.is_learnt() && self.is_full(owner, limit) {
-            self.remove_at(at);
+            self.remove_noted(at);
             return Learning::Full;
         }
         self.refresh(at);
         self.set_owner(at, owner);
+        self.note_set(at);
         Learning::Moved
     }
 
@@ -247,11 +298,13 @@ impl Fdb {
                 self.nodes[at as usize].is_by_user = true;
                 self.nodes[at as usize].used = self.tick;
                 self.link_owner(at);
+                self.note_set(at);
                 return;
             }
             self.remove_at(at);
         }
-        self.insert(key, owner, kind, is_sticky, true);
+        let at = self.insert(key, owner, kind, is_sticky, true);
+        self.note_set(at);
     }
 
     /// Adds the address of a port or of the bridge. An entry of another kind is replaced; a local one stays as it is.
@@ -262,7 +315,8 @@ impl Fdb {
             }
             self.remove_at(at);
         }
-        self.insert(key, owner, FdbKind::Local, false, false);
+        let at = self.insert(key, owner, FdbKind::Local, false, false);
+        self.note_set(at);
     }
 
     /// Gives a local entry to another port that has the same address.
@@ -270,6 +324,7 @@ impl Fdb {
         if let Some(at) = self.find(key) {
             self.set_owner(at, owner);
             self.nodes[at as usize].is_by_user = false;
+            self.note_set(at);
         }
     }
 
@@ -277,7 +332,7 @@ impl Fdb {
     pub(crate) fn remove(&mut self, key: FdbKey) -> bool {
         let found = self.find(key);
         if let Some(at) = found {
-            self.remove_at(at);
+            self.remove_noted(at);
         }
         found.is_some()
     }
@@ -295,7 +350,7 @@ impl Fdb {
             if at == NONE || !self.is_expired(&self.nodes[at as usize]) {
                 break;
             }
-            self.remove_at(at);
+            self.remove_noted(at);
             expired += 1;
         }
         expired
@@ -326,8 +381,24 @@ impl Fdb {
         self.index.iter().map(|&at| &self.nodes[at as usize]).filter(|node| !self.is_expired(node))
     }
 
+    /// An entry, for a dump.
+    pub(crate) fn entry_of(&self, node: &Node) -> FdbEntry {
+        let (updated, used) = self.ages(node);
+        FdbEntry {
+            mac: node.key.mac(),
+            vid: node.key.vid(),
+            port: self.owners.get(usize::from(node.owner)).and_then(|entries| entries.link),
+            kind: node.kind,
+            is_sticky: node.is_sticky,
+            is_by_user: node.is_by_user,
+            has_expired: self.is_expired(node),
+            updated,
+            used,
+        }
+    }
+
     /// Times since an entry's last refresh and last use.
-    pub(crate) fn ages(&self, node: &Node) -> (Duration, Duration) {
+    fn ages(&self, node: &Node) -> (Duration, Duration) {
         let age = |tick: u64| TICK.saturating_mul(u32::try_from(self.tick.saturating_sub(tick)).unwrap_or(u32::MAX));
         (age(node.updated), age(node.used))
     }
@@ -398,7 +469,8 @@ impl Fdb {
         if self.is_full(owner, limit) {
             return Learning::Full;
         }
-        self.insert(key, owner, FdbKind::Dynamic, false, false);
+        let at = self.insert(key, owner, FdbKind::Dynamic, false, false);
+        self.note_set(at);
         Learning::New
     }
 
@@ -427,7 +499,29 @@ impl Fdb {
         self.link_owner(at);
     }
 
-    fn insert(&mut self, key: FdbKey, owner: PortNumber, kind: FdbKind, is_sticky: bool, is_by_user: bool) {
+    fn note_set(&mut self, at: u32) {
+        if self.changes.is_some() {
+            self.note(FdbChange::Set(self.entry_of(&self.nodes[at as usize])));
+        }
+    }
+
+    fn remove_noted(&mut self, at: u32) {
+        if self.changes.is_some() {
+            self.note(FdbChange::Removed(self.entry_of(&self.nodes[at as usize])));
+        }
+        self.remove_at(at);
+    }
+
+    #[cold]
+    fn note(&mut self, change: FdbChange) {
+        let Some(noted) = &mut self.changes else { return };
+        noted.is_truncated |= noted.changes.len() == FdbChanges::MAX;
+        if !noted.is_truncated {
+            noted.changes.push(change);
+        }
+    }
+
+    fn insert(&mut self, key: FdbKey, owner: PortNumber, kind: FdbKind, is_sticky: bool, is_by_user: bool) -> u32 {
         let (updated, used) = (self.tick, self.tick);
         let (by_age, by_owner) = (Links::UNLINKED, Links::UNLINKED);
         let node = Node { key, owner, kind, is_sticky, is_by_user, updated, used, by_age, by_owner };
@@ -441,6 +535,7 @@ impl Fdb {
         let Self { index, hasher, nodes, .. } = self;
         index.insert_unique(hasher.hash_one(key), at, |&at| hasher.hash_one(nodes[at as usize].key));
         self.link(at);
+        at
     }
 
     fn remove_at(&mut self, at: u32) {
@@ -473,9 +568,6 @@ impl Fdb {
 
     fn link_owner(&mut self, at: u32) {
         let owner = usize::from(self.nodes[at as usize].owner);
-        if self.owners.len() <= owner {
-            self.owners.resize(owner + 1, OwnerEntries { list: List::EMPTY, learnt: 0 });
-        }
         let entries = &mut self.owners[owner];
         entries.learnt += u32::from(self.nodes[at as usize].is_learnt());
         entries.list.push_back(&mut self.nodes, at, |node| &mut node.by_owner);
@@ -510,7 +602,9 @@ mod tests {
     }
 
     fn fdb() -> Fdb {
-        Fdb::new(AGEING)
+        let mut fdb = Fdb::new(AGEING);
+        (1..=3).for_each(|number| fdb.set_owner_link(number, Some(LinkId(number.into()))));
+        fdb
     }
 
     fn at(fdb: &mut Fdb, ms: u64) {
@@ -679,6 +773,46 @@ mod tests {
         assert_eq!(fdb.iter().count(), 0);
         assert_eq!((fdb.expire(60), fdb.len(), fdb.expire(60)), (40, 0, 0));
         assert_eq!(fdb.nodes.capacity(), 0);
+    }
+
+    #[test]
+    fn change_is_noted_while_watched_and_refresh_is_none() {
+        let mut fdb = fdb();
+        fdb.learn(key(1, 1), 1, 10);
+        assert_eq!(fdb.take_changes(), FdbChanges::default());
+        fdb.watch(true);
+        fdb.learn(key(1, 2), 1, 10);
+        fdb.learn(key(1, 2), 2, 10);
+        at(&mut fdb, 1_000);
+        fdb.learn(key(1, 1), 1, 10);
+        at(&mut fdb, 300_000);
+        fdb.expire(10);
+        let brief = |change: &FdbChange| match change {
+            FdbChange::Set(entry) => (true, entry.mac, entry.vid, entry.port),
+            FdbChange::Removed(entry) => (false, entry.mac, entry.vid, entry.port),
+        };
+        let noted = fdb.take_changes();
+        let got: Vec<_> = noted.changes.iter().map(brief).collect();
+        let (mac, vid) = (key(1, 2).mac(), Vid::new(1));
+        let want = [(true, 1), (true, 2), (false, 2)].map(|(is_set, link)| (is_set, mac, vid, Some(LinkId(link))));
+        assert_eq!((&got[..], noted.is_truncated), (&want[..], false));
+        assert_eq!(fdb.take_changes(), FdbChanges::default());
+        fdb.watch(false);
+        fdb.learn(key(1, 3), 1, 10);
+        assert_eq!(fdb.take_changes(), FdbChanges::default());
+    }
+
+    #[test]
+    fn flood_of_changes_is_truncated() {
+        let mut fdb = fdb();
+        fdb.watch(true);
+        for n in 0..FdbChanges::MAX as u32 + 1 {
+            fdb.learn(key(1, n), 1, u32::MAX);
+        }
+        let noted = fdb.take_changes();
+        assert_eq!((noted.changes.len(), noted.is_truncated), (FdbChanges::MAX, true));
+        fdb.learn(key(2, 1), 1, u32::MAX);
+        assert_eq!(fdb.take_changes().changes.len(), 1);
     }
 
     #[test]

@@ -100,6 +100,7 @@ impl Bridge {
         } else {
             (None, frame.tag)
         };
+        self.vlan_counters.count_rx(vid, frame.len);
         // A frame that another trunk of the same wire brings has come by the active one too.
         if config.trunk.is_some() && self.active_trunk(vid).is_some_and(|active| active != from) {
             return Err(ingress(Refusal::StandbyTrunk));
@@ -149,6 +150,7 @@ impl Bridge {
         } else {
             (None, frame.tag)
         };
+        self.vlan_counters.count_rx(vid, frame.len);
         let inside = Inside { from: OWN_PORT, is_isolated: false, vid, tag };
         egress.vid = vid;
         if let Some(flood) = group_flood(frame.dst) {
@@ -295,6 +297,7 @@ impl Bridge {
         let port = self.port_mut(to);
         port.stats.count_tx(frame.len);
         egress.exits.push(Exit { port: port.link, tag });
+        self.vlan_counters.count_tx(egress.vid, frame.len);
     }
 
     /// Gives a frame to the bridge's own port (Linux `br_pass_frame_up`).
@@ -307,6 +310,7 @@ impl Bridge {
             (_, tag) => tag,
         };
         self.stats.count_rx(frame.len);
+        self.vlan_counters.count_tx(inside.vid, frame.len);
         egress.up = Some(Upward { tag });
         Ok(Verdict::Forward)
     }
@@ -339,7 +343,7 @@ mod tests {
     use super::*;
     use crate::bridge::FdbRequest;
     use crate::port::{GroupMask, PortConfig, TrunkPriority};
-    use crate::stats::PortStats;
+    use crate::stats::{PortStats, VlanStats};
     use crate::vlans::VlanFlags;
 
     const OWN: &str = "02:00:00:00:00:00";
@@ -402,6 +406,31 @@ mod tests {
         let mut egress = Egress::default();
         let verdict = bridge.send(Instant::ZERO, frame, &mut egress);
         text(verdict, &egress)
+    }
+
+    #[test]
+    fn vlan_counts_a_frame_once_in_and_once_for_each_way_out() {
+        let mut bridge = bridge();
+        bridge.set_vlan_filtering(true);
+        rx(&mut bridge, 1, &frame(A, ALL, None));
+        assert_eq!(bridge.vlan_stats(vid(1)), VlanStats::default(), "not enabled");
+        bridge.set_vlan_stats_enabled(true);
+        // Two ports and the bridge itself; then one port, and a frame that is not of the port's VLANs.
+        rx(&mut bridge, 1, &frame(A, ALL, None));
+        rx(&mut bridge, 2, &frame(B, A, None));
+        rx(&mut bridge, 2, &frame(B, A, Some(7)));
+        send(&mut bridge, &frame(OWN, A, None));
+        let want = VlanStats { rx_packets: 3, rx_bytes: 3 * 46, tx_packets: 5, tx_bytes: 5 * 46 };
+        assert_eq!((bridge.vlan_stats(vid(1)), bridge.vlan_stats(vid(7))), (want, VlanStats::default()));
+        bridge.set_vlan_stats_enabled(false);
+        rx(&mut bridge, 2, &frame(B, A, None));
+        assert_eq!(bridge.vlan_stats(vid(1)), want);
+        // No port is in it any more.
+        for port in [None, Some(1), Some(2), Some(3)] {
+            bridge.remove_vlans(port.map(LinkId), vid(1), vid(1)).unwrap();
+        }
+        bridge.add_vlans(Some(LinkId(1)), vid(1), vid(1), VlanFlags::default()).unwrap();
+        assert_eq!(bridge.vlan_stats(vid(1)), VlanStats::default());
     }
 
     #[test]

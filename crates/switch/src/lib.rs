@@ -54,10 +54,10 @@ mod vlans;
 
 pub use bridge::{Bridge, FdbRequest, FlushFilter};
 pub use error::{BridgeError, FdbError};
-pub use fdb::{FdbEntry, FdbKind, TICK};
+pub use fdb::{FdbChange, FdbChanges, FdbEntry, FdbKind, TICK};
 pub use frame::{Egress, Exit, Frame, Refusal, Upward, Verdict};
 pub use mtu::exceeds_mtu;
 pub use port::{GroupMask, Port, PortConfig, PortState, TrunkPriority};
-pub use stats::{LearnStats, PortStats};
+pub use stats::{LearnStats, PortStats, VlanStats};
 pub use vid::{Vid, VidSet};
 pub use vlans::{VlanFlags, Vlans};

@@ -1,4 +1,8 @@
-//! Counters of a port.
+//! Counters of ports and VLANs.
+
+use wire::eth;
+
+use crate::vid::Vid;
 
 /// The eight statistics of a switch port, which Open vSwitch and `ip -s link` have.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -47,6 +51,78 @@ impl PortStats {
         self.tx_packets += 1;
         self.tx_bytes += len as u64;
     }
+}
+
+/// Counters of a VLAN, at all ports together (Linux `br_vlan_get_stats`). A frame counts once when it is received, and once for
+/// each port that it leaves by. Its Ethernet header and its tag are no part of its bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct VlanStats {
+    /// Frames received.
+    pub rx_packets: u64,
+    /// Bytes of them.
+    pub rx_bytes: u64,
+    /// Frames sent.
+    pub tx_packets: u64,
+    /// Bytes of them.
+    pub tx_bytes: u64,
+}
+
+/// Counters of each VLAN, which take room once they count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct VlanCounters {
+    pub(crate) is_counting: bool,
+    /// By the VLAN's number.
+    all: Vec<VlanStats>,
+}
+
+impl VlanCounters {
+    /// Sets whether frames are counted. Counts stay.
+    pub(crate) fn set_counting(&mut self, is_counting: bool) {
+        self.is_counting = is_counting;
+        if is_counting && self.all.is_empty() {
+            self.all = vec![VlanStats::default(); usize::from(Vid::LAST.get()) + 1];
+        }
+    }
+
+    pub(crate) fn get(&self, vid: Vid) -> VlanStats {
+        self.all.get(usize::from(vid.get())).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn reset(&mut self, vid: Vid) {
+        if let Some(stats) = self.all.get_mut(usize::from(vid.get())) {
+            *stats = VlanStats::default();
+        }
+    }
+
+    /// Counts a received frame of `len` bytes with its Ethernet header.
+    #[inline]
+    pub(crate) fn count_rx(&mut self, vid: Option<Vid>, len: usize) {
+        if let Some(stats) = self.counted(vid) {
+            stats.rx_packets += 1;
+            stats.rx_bytes += payload_len(len);
+        }
+    }
+
+    /// Counts a sent frame of `len` bytes with its Ethernet header.
+    #[inline]
+    pub(crate) fn count_tx(&mut self, vid: Option<Vid>, len: usize) {
+        if let Some(stats) = self.counted(vid) {
+            stats.tx_packets += 1;
+            stats.tx_bytes += payload_len(len);
+        }
+    }
+
+    #[inline]
+    fn counted(&mut self, vid: Option<Vid>) -> Option<&mut VlanStats> {
+        if !self.is_counting {
+            return None;
+        }
+        self.all.get_mut(usize::from(vid?.get()))
+    }
+}
+
+fn payload_len(len: usize) -> u64 {
+    len.saturating_sub(eth::Header::LEN) as u64
 }
 
 /// Counters of a port's learning.

@@ -2,14 +2,15 @@
 
 mod oracle;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::{Instant, LinkId};
 use oracle::{OWN, Oracle, OracleEntry, Places};
 use proptest::prelude::*;
 use switch::{
-    Bridge, Egress, FdbKind, FdbRequest, Frame, PortConfig, PortState, Refusal, TICK, TrunkPriority, Verdict, Vid,
-    VlanFlags,
+    Bridge, Egress, FdbChange, FdbKind, FdbRequest, Frame, PortConfig, PortState, Refusal, TICK, TrunkPriority,
+    Verdict, Vid, VlanFlags,
 };
 use wire::MacAddr;
 use wire::vlan::Tci;
@@ -80,6 +81,8 @@ struct World {
     oracle: Oracle,
     tick: u64,
     egress: Egress,
+    /// Database as a listener to its changes has it: port, kind and stickiness, by address and VLAN.
+    heard: BTreeMap<([u8; 6], u16), (Option<LinkId>, FdbKind, bool)>,
 }
 
 fn link(port: u32) -> Option<LinkId> {
@@ -93,7 +96,9 @@ impl World {
             oracle: Oracle::new(mac(0)),
             tick: 0,
             egress: Egress::default(),
+            heard: [0, 1].map(|vid| ((mac(0).0, vid), (None, FdbKind::Local, false))).into(),
         };
+        world.bridge.watch_fdb(true);
         world.add_ports();
         world
     }
@@ -285,6 +290,35 @@ impl World {
         got.sort_unstable();
         want.sort_unstable();
         assert_eq!(got, want);
+        self.hear();
+    }
+
+    /// Applies the noted changes, after which a listener knows every entry; one that has expired, until it is removed.
+    fn hear(&mut self) {
+        let key = |mac: MacAddr, vid: Option<Vid>| (mac.0, vid.map_or(0, Vid::get));
+        let noted = self.bridge.take_fdb_changes();
+        assert!(!noted.is_truncated);
+        for change in noted.changes {
+            match change {
+                FdbChange::Set(entry) => {
+                    self.heard.insert(key(entry.mac, entry.vid), (entry.port, entry.kind, entry.is_sticky));
+                }
+                FdbChange::Removed(entry) => {
+                    let gone = self.heard.remove(&key(entry.mac, entry.vid));
+                    assert_eq!(gone, Some((entry.port, entry.kind, entry.is_sticky)), "{entry:?}");
+                }
+            }
+        }
+        let now = self.now();
+        let live = self.bridge.fdb_entries(now);
+        let live: BTreeMap<_, _> =
+            live.map(|entry| (key(entry.mac, entry.vid), (entry.port, entry.kind, entry.is_sticky))).collect();
+        let has_expired = |kind: FdbKind| kind == FdbKind::Dynamic;
+        for (key, heard) in &self.heard {
+            assert!(live.get(key).map_or(has_expired(heard.1), |entry| entry == heard), "{key:?}: {heard:?}");
+        }
+        assert!(live.keys().all(|key| self.heard.contains_key(key)));
+        assert_eq!(self.heard.len(), self.bridge.fdb_len());
     }
 }
 

@@ -2,7 +2,7 @@
 
 A case is JSON: `batches`, pairs of a program and lines for its -batch; `ports`, the far ends; `frames`, pairs of a port's number and a frame
 in hexadecimal, whose last four bytes are its own number. The answer is JSON: for each frame the places and tags, and the addresses
-that the bridge knows.
+that the bridge knows, and the counters of its VLANs.
 """
 
 import json
@@ -71,7 +71,13 @@ def main():
         for entry in json.loads(listed.stdout)
         if entry.get("master") == "br0"
     ]
-    print(json.dumps({"passed": passed, "fdb": known}))
+    listed = subprocess.run(["/sbin/bridge", "-s", "-j", "vlan", "show"], capture_output=True, text=True, check=True)
+    counted = {
+        str(vlan["vid"]): [vlan[key] for key in ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")]
+        for link in json.loads(listed.stdout)
+        for vlan in link["vlans"]
+    }
+    print(json.dumps({"passed": passed, "fdb": known, "vlans": counted}))
 
 
 main()

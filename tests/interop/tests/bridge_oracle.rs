@@ -1,5 +1,5 @@
 //! Forwarding decisions of a Linux bridge and of the crate `switch`, for drawn bridges and frames: where each frame leaves, with which tag,
-//! and which addresses are known in the end.
+//! which addresses are known in the end, and what each VLAN has counted.
 //!
 //! `FATPATH_SEED` is the seed of the first bridge, otherwise the time.
 
@@ -11,7 +11,7 @@ use interop::Uml;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use sim::Rng;
-use switch::{Bridge, Egress, FdbKind, FdbRequest, Frame, GroupMask, PortConfig, Verdict, Vid, VlanFlags};
+use switch::{Bridge, Egress, FdbKind, FdbRequest, Frame, GroupMask, PortConfig, Verdict, Vid, VlanFlags, VlanStats};
 use system::{Need, Netns, Outcome, trial};
 use wire::MacAddr;
 use wire::eth::{self, EtherType};
@@ -176,7 +176,7 @@ impl Case {
             "link del br0".to_owned(),
             format!("link add br0 address {BRIDGE_MAC} type bridge mcast_snooping 0 vlan_default_pvid {pvid}"),
             format!("link set br0 type bridge vlan_filtering {}", u8::from(self.filters)),
-            format!("link set br0 type bridge group_fwd_mask {}", self.group_mask),
+            format!("link set br0 type bridge group_fwd_mask {} vlan_stats_enabled 1", self.group_mask),
             "link set br0 up".to_owned(),
         ];
         made.extend((0..PORTS).map(|port| format!("link set p{port} master br0")));
@@ -220,6 +220,7 @@ impl Case {
         let mut bridge = Bridge::new(BRIDGE_MAC).unwrap();
         bridge.set_default_pvid(self.default_pvid).unwrap();
         bridge.set_vlan_filtering(self.filters);
+        bridge.set_vlan_stats_enabled(true);
         bridge.set_group_mask(GroupMask::for_bridge(self.group_mask).unwrap());
         for (at, config) in self.ports.iter().enumerate() {
             bridge.add_port(link(at), port_mac(at), 1500).unwrap();
@@ -248,7 +249,9 @@ impl Case {
             let header = eth::Header::new(frame.dst, frame.src, ethertype);
             // Behind a service tag a tag is payload.
             let tag = frame.tag.filter(|_| frame.service_tag.is_none());
-            let summary = Frame::new(&header, tag, false, 60);
+            // A service tag is payload too.
+            let tags = usize::from(frame.service_tag.is_some()) * (1 + usize::from(frame.tag.is_some()));
+            let summary = Frame::new(&header, tag, false, 60 + 4 * tags);
             let verdict = bridge.receive(NOW, link(frame.port), &summary, &mut egress);
             let tci = |tag: Option<wire::vlan::Tci>| tag.map(|tci| tci.0);
             let inner = frame.service_tag;
@@ -278,6 +281,14 @@ impl Case {
         if want != got {
             let only = |a: &BTreeSet<String>, b: &BTreeSet<String>| a.difference(b).cloned().collect::<Vec<_>>();
             return Err(format!("addresses: only Linux {:?}, only switch {:?}", only(&want, &got), only(&got, &want)));
+        }
+        for (vlan, want) in linux["vlans"].as_object().ok_or("no counters")? {
+            let vid = vlan.parse().ok().and_then(Vid::new).ok_or("no VLAN")?;
+            let VlanStats { rx_packets, rx_bytes, tx_packets, tx_bytes } = bridge.vlan_stats(vid);
+            let got = json!([rx_packets, rx_bytes, tx_packets, tx_bytes]);
+            if *want != got {
+                return Err(format!("VLAN {vlan}: Linux has counted {want}, switch {got}"));
+            }
         }
         Ok(())
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use serde_json::Value;
 use system::{
-    Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, Scratch, fatpath, run, transfer, trial, veth, wait_until,
+    Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, Process, Scratch, fatpath, run, transfer, trial, veth,
+    wait_until,
 };
 
 use crate::ip::{ETH0, compare_lines, exec, near_with};
@@ -25,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("bridge/two_switches_are_joined_by_vhost_user", NEEDS, vhost),
         trial("bridge/address_follows_a_guest_that_moves", NEEDS, moved),
         trial("bridge/guest_that_invents_addresses_fills_its_own_share", NEEDS, flood),
+        trial("bridge/monitor_hears_of_addresses_as_on_linux", &[Need::Namespaces], monitored),
         trial("bridge/saved_state_and_reload_make_it_again", &[Need::Namespaces, Need::Tun], kept),
     ]
 }
@@ -72,7 +74,7 @@ fn trunk() -> Outcome {
     let (left, right) = (Netns::new("left")?, Netns::new("right")?);
     veth((&left, "up0"), (&right, "up0"))?;
     let toml = [
-        bridge("br0", "vlan-filtering = true"),
+        bridge("br0", "vlan-filtering = true\nvlan-stats = true"),
         tap("red0", "pvid = 10"),
         tap("blue0", "pvid = 20"),
         uplink("pvid = 0, tagged = [10, \"20-29\"], trunk = 5"),
@@ -93,6 +95,18 @@ fn trunk() -> Outcome {
     for (gateway, link) in [(&gateways[0], "blue0"), (&gateways[1], "red0"), (&gateways[0], "up0")] {
         let size = gateway.sent_size(link)?;
         assert!(size > 4 * 1500, "{link}: {size} bytes a frame\n{}", gateway.show("links")?);
+    }
+    // Both VLANs are counted, in the bridge and at its ports; its own port is in neither.
+    let mut command = exec(&left, "left");
+    let counted = run(command.args(["-c", "bridge -s -j vlan"]).env("FATPATH_RUNDIR", scratch.path()))?;
+    let counted: Value = serde_json::from_str(&counted)?;
+    for (port, vid) in [("red0", 10), ("blue0", 20), ("up0", 10), ("up0", 29)] {
+        let port = counted.as_array().into_iter().flatten().find(|link| link["ifname"] == port);
+        let vlan = port.and_then(|port| port["vlans"].as_array()?.iter().find(|vlan| vlan["vid"] == vid));
+        let vlan = vlan.ok_or_else(|| format!("no VLAN {vid}: {counted:#}"))?;
+        for key in ["rx_bytes", "tx_bytes"] {
+            assert!((vlan[key].as_u64() > Some(32 << 20)) == (vid != 29), "{key} of {vid}: {counted:#}");
+        }
     }
     // A third guest of the address of one, in the other VLAN, hears nothing of it.
     red_2.sh("ip addr add 10.9.0.7/24 dev red0")?;
@@ -320,9 +334,116 @@ fn flood() -> Outcome {
     Ok(())
 }
 
+/// Sends a frame of station 0x99 by a packet socket.
+const SPEAK: &str = "python3 -c '
+import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind((sys.argv[1], 0))
+s.send(bytes.fromhex(\"ffffffffffff02000000009988b5\") + bytes(46))'";
+
+/// What `bridge monitor fdb` prints while addresses are learnt, move, age, are set and flushed, here and on Linux.
+fn monitored() -> Outcome {
+    let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
+    far.sh("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6")?;
+    let near = |role: &str| {
+        let netns = Netns::new(role)?;
+        netns.sh("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6")?;
+        for port in ["1", "2"] {
+            veth((&netns, &format!("p{port}")), (&far, &format!("{role}{port}")))?;
+            netns.sh(&format!("ip link set p{port} address 02:00:00:00:01:0{port}"))?;
+        }
+        Ok::<_, libtest_mimic::Failed>(netns)
+    };
+    let (linux, ours) = (near("linux")?, near("ours")?);
+    let toml =
+        ["p1", "p2"].map(|p| format!("[[link]]\nname = \"{p}\"\nkind = \"packet\"\ninterface = \"{p}\"\n")).concat();
+    let _gateway = Gateway::start(&ours, &scratch, "ours", &toml)?;
+    let hear = |mut shell: Command, role: &str| {
+        let monitor =
+            "for port in p1 p2; do ip link set $port master br0; done; echo ready; exec stdbuf -oL bridge monitor fdb";
+        let script = format!(
+            "ip link add br0 address 02:00:00:00:01:09 type bridge ageing_time 100; ip link set br0 up
+            ip link set p1 up; ip link set p2 up; {monitor}"
+        );
+        let process = Process::spawn(shell.args(["-c", &script]).env("FATPATH_RUNDIR", scratch.path()), &scratch)?;
+        wait_until(&format!("{role} is ready"), Duration::from_secs(10), || process.output().contains("ready"))?;
+        Ok::<_, libtest_mimic::Failed>(process)
+    };
+    let monitors = [(hear(linux.command("sh"), "linux")?, "linux"), (hear(exec(&ours, "ours"), "ours")?, "ours")];
+    let both = |line: &str| {
+        run(linux.command("sh").args(["-c", line]))?;
+        run(exec(&ours, "ours").args(["-c", line]).env("FATPATH_RUNDIR", scratch.path()))?;
+        Ok::<_, libtest_mimic::Failed>(())
+    };
+    let speak =
+        |port: &str| ["linux", "ours"].iter().try_for_each(|role| far.sh(&format!("{SPEAK} {role}{port}")).map(drop));
+    // A listener hears only of what comes after it: until it does, the station moves to and fro.
+    let mut heard = 0;
+    wait_until("the monitors listen", Duration::from_secs(20), || {
+        heard += 1;
+        let asked = speak(if heard % 2 == 0 { "1" } else { "2" });
+        std::thread::sleep(Duration::from_millis(100));
+        asked.is_ok() && monitors.iter().all(|(monitor, _)| monitor.output().contains("master br0"))
+    })?;
+    let aged =
+        |monitor: &Process| monitor.output().trim_end().lines().last().is_some_and(|line| line.starts_with("Deleted"));
+    wait_until("the station is forgotten", Duration::from_secs(10), || {
+        monitors.iter().all(|(monitor, _)| aged(monitor))
+    })?;
+    let starts = [0, 1].map(|at: usize| monitors[at].0.output().len());
+    let expect = |what: &str, want: &mut Vec<&'static str>, lines: &[&'static str]| {
+        want.extend(lines);
+        for ((monitor, role), start) in monitors.iter().zip(starts) {
+            // Of entries that have a VLAN there are as many as the host's kernel knows of VLANs.
+            let lines = |said: &str| {
+                said.lines()
+                    .filter(|line| !line.contains("vlan"))
+                    .map(|line| line.trim_end().to_owned())
+                    .collect::<Vec<_>>()
+            };
+            let said = || lines(&monitor.output()[start..]);
+            wait_until(what, Duration::from_secs(10), || said().len() >= want.len())
+                .map_err(|_| format!("{role}: {what}: {:?}", said()))?;
+            assert_eq!(said(), *want, "{role}: {what}");
+        }
+        Ok::<_, libtest_mimic::Failed>(())
+    };
+    let want = &mut Vec::new();
+    both("ip link set br0 type bridge ageing_time 300")?;
+    speak("1")?;
+    expect("learnt", want, &["02:00:00:00:00:99 dev p1 master br0"])?;
+    speak("1")?;
+    speak("2")?;
+    expect("moved", want, &["02:00:00:00:00:99 dev p2 master br0"])?;
+    expect("aged", want, &["Deleted 02:00:00:00:00:99 dev p2 master br0 stale"])?;
+    both("ip link set br0 type bridge ageing_time 30000")?;
+    for (line, lines) in [
+        ("bridge fdb add 02:00:00:00:00:77 dev p1 master static", &["02:00:00:00:00:77 dev p1 master br0 static"][..]),
+        ("bridge fdb replace 02:00:00:00:00:77 dev p1 master static", &["02:00:00:00:00:77 dev p1 master br0 static"]),
+        ("bridge fdb replace 02:00:00:00:00:77 dev p2 master dynamic", &["02:00:00:00:00:77 dev p2 master br0"]),
+        ("bridge fdb del 02:00:00:00:00:77 dev p2 master", &["Deleted 02:00:00:00:00:77 dev p2 master br0"]),
+        (
+            "ip link set p2 address 02:00:00:00:01:12",
+            &["Deleted 02:00:00:00:01:02 dev p2 master br0 permanent", "02:00:00:00:01:12 dev p2 master br0 permanent"],
+        ),
+        ("ip link set p2 nomaster", &["Deleted 02:00:00:00:01:12 dev p2 master br0 permanent"]),
+        (
+            "ip link del br0",
+            &[
+                "Deleted 02:00:00:00:01:01 dev p1 master br0 permanent",
+                "Deleted 02:00:00:00:01:09 dev br0 master br0 permanent",
+            ],
+        ),
+    ] {
+        both(line)?;
+        expect(line, want, lines)?;
+    }
+    Ok(())
+}
+
 /// Output of `ip` and `bridge` about every bridge.
 const SHOW: &str =
-    "ip -d link show type bridge | grep -o 'ageing_time [0-9]*\\|vlan_filtering [01]\\|vlan_default_pvid [0-9]*'
+    "ip -d link show type bridge | grep -o 'ageing_time [0-9]*\\|vlan_filtering [01]\\|vlan_default_pvid [0-9]*\\|vlan_stats_enabled [01]'
 ip -br link show type bridge | cut -d' ' -f1; ip -br link show type bridge_slave | cut -d' ' -f1
 bridge -d link | sed 's/^[0-9]*: //'; bridge vlan; bridge fdb | grep 02:00:00:00:00:77";
 
@@ -341,7 +462,7 @@ fn kept() -> Outcome {
     };
     let mut gateway = start("")?;
     sh("set -e
-        ip link add br0 type bridge vlan_filtering 1 ageing_time 5000 vlan_default_pvid 7
+        ip link add br0 type bridge vlan_filtering 1 vlan_stats_enabled 1 ageing_time 5000 vlan_default_pvid 7
         ip link add tap0 type tap; ip link add tap1 type tap; ip link set br0 up; ip link set tap0 up; ip link set tap1 up
         ip link set tap0 master br0; ip link set tap1 master br0
         bridge vlan del dev tap0 vid 7; bridge vlan add dev tap0 vid 20 pvid untagged; bridge vlan add dev tap0 vid 30-40
@@ -351,9 +472,14 @@ fn kept() -> Outcome {
         bridge fdb add 02:00:00:00:00:77 dev tap0 master static vlan 30
         ip addr add 10.9.0.1/24 dev br0")?;
     let before = sh(SHOW)?;
-    for want in
-        ["ageing_time 5000", "isolated on", "learning off", "vlan 30 master br0 static", "20 PVID Egress Untagged"]
-    {
+    for want in [
+        "ageing_time 5000",
+        "vlan_stats_enabled 1",
+        "isolated on",
+        "learning off",
+        "vlan 30 master br0 static",
+        "20 PVID Egress Untagged",
+    ] {
         assert!(before.contains(want), "no {want} in {before}");
     }
     let mut save = Command::new(fatpath());

@@ -382,6 +382,7 @@ impl Service {
                 News::Xfrm(event) => event.announce(listeners, outbox),
                 News::Link(now) => rtnl.tell_link(now, listeners, outbox),
                 News::Neighbour { now, gone } => rtnl.tell_neighbour(now, *gone, listeners, outbox),
+                News::Fdb { bridge, change } => rtnl.tell_fdb(*bridge, change, listeners, outbox),
             }
         }
         protocols.follow_host_side();

@@ -8,7 +8,7 @@ use switch::{GroupMask, PortConfig, TrunkPriority, Vid, VidSet};
 use super::reader::{Result, Table, Value, quoted};
 use crate::model::{BridgeConfig, BridgePort};
 
-pub(super) const KEYS: [&str; 4] = ["vlan-filtering", "default-pvid", "ageing-time", "group-fwd-mask"];
+pub(super) const KEYS: [&str; 5] = ["vlan-filtering", "default-pvid", "ageing-time", "group-fwd-mask", "vlan-stats"];
 
 const PORT_KEYS: &[&str] = &[
     "pvid",
@@ -45,6 +45,7 @@ pub(super) fn read(table: &Table<'_>) -> Result<BridgeConfig> {
             .get("group-fwd-mask")
             .map_or(Ok(default.group_mask), |value| mask(&value, GroupMask::for_bridge))?,
         link_local_learning: default.link_local_learning,
+        vlan_stats: table.get("vlan-stats").map_or(Ok(default.vlan_stats), |value| value.bool())?,
     })
 }
 
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn keys_of_bridge_and_port_are_read() {
         let toml = BRIDGE.to_owned()
-            + "vlan-filtering = true\ndefault-pvid = 0\nageing-time = 7\ngroup-fwd-mask = 8\nport = { pvid = 5 }\n";
+            + "vlan-filtering = true\ndefault-pvid = 0\nageing-time = 7\ngroup-fwd-mask = 8\nvlan-stats = true\nport = { pvid = 5 }\n";
         let config = Config::from_toml(&toml, "f").unwrap();
         let want = BridgeConfig {
             vlan_filtering: true,
@@ -142,6 +143,7 @@ mod tests {
             ageing_time: Duration::from_secs(7),
             group_mask: GroupMask::for_bridge(8).unwrap(),
             link_local_learning: true,
+            vlan_stats: true,
         };
         assert_eq!(config.links[0].kind, LinkKind::Bridge(want));
         assert_eq!(config.links[0].port.as_ref().unwrap().pvid, Some(Vid::new(5)));

@@ -33,6 +33,7 @@ pub(super) const KEYS: &[&str] = &[
     "default-pvid",
     "ageing-time",
     "group-fwd-mask",
+    "vlan-stats",
     "port",
     "socket",
     "link",

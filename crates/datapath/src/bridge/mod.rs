@@ -10,7 +10,7 @@ pub(crate) mod ingress;
 use base::{DropReason, Instant, LinkId};
 use offload::Features;
 use packet::Memory;
-use switch::{Bridge, BridgeError, Egress, Refusal};
+use switch::{Bridge, BridgeError, Egress, FdbChanges, FlushFilter, Refusal};
 use wire::MacAddr;
 
 use crate::{Datapath, Device, PortConfig};
@@ -23,11 +23,27 @@ pub(crate) struct Bridges {
     all: Vec<(LinkId, Bridge)>,
     /// Places of the frame in hand, kept for its storage.
     egress: Egress,
+    /// Whether changes of forwarding databases are kept.
+    is_watched: bool,
+    /// Last changes of bridges that were removed since changes were taken.
+    removed: Vec<(LinkId, FdbChanges)>,
 }
 
 impl Bridges {
     fn get_mut(&mut self, id: LinkId) -> Option<&mut Bridge> {
         self.all.iter_mut().find(|(own, _)| *own == id).map(|(_, bridge)| bridge)
+    }
+
+    /// Removes a bridge, with every address (Linux `br_dev_delete`).
+    fn remove(&mut self, id: LinkId) {
+        let Some(at) = self.all.iter().position(|(own, _)| *own == id) else { return };
+        let (_, mut bridge) = self.all.swap_remove(at);
+        if self.is_watched {
+            let everything = FlushFilter { statics: true, locals: true, ..FlushFilter::default() };
+            // Without a port in the filter, none is missing.
+            let _ = bridge.flush_fdb(&everything);
+            self.removed.push((id, bridge.take_fdb_changes()));
+        }
     }
 
     /// Forgets addresses whose time is over.
@@ -90,7 +106,7 @@ pub(crate) fn forget(dp: &mut Datapath, link: LinkId) {
     if let Some(bridge) = bridge_of(dp, link) {
         let _ = bridge.remove_port(link);
     }
-    dp.bridges.all.retain(|&(own, _)| own != link);
+    dp.bridges.remove(link);
     for (id, port) in dp.ports.iter_mut() {
         if id == link || port.bridge == Some(link) {
             port.bridge = None;
@@ -122,7 +138,8 @@ impl Datapath {
         if self.ports.get(id).is_some() {
             return Err(BridgeError::PortExists(id));
         }
-        let bridge = Bridge::new(mac)?;
+        let mut bridge = Bridge::new(mac)?;
+        bridge.watch_fdb(self.bridges.is_watched);
         // Frames stay as they are until a port sends them; one by one, for each has its own destination.
         let features = Features { frames: false, ..Features::ALL };
         let config = PortConfig { name, mac: Some(mac), mtu, features, gro: true, esp_gro: false };
@@ -160,6 +177,24 @@ impl Datapath {
         }
         self.update_shortcuts();
         Ok(())
+    }
+
+    /// Sets whether changes of the bridges' forwarding databases are kept for [`take_fdb_changes`](Self::take_fdb_changes).
+    pub fn watch_fdb(&mut self, on: bool) {
+        self.bridges.is_watched = on;
+        self.bridges.removed.retain(|_| on);
+        self.bridges.all.iter_mut().for_each(|(_, bridge)| bridge.watch_fdb(on));
+    }
+
+    /// Changes of each bridge's forwarding database since the last call, by the link of its own port.
+    pub fn take_fdb_changes(&mut self) -> Vec<(LinkId, FdbChanges)> {
+        let Bridges { all, removed, .. } = &mut self.bridges;
+        let changes = all.iter_mut().map(|(own, bridge)| (*own, bridge.take_fdb_changes()));
+        std::mem::take(removed)
+            .into_iter()
+            .chain(changes)
+            .filter(|(_, noted)| *noted != FdbChanges::default())
+            .collect()
     }
 
     /// Own ports of the bridges.

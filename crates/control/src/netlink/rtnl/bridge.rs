@@ -14,7 +14,8 @@ use super::*;
 use crate::model::{BridgeConfig, LinkKind};
 
 pub(super) use fdb::{
-    add as add_fdb, dump as dump_fdb, get as get_fdb, remove as remove_fdb, write_request as write_fdb,
+    add as add_fdb, dump as dump_fdb, get as get_fdb, remove as remove_fdb, write as write_fdb_entry,
+    write_request as write_fdb,
 };
 pub(super) use port::{change as change_port, put as put_port, write_requests as write_port};
 pub(super) use settings::{change, put as put_bridge, put_config, wanted};

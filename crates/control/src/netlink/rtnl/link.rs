@@ -15,7 +15,7 @@ use create::create;
 use message::write_v6;
 
 pub(super) use create::{MAX_WISH, write_enslaving, write_request};
-pub(super) use message::{arphrd, operstate, put_header_of, write};
+pub(super) use message::{arphrd, counters, operstate, put_header_of, write};
 
 /// Length of `struct ifinfomsg`.
 pub(super) const LEN: usize = 16;

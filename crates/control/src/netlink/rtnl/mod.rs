@@ -17,6 +17,7 @@ mod route;
 mod rule;
 mod saved;
 mod shown;
+mod stats;
 mod table;
 mod vrf;
 
@@ -32,7 +33,7 @@ use crate::features::FeatureSet;
 use crate::model::LinkConfig;
 use crate::state::LinkStats;
 use ::qdisc::{Options, Stats};
-use ::switch::Bridge;
+use ::switch::{Bridge, FdbChange};
 use base::{IfIndex, Instant, LinkId, TableId};
 use nums::*;
 
@@ -233,8 +234,8 @@ impl<H: Host> Protocol for Rtnl<H> {
         self.model.now = self.host.now();
         let outcome = match request.kind() {
             RTM_SETLINK | RTM_DELLINK if family == AF_BRIDGE => bridge::set_port(self, request, reply),
-            RTM_NEWNEIGH if family == AF_BRIDGE => bridge::add_fdb(self, request, reply),
-            RTM_DELNEIGH if family == AF_BRIDGE => bridge::remove_fdb(self, request, reply),
+            RTM_NEWNEIGH if family == AF_BRIDGE => bridge::add_fdb(self, request),
+            RTM_DELNEIGH if family == AF_BRIDGE => bridge::remove_fdb(self, request),
             RTM_GETNEIGH if family == AF_BRIDGE => bridge::get_fdb(self, request, reply),
             ethtool::MESSAGE => ethtool::serve(self, request, reply),
             RTM_GETLINK => link::get(self, request, reply),
@@ -296,6 +297,7 @@ impl<H: Host> Protocol for Rtnl<H> {
             (RTM_GETRULE, _) => rule::dump(self, request, family),
             (RTM_GETNEIGH, _) => neigh::dump(self, request, family),
             (RTM_GETQDISC, _) => Ok(qdisc::dump()),
+            (RTM_GETSTATS, _) => stats::dump(self, request),
             (RTM_GETNETCONF, _) => Ok(shown::netconf(family)),
             (kind, _) => Err(unsupported(kind, family)),
         };
@@ -322,6 +324,15 @@ impl<H> Rtnl<H> {
     pub fn tell_neighbour(&self, now: &NeighbourNow, gone: bool, listeners: Groups, outbox: &mut Outbox) {
         let kind = if gone { RTM_DELNEIGH } else { RTM_NEWNEIGH };
         outbox.announce(listeners, RTNLGRP_NEIGH, kind, |w| neigh::write(w, self.model.ifindex(now.link.0), now));
+    }
+
+    /// Notifies listeners of a change of a bridge's forwarding database (Linux `fdb_notify`).
+    pub fn tell_fdb(&self, bridge: LinkId, change: &FdbChange, listeners: Groups, outbox: &mut Outbox) {
+        let (kind, entry) = match change {
+            FdbChange::Set(entry) => (RTM_NEWNEIGH, entry),
+            FdbChange::Removed(entry) => (RTM_DELNEIGH, entry),
+        };
+        outbox.announce(listeners, RTNLGRP_NEIGH, kind, |w| bridge::write_fdb_entry(w, &self.model, bridge, entry));
     }
 
     /// Tells who listens that a link has another number: as if it had gone, and come with all that it has.

@@ -89,11 +89,7 @@ fn refusal(error: FdbError) -> Error {
 }
 
 /// Carries out an `RTM_NEWNEIGH` (Linux `br_fdb_add`).
-pub(in super::super) fn add<H: Host>(
-    rtnl: &mut Rtnl<H>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> Result<(), Error> {
+pub(in super::super) fn add<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error> {
     let named = Named::of(rtnl, request)?;
     if named.state & (NUD_PERMANENT | NUD_NOARP | NUD_REACHABLE) == 0 {
         return Err(Error::new(errno::EINVAL));
@@ -118,52 +114,24 @@ pub(in super::super) fn add<H: Host>(
         create: flags & flag::CREATE != 0,
         exclusive: flags & flag::EXCL != 0,
     };
-    let added = move |bridge: &mut Bridge, now| {
-        bridge.add_fdb(now, &wanted)?;
-        Ok(entries_of(bridge, now, &wanted))
-    };
-    let entries = rtnl.host.with_bridge(named.bridge, added)?.map_err(refusal)?;
+    rtnl.host.with_bridge(named.bridge, move |bridge, now| bridge.add_fdb(now, &wanted))?.map_err(refusal)?;
     rtnl.model.touch();
-    for entry in entries {
-        reply.notify(RTNLGRP_NEIGH, RTM_NEWNEIGH, 0, |w| write(w, &rtnl.model, named.bridge, &entry));
-    }
     Ok(())
 }
 
-/// Entries that a request has made.
-fn entries_of(bridge: &mut Bridge, now: Instant, wanted: &FdbRequest) -> Vec<FdbEntry> {
-    let fits = |entry: &FdbEntry| {
-        entry.mac == wanted.mac && entry.port == wanted.port && (wanted.vid.is_none() || entry.vid == wanted.vid)
-    };
-    bridge.fdb_entries(now).filter(fits).collect()
-}
-
 /// Carries out an `RTM_DELNEIGH` (Linux `br_fdb_delete`).
-pub(in super::super) fn remove<H: Host>(
-    rtnl: &mut Rtnl<H>,
-    request: &Request<'_>,
-    reply: &mut Reply<'_>,
-) -> Result<(), Error> {
+pub(in super::super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error> {
     if request.message.header.flags & flag::BULK != 0 {
-        return flush(rtnl, request, reply);
+        return flush(rtnl, request);
     }
-    let named = Named::of(rtnl, request)?;
-    let Named { port, mac, vid, bridge, .. } = named;
-    let removed = move |bridge: &mut Bridge, now| {
-        let fits = |entry: &FdbEntry| entry.mac == mac && entry.port == port && (vid.is_none() || entry.vid == vid);
-        let entries: Vec<FdbEntry> = bridge.fdb_entries(now).filter(fits).collect();
-        bridge.remove_fdb(now, port, mac, vid).map(|()| entries)
-    };
-    let entries = rtnl.host.with_bridge(bridge, removed)?.map_err(refusal)?;
+    let Named { port, mac, vid, bridge, .. } = Named::of(rtnl, request)?;
+    rtnl.host.with_bridge(bridge, move |bridge, now| bridge.remove_fdb(now, port, mac, vid))?.map_err(refusal)?;
     rtnl.model.touch();
-    for entry in entries {
-        reply.notify(RTNLGRP_NEIGH, RTM_DELNEIGH, 0, |w| write(w, &rtnl.model, bridge, &entry));
-    }
     Ok(())
 }
 
 /// Removes the entries that fit (Linux `br_fdb_delete_bulk`).
-fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
     let id = rtnl.model.id_of(word(&header[4..]));
@@ -214,13 +182,9 @@ fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'
             // It is there.
             let _ = bridge.remove_fdb_entry(entry.mac, entry.vid);
         }
-        entries
     };
-    let entries = rtnl.host.with_bridge(bridge, removed)?;
+    rtnl.host.with_bridge(bridge, removed)?;
     rtnl.model.touch();
-    for entry in entries {
-        reply.notify(RTNLGRP_NEIGH, RTM_DELNEIGH, 0, |w| write(w, &rtnl.model, bridge, &entry));
-    }
     Ok(())
 }
 
@@ -308,7 +272,7 @@ pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>)
 }
 
 /// An entry as Linux's `fdb_fill_info` writes it.
-fn write(w: &mut Writer, model: &Model, bridge: LinkId, entry: &FdbEntry) {
+pub(in super::super) fn write(w: &mut Writer, model: &Model, bridge: LinkId, entry: &FdbEntry) {
     let ticks = |time: Duration| u32::try_from(time.as_millis() / 10).unwrap_or(u32::MAX).to_ne_bytes();
     put_header(w, model, bridge, entry, 0);
     w.put(NDA_LLADDR, &entry.mac.0);
@@ -326,6 +290,7 @@ fn put_header(w: &mut Writer, model: &Model, bridge: LinkId, entry: &FdbEntry, f
     let state = match entry.kind {
         FdbKind::Local => NUD_PERMANENT,
         FdbKind::Static => NUD_NOARP,
+        FdbKind::Dynamic if entry.has_expired => NUD_STALE,
         FdbKind::Dynamic => NUD_REACHABLE,
     };
     let sticky = if entry.is_sticky { NTF_STICKY } else { 0 };

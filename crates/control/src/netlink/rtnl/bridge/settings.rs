@@ -42,7 +42,7 @@ const NO_LINK_LOCAL_LEARNING: u32 = 1;
 const VLAN_8021Q: u16 = 0x8100_u16.to_be();
 
 /// Value of a setting that has no effect without the spanning tree protocol, or that fatpath's bridges do not have.
-const FIXED: [(u16, u64, &str); 14] = [
+const FIXED: [(u16, u64, &str); 13] = [
     (IFLA_BR_HELLO_TIME, 200, STP),
     (IFLA_BR_MAX_AGE, 2000, STP),
     (IFLA_BR_STP_STATE, 0, STP),
@@ -54,14 +54,13 @@ const FIXED: [(u16, u64, &str); 14] = [
     (IFLA_BR_NF_CALL_IPTABLES, 0, FILTER),
     (IFLA_BR_NF_CALL_IP6TABLES, 0, FILTER),
     (IFLA_BR_NF_CALL_ARPTABLES, 0, FILTER),
-    (IFLA_BR_VLAN_STATS_ENABLED, 0, STATS),
     (IFLA_BR_MCAST_STATS_ENABLED, 0, STATS),
     (IFLA_BR_VLAN_STATS_PER_PORT, 0, STATS),
 ];
 const STP: &str = "fatpath's bridges do not speak the spanning tree protocol";
 const MCAST: &str = "fatpath's bridges flood groups, and do not snoop on IGMP and MLD";
 const FILTER: &str = "fatpath's bridges call no packet filter";
-const STATS: &str = "fatpath's bridges have no counters of VLANs or groups";
+const STATS: &str = "fatpath's bridges have no counters of groups, and count VLANs at all ports together";
 
 fn number(attr: &Attr<'_>) -> u64 {
     match attr.data.len() {
@@ -87,6 +86,10 @@ pub(in super::super) fn wanted(data: Option<&Attr<'_>>, now: &BridgeConfig) -> R
             // Without that protocol, a port forwards at once.
             IFLA_BR_FORWARD_DELAY => {}
             IFLA_BR_AGEING_TIME => wanted.ageing_time = ticks(attr.u32()),
+            IFLA_BR_VLAN_STATS_ENABLED => match attr.u8() {
+                enabled @ 0..=1 => wanted.vlan_stats = enabled == 1,
+                _ => return Err(Error::new(errno::EINVAL).at(attr.offset)),
+            },
             IFLA_BR_VLAN_FILTERING => wanted.vlan_filtering = attr.u8() != 0,
             IFLA_BR_GROUP_FWD_MASK => {
                 wanted.group_mask = GroupMask::for_bridge(attr.u16()).map_err(|_| Error::new(errno::EINVAL))?;
@@ -158,6 +161,7 @@ pub(in super::super) fn put_config(w: &mut Writer, config: &BridgeConfig) {
     w.put_u8(IFLA_BR_VLAN_FILTERING, config.vlan_filtering.into());
     w.put_u16(IFLA_BR_GROUP_FWD_MASK, config.group_mask.bits());
     w.put_u16(IFLA_BR_VLAN_DEFAULT_PVID, config.default_pvid.map_or(0, Vid::get));
+    w.put_u8(IFLA_BR_VLAN_STATS_ENABLED, config.vlan_stats.into());
     put_options(w, config);
 }
 
@@ -201,7 +205,7 @@ pub(in super::super) fn put(w: &mut Writer, now: &BridgeNow) {
     w.put_u32(IFLA_BR_FDB_MAX_LEARNED, 0);
     w.put_u16(IFLA_BR_VLAN_PROTOCOL, VLAN_8021Q);
     w.put_u16(IFLA_BR_VLAN_DEFAULT_PVID, config.default_pvid.map_or(0, Vid::get));
-    w.put_u8(IFLA_BR_VLAN_STATS_ENABLED, 0);
+    w.put_u8(IFLA_BR_VLAN_STATS_ENABLED, config.vlan_stats.into());
     w.put_u8(IFLA_BR_VLAN_STATS_PER_PORT, 0);
     w.put_u8(IFLA_BR_MCAST_ROUTER, 1);
     for kind in [

@@ -219,14 +219,20 @@ pub(super) fn put_vlan(w: &mut Writer, id: u16) {
 
 /// `struct rtnl_link_stats64` and `rtnl_link_stats`.
 fn put_stats(w: &mut Writer, stats: &LinkStats) {
-    const COUNTERS: usize = 25;
+    let counters = counters(stats);
+    w.put(IFLA_STATS64, counters.map(u64::to_ne_bytes).as_flattened());
+    let narrow: Vec<u8> = counters[..COUNTERS - 1].iter().flat_map(|&value| (value as u32).to_ne_bytes()).collect();
+    w.put(IFLA_STATS, &narrow);
+}
+
+const COUNTERS: usize = 25;
+
+/// Members of `struct rtnl_link_stats64`.
+pub(in super::super) fn counters(stats: &LinkStats) -> [u64; COUNTERS] {
     let LinkStats { rx_wire_packets, rx_bytes, rx_dropped, tx_wire_packets, tx_bytes, tx_dropped, tx_errors, .. } =
         *stats;
     let mut counters = [0_u64; COUNTERS];
     counters[..4].copy_from_slice(&[rx_wire_packets, tx_wire_packets, rx_bytes, tx_bytes]);
     counters[5..8].copy_from_slice(&[tx_errors, rx_dropped, tx_dropped]);
-    let wide: Vec<u8> = counters.iter().flat_map(|value| value.to_ne_bytes()).collect();
-    w.put(IFLA_STATS64, &wide);
-    let narrow: Vec<u8> = counters[..COUNTERS - 1].iter().flat_map(|&value| (value as u32).to_ne_bytes()).collect();
-    w.put(IFLA_STATS, &narrow);
+    counters
 }
