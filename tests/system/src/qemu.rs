@@ -169,7 +169,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts one whose network device connects to `socket` and has the address `mac`, with more `options` of QEMU.
+    /// Starts one whose network device connects to `socket` and has the address `mac`, with more
+    /// `properties` of the device.
     /// [`Self::wait_for_boot`] waits until it runs.
     ///
     /// # Errors
@@ -179,17 +180,17 @@ impl Guest {
         initramfs: &Initramfs,
         name: &str,
         (socket, mac): (&Path, &str),
-        options: &[&str],
+        properties: &[&str],
     ) -> Outcome<Self> {
         let (console, errors) = (scratch.file(&format!("{name}.console")), scratch.file(&format!("{name}.qemu")));
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/guests/qemu")]);
         command.arg(socket).arg(mac);
+        command.args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-display", "none", "-vga", "none"]);
         // With MSI-X interrupts QEMU 7.2 ends by a segmentation fault when a driver starts a vhost device under emulation.
-        command
-            .args(["-accel", "tcg", "-global", "virtio-net-pci.vectors=0", "-global", "virtio-net-pci.romfile="])
-            .args(options);
-        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-vga", "none"]);
+        for property in ["vectors=0", "romfile="].iter().chain(properties) {
+            command.arg("-global").arg(format!("virtio-net-pci.{property}"));
+        }
         for directory in ["usr/share/qemu", "usr/share/seabios"] {
             command.arg("-L").arg(unpacked(directory));
         }
@@ -232,6 +233,8 @@ impl Guest {
     /// # Errors
     /// It fails or does not end, or the guest does.
     pub fn sh(&mut self, script: &str) -> Outcome<String> {
+        let t = std::time::Instant::now(); let r = self.sh_(script); println!("{} {:?} {}", self.name, t.elapsed(), script.lines().next().unwrap_or("")); r }
+    fn sh_(&mut self, script: &str) -> Outcome<String> {
         self.begin(script)?;
         let sign = format!("done {} ", self.scripts);
         loop {
