@@ -52,8 +52,8 @@ const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin HOME=/tmp
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
-for module in $(cat /modules/order); do insmod /modules/$module.ko; done
 for scope in all default; do echo 0 >/proc/sys/net/ipv6/conf/$scope/accept_dad; done
+for module in $(cat /modules/order); do insmod /modules/$module.ko; done
 ip link set lo up
 cd /tmp
 exec </dev/ttyS1 >/dev/ttyS1
@@ -233,8 +233,6 @@ impl Guest {
     /// # Errors
     /// It fails or does not end, or the guest does.
     pub fn sh(&mut self, script: &str) -> Outcome<String> {
-        let t = std::time::Instant::now(); let r = self.sh_(script); println!("{} {:?} {}", self.name, t.elapsed(), script.lines().next().unwrap_or("")); r }
-    fn sh_(&mut self, script: &str) -> Outcome<String> {
         self.begin(script)?;
         let sign = format!("done {} ", self.scripts);
         loop {

@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 use system::{Gateway, Guest, Initramfs, Netns, Outcome, Process, QEMU_NEEDS, Scratch, trial, veth, wait_until};
 
-use crate::bridge::bridge;
+use crate::bridge::{bridge, guest, mirrored};
 
 /// Program that makes the traffic, in a guest and beside it.
 const PEER: &str = env!("CARGO_BIN_EXE_guest-peer");
@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("guests/qemu_guests_talk_to_each_other_and_the_uplink", QEMU_NEEDS, talk),
         trial("guests/qemu_guests_reboot_and_the_gateway_restarts", QEMU_NEEDS, restart),
+        trial("guests/example_has_two_qemu_guests_and_a_tunnel", QEMU_NEEDS, example),
     ]
 }
 
@@ -176,23 +177,63 @@ fn talk() -> Outcome {
     let reached = site.guests[0].sh("if ping -c 2 -W 1 10.0.10.2; then exit 1; fi")?;
     assert!(reached.contains("100% packet loss"), "{reached}");
 
-    for (name, stream) in [("vm1", format!("send 10.0.30.2 {LONG}")), ("vm0", format!("fetch 10.0.30.2 {}", LONG / 4))]
-    {
-        let copied = [site.counter("vm0", "/guest/copied")?, site.counter("vm1", "/guest/copied")?];
+    for (to, stream, len) in [("vm1", "send", LONG), ("vm0", "fetch", LONG / 4)] {
+        let copied = |site: &Site| {
+            Ok::<_, Failed>([site.counter("vm0", "/guest/copied")?, site.counter("vm1", "/guest/copied")?])
+        };
+        let before = copied(&site)?;
         let mut said = String::new();
-        let size = site.frame_size(name, |site| {
-            said = site.guests[0].sh(&format!("guest-peer {stream}"))?;
+        let size = site.frame_size(to, |site| {
+            said = site.guests[0].sh(&format!("guest-peer {stream} 10.0.30.2 {len}"))?;
             Ok(())
         })?;
-        println!("{name}: {stream}: {}, {size} bytes a frame", said.trim());
-        assert!(size > 3 * 1500, "{size} bytes a frame\n{}", site.gateway()?.show("links")?);
+        println!("{stream}: {}, {size} bytes a frame", said.trim());
+        assert!(size > 8 * 1500, "{size} bytes a frame\n{}", site.gateway()?.show("links")?);
+        // Out of the one guest's memory, and into the other's.
+        for (before, after) in before.into_iter().zip(copied(&site)?) {
+            let copied = after - before;
+            assert!((len..len + len / 10).contains(&copied), "{copied} bytes copied of {len}");
+        }
     }
     let gateway = site.gateway()?;
     let drops = gateway.show("drops")?;
     assert!(!["TooBig", "BridgeVlan", "Checksum", "Ring"].iter().any(|word| drops.contains(word)), "{drops}");
-    println!("{}", gateway.show("links")?);
-    println!("{}", gateway.show("counters")?);
+    // `copied REASON N bytes, N times`: nothing else copies much.
+    let counters = gateway.show("counters")?;
+    let copies = counters.lines().filter_map(|line| line.strip_prefix("copied ")?.split_once(' '));
+    for (reason, counted) in copies.filter(|&(reason, _)| reason != "guest") {
+        let bytes: u64 = counted.split_whitespace().next().unwrap_or_default().parse()?;
+        assert!(bytes < 1 << 20, "{reason}: {counters}");
+    }
+    for (link, tags) in [("vm0", "tagged 30"), ("vm1", "tagged 20")] {
+        check_negotiated(&gateway.link(link)?);
+        assert!(gateway.show("links")?.contains(tags));
+    }
     Ok(())
+}
+
+/// Checks what a Linux guest in QEMU 7.2 negotiates, ring by ring.
+fn check_negotiated(link: &Value) {
+    let guest = &link["guest"];
+    let mut features: Vec<&str> =
+        guest["features"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    features.sort_unstable();
+    #[rustfmt::skip]
+    let want = [
+        "csum", "event_idx", "guest_csum", "guest_ecn", "guest_tso4", "guest_tso6", "host_ecn", "host_tso4", "host_tso6", "indirect_desc",
+        "mrg_rxbuf", "protocol_features", "version_1",
+    ];
+    assert_eq!(features, want, "{guest}");
+    let (connected, running) = (&guest["connected"], &guest["running"]);
+    assert!(*connected == true && *running == true && guest["violations"] == 0 && guest["connections"] == 1, "{guest}");
+    let queues = guest["queues"].as_array().map_or(&[][..], Vec::as_slice);
+    assert_eq!(queues.len(), 2, "{guest}");
+    for queue in queues {
+        assert!(queue["running"] == true && queue["enabled"] == true && queue["size"] == 256, "{guest}");
+        // With the event index, interrupts are fewer than chains.
+        let counted = |name: &str| queue[name].as_u64().unwrap_or_default();
+        assert!(counted("chains") > 1000 && (1..counted("chains")).contains(&counted("calls")), "{guest}");
+    }
 }
 
 /// One stream of small parts, which `keep` runs until a file is there.
@@ -204,7 +245,9 @@ struct Keep {
 
 impl Keep {
     fn start(site: &mut Site, at: usize, name: &'static str, addr: &str) -> Outcome<Self> {
-        site.guests[at].sh(&format!("(guest-peer keep {addr} {name}.stop && echo status 0 || echo status 1) >{name}.log 2>&1 &"))?;
+        site.guests[at].sh(&format!(
+            "(guest-peer keep {addr} {name}.stop && echo status 0 || echo status 1) >{name}.log 2>&1 &"
+        ))?;
         let keep = Self { at, name };
         keep.goes_on(site)?;
         Ok(keep)
@@ -250,10 +293,17 @@ impl Keep {
 fn restart() -> Outcome {
     let mut site = Site::new()?;
     let uplink = Keep::start(&mut site, 0, "uplink", "10.0.30.9")?;
-    // It breaks off some time.
-    Keep::start(&mut site, 0, "doomed", "10.0.30.2")?;
+    // One that breaks off.
+    Keep::start(&mut site, 0, "rebooted", "10.0.30.2")?;
+
+    // The guest boots again, by itself, while frames are on their way to it.
+    site.guests[1].begin("reboot -f")?;
+    site.set_up(1)?;
+    uplink.goes_on(&mut site)?;
+    site.guests[1].sh(&traffic("guest-peer", &["10.0.30.1", "fd30::1"], 1 << 20))?;
 
     // QEMU is killed, and started again with a device that can do little.
+    Keep::start(&mut site, 0, "killed", "10.0.30.2")?;
     site.start_again(1, &PLAIN)?;
     uplink.goes_on(&mut site)?;
     site.set_up(1)?;
@@ -263,16 +313,7 @@ fn restart() -> Outcome {
     assert!(unwanted.iter().all(|word| !features.contains(word)), "{features}");
     assert_eq!(site.counter("vm1", "/guest/connections")?, 2);
 
-    // The guest boots again, by itself, while frames are on their way to it.
-    Keep::start(&mut site, 0, "rebooted", "10.0.30.2")?;
-    site.guests[1].begin("reboot -f")?;
-    site.set_up(1)?;
-    uplink.goes_on(&mut site)?;
-    site.guests[1].sh(&traffic("guest-peer", &["10.0.30.1", "fd30::1"], 1 << 20))?;
-
     // The gateway ends in two ways, and comes back: streams go on where they were.
-    site.start_again(1, &[])?;
-    site.set_up(1)?;
     let between = Keep::start(&mut site, 0, "between", "fd30::2")?;
     for orderly in [false, true] {
         let mut gateway = site.gateway.take().ok_or("no gateway")?;
@@ -292,6 +333,56 @@ fn restart() -> Outcome {
     }
     for link in ["vm0", "vm1"] {
         assert_eq!(site.counter(link, "/guest/violations")?, 0, "{}", site.gateway()?.show("links")?);
+    }
+    Ok(())
+}
+
+/// Gateway of the documentation with its two guests, and one at the other end of its trunk and its tunnel.
+fn example() -> Outcome {
+    const EXAMPLE: &str = include_str!("../../../examples/guests.toml");
+    let scratch = Scratch::new()?;
+    let (left, right) = (Netns::new("left")?, Netns::new("right")?);
+    veth((&left, "up0"), (&right, "up0"))?;
+    veth((&left, "wan0"), (&right, "wan0"))?;
+    // Nothing is changed but where the sockets are.
+    let toml = EXAMPLE.replace("/run/guests", &scratch.path().display().to_string());
+    let taps = ["red", "blue"].iter().fold(mirrored(EXAMPLE)?, |toml, name| {
+        toml.replace(&format!("\"vhost-user\"\nsocket = \"/run/guests/{name}.sock\""), "\"tap\"")
+    });
+    let gateways = [Gateway::start(&left, &scratch, "left", &toml)?, Gateway::start(&right, &scratch, "right", &taps)?];
+    let far = [guest("red", &right, "red0", "10.2.0.2/24")?, guest("blue", &right, "blue0", "10.1.0.3/24")?];
+    far[0].sh("ip route add default via 10.2.0.254")?;
+    let mut servers = Vec::new();
+    for guest in &far {
+        servers.push(Process::spawn(guest.command(PEER).arg("serve"), &scratch)?);
+    }
+    let initramfs = Initramfs::new(&scratch, &[Path::new(PEER)])?;
+    let boot = |name: &str, mac: &str| {
+        Guest::start(&scratch, &initramfs, name, (&scratch.file(&format!("{name}.sock")), mac), &[])
+    };
+    // They have one address, each in its VLAN.
+    let (mut red, mut blue) = (boot("red", MACS[0])?, boot("blue", MACS[1])?);
+    for guest in [&mut red, &mut blue] {
+        guest.wait_for_boot()?;
+        guest.sh(&format!("ip link set eth0 up; ip addr add 10.1.0.2/24 dev eth0; {SERVE}"))?;
+    }
+    red.sh("ip route add default via 10.1.0.254")?;
+    let bytes = 8 << 20;
+    red.sh(&traffic("guest-peer", &["10.2.0.2"], bytes))?;
+    far[0].sh(&traffic(PEER, &["10.1.0.2"], bytes))?;
+    blue.sh(&traffic("guest-peer", &["10.1.0.3"], bytes))?;
+    far[1].sh(&traffic(PEER, &["10.1.0.2"], bytes))?;
+    let sealed: Value = serde_json::from_str(&gateways[0].show("--json sa")?)?;
+    let sealed_frames =
+        sealed.as_array().into_iter().flatten().filter_map(|sa| sa["oseq"].as_u64().max(sa["seq"].as_u64()));
+    assert!(sealed_frames.filter(|&count| count > 2 * bytes / 1500).count() == 2, "{sealed}");
+    for link in ["red0", "blue0"] {
+        let size = gateways[0].sent_size(link)?;
+        assert!(size > 2 * 1500, "{link}: {size} bytes a frame\n{}", gateways[0].show("links")?);
+    }
+    let fdb = gateways[0].show("fdb")?;
+    for (mac, place) in [(MACS[0], "dev red0 vlan 10"), (MACS[1], "dev blue0 vlan 20")] {
+        assert!(fdb.lines().any(|line| line.starts_with(mac) && line.contains(place)), "{fdb}");
     }
     Ok(())
 }

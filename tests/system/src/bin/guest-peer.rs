@@ -44,6 +44,9 @@ const KEEP: u8 = b'k';
 /// Bytes of a part of `keep`.
 const PART: usize = 20_000;
 
+/// Time between two parts of it: an emulated processor has more to do.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// Numbers that look random and are the same each time (a xorshift generator).
 struct Pattern {
     state: u64,
@@ -193,9 +196,11 @@ fn ask(addr: IpAddr) -> Outcome {
     Ok(())
 }
 
-/// Whether a datagram may come back another time: none came, or nothing listened yet.
+/// Whether a datagram may come back another time: none came, nothing listened yet, or it was longer than the path takes, of which the
+/// kernel has learnt (EMSGSIZE).
 fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::ConnectionRefused)
+    use io::ErrorKind::{ConnectionRefused, TimedOut, WouldBlock};
+    matches!(error.kind(), WouldBlock | TimedOut | ConnectionRefused) || error.raw_os_error() == Some(90)
 }
 
 fn keep(addr: IpAddr, until: &Path) -> Outcome {
@@ -216,6 +221,7 @@ fn keep(addr: IpAddr, until: &Path) -> Outcome {
             println!("{parts}");
             told = Some(Instant::now());
         }
+        thread::sleep(PAUSE);
     }
     println!("{parts} parts, the longest {} ms", longest.as_millis());
     Ok(())
