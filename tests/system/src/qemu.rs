@@ -16,7 +16,7 @@ use crate::{Need, Outcome, Scratch, run, unpacked};
 /// Time that booting or one script may take. On a machine with other work beside it emulation is slow.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What the tests with such guests need.
+/// Needs of a test with such guests.
 #[rustfmt::skip]
 pub const QEMU_NEEDS: &[Need] = &[
     Need::Namespaces, Need::Tun, Need::PING, Need::SETPRIV, QEMU, KERNEL, BUSYBOX,
@@ -156,6 +156,19 @@ impl Archive {
     }
 }
 
+/// Network device of a guest.
+#[derive(Clone, Copy, Debug)]
+pub struct GuestDevice<'a> {
+    /// Socket of the switch.
+    pub socket: &'a Path,
+    /// Its address.
+    pub mac: &'a str,
+    /// Pairs of queues, and processors of the guest.
+    pub queues: u16,
+    /// More properties, such as `mrg_rxbuf=off`.
+    pub properties: &'a [&'a str],
+}
+
 /// A guest in QEMU, killed when dropped, and when the thread that started it ends.
 #[derive(Debug)]
 pub struct Guest {
@@ -169,23 +182,16 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Starts one whose network device connects to `socket` and has the address `mac`, with more
-    /// `properties` of the device.
-    /// [`Self::wait_for_boot`] waits until it runs.
+    /// Starts one. [`Self::wait_for_boot`] waits until it runs.
     ///
     /// # Errors
     /// QEMU cannot be started.
-    pub fn start(
-        scratch: &Scratch,
-        initramfs: &Initramfs,
-        name: &str,
-        (socket, mac): (&Path, &str),
-        properties: &[&str],
-    ) -> Outcome<Self> {
+    pub fn start(scratch: &Scratch, initramfs: &Initramfs, name: &str, device: GuestDevice<'_>) -> Outcome<Self> {
+        let GuestDevice { socket, mac, queues, properties } = device;
         let (console, errors) = (scratch.file(&format!("{name}.console")), scratch.file(&format!("{name}.qemu")));
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/guests/qemu")]);
-        command.arg(socket).arg(mac);
+        command.arg(socket).arg(mac).env("QUEUES", queues.to_string()).args(["-smp", &queues.to_string()]);
         command.args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-display", "none", "-vga", "none"]);
         // With MSI-X interrupts QEMU 7.2 ends by a segmentation fault when a driver starts a vhost device under emulation.
         for property in ["vectors=0", "romfile="].iter().chain(properties) {
