@@ -21,6 +21,9 @@ const STALL: Duration = Duration::from_secs(60);
 /// Bytes of the datagrams of `ask`.
 const LENGTHS: [usize; 8] = [1, 100, 1400, 1472, 1473, 4000, 9000, 30000];
 
+/// Times that one is sent before it counts as lost.
+const ATTEMPTS: u32 = 20;
+
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 fn main() -> Outcome {
@@ -176,23 +179,24 @@ fn ask(addr: IpAddr) -> Outcome {
     for len in LENGTHS {
         let sent = &pattern.next()[..len];
         let mut attempts = 0;
-        socket.send(sent)?;
-        let got = loop {
-            match socket.recv(&mut buffer) {
-                // A late answer to an attempt of another length.
-                Ok(got) if got != len => {}
-                Ok(got) => break &buffer[..got],
-                Err(error) if attempts < 10 && is_passing(&error) => {
-                    attempts += 1;
-                    socket.send(sent)?;
-                }
-                Err(error) => return Err(format!("{len} bytes by UDP: {error}").into()),
+        while let Err(error) = exchange(&socket, sent, &mut buffer) {
+            attempts += 1;
+            if attempts == ATTEMPTS || !is_passing(&error) {
+                return Err(format!("{len} bytes by UDP: {error}").into());
             }
-        };
-        if got != sent {
+            thread::sleep(PAUSE * 10);
+        }
+        if buffer[..len] != *sent {
             return Err(format!("{len} bytes by UDP came back as others").into());
         }
     }
+    Ok(())
+}
+
+/// Sends a datagram, and receives one of the same length. Others are late answers.
+fn exchange(socket: &UdpSocket, sent: &[u8], buffer: &mut [u8]) -> io::Result<()> {
+    socket.send(sent)?;
+    while socket.recv(buffer)? != sent.len() {}
     Ok(())
 }
 
