@@ -1,4 +1,4 @@
-//! The files in `examples/` and what `docs/tunnel.md` quotes of them.
+//! The files in `examples/` and what pages of the documentation quote of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,18 @@ fn every_example_is_accepted() {
 
 #[test]
 fn page_of_the_tunnel_quotes_its_left_end_word_by_word() {
-    let page = fs::read_to_string(root().join("docs/tunnel.md")).unwrap();
-    let example = fs::read_to_string(root().join("examples/tunnel-left.toml")).unwrap();
-    let quotes: Vec<&str> =
-        page.split("```toml\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect();
-    assert!(quotes.len() >= 4, "{quotes:?}");
-    for quote in quotes {
-        assert!(example.contains(quote), "not in examples/tunnel-left.toml:\n{quote}");
-    }
+    assert!(quotes("docs/tunnel.md", "examples/tunnel-left.toml") >= 4);
+}
+
+#[test]
+fn page_of_guests_quotes_its_example_word_by_word() {
+    assert_eq!(quotes("docs/guests.md", "examples/guests.toml"), 1);
+}
+
+/// Counts the quotes of an example that a page has.
+fn quotes(page: &str, example: &str) -> usize {
+    let page = fs::read_to_string(root().join(page)).unwrap();
+    let text = fs::read_to_string(root().join(example)).unwrap();
+    let quotes = page.split("```toml\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0));
+    quotes.inspect(|quote| assert!(text.contains(quote), "not in {example}:\n{quote}")).count()
 }

@@ -17,6 +17,7 @@ mod memory;
 mod needs;
 mod netns;
 mod process;
+mod qemu;
 mod scratch;
 mod traffic;
 
@@ -28,6 +29,7 @@ pub use memory::Secrets;
 pub use needs::{Need, trial, unpacked};
 pub use netns::{Netns, veth, vxlan};
 pub use process::{LINE_RUNNER, Process, kill_group, run, wait_until};
+pub use qemu::{Guest, GuestDevice, Initramfs, QEMU_NEEDS};
 pub use scratch::Scratch;
 pub use traffic::{Digest, Endpoint, PING_SIZES, blob, digest, lossless, numbered, ping_script, transfer};
 

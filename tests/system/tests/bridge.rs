@@ -218,14 +218,8 @@ fn vhost() -> Outcome {
     Ok(())
 }
 
-/// Gateway of the documentation, and one at the other end of its trunk and its tunnel.
-fn example() -> Outcome {
-    const EXAMPLE: &str = include_str!("../../../examples/switch.toml");
-    let scratch = Scratch::new()?;
-    let (left, right) = (Netns::new("left")?, Netns::new("right")?);
-    veth((&left, "up0"), (&right, "up0"))?;
-    veth((&left, "wan0"), (&right, "wan0"))?;
-    // Addresses and directions change their places.
+/// File of the gateway at the other end of an example's tunnel: addresses and directions change their places.
+pub(crate) fn mirrored(example: &str) -> Outcome<String> {
     let pairs = [
         ("192.0.2.1\"", "192.0.2.2\""),
         ("192.0.2.1/", "192.0.2.2/"),
@@ -235,13 +229,23 @@ fn example() -> Outcome {
     let swap = |text: String, (one, other): (&str, &str)| {
         text.split(one).map(|part| part.replace(other, one)).collect::<Vec<_>>().join(other)
     };
-    let (sas, policies) = (EXAMPLE.find("[[sa]]").ok_or("no SA")?, EXAMPLE.find("[[policy]]").ok_or("no policy")?);
+    let (sas, policies) = (example.find("[[sa]]").ok_or("no SA")?, example.find("[[policy]]").ok_or("no policy")?);
     let mirror =
         |part: &str, pairs: &[(&str, &str)]| pairs.iter().fold(part.to_owned(), |text, pair| swap(text, *pair));
-    let links = mirror(&EXAMPLE[..sas], &pairs[..3]);
+    let links = mirror(&example[..sas], &pairs[..3]);
     // An SA that sends has no window.
-    let mirrored = mirror(&EXAMPLE[sas..policies], &pairs[3..]).replace("replay-window = 1024\n", "");
-    let toml = links + &mirrored + &mirror(&EXAMPLE[policies..], &pairs[..3]);
+    let mirrored = mirror(&example[sas..policies], &pairs[3..]).replace("replay-window = 1024\n", "");
+    Ok(links + &mirrored + &mirror(&example[policies..], &pairs[..3]))
+}
+
+/// Gateway of the documentation, and one at the other end of its trunk and its tunnel.
+fn example() -> Outcome {
+    const EXAMPLE: &str = include_str!("../../../examples/switch.toml");
+    let scratch = Scratch::new()?;
+    let (left, right) = (Netns::new("left")?, Netns::new("right")?);
+    veth((&left, "up0"), (&right, "up0"))?;
+    veth((&left, "wan0"), (&right, "wan0"))?;
+    let toml = mirrored(EXAMPLE)?;
     let gateways =
         [Gateway::start(&left, &scratch, "left", EXAMPLE)?, Gateway::start(&right, &scratch, "right", &toml)?];
     let red = [guest("red", &left, "red0", "10.1.0.2/24")?, guest("red", &right, "red0", "10.2.0.2/24")?];

@@ -10,6 +10,7 @@ mod ethtool;
 mod exec;
 mod fail_closed;
 mod fragment_tools;
+mod guests;
 mod host_side;
 mod ila;
 mod ip;
@@ -57,6 +58,7 @@ fn main() {
         ethtool::trials(),
         ip::trials(),
         bridge::trials(),
+        guests::trials(),
         qdisc::trials(),
         vlan::trials(),
         vrf::trials(),

@@ -27,6 +27,8 @@ pub(crate) const PAGE: u64 = 4096;
 #[derive(Debug)]
 struct Mapping {
     memory: NonNull<[u8]>,
+    /// Device and inode of the file, and the mapping's offset there.
+    source: (u64, u64, u64),
     /// Dropped before the memory is unmapped.
     watch: Option<Watch>,
 }
@@ -38,6 +40,8 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        let stat = fstat(fd)?;
+        let source = (stat.st_dev, stat.st_ino, offset);
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -47,7 +51,7 @@ impl Mapping {
             Some(start) if start.as_ptr() != libc::MAP_FAILED.cast() => NonNull::slice_from_raw_parts(start, len),
             _ => return Err(io::Error::last_os_error()),
         };
-        let mut mapping = Self { memory, watch: None };
+        let mut mapping = Self { memory, source, watch: None };
         mapping.watch = Some(Watch::new(start as usize, len)?);
         Ok(mapping)
     }
@@ -221,6 +225,24 @@ impl Region {
     fn len(&self) -> u64 {
         self.window.len as u64
     }
+
+    fn has_addrs(&self, guest_addr: u64, user_addr: u64, len: u64) -> bool {
+        (self.guest_addr, self.user_addr, self.len()) == (guest_addr, user_addr, len)
+    }
+
+    /// Whether it is the same stretch of the same file at the same addresses.
+    fn is_same(&self, other: &Self) -> bool {
+        let (mapping, others) = (&self.window.mapping, &other.window.mapping);
+        let skipped = self.window.start.addr().get() - mapping.memory.addr().get();
+        let others_skipped = other.window.start.addr().get() - others.memory.addr().get();
+        self.has_addrs(other.guest_addr, other.user_addr, other.len())
+            && (mapping.source, skipped) == (others.source, others_skipped)
+    }
+
+    fn overlaps(&self, guest_addr: u64, len: u64) -> bool {
+        let end = guest_addr.saturating_add(len);
+        guest_addr < self.guest_addr + self.len() && self.guest_addr < end
+    }
 }
 
 /// A stretch of a region that was found for a descriptor.
@@ -241,31 +263,28 @@ pub(crate) struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// Adds a region; `None` if it overlaps another, ends behind the address space or is not of whole pages.
+    /// Adds a region; `None` if it overlaps another, ends behind the address space or is not of whole pages. One that is there already
+    /// stays: QEMU before 8.0 tells of each region once for each pair of queues.
     pub(crate) fn add(&mut self, region: Region) -> Option<()> {
         let has_pages = region.guest_addr.is_multiple_of(PAGE) && region.len().is_multiple_of(PAGE);
-        let end = region.guest_addr.checked_add(region.len())?;
+        region.guest_addr.checked_add(region.len())?;
         region.user_addr.checked_add(region.len())?;
-        let at = self.regions.partition_point(|other| other.guest_addr < region.guest_addr);
-        let is_free = self.regions.get(at).is_none_or(|next| end <= next.guest_addr)
-            && at
-                .checked_sub(1)
-                .is_none_or(|before| self.regions[before].guest_addr + self.regions[before].len() <= region.guest_addr);
-        if !has_pages || !is_free {
+        if self.regions.iter().any(|other| other.is_same(&region)) {
+            return Some(());
+        }
+        if !has_pages || self.regions.iter().any(|other| other.overlaps(region.guest_addr, region.len())) {
             return None;
         }
+        let at = self.regions.partition_point(|other| other.guest_addr < region.guest_addr);
         self.regions.insert(at, region);
         Some(())
     }
 
-    /// Removes the region with these addresses; `None` if there is none.
+    /// Removes the region with these addresses; `None` if others overlap it. One that is not there any more is no error: see [`Self::add`].
     pub(crate) fn remove(&mut self, guest_addr: u64, user_addr: u64, len: u64) -> Option<()> {
-        let is_it =
-            |region: &Region| (region.guest_addr, region.user_addr, region.len()) == (guest_addr, user_addr, len);
-        let at = self.regions.iter().position(is_it)?;
-        self.regions.remove(at);
         self.recent.set(0);
-        Some(())
+        self.regions.retain(|region| !region.has_addrs(guest_addr, user_addr, len));
+        (!self.regions.iter().any(|region| region.overlaps(guest_addr, len))).then_some(())
     }
 
     /// Regions.

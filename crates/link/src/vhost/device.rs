@@ -389,7 +389,7 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let removed = self.memory.remove(region.guest_phys_addr, region.user_addr, region.memory_size);
-        removed.ok_or(Error::InvalidOperation("memory region that there is not"))?;
+        removed.ok_or(Error::InvalidOperation("memory region that is another"))?;
         self.restart_all()
     }
 
