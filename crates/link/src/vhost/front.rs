@@ -107,6 +107,8 @@ struct Running {
     /// Buffers to send from that the back end does not have, of each pair.
     free: Vec<Vec<u16>>,
     queues: Vec<QueueState>,
+    /// Pieces of the current buffer, reused from frame to frame.
+    pieces: Vec<Piece>,
 }
 
 /// Begins to connect. The link moves nothing until a back end is there.
@@ -251,7 +253,8 @@ impl VhostFront {
         self.current = view.features(&mut self.offloads, unless);
         let pairs = session.queues.len() / 2;
         let queues = vec![QueueState { running: true, enabled: true, size, ..QueueState::default() }; 2 * pairs];
-        self.running = Some(Running { session, view, free: vec![(0..size).collect(); pairs], queues });
+        self.running =
+            Some(Running { session, view, free: vec![(0..size).collect(); pairs], queues, pieces: Vec::new() });
         self.connections += 1;
         Ok(())
     }
@@ -467,18 +470,18 @@ impl Running {
         len: usize,
         bytes: impl Iterator<Item = &'a [u8]>,
     ) -> Result<usize, DropReason> {
-        let Session { memory, queues, features, .. } = &mut self.session;
+        let Self { session: Session { memory, queues, features, .. }, pieces, .. } = self;
         let queue = &mut queues[2 * pair + 1];
         let total = features.header_len() + len;
         let slack = TX_BUFFER.checked_sub(total).ok_or(DropReason::PacketTooBig)? as u64;
         let addr = queue.buffers + u64::from(head) * TX_BUFFER as u64 + (u64::from(head % 16) * STAGGER).min(slack);
-        let mut pieces = Vec::with_capacity(1);
-        if !memory.locate(addr, total as u32, &mut pieces) {
+        pieces.clear();
+        if !memory.locate(addr, total as u32, pieces) {
             return Err(DropReason::TxError);
         }
         let mut front = [0; LONG_HEADER];
         front[..HEADER_LEN].copy_from_slice(&header.to_le_bytes());
-        let mut to = Scatter::new(memory, &pieces);
+        let mut to = Scatter::new(memory, pieces);
         to.write(&front[..features.header_len()]);
         bytes.for_each(|bytes| to.write(bytes));
         queue.ring.describe(head, addr, total as u32, 0, 0);
