@@ -21,13 +21,16 @@ use link::vhost::{self, FrontConfig, VhostConfig, VhostFront};
 use link::{Link, Sent};
 use packet::{Allocations, Csum, Cut, Gso, GsoKind, Memory, Packet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wire::{Protocol, ipv4, tcp};
+use wire::{MacAddr, Protocol, ipv4, tcp};
 
 use super::case::{Comparison, Group, Plan, Round, Sample};
 use super::cpu;
 use crate::cli::VhostBackEndArgs;
 use crate::error::CliError;
 use crate::output::print;
+
+/// Address of the links, which is not looked at.
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
 /// Bytes of the frames; the large one is Linux's longest.
 const LARGE: usize = 65_535;
@@ -211,7 +214,7 @@ fn frame(mem: &Memory, len: usize) -> Result<Packet, String> {
 
 /// A front end that is connected to the back end at a socket.
 fn connected(socket: &Path) -> Result<VhostFront, String> {
-    let mut front = vhost::open_front(&FrontConfig::new("front", socket)).map_err(|err| err.to_string())?;
+    let mut front = vhost::open_front(&FrontConfig::new("front", socket, MAC)).map_err(|err| err.to_string())?;
     let mem = Memory::heap();
     while !front.guest().running {
         wait(&front.poll_fds())?;
@@ -324,7 +327,7 @@ impl Drop for BackEnd {
 /// A socket cannot be made, or a front end breaks the rules.
 pub(crate) fn back_end(args: &VhostBackEndArgs) -> Result<(), CliError> {
     let said = |err: &dyn std::fmt::Display| CliError::failed(err.to_string());
-    let open = |socket: &PathBuf| vhost::open(&VhostConfig::new("back", socket)).map_err(|err| said(&err));
+    let open = |socket: &PathBuf| vhost::open(&VhostConfig::new("back", socket, MAC)).map_err(|err| said(&err));
     let mut links = args.sockets.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     print(b"ready\n")?;
     std::io::stdout().flush().map_err(|err| said(&err))?;

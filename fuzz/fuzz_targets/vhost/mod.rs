@@ -54,7 +54,7 @@ pub struct Port {
 impl Port {
     pub fn new() -> Self {
         let path = std::env::temp_dir().join(format!("fatpath-fuzz-vhost-{}.sock", std::process::id()));
-        let back = open(&VhostConfig { pairs: PAIRS, ..VhostConfig::new("vm0", &path) }).expect("a socket");
+        let back = open(&VhostConfig { pairs: PAIRS, ..VhostConfig::new("vm0", &path, wire::MacAddr([2, 0, 0, 0, 0, 9])) }).expect("a socket");
         Self { back, mem: Memory::heap(), path, received: 0 }
     }
 

@@ -26,7 +26,7 @@ use super::device::{Device, Vring};
 use super::features::{self, Bits};
 use super::frames::{Delivered, Scratch};
 use super::guest::{GuestState, QueueState};
-use super::queues::{BURST_BYTES, BURST_DESCRIPTORS, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of, station};
+use super::queues::{BURST_BYTES, BURST_DESCRIPTORS, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
 use super::ring::{BadRing, Ring};
 
 /// Messages that one call handles at most.
@@ -45,8 +45,8 @@ pub struct VhostConfig {
     pub socket: PathBuf,
     /// Pairs of queues that the guest may have, from 1 to [`MAX_PAIRS`].
     pub pairs: u16,
-    /// The link's own address; `None` is one made from its name.
-    pub mac: Option<MacAddr>,
+    /// The link's own address.
+    pub mac: MacAddr,
     /// The layer-3 MTU in bytes; `None` is 1500.
     pub mtu: Option<u16>,
     /// False offers the guest no checksums and no segmentation.
@@ -55,8 +55,8 @@ pub struct VhostConfig {
 
 impl VhostConfig {
     /// One pair of queues, with offloads.
-    pub fn new(name: &str, socket: &Path) -> Self {
-        Self { name: name.to_owned(), socket: socket.to_owned(), pairs: 1, mac: None, mtu: None, offloads: true }
+    pub fn new(name: &str, socket: &Path, mac: MacAddr) -> Self {
+        Self { name: name.to_owned(), socket: socket.to_owned(), pairs: 1, mac, mtu: None, offloads: true }
     }
 }
 
@@ -126,7 +126,7 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
         socket: config.socket.clone(),
         file: socket_file(&config.socket),
         mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
-        mac: config.mac.unwrap_or_else(|| station(name)),
+        mac: config.mac,
         listener,
         waiting,
         again,
@@ -478,6 +478,10 @@ impl Link for VhostUser {
 
     fn set_stats(&mut self, stats: LinkStats) {
         self.stats = stats;
+    }
+
+    fn has_carrier(&self) -> bool {
+        lock(&self.device).is_running()
     }
 
     fn guest(&self) -> Option<GuestState> {

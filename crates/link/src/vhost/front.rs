@@ -22,7 +22,7 @@ use super::features::{self, Bits, LONG_HEADER};
 use super::frames::{Scatter, copy_in, header_for};
 use super::guest::{GuestState, QueueState};
 use super::handshake::{Handshake, RX_BUFFER, Session, TX_BUFFER, Wanted};
-use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of, station};
+use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
 use super::ring::WRITE;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
@@ -56,8 +56,8 @@ pub struct FrontConfig {
     pub pairs: u16,
     /// Descriptors of a ring, a power of two up to 1024.
     pub ring_size: u16,
-    /// The link's own address; `None` is one made from its name.
-    pub mac: Option<MacAddr>,
+    /// The link's own address.
+    pub mac: MacAddr,
     /// The layer-3 MTU in bytes; `None` is 1500.
     pub mtu: Option<u16>,
     /// False asks for no checksums and no segmentation.
@@ -66,9 +66,9 @@ pub struct FrontConfig {
 
 impl FrontConfig {
     /// One pair of queues of 256 descriptors, with offloads.
-    pub fn new(name: &str, socket: &Path) -> Self {
+    pub fn new(name: &str, socket: &Path, mac: MacAddr) -> Self {
         let (name, socket) = (name.to_owned(), socket.to_owned());
-        Self { name, socket, pairs: 1, ring_size: RING_SIZE, mac: None, mtu: None, offloads: true }
+        Self { name, socket, pairs: 1, ring_size: RING_SIZE, mac, mtu: None, offloads: true }
     }
 }
 
@@ -140,7 +140,7 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
     let features = Bits::default().features(&mut offloads, NO_BACK_END);
     let mut link = VhostFront {
         mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
-        mac: config.mac.unwrap_or_else(|| station(name)),
+        mac: config.mac,
         config: config.clone(),
         waiting: Arc::new(waiting),
         done,
@@ -540,6 +540,10 @@ impl Link for VhostFront {
 
     fn set_stats(&mut self, stats: LinkStats) {
         self.stats = stats;
+    }
+
+    fn has_carrier(&self) -> bool {
+        self.running.is_some()
     }
 
     fn guest(&self) -> Option<GuestState> {

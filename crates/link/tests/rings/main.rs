@@ -11,9 +11,12 @@ use packet::{Memory, Packet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
-use wire::{Protocol, ipv4, udp};
+use wire::{MacAddr, Protocol, ipv4, udp};
 
 use driver::{Driver, EVENT_IDX, INDIRECT_DESC, MRG_RXBUF, VERSION_1, memory};
+
+/// Address of the link.
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
 /// Everything that the driver has.
 const ALL: u64 = MRG_RXBUF | INDIRECT_DESC | EVENT_IDX | VERSION_1;
@@ -25,7 +28,7 @@ fn path() -> PathBuf {
 }
 
 fn back_end(socket: &PathBuf, pairs: u16) -> VhostUser {
-    open(&VhostConfig { pairs, ..VhostConfig::new("vm0", socket) }).unwrap()
+    open(&VhostConfig { pairs, ..VhostConfig::new("vm0", socket, MAC) }).unwrap()
 }
 
 /// Drives `send` until the link reports its features.

@@ -94,14 +94,14 @@ fn front_end_that_reads_no_answers_is_disconnected() {
 #[test]
 fn socket_in_use_is_refused_and_a_stale_one_replaced() {
     let back = back_end(1);
-    let taken = open(&VhostConfig::new("vm1", &back.socket)).unwrap_err();
+    let taken = open(&VhostConfig::new("vm1", &back.socket, MAC)).unwrap_err();
     assert_eq!(taken.to_string(), "vm1: bind: Address already in use");
     let socket = back.socket.clone();
     // One that crashed leaves its socket behind.
     let stale = path();
     drop(UnixListener::bind(&stale).unwrap());
     assert!(stale.exists());
-    let again = open(&VhostConfig::new("vm1", &stale)).unwrap();
+    let again = open(&VhostConfig::new("vm1", &stale, MAC)).unwrap();
     drop((back, again));
     assert!(!socket.exists() && !stale.exists());
 }
@@ -110,12 +110,12 @@ fn socket_in_use_is_refused_and_a_stale_one_replaced() {
 fn files_of_others_are_neither_replaced_nor_removed() {
     let file = path();
     std::fs::write(&file, "kept").unwrap();
-    let refused = open(&VhostConfig::new("vm0", &file)).unwrap_err();
+    let refused = open(&VhostConfig::new("vm0", &file, MAC)).unwrap_err();
     assert!(refused.to_string().contains("Address already in use"), "{refused}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
     std::fs::remove_file(&file).unwrap();
     // Another program's socket in the place of this one.
-    let link = open(&VhostConfig::new("vm0", &file)).unwrap();
+    let link = open(&VhostConfig::new("vm0", &file, MAC)).unwrap();
     std::fs::remove_file(&file).unwrap();
     let other = UnixListener::bind(&file).unwrap();
     drop(link);
