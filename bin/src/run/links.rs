@@ -426,6 +426,10 @@ impl Node {
         let Some(down) = &mut slot.down else { return };
         if let Err(err) = received {
             down.retry_at = now + RETRY_DOWN;
+            if slot.link.guest().is_some() {
+                // The port of a guest fails with a connection, so this is another one's failure.
+                tracing::error!("{err}; the link stays down, the others go on");
+            }
             if !(slot.link.is_gone() && slot.reopen(now)) {
                 slot.set_why_down(err.to_string());
             }

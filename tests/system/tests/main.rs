@@ -27,6 +27,7 @@ mod strongswan;
 mod sysctl;
 mod tunnel;
 mod unmodified;
+mod vhost;
 mod vlan;
 mod vrf;
 mod xdp;
@@ -57,6 +58,7 @@ fn main() {
         ethtool::trials(),
         ip::trials(),
         bridge::trials(),
+        vhost::trials(),
         qdisc::trials(),
         vlan::trials(),
         vrf::trials(),
