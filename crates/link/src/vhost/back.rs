@@ -515,7 +515,8 @@ impl Link for VhostUser {
         let is_lost = device.memory.is_lost();
         drop(device);
         match received {
-            Ok(_) if is_lost => Err(self.lost()),
+            // Rings that are zeros all at once contradict the rules as well.
+            _ if is_lost => Err(self.lost()),
             Ok(true) => {
                 self.come_again();
                 Ok(())
@@ -537,7 +538,7 @@ impl Link for VhostUser {
         let is_lost = device.memory.is_lost();
         drop(device);
         match outcome {
-            Ok(_) if is_lost => Err(self.lost()),
+            _ if is_lost => Err(self.lost()),
             Ok(sent) => Ok(sent),
             Err(bad) => Err(self.close_for(bad)),
         }
