@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn frames_are_as_long_as_a_ring_has_room_for() {
         let mem = Memory::heap();
-        assert!(LARGE + 12 <= BUFFER_LEN);
+        const { assert!(LARGE + 12 <= BUFFER_LEN) };
         assert_eq!(frame(&mem, LARGE).map(|packet| (packet.len(), packet.meta.cut.packets())), Ok((LARGE, 45)));
         assert_eq!(frame(&mem, SMALL).map(|packet| (packet.len(), packet.meta.cut)), Ok((SMALL, Cut::Whole)));
     }

@@ -2,7 +2,7 @@
 
 mod driver;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use link::vhost::{VhostConfig, VhostUser, open};
@@ -27,7 +27,7 @@ fn path() -> PathBuf {
     std::env::temp_dir().join(format!("fatpath-rings-{}-{number}.sock", std::process::id()))
 }
 
-fn back_end(socket: &PathBuf, pairs: u16) -> VhostUser {
+fn back_end(socket: &Path, pairs: u16) -> VhostUser {
     open(&VhostConfig { pairs, ..VhostConfig::new("vm0", socket, MAC) }).unwrap()
 }
 
@@ -253,7 +253,6 @@ fn queues_are_each_their_own() {
         got.map(|frames| frames.len())
     };
     assert!(deliver(&mut driver).iter().all(|&count| count > 0));
-    drop(deliver);
     driver.say(&mut back, |front| front.set_vring_enable(2, false).unwrap());
     let mut burst = packets(&(0..30).map(|port| flow(port, 0)).collect::<Vec<_>>());
     for queue in [0, 4] {
