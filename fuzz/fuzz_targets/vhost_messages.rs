@@ -71,7 +71,9 @@ fn step(input: &mut Choices<'_>, port: &mut Port, guest: &Guest, files: &Files) 
         3 if input.once_in(8) => {
             let _ = ftruncate(&guest.file, u64::from(input.byte()) * 512);
         }
-        4..7 => drop(port.turn(&[60, 1000])),
+        4..7 => {
+            port.turn(&[60, 1000]);
+        }
         7 => {
             let index = u64::from(input.byte() % 5);
             guest.say(input.pick(&[8, 10, 11, 18]), flags(input), &[index | (value(input) << 32)], &[]);

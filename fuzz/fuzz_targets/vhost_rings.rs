@@ -77,7 +77,9 @@ fn guest(input: &mut Choices<'_>, port: &mut Port) {
                 break;
             }
         }
-        (0..4).for_each(|_| drop(port.turn(&[100])));
+        for _ in 0..4 {
+            port.turn(&[100]);
+        }
         is_over.store(true, Ordering::Relaxed);
     });
     guest.check_guards();

@@ -27,6 +27,7 @@ pub const USER: u64 = 1 << 32;
 
 /// Bytes of a ring's parts, and of all rings.
 const RING_LEN: u64 = 0x800;
+#[allow(dead_code, reason = "of one of the targets")]
 pub const RINGS_LEN: u64 = 2 * PAIRS as u64 * RING_LEN;
 
 /// Bytes of the file in front of and behind guest memory.
@@ -85,7 +86,7 @@ impl Port {
         assert!(!self.back.guest().connected);
         let before = self.back.guest();
         let mut none = Vec::new();
-        self.back.send(&mut Vec::new()).expect("the error comes once");
+        let _ = self.back.send(&mut Vec::new()).expect("the error comes once");
         assert_eq!((before.regions, before.running, none.len()), (0, false, 0));
         if self.back.recv(&self.mem, &mut none).is_ok() {
             assert_eq!(none.len(), 0);

@@ -28,6 +28,25 @@ fn partial_message_does_not_block_recv() {
 }
 
 #[test]
+fn front_end_gone_amid_a_message_frees_the_port() {
+    let mut back = back_end(1);
+    let mem = Memory::heap();
+    let header = [8_u32, 1, 8].map(u32::to_ne_bytes).concat();
+    for (number, part) in [&header[..1], &header[..], &[&header[..], &[0; 7]].concat()].into_iter().enumerate() {
+        let mut socket = UnixStream::connect(&back.socket).unwrap();
+        socket.write_all(part).unwrap();
+        back.recv(&mem, &mut Vec::new()).unwrap();
+        assert!(back.guest().connected);
+        drop(socket);
+        until(|| {
+            back.recv(&mem, &mut Vec::new()).unwrap();
+            !back.guest().connected
+        });
+        assert_eq!((back.guest().connections, back.guest().violations), (number as u64 + 1, 0));
+    }
+}
+
+#[test]
 fn malformed_messages_close_the_connection_with_one_error() {
     let message = |request: u32, body: &[u8]| {
         let mut bytes = Vec::new();
