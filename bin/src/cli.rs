@@ -127,6 +127,9 @@ pub(crate) enum Command {
     /// Make a gateway's host side, as the gateway orders by a socket that is standard input
     #[command(hide = true)]
     HostMaker,
+    /// Receive frames by vhost-user until standard input ends, for `fatpath bench vhost`
+    #[command(hide = true)]
+    VhostBackEnd(VhostBackEndArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the man pages into a directory
@@ -320,6 +323,14 @@ impl BenchArgs {
     }
 }
 
+/// What `vhost-back-end` is told.
+#[derive(Args, Debug)]
+pub(crate) struct VhostBackEndArgs {
+    /// Sockets of its ports
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) sockets: Vec<PathBuf>,
+}
+
 /// What `fatpath bench` can measure.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum BenchName {
@@ -327,6 +338,8 @@ pub(crate) enum BenchName {
     Esp,
     /// ILA: 200 request/response streams whose destination a hook translates, and without
     Ila,
+    /// vhost-user: frames from a front end to a back end in another process, beside copies of as many bytes
+    Vhost,
     /// VRF: transactions of sockets in a VRF, with and without a queueing discipline, and without a VRF
     Vrf,
     /// Reassembly: large datagrams through small receive rings, fragments in any order, floods beside a good flow

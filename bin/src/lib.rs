@@ -52,6 +52,7 @@ pub fn main() -> ExitCode {
         Command::Show(args) => show::main(&args),
         Command::Demo(args) => demo::main(&args),
         Command::Bench(args) => bench::main(&args),
+        Command::VhostBackEnd(args) => bench::vhost_back_end(&args),
         Command::Capture(args) => capture::main(&args),
         Command::Trace(args) => trace::main(&args),
         Command::Monitor(args) => monitor::main(&args),

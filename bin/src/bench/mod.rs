@@ -9,7 +9,10 @@ mod esp;
 mod ila;
 mod reassembly;
 mod report;
+mod vhost;
 mod vrf;
+
+pub(crate) use vhost::back_end as vhost_back_end;
 
 use case::{Case, Group, Plan};
 use ipsec::engine::Library;
@@ -28,6 +31,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     let (bench, groups) = match args.name {
         BenchName::Esp => ("esp", esp::groups()),
         BenchName::Ila => ("ila", ila::groups()),
+        BenchName::Vhost => ("vhost", vhost::groups()),
         BenchName::Vrf => ("vrf", vrf::groups()),
         BenchName::Reassembly => ("reassembly", reassembly::groups()),
     };

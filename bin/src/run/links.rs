@@ -122,6 +122,7 @@ impl Node {
             }
         }
         let can = features::of(&*link);
+        let has_carrier = link.has_carrier();
         self.slots[at] = Some(Slot {
             can,
             wanted: can,
@@ -130,7 +131,7 @@ impl Node {
             mac: None,
             admin_up: true,
             down: None,
-            carrier: [1, 0],
+            carrier: [u32::from(has_carrier), 0],
             full: false,
             retry_at: None,
         });
@@ -191,7 +192,11 @@ impl Node {
             | LinkKind::Packet { .. }
             | LinkKind::Xdp { .. } => HostRole::None,
         };
+        let (is_new, is_up) = (self.datapath.ports.get(id).is_none(), slot.is_up());
         self.datapath.set_port(id, PortConfig { name, mac, mtu, features, gro, esp_gro });
+        if is_new && !is_up {
+            self.datapath.set_up(self.now(), &self.mem, id, false);
+        }
         self.datapath.set_host_role(id, role);
         if let Some((below, vid)) = vlan {
             let set = match self.link_named(&below) {
@@ -216,15 +221,27 @@ impl Node {
             down.retry_at = now;
             return;
         }
-        slot.count_carrier(up);
-        self.datapath.set_up(now, &self.mem, id, up);
         if up {
             self.poller.add(id, &*slot.link);
+            self.follow_state(now, id);
             self.discard(now, id);
             self.look_at(now, id);
         } else {
             self.poller.remove(&*slot.link);
         }
+        self.follow_state(now, id);
+    }
+
+    /// Has the path know whether packets can pass by a link, if that has changed. Tells whether it has.
+    fn follow_state(&mut self, now: Instant, id: LinkId) -> bool {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return false };
+        let is_up = slot.is_up();
+        if self.datapath.ports.get(id).is_none_or(|port| port.up == is_up) {
+            return false;
+        }
+        slot.count_carrier(is_up);
+        self.datapath.set_up(now, &self.mem, id, is_up);
+        true
     }
 
     /// Drops what a link has received while it was down.
@@ -300,13 +317,17 @@ impl Node {
         Ok(())
     }
 
-    /// Receives one burst from a link, into `burst`. `None`: it is not read now.
-    pub(crate) fn receive(&mut self, id: LinkId) -> Option<io::Result<()>> {
+    /// Receives one burst from a link, into `burst`, after which it may have a carrier or none. `None`: it is not read now.
+    pub(crate) fn receive(&mut self, now: Instant, id: LinkId) -> Option<io::Result<()>> {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return None };
         if slot.down.is_some() || !slot.admin_up {
             return None;
         }
-        Some(slot.link.recv(&self.mem, &mut self.burst))
+        let received = slot.link.recv(&self.mem, &mut self.burst);
+        if received.is_ok() && self.follow_state(now, id) {
+            self.listeners.link_changed(id);
+        }
+        Some(received)
     }
 
     /// Has the datapath take in the burst that was received from a link, and sends what comes of it.
@@ -371,9 +392,8 @@ impl Node {
         tracing::error!("{err}; the link is down, the others go on");
         slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN, is_stale: false, reopening: None });
         slot.full = false;
-        slot.count_carrier(false);
         self.poller.remove(&*slot.link);
-        self.datapath.set_up(now, &self.mem, id, false);
+        self.follow_state(now, id);
         self.listeners.link_changed(id);
     }
 
@@ -406,18 +426,22 @@ impl Node {
         let Some(down) = &mut slot.down else { return };
         if let Err(err) = received {
             down.retry_at = now + RETRY_DOWN;
+            if slot.link.guest().is_some() {
+                // The port of a guest fails with a connection, so this is another one's failure.
+                tracing::error!("{err}; the link stays down, the others go on");
+            }
             if !(slot.link.is_gone() && slot.reopen(now)) {
                 slot.set_why_down(err.to_string());
             }
             self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);
             return;
         }
-        tracing::info!("{}: the link is up again", slot.link.name());
         let is_stale = down.is_stale;
         slot.down = None;
-        slot.count_carrier(true);
+        let state = if slot.link.has_carrier() { "up again" } else { "tried again, and has no carrier" };
+        tracing::info!("{}: the link is {state}", slot.link.name());
         self.poller.add(id, &*slot.link);
-        self.datapath.set_up(now, &self.mem, id, true);
+        self.follow_state(now, id);
         self.listeners.link_changed(id);
         if is_stale {
             self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);

@@ -58,6 +58,11 @@ pub(crate) struct Down {
 }
 
 impl Slot {
+    /// Whether packets can pass by it.
+    pub(crate) fn is_up(&self) -> bool {
+        self.admin_up && self.down.is_none() && self.link.has_carrier()
+    }
+
     /// What of it is on.
     pub(crate) fn on(&self) -> FeatureSet {
         (features::of(&*self.link) & self.wanted).coherent()

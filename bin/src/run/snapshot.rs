@@ -110,6 +110,12 @@ fn slot(node: &Node, id: LinkId) -> Option<&Slot> {
     node.slots.get(id.0 as usize)?.as_ref()
 }
 
+/// Reason why no packets pass by a link that was set up.
+fn why_down(slot: &Slot) -> Option<String> {
+    let failed = slot.down.as_ref().map(|down| down.why.clone());
+    failed.or_else(|| (slot.admin_up && !slot.link.has_carrier()).then(|| "no carrier".to_owned()))
+}
+
 /// What netlink's clients are told of the links.
 pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
     let slots = node.datapath.ports.iter().filter_map(|(id, port)| Some((id, port, slot(node, id)?)));
@@ -200,7 +206,7 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         table: None,
         mtu: port.config.mtu as u32,
         up: port.up,
-        why_down: slot.down.as_ref().map(|down| down.why.clone()),
+        why_down: why_down(slot),
         lladdr: match slot.link.layer() {
             Layer::Ethernet(mac) => Some(mac.to_string()),
             Layer::Ip => None,

@@ -234,7 +234,7 @@ impl Worker {
 
     /// Receives one burst from a link and has the datapath take it in. Tells whether there may be more.
     fn serve(&mut self, now: Instant, id: LinkId) -> bool {
-        let Some(received) = self.node.receive(id) else { return false };
+        let Some(received) = self.node.receive(now, id) else { return false };
         let more = !self.node.burst.is_empty();
         if more {
             // A change that a client had been told of before it sent these packets holds for them.

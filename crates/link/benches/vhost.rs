@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 use link::vhost::{self, FrontConfig, VhostConfig};
 use link::{Link, Sent};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
-use wire::{Protocol, ipv4, tcp};
+use wire::{MacAddr, Protocol, ipv4, tcp};
+
+/// Address of both links.
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
 /// Packets in one burst.
 const BURST: usize = 32;
@@ -57,8 +60,8 @@ fn frame(mem: &Memory, len: usize) -> Packet {
 /// Packets per second from one end to the other.
 fn throughput(to_guest: bool, len: usize, time: Duration) -> f64 {
     let socket = PathBuf::from(format!("{}/vhost-bench-{}", std::env::temp_dir().display(), std::process::id()));
-    let mut back: Box<dyn Link> = Box::new(vhost::open(&VhostConfig::new("vm0", &socket)).unwrap());
-    let mut front: Box<dyn Link> = Box::new(vhost::open_front(&FrontConfig::new("u0", &socket)).unwrap());
+    let mut back: Box<dyn Link> = Box::new(vhost::open(&VhostConfig::new("vm0", &socket, MAC)).unwrap());
+    let mut front: Box<dyn Link> = Box::new(vhost::open_front(&FrontConfig::new("u0", &socket, MAC)).unwrap());
     let mem = Memory::heap();
     let is_running = |link: &dyn Link| link.guest().is_some_and(|guest| guest.running);
     while !(is_running(&*back) && is_running(&*front)) {

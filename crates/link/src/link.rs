@@ -93,6 +93,11 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
+    /// Whether the other end can receive. A guest's port has no carrier until the guest's driver runs.
+    fn has_carrier(&self) -> bool {
+        true
+    }
+
     /// State of the guest, for a guest's port.
     fn guest(&self) -> Option<GuestState> {
         None

@@ -126,19 +126,14 @@ pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
         ConfigKind::Udp { bind } => Box::new(UdpLink::open(config, *bind)?),
         ConfigKind::Packet { interface, exclusive } => Box::new(PacketLink::open(config, interface, *exclusive)?),
         ConfigKind::VhostUser { socket, mac, queues } => {
-            let (mac, mtu, offloads) = (Some(*mac), config.mtu, config.offloads);
-            Box::new(vhost::open(&VhostConfig {
-                pairs: *queues,
-                mac,
-                mtu,
-                offloads,
-                ..VhostConfig::new(&config.name, socket)
-            })?)
+            let (mtu, offloads) = (config.mtu, config.offloads);
+            let back = VhostConfig::new(&config.name, socket, *mac);
+            Box::new(vhost::open(&VhostConfig { pairs: *queues, mtu, offloads, ..back })?)
         }
         ConfigKind::VirtioUser { socket, mac, queues, ring } => {
-            let (mac, mtu, offloads) = (Some(*mac), config.mtu, config.offloads);
-            let front = FrontConfig::new(&config.name, socket);
-            Box::new(vhost::open_front(&FrontConfig { pairs: *queues, ring_size: *ring, mac, mtu, offloads, ..front })?)
+            let (mtu, offloads) = (config.mtu, config.offloads);
+            let front = FrontConfig::new(&config.name, socket, *mac);
+            Box::new(vhost::open_front(&FrontConfig { pairs: *queues, ring_size: *ring, mtu, offloads, ..front })?)
         }
         ConfigKind::Xdp { interface, ring, mode } => Box::new(XdpLink::open(config, interface, *ring, *mode)?),
     })

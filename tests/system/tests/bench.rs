@@ -7,7 +7,10 @@ use serde_json::Value;
 use system::{Outcome, fatpath, run, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("bench/esp_is_measured_beside_its_limit", &[], esp)]
+    vec![
+        trial("bench/esp_is_measured_beside_its_limit", &[], esp),
+        trial("bench/vhost_is_measured_beside_copies_of_its_bytes", &[], vhost),
+    ]
 }
 
 /// Briefly: what it says is looked at, not how much.
@@ -34,6 +37,33 @@ fn esp() -> Outcome {
     }
     let share = entry(&figures["ratios"], |entry| entry["name"] == "flood/wrong-icv" && entry["of"] == "mixed/share");
     assert!(share.is_some_and(|share| share["median"].as_f64() > Some(0.0)), "{text}");
+    Ok(())
+}
+
+/// Briefly, too; and a back end whose guests do nothing sleeps.
+fn vhost() -> Outcome {
+    let text = run(Command::new(fatpath()).args(["bench", "vhost", "--json", "--rounds", "1", "--slice", "9"]))?;
+    let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+    assert_eq!((&figures["bench"], &figures["rounds"]), (&"vhost".into(), &1.into()), "{text}");
+    let case = |name: &str| {
+        let name = format!("vhost/{name}");
+        entry(&figures["cases"], |entry| entry["name"] == name.as_str()).cloned().ok_or(name)
+    };
+    for name in ["large", "copy-large", "small", "copy-small"] {
+        let case = case(name)?;
+        for figure in ["gbps", "ns_per_packet"] {
+            assert!(case[figure].as_f64() > Some(0.0), "{figure} in {case}");
+        }
+        assert_eq!(case["mpps"].is_number(), name.ends_with("small"), "{case}");
+        // Once into the guest's memory and once out of it.
+        assert!(case["copied_bytes_per_byte"].as_f64().is_some_and(|copied| (copied - 2.0).abs() < 0.01), "{case}");
+    }
+    for of in ["large/copy-large", "small/copy-small"] {
+        let ratio = entry(&figures["ratios"], |entry| entry["of"] == of);
+        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {text}");
+    }
+    let idle = case("idle")?;
+    assert_eq!((&idle["guests"], &idle["wakeups"], &idle["cpu_us"]), (&8.0.into(), &0.0.into(), &0.0.into()), "{text}");
     Ok(())
 }
 

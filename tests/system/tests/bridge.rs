@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("bridge/example_has_two_guests_a_trunk_and_a_tunnel", NEEDS, example),
         trial("bridge/guest_behind_own_port_uses_a_tunnel", NEEDS, tunnel),
         trial("bridge/two_switches_are_joined_by_vhost_user", NEEDS, vhost),
+        trial("bridge/port_without_a_guest_has_no_carrier", &[Need::Namespaces, Need::Tun], carrier),
         trial("bridge/address_follows_a_guest_that_moves", NEEDS, moved),
         trial("bridge/guest_that_invents_addresses_fills_its_own_share", NEEDS, flood),
         trial("bridge/monitor_hears_of_addresses_as_on_linux", &[Need::Namespaces], monitored),
@@ -215,6 +216,45 @@ fn vhost() -> Outcome {
         let shown = guest_of(gateway)?;
         assert!(shown["violations"] == 0 && shown["copied"].as_u64() > Some(1 << 20), "{shown}");
     }
+    Ok(())
+}
+
+/// A guest's port without a guest, beside a TAP of the kernel's that no program reads: neither has a carrier, and its bridge does not forward to it.
+fn carrier() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let socket = scratch.file("vm0.sock").display().to_string();
+    let start = |instance: &str, kind: &str| {
+        let link = format!("[[link]]\nname = \"vm0\"\nkind = \"{kind}\"\nsocket = \"{socket}\"\nmaster = \"br0\"\n");
+        Gateway::start(&netns, &scratch, instance, &[bridge("br0", ""), link].concat())
+    };
+    let states = |text: &str| {
+        let flags = text.split(['<', '>']).nth(1).unwrap_or_default().to_owned();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let states = words.windows(2).filter(|pair| pair[0] == "state").map(|pair| pair[1].to_owned());
+        std::iter::once(flags).chain(states).collect::<Vec<_>>()
+    };
+    let ours = |instance: &str| {
+        let line = "ip link show vm0; bridge link show dev vm0";
+        let text = run(exec(&netns, instance).args(["-c", line]).env("FATPATH_RUNDIR", scratch.path()))?;
+        Ok::<_, libtest_mimic::Failed>(states(&text))
+    };
+    let linux = netns.sh("ip link add br9 type bridge; ip tuntap add tap9 mode tap; ip link set tap9 master br9
+        ip link set br9 up; ip link set tap9 up; ip link show tap9; bridge link show dev tap9")?;
+    let down = states(&linux);
+    assert_eq!(down[1..], ["DOWN", "disabled"], "{linux}");
+    let back = start("back", "vhost-user")?;
+    assert_eq!(ours("back")?, down);
+    assert_eq!(back.link("vm0")?["why_down"], "no carrier");
+    let mut front = start("front", "virtio-user")?;
+    let up = ["BROADCAST,MULTICAST,UP,LOWER_UP", "UP", "forwarding"];
+    for instance in ["front", "back"] {
+        wait_until(instance, Duration::from_secs(10), || ours(instance).is_ok_and(|states| states == up))?;
+    }
+    front.terminate()?;
+    wait_until("down", Duration::from_secs(10), || {
+        ours("back").is_ok_and(|states| states == down)
+            && back.link("vm0").is_ok_and(|link| link["why_down"] == "no carrier")
+    })?;
     Ok(())
 }
 

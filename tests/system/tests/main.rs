@@ -28,6 +28,7 @@ mod strongswan;
 mod sysctl;
 mod tunnel;
 mod unmodified;
+mod vhost;
 mod vlan;
 mod vrf;
 mod xdp;
@@ -59,6 +60,7 @@ fn main() {
         ip::trials(),
         bridge::trials(),
         guests::trials(),
+        vhost::trials(),
         qdisc::trials(),
         vlan::trials(),
         vrf::trials(),

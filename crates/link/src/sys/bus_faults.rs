@@ -3,28 +3,43 @@
 //! the connection.
 //!
 //! Invariant 1: a range in [`RANGES`] is one live mapping of guest memory, from [`Watch::new`] until the watch is dropped, which is
-//! before it is unmapped. A thread that faults in a range holds that mapping, so the range does not change under its handler.
+//! before it is unmapped. A thread that faults in a range holds that mapping, so the range does not change under its handler. Other ranges may:
+//! so a range is one word, and a handler never reads the start of one mapping with the length of another.
 
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Bytes of the smallest pages, in which mappings are counted.
+const PAGE: u64 = 4096;
 
 /// Mappings of guest memory in one process.
 const MAX_RANGES: usize = 4096;
 
-/// One mapping; `len` is 0 if there is none.
+/// Bits of the number of pages in the word of a range: mappings of less than 1 TiB. Above them is the number of the first page, of addresses of
+/// 48 bits, which the kernel keeps to unless it is given a hint.
+const COUNT_BITS: u32 = 28;
+
+/// One mapping.
 struct Range {
-    start: AtomicUsize,
-    len: AtomicUsize,
+    /// First page and number of pages; 0 if there is none.
+    pages: AtomicU64,
     lost: AtomicBool,
 }
 
+impl Range {
+    /// Start and length of the mapping, as of one moment.
+    fn get(&self) -> (usize, usize) {
+        let pages = self.pages.load(Ordering::Acquire);
+        (((pages >> COUNT_BITS) * PAGE) as usize, ((pages & ((1 << COUNT_BITS) - 1)) * PAGE) as usize)
+    }
+}
+
 static RANGES: [Range; MAX_RANGES] =
-    [const { Range { start: AtomicUsize::new(0), len: AtomicUsize::new(0), lost: AtomicBool::new(false) } };
-        MAX_RANGES];
+    [const { Range { pages: AtomicU64::new(0), lost: AtomicBool::new(false) } }; MAX_RANGES];
 
 /// Ranges above this are unused.
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -40,18 +55,18 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 pub(super) struct Watch(usize);
 
 impl Watch {
-    /// Watches a mapping, which the caller keeps until the watch is dropped.
+    /// Watches a mapping of whole pages, which the caller keeps until the watch is dropped.
     pub(super) fn new(start: usize, len: usize) -> io::Result<Self> {
+        let pages = word(start as u64, len as u64)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "mapping of 1 TiB or more"))?;
         let _changing = CHANGE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if BEFORE.get().is_none() {
             install()?;
         }
-        let free = RANGES.iter().position(|range| range.len.load(Ordering::Relaxed) == 0);
+        let free = RANGES.iter().position(|range| range.pages.load(Ordering::Relaxed) == 0);
         let free = free.ok_or_else(|| io::Error::other("too many mappings of guest memory"))?;
-        let range = &RANGES[free];
-        range.lost.store(false, Ordering::Relaxed);
-        range.start.store(start, Ordering::Relaxed);
-        range.len.store(len, Ordering::Release);
+        RANGES[free].lost.store(false, Ordering::Relaxed);
+        RANGES[free].pages.store(pages, Ordering::Release);
         USED.fetch_max(free + 1, Ordering::Release);
         Ok(Self(free))
     }
@@ -65,55 +80,70 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let _changing = CHANGE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        RANGES[self.0].len.store(0, Ordering::Release);
+        RANGES[self.0].pages.store(0, Ordering::Release);
     }
+}
+
+/// A mapping as the word of a range; `None` if it is not of whole pages, too long, or beyond addresses of 48 bits.
+fn word(start: u64, len: u64) -> Option<u64> {
+    let (first, count) = (start / PAGE, len / PAGE);
+    let is_whole = start.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
+    let fits = first >> (u64::BITS - COUNT_BITS) == 0 && count >> COUNT_BITS == 0;
+    (is_whole && fits && count > 0).then_some((first << COUNT_BITS) | count)
+}
+
+/// The mapping that has an address: its range, start and length.
+fn mapping_at(at: usize) -> Option<(&'static Range, usize, usize)> {
+    let used = USED.load(Ordering::Acquire);
+    RANGES[..used].iter().find_map(|range| {
+        let (start, len) = range.get();
+        (at.wrapping_sub(start) < len).then_some((range, start, len))
+    })
 }
 
 /// Makes ours the process's handler.
 fn install() -> io::Result<()> {
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_bus_fault;
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: `before` has room for one, and nothing is changed.
+    super::check(unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) })?;
+    // SAFETY: zeroed, and written by the call above.
+    let before = unsafe { before.assume_init() };
+    // Before ours can run; set once: the lock is held. If the call below fails, the next one finds the same handler.
+    let _ = BEFORE.set(before);
     // SAFETY: a structure of numbers and an optional function pointer, of which zeros are a value.
     let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-    // SAFETY: `before` has room for one, and the handler does nothing that a signal handler may not.
-    super::check(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, before.as_mut_ptr()) })?;
-    // SAFETY: zeroed, and written by the call above.
-    let before = unsafe { before.assume_init() };
-    // Set once: the lock is held.
-    let _ = BEFORE.set(before);
+    // SAFETY: the handler does nothing that a signal handler may not.
+    super::check(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) })?;
     Ok(())
 }
 
-/// Puts zeroed memory in the place of a mapping that was lost; anything else goes to the handler that was there before.
+/// Puts zeroed memory in the place of a mapping that was lost. Other faults go to the handler that was there before. A signal that was sent ends the
+/// process, unless it was ignored before: the standard library's handler would take ours away and go on.
 extern "C" fn on_bus_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the system gives a handler with `SA_SIGINFO` one that is filled in.
     let info_ref = unsafe { &*info };
-    // SAFETY: for this signal it has an address.
+    // A signal that a process sent has its numbers where a fault has an address (sigaction(2)).
+    if info_ref.si_code <= 0 {
+        if BEFORE.get().is_none_or(|before| before.sa_sigaction != libc::SIG_IGN) {
+            end_by(signal);
+            // SAFETY: sends this thread the signal, which no longer has a handler.
+            unsafe { libc::raise(signal) };
+        }
+        return;
+    }
+    // SAFETY: a fault has an address.
     let at = unsafe { info_ref.si_addr() } as usize;
-    let used = USED.load(Ordering::Acquire);
-    for range in &RANGES[..used] {
-        let len = range.len.load(Ordering::Acquire);
-        let start = range.start.load(Ordering::Relaxed);
-        if at.wrapping_sub(start) >= len {
-            continue;
-        }
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: by invariant 1 the range is a mapping of guest memory, which no reference points into: it is accessed by raw
-        // pointers and atomic operations, for which zeroed memory does as well.
-        let new = unsafe { libc::mmap(start as *mut c_void, len, access, flags, -1, 0) };
-        range.lost.store(true, Ordering::Relaxed);
-        if new != libc::MAP_FAILED {
-            return;
-        }
+    if mapping_at(at).is_some_and(|(range, start, len)| replace(range, start, len)) {
+        return;
     }
     let before = BEFORE.get();
     let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // SAFETY: the default action, which the fault then meets when it happens again.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // The fault meets it when it happens again.
+        end_by(signal);
         return;
     }
     if before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0) {
@@ -125,5 +155,80 @@ extern "C" fn on_bus_fault(signal: c_int, info: *mut libc::siginfo_t, context: *
         // SAFETY: a handler that was installed as one with one argument.
         let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
         handler(signal);
+    }
+}
+
+/// Makes the default action, which ends the process, that of a signal.
+fn end_by(signal: c_int) {
+    // SAFETY: a call that a signal handler may make.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Replaces a lost mapping by zeroed memory. Tells whether that was possible.
+fn replace(range: &Range, start: usize, len: usize) -> bool {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // First, so that no thread reads the zeros without it.
+    range.lost.store(true, Ordering::Release);
+    // SAFETY: by invariant 1 the range is a mapping of guest memory, which no reference points into: it is accessed by raw
+    // pointers and atomic operations, for which zeroed memory does as well.
+    let new = unsafe { libc::mmap(start as *mut c_void, len, access, flags, -1, 0) };
+    new != libc::MAP_FAILED
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn sent_signal_ends_the_process() {
+        const CHILD: &str = "FATPATH_TEST_SENT_SIGBUS";
+        if std::env::var_os(CHILD).is_some() {
+            let _watch = Watch::new(PAGE as usize, PAGE as usize).unwrap();
+            // SAFETY: sends this thread a signal.
+            unsafe { libc::raise(libc::SIGBUS) };
+            return;
+        }
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "sys::bus_faults::tests::sent_signal_ends_the_process"]).env(CHILD, "1");
+        let status = again.output().unwrap().status;
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
+    }
+
+    #[test]
+    fn mapping_is_one_word_up_to_a_tebibyte() {
+        let top = (1 << 48) - PAGE;
+        assert_eq!(word(top, PAGE), Some((((1 << 36) - 1) << COUNT_BITS) | 1));
+        assert_eq!(word(PAGE, (1 << 40) - PAGE), Some((1 << COUNT_BITS) | ((1 << COUNT_BITS) - 1)));
+        for (start, len) in [(1 << 48, PAGE), (PAGE, 1 << 40), (PAGE, 0), (PAGE + 1, PAGE), (PAGE, PAGE + 1)] {
+            assert_eq!(word(start, len), None, "{len:#x} at {start:#x}");
+        }
+    }
+
+    #[test]
+    fn range_changed_by_another_thread_is_never_read_in_halves() {
+        let pairs: [(usize, usize); 2] = [(1 << 46, 1 << 39), ((1 << 46) + (1 << 38), 4096)];
+        let words = pairs.map(|(start, len)| word(start as u64, len as u64).unwrap());
+        let range = Range { pages: AtomicU64::new(words[0]), lost: AtomicBool::new(false) };
+        let end = Instant::now() + Duration::from_millis(300);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while Instant::now() < end {
+                    for word in words.iter().cycle().take(1000) {
+                        range.pages.store(*word, Ordering::Release);
+                    }
+                }
+            });
+            while Instant::now() < end {
+                for _ in 0..1000 {
+                    let found = range.get();
+                    assert!(pairs.contains(&found), "{found:x?} is neither mapping");
+                }
+            }
+        });
     }
 }

@@ -26,7 +26,7 @@ use super::device::{Device, Vring};
 use super::features::{self, Bits};
 use super::frames::{Delivered, Scratch};
 use super::guest::{GuestState, QueueState};
-use super::queues::{BURST_BYTES, BURST_DESCRIPTORS, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of, station};
+use super::queues::{BURST_BYTES, BURST_DESCRIPTORS, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
 use super::ring::{BadRing, Ring};
 
 /// Messages that one call handles at most.
@@ -45,8 +45,8 @@ pub struct VhostConfig {
     pub socket: PathBuf,
     /// Pairs of queues that the guest may have, from 1 to [`MAX_PAIRS`].
     pub pairs: u16,
-    /// The link's own address; `None` is one made from its name.
-    pub mac: Option<MacAddr>,
+    /// The link's own address.
+    pub mac: MacAddr,
     /// The layer-3 MTU in bytes; `None` is 1500.
     pub mtu: Option<u16>,
     /// False offers the guest no checksums and no segmentation.
@@ -55,8 +55,8 @@ pub struct VhostConfig {
 
 impl VhostConfig {
     /// One pair of queues, with offloads.
-    pub fn new(name: &str, socket: &Path) -> Self {
-        Self { name: name.to_owned(), socket: socket.to_owned(), pairs: 1, mac: None, mtu: None, offloads: true }
+    pub fn new(name: &str, socket: &Path, mac: MacAddr) -> Self {
+        Self { name: name.to_owned(), socket: socket.to_owned(), pairs: 1, mac, mtu: None, offloads: true }
     }
 }
 
@@ -126,7 +126,7 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
         socket: config.socket.clone(),
         file: socket_file(&config.socket),
         mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
-        mac: config.mac.unwrap_or_else(|| station(name)),
+        mac: config.mac,
         listener,
         waiting,
         again,
@@ -480,6 +480,10 @@ impl Link for VhostUser {
         self.stats = stats;
     }
 
+    fn has_carrier(&self) -> bool {
+        lock(&self.device).is_running()
+    }
+
     fn guest(&self) -> Option<GuestState> {
         Some(Self::guest(self))
     }
@@ -511,7 +515,8 @@ impl Link for VhostUser {
         let is_lost = device.memory.is_lost();
         drop(device);
         match received {
-            Ok(_) if is_lost => Err(self.lost()),
+            // Rings that are zeros all at once contradict the rules as well.
+            _ if is_lost => Err(self.lost()),
             Ok(true) => {
                 self.come_again();
                 Ok(())
@@ -533,7 +538,7 @@ impl Link for VhostUser {
         let is_lost = device.memory.is_lost();
         drop(device);
         match outcome {
-            Ok(_) if is_lost => Err(self.lost()),
+            _ if is_lost => Err(self.lost()),
             Ok(sent) => Ok(sent),
             Err(bad) => Err(self.close_for(bad)),
         }

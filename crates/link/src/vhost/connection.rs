@@ -105,9 +105,12 @@ impl Connection {
         if peeked == 0 {
             return Err(Closed::Gone);
         }
+        // Before the bytes are counted: once the front end has gone, no more come.
+        let state = self.state()?;
+        let incomplete = || if state.intersects(PollFlags::RDHUP) { Err(Closed::Gone) } else { Ok(false) };
         let waiting = ioctl_fionread(&self.socket)?;
         if waiting < HEADER as u64 {
-            return Ok(false);
+            return incomplete();
         }
         let [.., a, b, c, d] = header;
         let body = u32::from_ne_bytes([a, b, c, d]);
@@ -115,9 +118,10 @@ impl Connection {
             return Err(Closed::Refused("message without a header, or too long".to_owned()));
         }
         if waiting < HEADER as u64 + u64::from(body) {
-            return Ok(false);
+            return incomplete();
         }
-        if !self.has_room()? {
+        // Less than a quarter of the buffer is in use (Linux `unix_writable`), so an answer is written without a wait.
+        if !state.contains(PollFlags::OUT) {
             return Err(Closed::Refused("answers that are not read".to_owned()));
         }
         self.has_spoken = true;
@@ -152,11 +156,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether an answer can be written without a wait: less than a quarter of the buffer is in use (Linux `unix_writable`).
-    fn has_room(&self) -> io::Result<bool> {
-        let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT)];
+    /// Whether there is room for an answer (`OUT`), and whether the front end has closed its end (`RDHUP`).
+    fn state(&self) -> io::Result<PollFlags> {
+        let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT | PollFlags::RDHUP)];
         let now = Timespec::try_from(Duration::ZERO).unwrap_or_default();
         crate::sys::uninterrupted(|| Ok(poll(&mut fds, Some(&now))?))?;
-        Ok(fds[0].revents().contains(PollFlags::OUT))
+        Ok(fds[0].revents())
     }
 }

@@ -22,7 +22,7 @@ use super::features::{self, Bits, LONG_HEADER};
 use super::frames::{Scatter, copy_in, header_for};
 use super::guest::{GuestState, QueueState};
 use super::handshake::{Handshake, RX_BUFFER, Session, TX_BUFFER, Wanted};
-use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of, station};
+use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
 use super::ring::WRITE;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
@@ -56,8 +56,8 @@ pub struct FrontConfig {
     pub pairs: u16,
     /// Descriptors of a ring, a power of two up to 1024.
     pub ring_size: u16,
-    /// The link's own address; `None` is one made from its name.
-    pub mac: Option<MacAddr>,
+    /// The link's own address.
+    pub mac: MacAddr,
     /// The layer-3 MTU in bytes; `None` is 1500.
     pub mtu: Option<u16>,
     /// False asks for no checksums and no segmentation.
@@ -66,9 +66,9 @@ pub struct FrontConfig {
 
 impl FrontConfig {
     /// One pair of queues of 256 descriptors, with offloads.
-    pub fn new(name: &str, socket: &Path) -> Self {
+    pub fn new(name: &str, socket: &Path, mac: MacAddr) -> Self {
         let (name, socket) = (name.to_owned(), socket.to_owned());
-        Self { name, socket, pairs: 1, ring_size: RING_SIZE, mac: None, mtu: None, offloads: true }
+        Self { name, socket, pairs: 1, ring_size: RING_SIZE, mac, mtu: None, offloads: true }
     }
 }
 
@@ -107,6 +107,8 @@ struct Running {
     /// Buffers to send from that the back end does not have, of each pair.
     free: Vec<Vec<u16>>,
     queues: Vec<QueueState>,
+    /// Pieces of the current buffer, reused from frame to frame.
+    pieces: Vec<Piece>,
 }
 
 /// Begins to connect. The link moves nothing until a back end is there.
@@ -138,7 +140,7 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
     let features = Bits::default().features(&mut offloads, NO_BACK_END);
     let mut link = VhostFront {
         mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
-        mac: config.mac.unwrap_or_else(|| station(name)),
+        mac: config.mac,
         config: config.clone(),
         waiting: Arc::new(waiting),
         done,
@@ -251,7 +253,8 @@ impl VhostFront {
         self.current = view.features(&mut self.offloads, unless);
         let pairs = session.queues.len() / 2;
         let queues = vec![QueueState { running: true, enabled: true, size, ..QueueState::default() }; 2 * pairs];
-        self.running = Some(Running { session, view, free: vec![(0..size).collect(); pairs], queues });
+        self.running =
+            Some(Running { session, view, free: vec![(0..size).collect(); pairs], queues, pieces: Vec::new() });
         self.connections += 1;
         Ok(())
     }
@@ -467,18 +470,18 @@ impl Running {
         len: usize,
         bytes: impl Iterator<Item = &'a [u8]>,
     ) -> Result<usize, DropReason> {
-        let Session { memory, queues, features, .. } = &mut self.session;
+        let Self { session: Session { memory, queues, features, .. }, pieces, .. } = self;
         let queue = &mut queues[2 * pair + 1];
         let total = features.header_len() + len;
         let slack = TX_BUFFER.checked_sub(total).ok_or(DropReason::PacketTooBig)? as u64;
         let addr = queue.buffers + u64::from(head) * TX_BUFFER as u64 + (u64::from(head % 16) * STAGGER).min(slack);
-        let mut pieces = Vec::with_capacity(1);
-        if !memory.locate(addr, total as u32, &mut pieces) {
+        pieces.clear();
+        if !memory.locate(addr, total as u32, pieces) {
             return Err(DropReason::TxError);
         }
         let mut front = [0; LONG_HEADER];
         front[..HEADER_LEN].copy_from_slice(&header.to_le_bytes());
-        let mut to = Scatter::new(memory, &pieces);
+        let mut to = Scatter::new(memory, pieces);
         to.write(&front[..features.header_len()]);
         bytes.for_each(|bytes| to.write(bytes));
         queue.ring.describe(head, addr, total as u32, 0, 0);
@@ -537,6 +540,10 @@ impl Link for VhostFront {
 
     fn set_stats(&mut self, stats: LinkStats) {
         self.stats = stats;
+    }
+
+    fn has_carrier(&self) -> bool {
+        self.running.is_some()
     }
 
     fn guest(&self) -> Option<GuestState> {

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use packet::Packet;
-use wire::{FlowKey, MacAddr, eth};
+use wire::{FlowKey, eth};
 
 /// Packets that one call of [`Link::recv`](crate::Link::recv) brings at most.
 pub(super) const BURST_PACKETS: usize = 64;
@@ -30,12 +30,4 @@ pub(super) fn queue_of(packet: &Packet, count: usize) -> usize {
     let mut hasher = DefaultHasher::new();
     flow.hash(&mut hasher);
     (hasher.finish() % count as u64) as usize
-}
-
-/// A local address for a link of this name.
-pub(super) fn station(name: &str) -> MacAddr {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    let [a, b, c, d, e, ..] = hasher.finish().to_be_bytes();
-    MacAddr([0x02, a, b, c, d, e])
 }

@@ -126,7 +126,7 @@ fn features_not_negotiated_are_not_used() {
 
 #[test]
 fn back_end_without_offloads_offers_none() {
-    let back = open(&VhostConfig { offloads: false, ..VhostConfig::new("vm0", &path()) }).unwrap();
+    let back = open(&VhostConfig { offloads: false, ..VhostConfig::new("vm0", &path(), MAC) }).unwrap();
     let front = front::open(&front_of(&back)).unwrap();
     let mut wire = Wire { back, front, mem: Memory::heap() };
     wire.connect();
@@ -290,7 +290,7 @@ fn back_end_reopened_is_reconnected_to() {
     let mut burst = vec![Packet::with_data(&wire.mem, &frame(1, 100)).unwrap()];
     assert_eq!(wire.front.send(&mut burst).unwrap(), Sent::All);
     assert_eq!(wire.front.stats().dropped_for(DropReason::LinkDown), 1);
-    wire.back = open(&VhostConfig::new("vm0", &socket)).unwrap();
+    wire.back = open(&VhostConfig::new("vm0", &socket, MAC)).unwrap();
     wire.connect();
     let burst = vec![Packet::with_data(&wire.mem, &frame(1, 100)).unwrap()];
     assert_eq!(wire.carry(true, burst).len(), 1);

@@ -28,6 +28,25 @@ fn partial_message_does_not_block_recv() {
 }
 
 #[test]
+fn front_end_gone_amid_a_message_frees_the_port() {
+    let mut back = back_end(1);
+    let mem = Memory::heap();
+    let header = [8_u32, 1, 8].map(u32::to_ne_bytes).concat();
+    for (number, part) in [&header[..1], &header[..], &[&header[..], &[0; 7]].concat()].into_iter().enumerate() {
+        let mut socket = UnixStream::connect(&back.socket).unwrap();
+        socket.write_all(part).unwrap();
+        back.recv(&mem, &mut Vec::new()).unwrap();
+        assert!(back.guest().connected);
+        drop(socket);
+        until(|| {
+            back.recv(&mem, &mut Vec::new()).unwrap();
+            !back.guest().connected
+        });
+        assert_eq!((back.guest().connections, back.guest().violations), (number as u64 + 1, 0));
+    }
+}
+
+#[test]
 fn malformed_messages_close_the_connection_with_one_error() {
     let message = |request: u32, body: &[u8]| {
         let mut bytes = Vec::new();
@@ -94,14 +113,14 @@ fn front_end_that_reads_no_answers_is_disconnected() {
 #[test]
 fn socket_in_use_is_refused_and_a_stale_one_replaced() {
     let back = back_end(1);
-    let taken = open(&VhostConfig::new("vm1", &back.socket)).unwrap_err();
+    let taken = open(&VhostConfig::new("vm1", &back.socket, MAC)).unwrap_err();
     assert_eq!(taken.to_string(), "vm1: bind: Address already in use");
     let socket = back.socket.clone();
     // One that crashed leaves its socket behind.
     let stale = path();
     drop(UnixListener::bind(&stale).unwrap());
     assert!(stale.exists());
-    let again = open(&VhostConfig::new("vm1", &stale)).unwrap();
+    let again = open(&VhostConfig::new("vm1", &stale, MAC)).unwrap();
     drop((back, again));
     assert!(!socket.exists() && !stale.exists());
 }
@@ -110,12 +129,12 @@ fn socket_in_use_is_refused_and_a_stale_one_replaced() {
 fn files_of_others_are_neither_replaced_nor_removed() {
     let file = path();
     std::fs::write(&file, "kept").unwrap();
-    let refused = open(&VhostConfig::new("vm0", &file)).unwrap_err();
+    let refused = open(&VhostConfig::new("vm0", &file, MAC)).unwrap_err();
     assert!(refused.to_string().contains("Address already in use"), "{refused}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
     std::fs::remove_file(&file).unwrap();
     // Another program's socket in the place of this one.
-    let link = open(&VhostConfig::new("vm0", &file)).unwrap();
+    let link = open(&VhostConfig::new("vm0", &file, MAC)).unwrap();
     std::fs::remove_file(&file).unwrap();
     let other = UnixListener::bind(&file).unwrap();
     drop(link);

@@ -14,7 +14,7 @@ use base::DropReason;
 use offload::Features;
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, geometry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wire::{EtherType, Protocol, ipv4, tcp};
+use wire::{EtherType, MacAddr, Protocol, ipv4, tcp};
 
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::vhost::VhostConfig;
@@ -28,6 +28,9 @@ use crate::vhost::ring::{INDIRECT, NEXT, WRITE};
 use crate::virtio::DATA_VALID;
 use crate::{Link, Sent};
 
+/// Address of links in tests.
+pub(super) const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+
 /// Time limit of waits in tests.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -39,11 +42,11 @@ pub(super) fn path() -> PathBuf {
 }
 
 pub(super) fn back_end(pairs: u16) -> VhostUser {
-    open(&VhostConfig { pairs, ..VhostConfig::new("vm0", &path()) }).unwrap()
+    open(&VhostConfig { pairs, ..VhostConfig::new("vm0", &path(), MAC) }).unwrap()
 }
 
 pub(super) fn front_of(back: &VhostUser) -> FrontConfig {
-    FrontConfig::new("u0", &back.socket)
+    FrontConfig::new("u0", &back.socket, MAC)
 }
 
 /// Both ends of a connection.

@@ -1,0 +1,236 @@
+//! A port for a guest, and a front end of plain messages whose guest's memory is a file.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use link::Link;
+use link::vhost::{VhostConfig, VhostUser, open};
+use packet::{Memory, Packet};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::{pread, pwrite};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+pub const PAGE: u64 = 4096;
+
+/// Bytes of guest memory, which is two regions of equal length from address 0 on.
+pub const GUEST_LEN: u64 = 16 * PAGE;
+
+/// Pairs of queues of the port.
+pub const PAIRS: u16 = 2;
+
+/// Address of the front end's for guest address 0.
+pub const USER: u64 = 1 << 32;
+
+/// Bytes of a ring's parts, and of all rings.
+const RING_LEN: u64 = 0x800;
+#[allow(dead_code, reason = "of one of the targets")]
+pub const RINGS_LEN: u64 = 2 * PAIRS as u64 * RING_LEN;
+
+/// Bytes of the file in front of and behind guest memory.
+const GUARD: [u8; 8] = *b"\xa5\x5aGUARD\xee";
+
+/// Longest frame: an IP packet with the header and two tags of Ethernet.
+const LONGEST: usize = 65_575 + 14 + 8;
+
+pub fn avail_at(queue: u64) -> u64 {
+    queue * RING_LEN + 0x200
+}
+
+pub fn used_at(queue: u64) -> u64 {
+    queue * RING_LEN + 0x400
+}
+
+/// A port, whose links with guests are observed.
+pub struct Port {
+    back: VhostUser,
+    mem: Memory,
+    path: PathBuf,
+    received: u64,
+}
+
+impl Port {
+    pub fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("fatpath-fuzz-vhost-{}.sock", std::process::id()));
+        let back = open(&VhostConfig { pairs: PAIRS, ..VhostConfig::new("vm0", &path, wire::MacAddr([2, 0, 0, 0, 0, 9])) }).expect("a socket");
+        Self { back, mem: Memory::heap(), path, received: 0 }
+    }
+
+    /// One call of each kind. A connection that is closed is so with one error. Tells the frames that were received.
+    pub fn turn(&mut self, frames: &[usize]) -> usize {
+        let mut got = Vec::new();
+        if self.back.recv(&self.mem, &mut got).is_err() {
+            self.check_closed();
+        }
+        for packet in &got {
+            assert!(packet.len() <= LONGEST);
+            packet.check_invariants();
+            let bytes = packet.to_vec();
+            assert!(!bytes.windows(GUARD.len()).any(|window| window == GUARD), "bytes from outside of guest memory");
+        }
+        self.received += got.len() as u64;
+        let frame = |&len: &usize| Packet::with_data(&self.mem, &vec![1; len.clamp(14, 2000)]).expect("a heap");
+        let mut burst = frames.iter().map(frame).collect();
+        if self.back.send(&mut burst).is_err() {
+            self.check_closed();
+        }
+        let stats = self.back.stats();
+        assert_eq!(stats.rx_packets, self.received);
+        got.len()
+    }
+
+    fn check_closed(&mut self) {
+        assert!(!self.back.guest().connected);
+        let before = self.back.guest();
+        let mut none = Vec::new();
+        let _ = self.back.send(&mut Vec::new()).expect("the error comes once");
+        assert_eq!((before.regions, before.running, none.len()), (0, false, 0));
+        if self.back.recv(&self.mem, &mut none).is_ok() {
+            assert_eq!(none.len(), 0);
+        }
+    }
+
+    /// Lets the port see that a front end is gone.
+    pub fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if !self.is_connected() {
+                return;
+            }
+            self.turn(&[]);
+        }
+        panic!("a front end that is gone stays connected");
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.back.guest().connected
+    }
+
+    /// Whether the next front end is served as any.
+    pub fn check_serves(&mut self) {
+        let guest = Guest::new(self);
+        guest.set_up((1 << 30) | (1 << 32), 16);
+        for queue in 0..2 {
+            guest.offer(queue, 0, Desc { addr: 0x4000, len: 100, flags: 0, next: 0 });
+        }
+        for _ in 0..100 {
+            if self.turn(&[]) == 1 {
+                drop(guest);
+                return self.settle();
+            }
+        }
+        panic!("a frame does not arrive: {:?}", self.back.guest());
+    }
+}
+
+/// Descriptors that are open in this process.
+pub fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// A descriptor of a ring.
+#[derive(Clone, Copy)]
+pub struct Desc {
+    pub addr: u64,
+    pub len: u32,
+    pub flags: u16,
+    pub next: u16,
+}
+
+/// A front end.
+pub struct Guest {
+    socket: UnixStream,
+    /// Guest memory, with guards around it.
+    pub file: OwnedFd,
+}
+
+impl Guest {
+    pub fn new(port: &Port) -> Self {
+        let socket = UnixStream::connect(&port.path).expect("a listener");
+        socket.set_nonblocking(true).expect("a socket");
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("a memfd");
+        ftruncate(&file, GUEST_LEN + 2 * PAGE).expect("a memfd");
+        let guest = Self { socket, file };
+        for at in guards() {
+            pwrite(&guest.file, &GUARD.repeat(PAGE as usize / GUARD.len()), at).expect("a memfd");
+        }
+        guest
+    }
+
+    /// Sends bytes with descriptors beside them. A back end that reads nothing loses them.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); 512];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let _ = sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags);
+    }
+
+    /// Sends a whole message.
+    pub fn say(&self, request: u32, flags: u32, body: &[u64], fds: &[BorrowedFd<'_>]) {
+        let body: Vec<u8> = body.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let header = [request, flags, body.len() as u32].map(u32::to_ne_bytes).concat();
+        self.send(&[header, body].concat(), fds);
+    }
+
+    /// Features, memory of two regions, and all rings.
+    pub fn set_up(&self, features: u64, size: u32) {
+        let pair = |low: u32, high: u32| u64::from(low) | (u64::from(high) << 32);
+        let half = GUEST_LEN / 2;
+        self.say(2, 1, &[features], &[]);
+        let table = [2, 0, half, USER, PAGE, half, half, USER + half, PAGE + half];
+        self.say(5, 1, &table, &[self.file.as_fd(), self.file.as_fd()]);
+        for queue in 0..2 * u32::from(PAIRS) {
+            let at = USER + u64::from(queue) * RING_LEN;
+            let event = || eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+            self.say(8, 1, &[pair(queue, size)], &[]);
+            self.say(10, 1, &[pair(queue, 0)], &[]);
+            self.say(9, 1, &[pair(queue, 0), at, USER + used_at(queue.into()), USER + avail_at(queue.into()), 0], &[]);
+            self.say(13, 1, &[queue.into()], &[event().as_fd()]);
+            self.say(12, 1, &[queue.into()], &[event().as_fd()]);
+            self.say(18, 1, &[pair(queue, 1)], &[]);
+        }
+    }
+
+    /// Writes into guest memory.
+    pub fn poke(&self, at: u64, bytes: &[u8]) {
+        poke(&self.file, at, bytes);
+    }
+
+    /// Writes a descriptor of a ring.
+    pub fn describe(&self, queue: u64, index: u64, desc: Desc) {
+        let rest = u64::from(desc.len) | (u64::from(desc.flags) << 32) | (u64::from(desc.next) << 48);
+        self.poke(queue * RING_LEN + 16 * index, &[desc.addr, rest].map(u64::to_le_bytes).concat());
+    }
+
+    /// Offers one descriptor as the first chain of a ring.
+    fn offer(&self, queue: u64, index: u16, desc: Desc) {
+        self.describe(queue, index.into(), Desc { flags: if queue % 2 == 0 { 2 } else { 0 }, ..desc });
+        self.poke(avail_at(queue), &[0, 1, index].map(u16::to_le_bytes).concat());
+    }
+
+    /// Asserts that nothing was written around guest memory, of which the file may have been cut.
+    pub fn check_guards(&self) {
+        for at in guards() {
+            let mut bytes = vec![0; PAGE as usize];
+            let len = pread(&self.file, &mut bytes, at).expect("a memfd");
+            assert!(bytes[..len].chunks_exact(GUARD.len()).all(|chunk| chunk == GUARD || chunk == [0; 8]));
+        }
+    }
+}
+
+/// Offsets of the guards.
+fn guards() -> [u64; 2] {
+    [0, PAGE + GUEST_LEN]
+}
+
+/// Writes into guest memory, at an address that is taken modulo its length.
+pub fn poke(file: &OwnedFd, at: u64, bytes: &[u8]) {
+    let at = at % GUEST_LEN;
+    let len = bytes.len().min((GUEST_LEN - at) as usize);
+    pwrite(file, &bytes[..len], PAGE + at).expect("a memfd");
+}
