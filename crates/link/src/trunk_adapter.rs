@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::DropReason;
 use ibmveth::{Adapter, AdapterConfig, FragListMode, Lan, SettingError, TxError, TxOffloads, Unit};
 use offload::{CsumOffload, Features};
-use packet::{CopyReason, Memory, Packet};
+use packet::{Copied, CopyReason, Memory, Packet};
 use wire::MacAddr;
 
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
@@ -36,7 +36,7 @@ pub struct TrunkAdapter {
     /// Frames lost in the receive queue that the counters have already.
     lost: u64,
     /// Copies that the ledger has already.
-    entered: packet::Copied,
+    entered: [Copied; CopyReason::ALL.len()],
 }
 
 impl TrunkAdapter {
@@ -62,7 +62,7 @@ impl TrunkAdapter {
             offloads: Offloads::new(),
             stats: LinkStats::ZERO,
             lost: 0,
-            entered: packet::Copied::default(),
+            entered: [Copied::default(); CopyReason::ALL.len()],
         };
         link.list_offloads();
         Ok(link)
@@ -211,11 +211,12 @@ impl Link for TrunkAdapter {
     /// Enters in the ledger what was copied to be sent, or out of small buffers. The hypervisor's copies are its own
     /// ([`ibmveth::LanCounters`]).
     fn settle(&mut self, mem: &Memory) -> bool {
-        let copied = self.adapter.counters().copied;
-        let more =
-            packet::Copied { copies: copied.copies - self.entered.copies, bytes: copied.bytes - self.entered.bytes };
-        mem.copies().add_all(CopyReason::DeviceFrame, more);
-        self.entered = copied;
+        for (reason, copied) in self.adapter.copies() {
+            let entered = &mut self.entered[reason as usize];
+            let (copies, bytes) = (copied.copies - entered.copies, copied.bytes - entered.bytes);
+            mem.copies().add_all(reason, Copied { copies, bytes });
+            *entered = copied;
+        }
         false
     }
 
@@ -274,7 +275,7 @@ mod tests {
 
     fn pair() -> (TrunkAdapter, TrunkAdapter) {
         let lan = Arc::new(Mutex::new(Lan::new(Firmware::CURRENT)));
-        let mut open = |name: &str, place| {
+        let open = |name: &str, place| {
             let unit = lock(&lan).add_adapter(place).unwrap();
             TrunkAdapter::open(name, &lan, unit, AdapterConfig::default()).unwrap()
         };
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!((guest.stats().rx_packets, guest.stats().rx_bytes, guest.stats().rx_calls), (2, 1048, 1));
         assert!(!trunk.settle(&mem) && !guest.settle(&mem));
         // Both into the transmit buffer, and the small one out of its receive buffer.
-        assert_eq!(mem.copies().get(CopyReason::DeviceFrame), packet::Copied { copies: 3, bytes: 1048 + 34 });
+        assert_eq!(mem.copies().get(CopyReason::DeviceFrame), Copied { copies: 3, bytes: 1048 + 34 });
     }
 
     #[test]
@@ -335,7 +336,7 @@ mod tests {
         let mem = Memory::heap();
         let (mut trunk, mut guest) = pair();
         let mut burst = vec![frame(&mem, 20), frame(&mem, 20)];
-        trunk.send(&mut burst).unwrap();
+        assert_eq!(trunk.send(&mut burst).unwrap(), Sent::All);
         guest.set_mtu(Some(1400)).unwrap();
         assert_eq!((guest.stats().rx_dropped, guest.stats().dropped_for(DropReason::LinkDown)), (2, 2));
     }

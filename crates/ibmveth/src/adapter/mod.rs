@@ -4,7 +4,7 @@ mod receive;
 mod settings;
 mod transmit;
 
-use packet::{Copied, Memory, Packet, Pool};
+use packet::{Copied, CopyReason, Memory, Packet, Pool};
 use wire::MacAddr;
 
 use crate::attributes::Attributes;
@@ -303,6 +303,12 @@ impl Adapter {
     /// The other counters.
     pub const fn counters(&self) -> AdapterCounters {
         self.counters
+    }
+
+    /// Copies by reason: of frames to and from buffers, and in what was cut or finished here.
+    pub fn copies(&self) -> impl Iterator<Item = (CopyReason, Copied)> + '_ {
+        let frames = (CopyReason::DeviceFrame, self.counters.copied);
+        self.mem.copies().iter().filter(|(reason, _)| *reason != CopyReason::DeviceFrame).chain([frames])
     }
 
     /// Settings of a pool; `None` if there is no such pool.

@@ -34,8 +34,8 @@ pub const MAX_VLANS: usize = 20;
 /// Receive buffers that one call may add.
 pub const BUFFERS_PER_CALL: usize = 8;
 
-/// Shortest buffer that can be posted: a handle, an MSS, and an Ethernet header.
-const MIN_BUFFER: usize = 32;
+/// Shortest buffer that can be posted: a handle and an Ethernet header.
+const MIN_BUFFER: usize = 22;
 
 /// Most entries of a receive queue.
 const MAX_ENTRIES: usize = 1 << 16;

@@ -139,7 +139,7 @@ fn calls_out_of_order_are_refused() {
     let raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::NONE);
     let address = raw.map(&mut world, &[0; 100]);
     let desc = |len| BufDesc::new(FrameFlags::NONE, len, address);
-    assert_eq!(world.lan.add_buffer(raw.unit, desc(31)), Err(Refusal::Parameter), "too short");
+    assert_eq!(world.lan.add_buffer(raw.unit, desc(21)), Err(Refusal::Parameter), "too short");
     assert_eq!(world.lan.add_buffers(raw.unit, &[]), Err(Refusal::Parameter));
     assert_eq!(world.lan.add_buffers(raw.unit, &[desc(100); 9]), Err(Refusal::Parameter));
     // As many as there are entries.
