@@ -119,7 +119,10 @@ fn zeroed_checksum_never_leaves_by_the_wire() {
         let mut site = Site::new(Firmware::CURRENT, config(), config(), Features::NONE);
         site.guest_sends(Load::Partial.packet(&site.node.mem, &flow), None);
         let got = site.to_wire();
-        assert_eq!(got.iter().map(Packet::to_vec).collect::<Vec<_>>(), Load::Partial.frames(&flow, STATION, GUEST, None));
+        assert_eq!(
+            got.iter().map(Packet::to_vec).collect::<Vec<_>>(),
+            Load::Partial.frames(&flow, STATION, GUEST, None)
+        );
     }
 }
 

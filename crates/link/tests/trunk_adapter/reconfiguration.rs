@@ -1,6 +1,6 @@
 //! Settings that change while traffic flows: what is lost is counted, and what comes is right.
 
-use ibmveth::{FragListMode, Firmware, TxOffloads};
+use ibmveth::{Firmware, FragListMode, TxOffloads};
 use link::Link;
 use offload::Features;
 use sim::Rng;
