@@ -1,6 +1,7 @@
 //! Old and new adapters with every agreement, through the bridge to a wire without offloads, and back: each frame is right byte for byte.
 
 use ibmveth::{AdapterConfig, Attributes, Firmware, Style, TxOffloads};
+use link::Link;
 use offload::{CsumOffload, Features};
 use packet::{Csum, Packet};
 
