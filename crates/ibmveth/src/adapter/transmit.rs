@@ -110,7 +110,8 @@ impl Adapter {
         let features = self.features();
         if let Some(gso) = pkt.meta.cut.gso() {
             let is_cut_before = self.config.frag_list == FragListMode::Cut && !pkt.frag_list().is_empty();
-            let takes = features.cuts(gso, pkt.len()) && gso.size >= MIN_MSS && layout.is_some();
+            let is_sound = layout.is_some_and(|layout| layout.end == pkt.len() && is_check_of(&layout, pkt.meta.csum));
+            let takes = features.cuts(gso, pkt.len()) && gso.size >= MIN_MSS && is_sound;
             if is_cut_before || !takes {
                 return self.cut(lan, queue, pkt, &features, l3);
             }
@@ -134,12 +135,14 @@ impl Adapter {
 
     /// Decides which words say what is left undone. Makes the checksum of a frame for which there are none.
     fn words(&mut self, pkt: &mut Packet, layout: Option<&Layout>, l3: usize) -> Result<Words, TxError> {
-        let Csum::Partial { start, offset } = pkt.meta.csum else { return Ok(Words::default()) };
-        let is_tcp = layout.filter(|layout| {
-            let is_its_check = (usize::from(start), usize::from(offset)) == (layout.l4, tcp::CHECK_AT);
-            is_its_check && (self.completes(layout.is_v4) || pkt.meta.cut.gso().is_some())
-        });
-        if is_tcp.is_none() {
+        if !matches!(pkt.meta.csum, Csum::Partial { .. }) {
+            return Ok(Words::default());
+        }
+        let is_left = |layout: &&Layout| {
+            let is_agreed = self.completes(layout.is_v4) || pkt.meta.cut.gso().is_some();
+            is_agreed && is_check_of(layout, pkt.meta.csum)
+        };
+        if layout.filter(is_left).is_none() {
             checksum::complete(&self.mem, pkt, l3).map_err(TxError::Offload)?;
             return Ok(Words::default());
         }
@@ -298,4 +301,9 @@ impl Adapter {
             }
         }
     }
+}
+
+/// Tells whether an unfinished checksum is the one of a frame's TCP header.
+fn is_check_of(layout: &Layout, csum: Csum) -> bool {
+    csum == Csum::Partial { start: layout.l4 as u16, offset: tcp::CHECK_AT as u16 }
 }

@@ -3,7 +3,7 @@
 use ibmveth::{
     AdapterConfig, AdapterPlace, Attributes, Firmware, FrameFlags, PoolConfig, Refusal, Style, TxError, TxOffloads,
 };
-use packet::{Cut, Gso, GsoKind, Packet};
+use packet::{Csum, Cut, Gso, GsoKind, Packet};
 
 use crate::common::*;
 
@@ -181,5 +181,26 @@ fn busy_is_repeated_1024_times_and_then_a_drop() {
         let adapter = &world.adapters[0];
         assert_eq!((adapter.counters().tx_retries, adapter.stats().tx_send_failed), (1024, u64::from(!is_sent)));
         assert_eq!((adapter.counters().tx_dropped, world.lan.counters().copies), (u64::from(!is_sent), 1025));
+    }
+}
+
+#[test]
+fn fat_packet_that_is_not_sound_is_cut_in_software() {
+    for flow in flows() {
+        for is_stale in [true, false] {
+            let (mut world, mut raw) = world(config());
+            let mut pkt = fat(&world.mem, &flow, 5000, 9, 1);
+            if is_stale {
+                // Lengths of a fat packet are its own, whatever its header says.
+                let at = if flow.src.is_ipv4() { 14 + 2 } else { 14 + 4 };
+                pkt.head_mut().unwrap()[at..at + 2].copy_from_slice(&100u16.to_be_bytes());
+            } else {
+                pkt.meta.csum = Csum::None;
+            }
+            world.send(0, pkt).unwrap();
+            let got: Vec<_> = std::iter::from_fn(|| raw.receive(&mut world)).collect();
+            assert_eq!((got.len(), world.adapters[0].counters().tx_cut), (4, 1), "{}", flow.src);
+            assert!(got.iter().all(|(entry, _)| !entry.flags().contains(FrameFlags::LARGE)));
+        }
     }
 }
