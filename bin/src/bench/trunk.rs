@@ -225,7 +225,7 @@ impl World {
         this
     }
 
-    /// Has the bridge learn where guest and peer are.
+    /// Sends a frame from guest and peer, by which the bridge learns their addresses.
     fn teach(&mut self) {
         let hello = |dst: MacAddr, src: MacAddr| {
             let bytes = [eth::Header::new(dst, src, EtherType::ARP).as_bytes(), &[0; 46]].concat();
@@ -296,7 +296,7 @@ impl World {
         }
     }
 
-    /// Has a guest take what it has received. It verifies what no one has.
+    /// Takes what a guest has received, and verifies checksums that no device has.
     fn to_guest(&mut self, at: usize) {
         self.guests[at].poll(&mut lock(&self.lan), &self.mem, usize::MAX, &mut self.burst);
         for mut pkt in self.burst.drain(..) {
@@ -308,7 +308,7 @@ impl World {
         }
     }
 
-    /// Has the peer take what came by its wire, where a device verifies.
+    /// Takes what came by the peer's wire, whose device verifies checksums.
     fn to_peer(&mut self) {
         while self.peer.recv(&self.mem, &mut self.burst).is_ok() && !self.burst.is_empty() {
             for mut pkt in self.burst.drain(..) {
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// Has a guest's stack send a packet by its adapter, as the adapter takes it.
+    /// Sends a packet by a guest's adapter, fitted to it as its stack does.
     fn guest_sends(&mut self, pkt: Packet) {
         let features = self.guests[0].features();
         let fitted = offload::fit(&self.mem, &features, pkt, eth::Header::LEN, &mut self.burst);

@@ -15,7 +15,7 @@ pub(crate) const OLD_MARK: u16 = 0xffff;
 /// Place of the checksum in an IPv4 header.
 const IPV4_CHECK_AT: usize = 10;
 
-/// Where a frame's IP header begins: behind an Ethernet header, and a tag.
+/// Place of a frame's IP header: behind an Ethernet header, and a tag.
 pub(crate) fn l3(head: &[u8]) -> Option<(EtherType, usize)> {
     let ethertype = |at: usize| head.get(at..)?.first_chunk().map(|bytes| EtherType(u16::from_be_bytes(*bytes)));
     match ethertype(12)? {
@@ -31,9 +31,9 @@ pub(crate) struct Layout {
     pub(crate) is_v4: bool,
     pub(crate) l3: usize,
     pub(crate) l4: usize,
-    /// Where the payload begins.
+    /// Begin of the payload.
     pub(crate) payload: usize,
-    /// Where the frame ends as its IP header says. What is behind is padding.
+    /// End of the frame as its IP header says. What is behind is padding.
     pub(crate) end: usize,
 }
 

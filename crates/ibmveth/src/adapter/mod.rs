@@ -153,7 +153,7 @@ pub struct Adapter {
     config: AdapterConfig,
     /// Offloads as they are wanted.
     wanted: TxOffloads,
-    /// What was agreed on.
+    /// Offloads as they were agreed on.
     agreed: TxOffloads,
     is_active_trunk: bool,
     pools: [BufferPool; 5],

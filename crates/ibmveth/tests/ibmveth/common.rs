@@ -92,7 +92,7 @@ impl World {
         packets
     }
 
-    /// What is received, cut and finished for a wire without offloads.
+    /// Received frames, cut and finished for a wire without offloads.
     pub(crate) fn receive_finished(&mut self, at: usize) -> Vec<Vec<u8>> {
         let packets = self.receive(at);
         finished(&self.mem, packets)

@@ -1,4 +1,4 @@
-//! What GRO made of segments of the wire, with frag lists: never dropped, whatever the trunk adapter does with it.
+//! Packets of GRO with frag lists: never dropped, whatever the trunk adapter does with it.
 
 use ibmveth::{Adapter, AdapterConfig, AdapterPlace, Firmware, FragListMode};
 use link::Link;

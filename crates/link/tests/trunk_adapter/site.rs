@@ -84,7 +84,7 @@ impl Site {
         self.lan.lock().unwrap()
     }
 
-    /// Has the guest's stack send an IP packet to the station.
+    /// Sends an IP packet from the guest's stack to the station.
     pub(crate) fn guest_sends(&mut self, ip: Packet, vid: Option<u16>) {
         let pkt = framed(&self.node.mem, ip, STATION, GUEST, vid);
         let mut fitted = Vec::new();
@@ -126,7 +126,7 @@ impl Site {
         }
     }
 
-    /// What the guest has received.
+    /// Packets that the guest has received.
     pub(crate) fn to_guest(&mut self) -> Vec<Packet> {
         let mut got = Vec::new();
         while self.guest.poll(&mut self.lan.lock().unwrap(), &self.node.mem, 64, &mut got) > 0 {}
