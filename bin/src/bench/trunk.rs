@@ -25,7 +25,7 @@ use ibmveth::{Adapter, AdapterConfig, AdapterPlace, Firmware, FragListMode, Lan,
 use link::memory::{End, MemoryLink, pair};
 use link::{Layer, Link, Sent, SharedLan, TrunkAdapter};
 use offload::{Features, checksum};
-use packet::{Cut, Memory, Packet};
+use packet::{Memory, Packet};
 use sim::Flow;
 use wire::ip::Info;
 use wire::{EtherType, MacAddr, eth};
@@ -425,6 +425,8 @@ impl Turn for World {
 
 #[cfg(test)]
 mod tests {
+    use packet::Cut;
+
     use super::*;
 
     #[test]

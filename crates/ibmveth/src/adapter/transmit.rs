@@ -177,10 +177,12 @@ impl Adapter {
         if len >= IN_PLACE_FROM && self.is_mapped_in_place(lan, &pkt) {
             self.describe(lan, address, pkt, &front[..header], words.flags, &mut descs);
         } else {
-            if let Some(bytes) = lan.io(self.unit).bytes_mut(address, len) {
-                pkt.read_at(0, bytes);
-            }
             self.counters.tx_linearized += u64::from(!pkt.is_linear());
+            if let Some(bytes) = lan.io(self.unit).bytes_mut(address, len) {
+                gather(&pkt, bytes);
+            }
+            // Its pages are let go of while they are near.
+            drop(pkt);
             self.counters.copied.copies += 1;
             self.counters.copied.bytes += len as u64;
             descs.push(BufDesc::new(words.flags, len, address));
@@ -300,6 +302,20 @@ impl Adapter {
                 }
             }
         }
+    }
+}
+
+/// Copies all pieces of a packet, each of which is asked for while the one before is copied.
+fn gather(pkt: &Packet, mut to: &mut [u8]) {
+    let mut bufs = pkt.bufs().peekable();
+    while let Some(buf) = bufs.next() {
+        if let Some(next) = bufs.peek() {
+            next.prefetch();
+            next.prefetch_home();
+        }
+        let (front, rest) = to.split_at_mut(buf.len());
+        front.copy_from_slice(buf.bytes());
+        to = rest;
     }
 }
 
