@@ -234,8 +234,8 @@ impl World {
         let (guest, peer) = (hello(MacAddr::BROADCAST, GUEST_MAC), hello(MacAddr::BROADCAST, PEER_MAC));
         self.guests[0].transmit(&mut lock(&self.lan), 0, guest).expect("an open adapter");
         let _ = self.peer.send(&mut vec![peer]);
-        self.from_trunk();
-        self.from_nic();
+        self.drain_trunk();
+        self.drain_nic();
         let mut none = Vec::new();
         for guest in &mut self.guests {
             guest.poll(&mut lock(&self.lan), &self.mem, usize::MAX, &mut none);
@@ -273,7 +273,7 @@ impl World {
     }
 
     /// Takes what the trunk adapter has received through the bridge to the NIC.
-    fn from_trunk(&mut self) {
+    fn drain_trunk(&mut self) {
         loop {
             let _ = self.trunk.recv(&self.mem, &mut self.burst);
             if self.burst.is_empty() {
@@ -287,7 +287,7 @@ impl World {
     }
 
     /// Takes what the NIC has received through the bridge to the trunk adapter.
-    fn from_nic(&mut self) {
+    fn drain_nic(&mut self) {
         let _ = self.nic.recv(&self.mem, &mut self.burst);
         self.datapath.handle_rx(Instant::ZERO, &self.mem, NIC, &mut self.burst);
         if let Some(waiting) = self.datapath.take_tx(TRUNK) {
@@ -297,7 +297,7 @@ impl World {
     }
 
     /// Takes what a guest has received, and verifies checksums that no device has.
-    fn to_guest(&mut self, at: usize) {
+    fn drain_guest(&mut self, at: usize) {
         self.guests[at].poll(&mut lock(&self.lan), &self.mem, usize::MAX, &mut self.burst);
         for mut pkt in self.burst.drain(..) {
             pkt.pull(eth::Header::LEN);
@@ -309,7 +309,7 @@ impl World {
     }
 
     /// Takes what came by the peer's wire, whose device verifies checksums.
-    fn to_peer(&mut self) {
+    fn drain_peer(&mut self) {
         while self.peer.recv(&self.mem, &mut self.burst).is_ok() && !self.burst.is_empty() {
             for mut pkt in self.burst.drain(..) {
                 pkt.pull(eth::Header::LEN);
@@ -375,16 +375,16 @@ impl Turn for World {
         for pkt in std::mem::take(&mut self.out) {
             self.guest_sends(pkt);
             if self.setting.way == Way::Inside {
-                self.to_guest(1);
+                self.drain_guest(1);
             } else {
-                self.from_trunk();
-                self.to_peer();
+                self.drain_trunk();
+                self.drain_peer();
             }
         }
         for pkt in std::mem::take(&mut self.back) {
             let _ = self.peer.send(&mut vec![pkt]);
-            self.from_nic();
-            self.to_guest(0);
+            self.drain_nic();
+            self.drain_guest(0);
         }
         self.cpu += thread_time().saturating_sub(begin);
     }

@@ -39,11 +39,11 @@ fn each_pool_of_the_guest_runs_dry_and_goes_on() {
         }
         assert_eq!(site.lan().counters().no_buffer, 5, "{len}");
         assert_eq!(site.trunk.stats().tx_packets, buffers as u64 + 5, "dropped by the peer counts as sent");
-        let got = site.to_guest();
+        let got = site.drain_guest();
         assert_eq!((got.len(), site.guest.stats().rx_no_buffer), (buffers, 5), "{len}");
         assert!(got.iter().all(|pkt| pkt.len() == 14 + len));
         site.wire_brings(datagram(&site, len), None);
-        assert_eq!(site.to_guest().len(), 1, "{len}");
+        assert_eq!(site.drain_guest().len(), 1, "{len}");
         assert_eq!(site.lan().posted(site.guest_unit), 39, "{len}: seven of eight are enough");
     }
 }
@@ -56,10 +56,10 @@ fn each_pool_of_the_trunk_runs_dry_and_goes_on() {
         for _ in 0..buffers + 5 {
             site.guest_sends(datagram(&site, len), None);
         }
-        assert_eq!(site.to_wire().len(), buffers, "{len}");
+        assert_eq!(site.drain_wire().len(), buffers, "{len}");
         assert_eq!(site.trunk.adapter().stats().rx_no_buffer, 5, "{len}");
         site.guest_sends(datagram(&site, len), None);
-        assert_eq!((site.to_wire().len(), site.node.drops()), (1, Vec::new()), "{len}");
+        assert_eq!((site.drain_wire().len(), site.node.drops()), (1, Vec::new()), "{len}");
     }
 }
 
@@ -73,7 +73,7 @@ fn packets_held_back_by_the_wire_leave_the_trunk_its_buffers() {
         for _ in 0..8 {
             site.guest_sends(datagram(&site, 1200), None);
         }
-        held.extend(site.to_wire());
+        held.extend(site.drain_wire());
     }
     let stats = site.trunk.adapter().stats();
     assert!(stats.replenish_no_mem > 0, "{stats:?}");
@@ -81,6 +81,6 @@ fn packets_held_back_by_the_wire_leave_the_trunk_its_buffers() {
     held.clear();
     for _ in 0..8 {
         site.guest_sends(datagram(&site, 1200), None);
-        assert_eq!(site.to_wire().len(), 1);
+        assert_eq!(site.drain_wire().len(), 1);
     }
 }

@@ -28,7 +28,7 @@ fn frag_list_crosses_the_bridge_without_a_drop() {
                 let mut site = Site::new(Firmware::CURRENT, config, config, Features::NONE);
                 for _ in 0..100 {
                     site.wire_brings(frag_list(&site.node.mem, &flow), vid);
-                    let packets = site.to_guest();
+                    let packets = site.drain_guest();
                     assert_eq!(packets.len(), if mode == FragListMode::Cut { 5 } else { 1 }, "{mode:?}");
                     let frames = finished(&site.node.mem, packets);
                     assert!(frames == Load::Fat.frames(&flow, GUEST, STATION, vid), "{mode:?}, {vid:?}");
@@ -63,18 +63,18 @@ fn standby_trunk_has_frag_lists_linearized_for_it() {
     let unit = site.lan().add_adapter(place).unwrap();
     let mut better = Adapter::probe(&mut site.lan(), unit, config()).unwrap();
     better.open(&mut site.lan()).unwrap();
-    site.to_wire();
+    site.drain_wire();
     assert!(!site.trunk.adapter().is_active_trunk() && better.is_active_trunk());
     site.wire_brings(frag_list(&site.node.mem, &flow), None);
     assert!(!site.trunk.features().frag_list);
-    assert_eq!((linearized(&site), site.to_guest().len(), site.lan().counters().no_receiver), (1, 0, 1));
+    assert_eq!((linearized(&site), site.drain_guest().len(), site.lan().counters().no_receiver), (1, 0, 1));
     // It goes, and this one takes over.
     better.close(&mut site.lan());
-    site.to_wire();
+    site.drain_wire();
     site.wire_brings(frag_list(&site.node.mem, &flow), None);
     assert!(site.trunk.features().frag_list);
-    site.to_guest();
+    site.drain_guest();
     site.wire_brings(frag_list(&site.node.mem, &flow), None);
-    assert_eq!(site.to_guest().len(), 1);
+    assert_eq!(site.drain_guest().len(), 1);
     assert_eq!((linearized(&site), site.node.drops(), site.trunk.stats().tx_dropped), (2, Vec::new(), 0));
 }

@@ -42,12 +42,12 @@ fn cross(site: &mut Site, case: &str) -> usize {
             for vid in [None, Some(VLAN)] {
                 let case = format!("{case}, {load:?}, {vid:?}, {}", flow.src);
                 site.guest_sends(load.packet(&site.node.mem, &flow), vid);
-                let packets = site.to_wire();
+                let packets = site.drain_wire();
                 let frames = finished(&site.node.mem, packets);
                 assert!(frames == load.frames(&flow, STATION, GUEST, vid), "{case}: to the wire");
                 let back = flow.reversed();
                 site.wire_brings(load.packet(&site.node.mem, &back), vid);
-                let packets = site.to_guest();
+                let packets = site.drain_guest();
                 let frames = finished(&site.node.mem, packets);
                 assert!(frames == load.frames(&back, GUEST, STATION, vid), "{case}: to the guest");
                 crossings += 2;
@@ -109,7 +109,7 @@ fn every_egress_that_lacks_an_offload_gets_what_it_takes() {
     // A plain device is given plain frames by the datapath itself.
     let mut site = Site::new(Firmware::CURRENT, config(), config(), Features::NONE);
     site.guest_sends(Load::Fat.packet(&site.node.mem, &flows()[0]), Some(VLAN));
-    let packets = site.to_wire();
+    let packets = site.drain_wire();
     assert!(packets.len() == 5 && packets.iter().all(is_plain));
 }
 
@@ -119,7 +119,7 @@ fn zeroed_checksum_never_leaves_by_the_wire() {
     for flow in flows() {
         let mut site = Site::new(Firmware::CURRENT, config(), config(), Features::NONE);
         site.guest_sends(Load::Partial.packet(&site.node.mem, &flow), None);
-        let got = site.to_wire();
+        let got = site.drain_wire();
         assert_eq!(
             got.iter().map(Packet::to_vec).collect::<Vec<_>>(),
             Load::Partial.frames(&flow, STATION, GUEST, None)
@@ -134,10 +134,10 @@ fn fat_frame_stays_fat_from_guest_to_wire_and_back() {
             let egress = Features { frames: false, ..Features::ALL };
             let mut site = Site::new(Firmware::CURRENT, config(), config(), egress);
             site.guest_sends(Load::Fat.packet(&site.node.mem, &flow), vid);
-            let packets = site.to_wire();
+            let packets = site.drain_wire();
             assert_eq!((packets.len(), packets[0].meta.cut.segs()), (1, 5), "{vid:?}");
             site.wire_brings(Load::Fat.packet(&site.node.mem, &flow.reversed()), vid);
-            let packets = site.to_guest();
+            let packets = site.drain_guest();
             assert_eq!((packets.len(), packets[0].meta.cut.segs()), (1, 5), "{vid:?}");
         }
     }

@@ -50,9 +50,9 @@ fn change_between_send_and_receipt_loses_what_is_counted() {
         if rng.below(2) == 0 {
             change(&mut site, rng.below(1000) as u64);
         }
-        let packets = site.to_wire();
+        let packets = site.drain_wire();
         let out = finished(&site.node.mem, packets);
-        let packets = site.to_guest();
+        let packets = site.drain_guest();
         let back = finished(&site.node.mem, packets);
         let after = (site.trunk.adapter().counters().rx_lost, site.guest.counters().rx_lost);
         // Whole, or nothing of it and counted.
@@ -79,11 +79,11 @@ fn change_between_bursts_loses_nothing() {
         for flow in flows() {
             let load = Load::ALL[round % 5];
             site.guest_sends(load.packet(&site.node.mem, &flow), None);
-            let packets = site.to_wire();
+            let packets = site.drain_wire();
             let got = finished(&site.node.mem, packets);
             assert!(got == load.frames(&flow, STATION, GUEST, None), "round {round}, {load:?}");
             site.wire_brings(load.packet(&site.node.mem, &flow.reversed()), None);
-            let packets = site.to_guest();
+            let packets = site.drain_guest();
             let got = finished(&site.node.mem, packets);
             assert!(got == load.frames(&flow.reversed(), GUEST, STATION, None), "round {round}, {load:?}");
         }
@@ -99,10 +99,10 @@ fn frames_that_wait_are_fitted_again_when_offloads_go() {
         site.trunk.set_offloads(TxOffloads::ALL).unwrap();
         site.flush();
         site.wire_brings(Load::Fat.packet(&site.node.mem, &flow), None);
-        site.to_guest();
+        site.drain_guest();
         site.trunk.set_offloads(TxOffloads::NONE).unwrap();
         site.wire_brings(Load::Fat.packet(&site.node.mem, &flow), None);
-        let packets = site.to_guest();
+        let packets = site.drain_guest();
         assert_eq!(packets.len(), 5, "cut by the datapath: the adapter does not");
         assert_eq!(site.trunk.adapter().counters().tx_cut, 0);
         let frames = finished(&site.node.mem, packets);

@@ -94,7 +94,7 @@ impl Site {
     }
 
     /// Takes what the trunk adapter has received through the bridge. Returns what leaves by the wire.
-    pub(crate) fn to_wire(&mut self) -> Vec<Packet> {
+    pub(crate) fn drain_wire(&mut self) -> Vec<Packet> {
         let mut sent = Vec::new();
         loop {
             let mut burst = Vec::new();
@@ -127,7 +127,7 @@ impl Site {
     }
 
     /// Packets that the guest has received.
-    pub(crate) fn to_guest(&mut self) -> Vec<Packet> {
+    pub(crate) fn drain_guest(&mut self) -> Vec<Packet> {
         let mut got = Vec::new();
         while self.guest.poll(&mut self.lan.lock().unwrap(), &self.node.mem, 64, &mut got) > 0 {}
         got
