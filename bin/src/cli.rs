@@ -342,6 +342,8 @@ pub(crate) enum BenchName {
     Vhost,
     /// VRF: transactions of sockets in a VRF, with and without a queueing discipline, and without a VRF
     Vrf,
+    /// Trunk adapter: TCP between guests and the wire through a model of virtual Ethernet adapters, with and without large send
+    Trunk,
     /// Reassembly: large datagrams through small receive rings, fragments in any order, floods beside a good flow
     Reassembly,
 }

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Directories whose Rust files follow the rules. A crate joins this list once it passes, and none leaves it.
-const PASSING: [&str; 11] = [
+const PASSING: [&str; 12] = [
     "crates/base",
     "crates/fib",
     "crates/host",
+    "crates/ibmveth",
     "crates/ila",
     "crates/launch",
     "crates/nlsock",

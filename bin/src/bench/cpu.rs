@@ -2,9 +2,11 @@
 
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 
 /// In the middle of what there is (sched(7)). Nothing else shares a processor with such a thread, whatever its group.
 const REAL_TIME: &str = "50";
@@ -52,4 +54,10 @@ pub(super) fn step_aside() {
         // It helps from where it is, too, and all the less.
         let _ = sched_setaffinity(None, &others);
     }
+}
+
+/// Processor time of this thread.
+pub(super) fn thread_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }

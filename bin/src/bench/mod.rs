@@ -9,6 +9,7 @@ mod esp;
 mod ila;
 mod reassembly;
 mod report;
+mod trunk;
 mod vhost;
 mod vrf;
 
@@ -33,6 +34,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
         BenchName::Ila => ("ila", ila::groups()),
         BenchName::Vhost => ("vhost", vhost::groups()),
         BenchName::Vrf => ("vrf", vrf::groups()),
+        BenchName::Trunk => ("trunk", trunk::groups()),
         BenchName::Reassembly => ("reassembly", reassembly::groups()),
     };
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));

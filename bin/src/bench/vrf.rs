@@ -22,10 +22,10 @@ use fib::{Decision, Route, RouteKind, Rule, Vrf};
 use offload::Features;
 use packet::{Memory, Packet};
 use qdisc::Options;
-use rustix::time::{ClockId, clock_gettime};
 use sim::Flow;
 
 use super::case::{Comparison, Copied, Group, Load, Plan, Turn};
+use super::cpu::thread_time;
 
 /// Transactions of a turn, and packets that a link hands over at once.
 const BURST: usize = 32;
@@ -269,12 +269,6 @@ impl Turn for Transactions {
         let cpu = self.cpu.as_nanos() as f64 / (self.turns as usize * BURST) as f64;
         vec![("lookups", lookups), ("hooks", hooks), ("taps", taps), ("cpu_ns", cpu)]
     }
-}
-
-/// Processor time of this thread.
-fn thread_time() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Look-ups of a turn in [`many`].

@@ -179,6 +179,8 @@ pub enum Kind {
     VhostUser,
     /// A back end of vhost-user.
     VirtioUser,
+    /// A model of a virtual Ethernet adapter, in this process.
+    TrunkAdapter,
     /// A queue in this process.
     Memory,
 }
@@ -196,6 +198,7 @@ impl Kind {
             Self::Vlan => "vlan",
             Self::VhostUser => "vhost-user",
             Self::VirtioUser => "virtio-user",
+            Self::TrunkAdapter => "trunk-adapter",
             Self::Memory => "memory",
         }
     }

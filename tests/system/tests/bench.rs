@@ -10,6 +10,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("bench/esp_is_measured_beside_its_limit", &[], esp),
         trial("bench/vhost_is_measured_beside_copies_of_its_bytes", &[], vhost),
+        trial("bench/trunk_is_measured_beside_no_offloads", &[], trunk),
     ]
 }
 
@@ -64,6 +65,24 @@ fn vhost() -> Outcome {
     }
     let idle = case("idle")?;
     assert_eq!((&idle["guests"], &idle["wakeups"], &idle["cpu_us"]), (&8.0.into(), &0.0.into(), &0.0.into()), "{text}");
+    Ok(())
+}
+
+/// The trunk adapter's cases and ratios.
+fn trunk() -> Outcome {
+    let text = run(Command::new(fatpath()).args(["bench", "trunk", "--json", "--rounds", "1", "--slice", "3"]))?;
+    let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+    for case in ["off", "checksum", "large-send", "cut", "linearized", "in-place"] {
+        let name = format!("trunk/{case}");
+        let case = entry(&figures["cases"], |entry| entry["name"] == name.as_str()).ok_or(name)?;
+        for figure in ["gbps", "copied_bytes_per_byte", "segments_per_call", "copies_per_segment", "cpu_ns"] {
+            assert!(case[figure].as_f64() > Some(0.0), "{figure} in {case}");
+        }
+    }
+    for of in ["linearized/cut", "in-place/linearized", "large-send/off"] {
+        let ratio = entry(&figures["ratios"], |entry| entry["name"] == "trunk" && entry["of"] == of);
+        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {text}");
+    }
     Ok(())
 }
 

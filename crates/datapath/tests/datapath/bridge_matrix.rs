@@ -292,3 +292,25 @@ fn first_frame_of_a_connection_is_right_at_every_egress() {
         }
     }
 }
+
+#[test]
+fn tagged_frames_that_wait_are_fitted_to_fewer_features() {
+    let all = Features { frames: false, ..Features::ALL };
+    for flow in flows() {
+        for is_tagged in [false, true] {
+            let mut node = bridged(all, is_tagged);
+            let shape = Shape { fat: true, partial: true, pieces: Pieces::FragList };
+            let pkt = frame(&node.mem, &flow, true, shape);
+            node.rx(NOW, LinkId(1), vec![pkt]);
+            node.datapath.refit(&node.mem, LinkId(2), Features::NONE);
+            assert_eq!(node.drops(), [], "tag {is_tagged}");
+            let packets = node.tx(LinkId(2));
+            assert_eq!(packets.len(), 5, "tag {is_tagged}");
+            let l3 = if is_tagged { TAGGED } else { eth::Header::LEN };
+            for pkt in packets {
+                assert_fits(&pkt, &Features::NONE, "refit");
+                payload(&node.mem, &pkt.to_vec()[l3..]);
+            }
+        }
+    }
+}

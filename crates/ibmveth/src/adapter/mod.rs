@@ -1,0 +1,454 @@
+//! Adapter: the driver and its device.
+
+mod receive;
+mod settings;
+mod transmit;
+
+use packet::{Copied, CopyReason, Memory, Packet, Pool};
+use wire::MacAddr;
+
+use crate::attributes::Attributes;
+use crate::descriptor::{BufDesc, FrameFlags, RxEntry};
+use crate::error::{Refusal, SettingError};
+use crate::lan::{BUFFERS_PER_CALL, Lan, McastCommand, Unit};
+use crate::pool::{BufferName, BufferPool, PoolConfig};
+use crate::stats::Stats;
+
+pub use transmit::TxError;
+
+/// Bytes of a transmit buffer, and of the longest frame.
+const TX_BUFFER: usize = 64 * 1024;
+
+/// Most transmit queues.
+pub const MAX_TX_QUEUES: usize = 16;
+
+/// Transmit queues of an adapter, unless set otherwise, on a machine of so many processors.
+pub const fn default_tx_queues(processors: usize) -> usize {
+    if processors == 0 {
+        1
+    } else if processors > 8 {
+        8
+    } else {
+        processors
+    }
+}
+
+/// Convention by which fat frames are sent.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Style {
+    /// The MSS is in the call, if the hypervisor has that.
+    #[default]
+    New,
+    /// The MSS is in the frame, whatever the hypervisor has (`old_large_send=1`).
+    Old,
+}
+
+/// Treatment of a fat packet that lies in pieces.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum FragListMode {
+    /// One with a frag list is cut to the MTU before it is transmitted, and its segments are sent one by one.
+    Cut,
+    /// It is copied into the transmit buffer, as every frame is.
+    #[default]
+    Linearize,
+    /// Headers are copied, and payload is described where it lies, as far as there are descriptors.
+    InPlace,
+}
+
+/// Settings of an adapter when it is found.
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterConfig {
+    /// Layer-3 MTU.
+    pub mtu: usize,
+    /// Convention for fat frames.
+    pub style: Style,
+    /// Treatment of fat packets in pieces.
+    pub frag_list: FragListMode,
+    /// Transmit queues, 1 to [`MAX_TX_QUEUES`].
+    pub tx_queues: usize,
+    /// Pools.
+    pub pools: [PoolConfig; 5],
+    /// Pages of memory of each pool at most, those that packets hold included.
+    pub pool_pages: usize,
+}
+
+impl Default for AdapterConfig {
+    fn default() -> Self {
+        Self {
+            mtu: 1500,
+            style: Style::New,
+            frag_list: FragListMode::Linearize,
+            tx_queues: 1,
+            pools: PoolConfig::DEFAULT,
+            pool_pages: usize::MAX,
+        }
+    }
+}
+
+/// Offloads as `ethtool -K` has them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TxOffloads {
+    /// Checksums of received frames are believed (`rx`).
+    pub rx_csum: bool,
+    /// Checksums of TCP are left to be made (`tx`).
+    pub tx_csum: bool,
+    /// Fat frames of TCP over IPv4 (`tso`).
+    pub tso4: bool,
+    /// Fat frames of TCP over IPv6 (`tx-tcp6-segmentation`).
+    pub tso6: bool,
+}
+
+impl TxOffloads {
+    /// All.
+    pub const ALL: Self = Self { rx_csum: true, tx_csum: true, tso4: true, tso6: true };
+    /// Those of checksums alone.
+    pub const CSUM: Self = Self { rx_csum: true, tx_csum: true, tso4: false, tso6: false };
+    /// None.
+    pub const NONE: Self = Self { rx_csum: false, tx_csum: false, tso4: false, tso6: false };
+}
+
+/// Counters beside those of `ethtool -S`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct AdapterCounters {
+    /// Frames sent, those that the hypervisor dropped included.
+    pub tx_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Packets that could not be sent.
+    pub tx_dropped: u64,
+    /// Calls that were repeated because the hypervisor was busy.
+    pub tx_retries: u64,
+    /// Fat packets cut here.
+    pub tx_cut: u64,
+    /// Packets in pieces that were copied to lie in one.
+    pub tx_linearized: u64,
+    /// Packets sent with pieces where they lay.
+    pub tx_in_place: u64,
+    /// Frames received.
+    pub rx_packets: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames in the queue that were lost because the adapter was closed.
+    pub rx_lost: u64,
+    /// Resets because of an entry that cannot be.
+    pub resets: u64,
+    /// Frames copied into transmit buffers, whole or in part, and out of small receive buffers.
+    pub copied: Copied,
+}
+
+/// Receive queue of an open adapter.
+#[derive(Clone, Copy, Debug)]
+struct RxQueue {
+    index: usize,
+    slots: usize,
+    toggle: bool,
+}
+
+/// A virtual Ethernet adapter with its driver.
+#[derive(Debug)]
+pub struct Adapter {
+    unit: Unit,
+    mac: MacAddr,
+    mtu: usize,
+    config: AdapterConfig,
+    /// Offloads as they are wanted.
+    wanted: TxOffloads,
+    /// Offloads as they were agreed on.
+    agreed: TxOffloads,
+    is_active_trunk: bool,
+    pools: [BufferPool; 5],
+    queue: Option<RxQueue>,
+    /// Address of the transmit buffer of each queue.
+    tx_buffers: Vec<u32>,
+    tx_pool: Pool,
+    /// Whether the hypervisor takes several buffers by one call.
+    adds_many: bool,
+    is_reset_due: bool,
+    is_promiscuous: bool,
+    groups: Vec<MacAddr>,
+    filter_slots: usize,
+    stats: Stats,
+    counters: AdapterCounters,
+    /// Frames that were dropped for want of a buffer before it was opened last.
+    no_buffer_before: u64,
+    mem: Memory,
+    scratch: transmit::Scratch,
+}
+
+impl Adapter {
+    /// The adapter of a unit, closed, with the offloads that it has by default: all that the hypervisor agrees to, but no large send
+    /// in the old style, for which every partition has to be ready.
+    ///
+    /// # Errors
+    /// [`SettingError::NotRegistered`] if the LAN has no such adapter; [`SettingError::Range`] for a number of queues, a pool or an MTU
+    /// that is out of range.
+    pub fn probe(lan: &mut Lan, unit: Unit, config: AdapterConfig) -> Result<Self, SettingError> {
+        let place = lan.place(unit).ok_or(SettingError::NotRegistered)?;
+        let (mac, filter_slots) = (place.mac, place.filter_slots);
+        if !(1..=MAX_TX_QUEUES).contains(&config.tx_queues) {
+            return Err(SettingError::Range(config.tx_queues));
+        }
+        config.pools.iter().try_for_each(PoolConfig::check)?;
+        let mut adapter = Self {
+            unit,
+            mac,
+            mtu: 1500,
+            wanted: TxOffloads::NONE,
+            agreed: TxOffloads::NONE,
+            is_active_trunk: false,
+            pools: config.pools.map(|pool| BufferPool::new(pool, config.pool_pages)),
+            queue: None,
+            tx_buffers: Vec::new(),
+            tx_pool: Pool::heap(TX_BUFFER),
+            adds_many: true,
+            is_reset_due: false,
+            is_promiscuous: false,
+            groups: Vec::new(),
+            filter_slots,
+            stats: Stats::default(),
+            counters: AdapterCounters::default(),
+            no_buffer_before: 0,
+            mem: Memory::heap(),
+            scratch: transmit::Scratch::default(),
+            config,
+        };
+        adapter.set_mtu(lan, config.mtu)?;
+        let is_new = adapter.speaks_new_style(lan);
+        // What the hypervisor does not agree to stays off.
+        let _ = adapter.set_offloads(lan, TxOffloads { tso4: is_new, tso6: is_new, ..TxOffloads::CSUM });
+        Ok(adapter)
+    }
+
+    /// Registers with the hypervisor, and posts buffers.
+    ///
+    /// # Errors
+    /// [`SettingError::NotRegistered`], [`SettingError::Memory`]; it is closed then.
+    pub fn open(&mut self, lan: &mut Lan) -> Result<(), SettingError> {
+        if self.queue.is_some() {
+            return Ok(());
+        }
+        let slots = 1 + self.pools.iter().map(|pool| pool.config.count).sum::<usize>();
+        lan.register(self.unit, slots, self.mac).map_err(|_| SettingError::NotRegistered)?;
+        self.queue = Some(RxQueue { index: 0, slots, toggle: true });
+        for _ in 0..self.config.tx_queues {
+            let buffer = self.tx_pool.take(0).ok().and_then(|mut buf| {
+                buf.put(TX_BUFFER)?;
+                lan.io(self.unit).map(buf).ok()
+            });
+            let Some(address) = buffer else {
+                self.close(lan);
+                return Err(SettingError::Memory);
+            };
+            self.tx_buffers.push(address);
+        }
+        self.pools.iter_mut().for_each(BufferPool::open);
+        self.replenish(lan);
+        self.apply_groups(lan);
+        self.look(lan);
+        Ok(())
+    }
+
+    /// Leaves the LAN. Frames that wait in the receive queue are lost, and counted.
+    pub fn close(&mut self, lan: &mut Lan) {
+        let Some(queue) = self.queue.take() else { return };
+        self.counters.rx_lost += waiting(lan, self.unit, queue);
+        self.no_buffer_before += lan.no_buffer(self.unit);
+        // It was open: nothing else is refused.
+        let _ = lan.free(self.unit);
+        for pool in &mut self.pools {
+            for address in pool.close() {
+                lan.unmap(self.unit, address);
+            }
+        }
+        for address in self.tx_buffers.drain(..) {
+            lan.unmap(self.unit, address);
+        }
+    }
+
+    /// Closes and opens an adapter that is open.
+    fn restart(&mut self, lan: &mut Lan) -> Result<(), SettingError> {
+        if self.queue.is_none() {
+            return Ok(());
+        }
+        self.close(lan);
+        self.open(lan)
+    }
+
+    /// Link-layer address.
+    pub const fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    /// Layer-3 MTU.
+    pub const fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// Tells whether it is on the LAN.
+    pub const fn is_open(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    /// Tells whether it was the active trunk of a VLAN when it was polled last.
+    pub const fn is_active_trunk(&self) -> bool {
+        self.is_active_trunk
+    }
+
+    /// Counters of `ethtool -S`.
+    pub fn stats(&self) -> Stats {
+        let large = self.agreed.tso6;
+        Stats { fw_enabled_large_send: large.into(), ..self.stats }
+    }
+
+    /// The other counters.
+    pub const fn counters(&self) -> AdapterCounters {
+        self.counters
+    }
+
+    /// Copies by reason: of frames to and from buffers, and in what was cut or finished here.
+    pub fn copies(&self) -> impl Iterator<Item = (CopyReason, Copied)> + '_ {
+        let frames = (CopyReason::DeviceFrame, self.counters.copied);
+        self.mem.copies().iter().filter(|(reason, _)| *reason != CopyReason::DeviceFrame).chain([frames])
+    }
+
+    /// Settings of a pool; `None` if there is no such pool.
+    pub fn pool(&self, index: usize) -> Option<PoolConfig> {
+        self.pools.get(index).map(|pool| pool.config)
+    }
+
+    /// Buffers of a pool that are posted, or hold frames that were not taken yet.
+    pub fn available(&self, index: usize) -> usize {
+        self.pools.get(index).map_or(0, BufferPool::available)
+    }
+
+    /// Receives up to `budget` frames, and refills the pools. Frames below 128 bytes are copied into memory of `mem`, the others are
+    /// packets in their receive buffers. Returns the number of frames.
+    pub fn poll(&mut self, lan: &mut Lan, mem: &Memory, budget: usize, out: &mut Vec<Packet>) -> usize {
+        if std::mem::take(&mut self.is_reset_due) {
+            self.counters.resets += 1;
+            // One that does not open again stays closed, which `is_open` tells.
+            let _ = self.restart(lan);
+        }
+        let received = self.receive(lan, mem, budget, out);
+        if self.queue.is_some() {
+            self.replenish(lan);
+            self.look(lan);
+        }
+        received
+    }
+
+    /// Reads from the attribute word whether it is an active trunk.
+    fn look(&mut self, lan: &mut Lan) {
+        let word = lan.illan_attributes(self.unit, Attributes::NONE, Attributes::NONE);
+        self.is_active_trunk = word.is_ok_and(|word| word.contains(Attributes::ACTIVE_TRUNK));
+    }
+
+    /// Refills every pool that is below seven eighths, the one of the longest buffers first.
+    fn replenish(&mut self, lan: &mut Lan) {
+        self.stats.replenish_task_cycles += 1;
+        for at in (0..self.pools.len()).rev() {
+            if self.pools[at].is_low() {
+                self.refill(lan, at);
+            }
+        }
+        self.stats.rx_no_buffer = self.no_buffer_before + lan.no_buffer(self.unit);
+    }
+
+    /// Fills a pool, until memory or the hypervisor's patience ends.
+    fn refill(&mut self, lan: &mut Lan, at: usize) {
+        loop {
+            let pool = &mut self.pools[at];
+            let missing = pool.config.count - pool.available();
+            if missing == 0 {
+                return;
+            }
+            let batch = if self.adds_many { missing.min(BUFFERS_PER_CALL) } else { 1 };
+            let (mut descs, mut count) = ([BufDesc::UNUSED; BUFFERS_PER_CALL], 0);
+            let mut is_short = false;
+            for nth in 0..batch {
+                let Some(index) = pool.free_place(nth) else { break };
+                let Ok(mut buf) = pool.buffer() else {
+                    self.stats.replenish_no_mem += 1;
+                    is_short = true;
+                    break;
+                };
+                let correlator = BufferName { pool: at, index }.correlator();
+                if let Some(front) = buf.bytes_mut().and_then(|bytes| bytes.first_chunk_mut()) {
+                    *front = correlator.to_be_bytes();
+                }
+                let Ok(address) = lan.io(self.unit).map(buf) else {
+                    self.stats.replenish_add_buff_failure += 1;
+                    is_short = true;
+                    break;
+                };
+                descs[count] = BufDesc::new(FrameFlags::NONE, pool.config.size, address);
+                count += 1;
+            }
+            let descs = &descs[..count];
+            let added = self.add(lan, descs);
+            self.stats.replenish_add_buff_success += added as u64;
+            self.stats.replenish_add_buff_failure += (count - added) as u64;
+            let addresses: arrayvec::ArrayVec<u32, BUFFERS_PER_CALL> =
+                descs.iter().map(|desc| desc.address()).collect();
+            self.pools[at].fill(&addresses[..added]);
+            for &address in &addresses[added..] {
+                lan.unmap(self.unit, address);
+            }
+            if is_short || added < count || count == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Posts buffers by one call if there is such a call, else one by one. Returns the number that was taken.
+    fn add(&mut self, lan: &mut Lan, descs: &[BufDesc]) -> usize {
+        if self.adds_many && !descs.is_empty() {
+            match lan.add_buffers(self.unit, descs) {
+                Ok(added) => return added,
+                Err(Refusal::Function) => self.adds_many = false,
+                Err(_) => return 0,
+            }
+        }
+        descs.iter().take_while(|&&desc| lan.add_buffer(self.unit, desc).is_ok()).count()
+    }
+
+    /// Tells the hypervisor of the groups: every one if there are more than its filter has room for.
+    fn apply_groups(&mut self, lan: &mut Lan) {
+        let unit = self.unit;
+        if self.is_promiscuous || self.groups.len() > self.filter_slots {
+            let all = McastCommand::ENABLE_RECEPTION.with(McastCommand::DISABLE_FILTERING);
+            // The adapter is open, and the command is one.
+            let _ = lan.multicast_ctrl(unit, all, MacAddr::ZERO);
+            return;
+        }
+        let clear = McastCommand::ENABLE_RECEPTION.with(McastCommand::DISABLE_FILTERING).with(McastCommand::CLEAR);
+        let _ = lan.multicast_ctrl(unit, clear, MacAddr::ZERO);
+        for &group in &self.groups {
+            let _ = lan.multicast_ctrl(unit, McastCommand::ADD, group);
+        }
+        let _ = lan.multicast_ctrl(unit, McastCommand::ENABLE_FILTERING, MacAddr::ZERO);
+    }
+}
+
+/// Entries of a queue that are new.
+fn waiting(lan: &Lan, unit: Unit, mut queue: RxQueue) -> u64 {
+    let mut count = 0;
+    for _ in 0..queue.slots {
+        if RxEntry::decode(&lan.rx_entry(unit, queue.index)).toggle() != queue.toggle {
+            break;
+        }
+        queue.advance();
+        count += 1;
+    }
+    count
+}
+
+impl RxQueue {
+    fn advance(&mut self) {
+        self.index += 1;
+        if self.index == self.slots {
+            self.index = 0;
+            self.toggle = !self.toggle;
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Delivery: a frame is copied into a posted buffer of its receiver, and an entry put into the receive queue.
+
+use arrayvec::ArrayVec;
+
+use super::tcp::Tcp;
+use super::{Firmware, Lan, Registration};
+use crate::attributes::Attributes;
+use crate::descriptor::{BufDesc, FrameFlags, RxEntry};
+use crate::io_memory::IoMemory;
+
+/// Bytes in front of a frame in its buffer: the handle.
+const OFFSET: usize = 8;
+
+/// The same in front of a fat frame, whose MSS is behind the handle.
+const LARGE_OFFSET: usize = 16;
+
+/// Bytes of the addresses in front of a frame, behind which a tag is.
+const ADDRESSES: usize = 12;
+
+/// Pieces of a frame, with one for a tag and one more where the addresses end.
+type Pieces<'a> = ArrayVec<&'a [u8], { Firmware::MAX_DESCRIPTORS + 2 }>;
+
+/// Posted buffers of one size, the one that was posted last on top.
+#[derive(Debug)]
+pub(super) struct FreeList {
+    size: usize,
+    posted: Vec<Posted>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    address: u32,
+    correlator: u64,
+}
+
+impl FreeList {
+    pub(super) fn len(&self) -> usize {
+        self.posted.len()
+    }
+
+    /// Adds a buffer to the list of its size.
+    pub(super) fn post(lists: &mut Vec<Self>, desc: BufDesc, correlator: u64) {
+        let at = lists.binary_search_by_key(&desc.len(), |list| list.size).unwrap_or_else(|at| {
+            lists.insert(at, Self { size: desc.len(), posted: Vec::new() });
+            at
+        });
+        lists[at].posted.push(Posted { address: desc.address(), correlator });
+    }
+
+    /// Takes the smallest buffer of at least `len` bytes.
+    fn take(lists: &mut [Self], len: usize) -> Option<(usize, Posted)> {
+        let list = lists.iter_mut().find(|list| list.size >= len && !list.posted.is_empty())?;
+        Some((list.size, list.posted.pop()?))
+    }
+}
+
+/// A frame on its way, as its sender has described it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent<'a> {
+    pub(super) descs: &'a [BufDesc],
+    pub(super) flags: FrameFlags,
+    pub(super) mss: u16,
+    pub(super) vid: u16,
+    /// Tag in its bytes.
+    pub(super) tag: Option<u16>,
+}
+
+/// Work of the hypervisor on a frame for one receiver.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// None: it goes with these flags.
+    Pass(FrameFlags),
+    /// Its checksum is made.
+    Complete,
+    /// It is cut.
+    Cut,
+}
+
+impl Lan {
+    /// Delivers a frame from one adapter to another one, which is open. Tells whether all of it has found buffers.
+    pub(super) fn deliver(&mut self, from: usize, to: usize, frame: &Sent<'_>) -> bool {
+        let Self { ports, counters, scratch, .. } = self;
+        let Ok([source, port]) = ports.get_disjoint_mut([from, to]) else { return false };
+        let Some(open) = &mut port.open else { return false };
+        // Frames of an adapter's own VLAN come untagged, and those of every other one tagged.
+        let tci = frame.tag.map_or(frame.vid, |tag| tag & 0xf000 | frame.vid).to_be_bytes();
+        let tag = [0x81, 0x00, tci[0], tci[1]];
+        let tag = if frame.vid == port.place.pvid { &[] } else { &tag[..] };
+        let Some(pieces) = pieces(&source.io, frame, tag) else { return false };
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        let mut head = [0; Tcp::HEADERS];
+        let headers = read_front(&pieces, &mut head);
+        let tcp = Tcp::find(headers, len);
+        let work = work(tcp.as_ref(), headers, frame.flags, port.set);
+        if let Work::Pass(flags) = work {
+            let is_placed = open.place(&mut port.io, &pieces, len, flags, frame.mss);
+            counters.copies += u64::from(is_placed);
+            counters.copied_bytes += if is_placed { len as u64 } else { 0 };
+            counters.no_buffer += u64::from(!is_placed);
+            return is_placed;
+        }
+        let Some(tcp) = tcp else { return false };
+        scratch.frame.clear();
+        pieces.iter().for_each(|piece| scratch.frame.extend_from_slice(piece));
+        counters.copied_bytes += len as u64;
+        let count = match work {
+            Work::Cut => tcp.segments(frame.mss),
+            _ => 1,
+        };
+        let mut is_whole = true;
+        for index in 0..count {
+            let bytes = match work {
+                Work::Cut => {
+                    tcp.cut(&scratch.frame, frame.mss, index, &mut scratch.segment);
+                    &scratch.segment
+                }
+                _ => {
+                    tcp.complete(&mut scratch.frame);
+                    counters.completed += 1;
+                    &scratch.frame
+                }
+            };
+            let is_placed = open.place(&mut port.io, &[bytes], bytes.len(), FrameFlags::NONE, 0);
+            counters.copies += u64::from(is_placed);
+            counters.copied_bytes += if is_placed { bytes.len() as u64 } else { 0 };
+            counters.no_buffer += u64::from(!is_placed);
+            is_whole &= is_placed;
+        }
+        counters.cut += u64::from(matches!(work, Work::Cut));
+        is_whole
+    }
+}
+
+/// Decides about a frame for a receiver that has agreed to `set`.
+fn work(tcp: Option<&Tcp>, headers: &[u8], flags: FrameFlags, set: Attributes) -> Work {
+    let Some(tcp) = tcp else { return Work::Pass(flags.without(FrameFlags::LARGE)) };
+    let csum = if tcp.is_v4 { Attributes::IPV4_TCP_CSUM } else { Attributes::IPV6_TCP_CSUM };
+    if flags.contains(FrameFlags::LARGE) {
+        // A fat frame's checksum is always left to be made.
+        return if set.contains(Attributes::LARGE_SEND_ENABLED) { Work::Pass(flags) } else { Work::Cut };
+    }
+    if flags.contains(FrameFlags::NO_CSUM) && !set.contains(csum) && !tcp.is_marked(headers) {
+        return Work::Complete;
+    }
+    Work::Pass(flags)
+}
+
+impl Registration {
+    /// Copies a frame into a posted buffer, and enters it in the queue.
+    fn place(&mut self, io: &mut IoMemory, pieces: &[&[u8]], len: usize, flags: FrameFlags, mss: u16) -> bool {
+        let is_large = flags.contains(FrameFlags::LARGE);
+        let offset = if is_large { LARGE_OFFSET } else { OFFSET };
+        let Some((size, Posted { address, correlator })) = FreeList::take(&mut self.buffers, offset + len) else {
+            self.no_buffer += 1;
+            return false;
+        };
+        let buffer = io.bytes_mut(address, size);
+        let Some(buffer) = buffer.filter(|buffer| buffer[..OFFSET] == correlator.to_be_bytes()) else {
+            // The partition has changed its mind about the buffer, which goes back without a frame.
+            self.enter(RxEntry::invalid(self.toggle, correlator));
+            return false;
+        };
+        if is_large {
+            buffer[OFFSET..LARGE_OFFSET].copy_from_slice(&u64::from(mss).to_be_bytes());
+        }
+        let mut rest = &mut buffer[offset..];
+        for piece in pieces {
+            let (front, back) = rest.split_at_mut(piece.len());
+            front.copy_from_slice(piece);
+            rest = back;
+        }
+        self.enter(RxEntry::new(self.toggle, flags, offset as u16, len as u32, correlator));
+        true
+    }
+
+    fn enter(&mut self, entry: RxEntry) {
+        self.queue[self.head] = entry.encode();
+        self.head += 1;
+        if self.head == self.queue.len() {
+            self.head = 0;
+            self.toggle = !self.toggle;
+        }
+    }
+}
+
+/// Pieces of a frame in its sender's memory, with these bytes of a tag in place of the one that it has.
+fn pieces<'a>(io: &'a IoMemory, frame: &Sent<'_>, tag: &'a [u8]) -> Option<Pieces<'a>> {
+    let mut pieces = Pieces::new();
+    let mut descs = frame.descs.iter().map(|desc| io.bytes(desc.address(), desc.len()));
+    let first = descs.next()??;
+    let old = if frame.tag.is_some() { 4 } else { 0 };
+    if first.get(ADDRESSES..ADDRESSES + old) == Some(tag) {
+        pieces.push(first);
+    } else {
+        pieces.push(first.get(..ADDRESSES)?);
+        pieces.push(tag);
+        pieces.push(first.get(ADDRESSES + old..)?);
+    }
+    for piece in descs {
+        pieces.push(piece?);
+    }
+    Some(pieces)
+}
+
+/// Copies the first bytes of a frame. Returns those that there are.
+fn read_front<'a>(pieces: &[&[u8]], into: &'a mut [u8]) -> &'a [u8] {
+    let mut at = 0;
+    for piece in pieces {
+        let n = piece.len().min(into.len() - at);
+        into[at..at + n].copy_from_slice(&piece[..n]);
+        at += n;
+        if at == into.len() {
+            break;
+        }
+    }
+    &into[..at]
+}

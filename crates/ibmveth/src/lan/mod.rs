@@ -1,0 +1,370 @@
+//! Hypervisor: a LAN between the adapters of partitions, with rules of its own.
+//!
+//! It knows an adapter by its [`Unit`], and sees nothing of it but what the partition has registered, mapped and posted. It
+//! believes nothing: an address is looked up in the partition's [`IoMemory`], a length compared with what is mapped there, a
+//! flag with what was negotiated.
+//!
+//! Rules that the interface leaves open, and that are ours: the smallest buffer that can hold a frame receives it, and of equal
+//! ones the one that was posted last (its bytes are likely to be in a cache); a frame to a group is carried to
+//! [`Firmware::copies_per_call`] adapters by one call, which then answers [`Refusal::Busy`] with the correlator that continues it;
+//! checksums are made, and fat frames cut, for a receiver that has not agreed to them.
+
+mod deliver;
+mod filter;
+mod forward;
+mod tcp;
+
+use packet::Buf;
+use wire::MacAddr;
+
+use crate::attributes::Attributes;
+use crate::descriptor::{BufDesc, RxEntry};
+use crate::error::{Refusal, SettingError};
+use crate::io_memory::IoMemory;
+
+use deliver::FreeList;
+pub use filter::McastCommand;
+use filter::McastFilter;
+pub(crate) use forward::MIN_MSS;
+pub use forward::SendAnswer;
+
+/// Most VLANs of an adapter beside the one of its untagged frames.
+pub const MAX_VLANS: usize = 20;
+
+/// Receive buffers that one call may add.
+pub const BUFFERS_PER_CALL: usize = 8;
+
+/// Shortest buffer that can be posted: a handle and an Ethernet header.
+const MIN_BUFFER: usize = 22;
+
+/// Most entries of a receive queue.
+const MAX_ENTRIES: usize = 1 << 16;
+
+/// Abilities of the hypervisor.
+#[derive(Clone, Copy, Debug)]
+pub struct Firmware {
+    /// Bits of the attribute word that it has; `None`: it has no word, as before large send.
+    pub attributes: Option<Attributes>,
+    /// Descriptors of one frame at most.
+    pub descriptors: usize,
+    /// Adapters that get a frame to a group by one call.
+    pub copies_per_call: usize,
+    /// Buffers and pieces that a partition can have mapped for an adapter.
+    pub io_regions: usize,
+}
+
+impl Firmware {
+    /// Descriptors that the call of today's hypervisor has room for.
+    pub const DESCRIPTORS: usize = 6;
+
+    /// Most descriptors of any hypervisor here.
+    pub const MAX_DESCRIPTORS: usize = 128;
+
+    /// A hypervisor of today.
+    pub const CURRENT: Self = Self {
+        attributes: Some(Attributes::ALL),
+        descriptors: Self::DESCRIPTORS,
+        copies_per_call: 8,
+        io_regions: usize::MAX,
+    };
+}
+
+/// Place of an adapter on the LAN, as the hypervisor's configuration has it.
+#[derive(Clone, Debug)]
+pub struct AdapterPlace {
+    /// Link-layer address.
+    pub mac: MacAddr,
+    /// VLAN of its untagged frames.
+    pub pvid: u16,
+    /// VLANs of its tagged frames.
+    pub vlans: Vec<u16>,
+    /// Priority as a trunk, 1 to 15, of which 1 is the best; `None`: no trunk.
+    pub trunk: Option<u8>,
+    /// Groups that its filter has room for.
+    pub filter_slots: usize,
+}
+
+impl AdapterPlace {
+    /// A guest's adapter, in VLAN 1 alone.
+    pub const fn guest(mac: MacAddr) -> Self {
+        Self { mac, pvid: 1, vlans: Vec::new(), trunk: None, filter_slots: 8 }
+    }
+
+    /// A trunk for VLAN 1, and these tagged.
+    pub const fn trunk(mac: MacAddr, priority: u8, vlans: Vec<u16>) -> Self {
+        Self { mac, pvid: 1, vlans, trunk: Some(priority), filter_slots: 8 }
+    }
+}
+
+/// Unit address of an adapter.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Unit(usize);
+
+/// Bytes that the hypervisor has moved.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct LanCounters {
+    /// Calls to send, those that were answered with busy included.
+    pub calls: u64,
+    /// Frames copied into receive buffers.
+    pub copies: u64,
+    /// Their bytes, and those that were brought together first to be changed.
+    pub copied_bytes: u64,
+    /// Frames dropped because no posted buffer could hold them.
+    pub no_buffer: u64,
+    /// Frames dropped because no adapter was to have them.
+    pub no_receiver: u64,
+    /// Fat frames cut for receivers that take none.
+    pub cut: u64,
+    /// Checksums made for receivers that ask for them.
+    pub completed: u64,
+}
+
+/// LAN of one hypervisor.
+#[derive(Debug)]
+pub struct Lan {
+    firmware: Firmware,
+    ports: Vec<Port>,
+    counters: LanCounters,
+    /// Frames that are brought together to be changed.
+    scratch: tcp::Scratch,
+}
+
+/// Hypervisor's record of an adapter.
+#[derive(Debug)]
+struct Port {
+    place: AdapterPlace,
+    /// Settable bits that are set.
+    set: Attributes,
+    io: IoMemory,
+    open: Option<Registration>,
+}
+
+/// An adapter that is open.
+#[derive(Debug)]
+struct Registration {
+    mac: MacAddr,
+    queue: Vec<[u8; RxEntry::LEN]>,
+    /// Next entry to write, and its toggle.
+    head: usize,
+    toggle: bool,
+    /// Posted buffers, the shortest first.
+    buffers: Vec<FreeList>,
+    no_buffer: u64,
+    filter: McastFilter,
+}
+
+impl Lan {
+    /// A LAN without adapters.
+    pub fn new(firmware: Firmware) -> Self {
+        let descriptors = firmware.descriptors.clamp(1, Firmware::MAX_DESCRIPTORS);
+        let copies_per_call = firmware.copies_per_call.max(1);
+        Self {
+            firmware: Firmware { descriptors, copies_per_call, ..firmware },
+            ports: Vec::new(),
+            counters: LanCounters::default(),
+            scratch: tcp::Scratch::default(),
+        }
+    }
+
+    /// Gives a partition an adapter.
+    ///
+    /// # Errors
+    /// [`SettingError::Range`] for a VLAN outside 1 to 4094, more than [`MAX_VLANS`] of them, or a priority outside 1 to 15;
+    /// [`SettingError::Address`] for an address that no station has.
+    pub fn add_adapter(&mut self, place: AdapterPlace) -> Result<Unit, SettingError> {
+        let wrong = place.vlans.iter().chain([&place.pvid]).find(|vid| !(1..=4094).contains(*vid));
+        if let Some(&vid) = wrong {
+            return Err(SettingError::Range(vid.into()));
+        }
+        if place.vlans.len() > MAX_VLANS {
+            return Err(SettingError::Range(place.vlans.len()));
+        }
+        if let Some(priority) = place.trunk.filter(|priority| !(1..=15).contains(priority)) {
+            return Err(SettingError::Range(priority.into()));
+        }
+        if !place.mac.is_unicast() {
+            return Err(SettingError::Address);
+        }
+        self.ports.push(Port { place, set: Attributes::NONE, io: IoMemory::new(self.firmware.io_regions), open: None });
+        Ok(Unit(self.ports.len() - 1))
+    }
+
+    /// Abilities.
+    pub const fn firmware(&self) -> &Firmware {
+        &self.firmware
+    }
+
+    /// Counters.
+    pub const fn counters(&self) -> LanCounters {
+        self.counters
+    }
+
+    /// Place of an adapter.
+    pub fn place(&self, unit: Unit) -> Option<&AdapterPlace> {
+        Some(&self.ports.get(unit.0)?.place)
+    }
+
+    /// I/O memory of an adapter.
+    ///
+    /// # Panics
+    /// When the unit is of another LAN.
+    pub fn io(&mut self, unit: Unit) -> &mut IoMemory {
+        &mut self.ports[unit.0].io
+    }
+
+    /// Opens an adapter with an empty receive queue of `entries` (`H_REGISTER_LOGICAL_LAN`). It has no buffers yet.
+    ///
+    /// # Errors
+    /// [`Refusal::Parameter`] if it is open already or there is no such adapter, for a queue without entries or with too many, and
+    /// for an address that no station has.
+    pub fn register(&mut self, unit: Unit, entries: usize, mac: MacAddr) -> Result<(), Refusal> {
+        let port = self.ports.get_mut(unit.0).ok_or(Refusal::Parameter)?;
+        if port.open.is_some() || !(1..=MAX_ENTRIES).contains(&entries) || !mac.is_unicast() {
+            return Err(Refusal::Parameter);
+        }
+        port.open = Some(Registration {
+            mac,
+            queue: vec![[0; RxEntry::LEN]; entries],
+            head: 0,
+            toggle: true,
+            buffers: Vec::new(),
+            no_buffer: 0,
+            filter: McastFilter::new(port.place.filter_slots),
+        });
+        Ok(())
+    }
+
+    /// Closes an adapter and forgets its buffers (`H_FREE_LOGICAL_LAN`). What it has mapped stays mapped.
+    ///
+    /// # Errors
+    /// [`Refusal::Parameter`] if it is not open.
+    pub fn free(&mut self, unit: Unit) -> Result<(), Refusal> {
+        let port = self.ports.get_mut(unit.0).ok_or(Refusal::Parameter)?;
+        port.open.take().map(drop).ok_or(Refusal::Parameter)
+    }
+
+    /// Gives an open adapter another address (`H_CHANGE_LOGICAL_LAN_MAC`).
+    ///
+    /// # Errors
+    /// [`Refusal::Parameter`] if it is not open, or no station has that address.
+    pub fn change_mac(&mut self, unit: Unit, mac: MacAddr) -> Result<(), Refusal> {
+        let open = self.open_mut(unit)?;
+        if !mac.is_unicast() {
+            return Err(Refusal::Parameter);
+        }
+        open.mac = mac;
+        Ok(())
+    }
+
+    /// Clears the bits of `reset`, sets those of `set`, and answers with the word (`H_ILLAN_ATTRIBUTES`). Without bits it asks.
+    ///
+    /// # Errors
+    /// [`Refusal::Function`] if the hypervisor has no word; [`Refusal::Parameter`] for a bit that cannot be changed, is to be set
+    /// and cleared at once, or stands for what the hypervisor cannot do. The word is as it was then.
+    pub fn illan_attributes(&mut self, unit: Unit, reset: Attributes, set: Attributes) -> Result<Attributes, Refusal> {
+        let has = self.firmware.attributes.ok_or(Refusal::Function)?;
+        let word = self.word(unit, has).ok_or(Refusal::Parameter)?;
+        let cannot_change = (reset | set).intersects(!Attributes::SETTABLE) || reset.intersects(set);
+        let lacks = !has.contains(set)
+            || (set.contains(Attributes::LARGE_SEND_ENABLED) && !has.contains(Attributes::LARGE_SEND_SUPPORT));
+        if cannot_change || lacks {
+            return Err(Refusal::Parameter);
+        }
+        let port = &mut self.ports[unit.0];
+        port.set = (port.set & !reset) | set;
+        Ok((word & !Attributes::SETTABLE) | port.set)
+    }
+
+    /// The attribute word of an adapter.
+    fn word(&self, unit: Unit, has: Attributes) -> Option<Attributes> {
+        let port = self.ports.get(unit.0)?;
+        let active = if self.is_active_trunk(unit) { Attributes::ACTIVE_TRUNK } else { Attributes::NONE };
+        let priority = Attributes::of_priority(port.place.trunk.unwrap_or(0));
+        Some((has & !Attributes::SETTABLE) | port.set | active | priority)
+    }
+
+    /// Posts a buffer to receive into (`H_ADD_LOGICAL_LAN_BUFFER`). It begins with its correlator.
+    ///
+    /// # Errors
+    /// [`Refusal::Parameter`] if the adapter is not open or the buffer not mapped, or too short; [`Refusal::Resource`] if there are
+    /// as many as the queue has entries.
+    pub fn add_buffer(&mut self, unit: Unit, desc: BufDesc) -> Result<(), Refusal> {
+        let port = self.ports.get_mut(unit.0).ok_or(Refusal::Parameter)?;
+        let open = port.open.as_mut().ok_or(Refusal::Parameter)?;
+        let bytes = port.io.bytes(desc.address(), desc.len()).filter(|bytes| bytes.len() >= MIN_BUFFER);
+        let correlator = bytes.and_then(|bytes| bytes.first_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
+        let correlator = correlator.filter(|_| desc.is_valid()).ok_or(Refusal::Parameter)?;
+        if open.buffers.iter().map(FreeList::len).sum::<usize>() >= open.queue.len() {
+            return Err(Refusal::Resource);
+        }
+        FreeList::post(&mut open.buffers, desc, correlator);
+        Ok(())
+    }
+
+    /// Posts up to [`BUFFERS_PER_CALL`] buffers (`H_ADD_LOGICAL_LAN_BUFFERS`). Returns the number of those that were taken: the first
+    /// ones.
+    ///
+    /// # Errors
+    /// [`Refusal::Function`] if the hypervisor has no such call; [`Refusal::Parameter`] for more descriptors; as
+    /// [`add_buffer`](Self::add_buffer) if not even the first one is taken.
+    pub fn add_buffers(&mut self, unit: Unit, descs: &[BufDesc]) -> Result<usize, Refusal> {
+        if !self.firmware.attributes.is_some_and(|has| has.contains(Attributes::RX_MULTI_BUFFER)) {
+            return Err(Refusal::Function);
+        }
+        if descs.is_empty() || descs.len() > BUFFERS_PER_CALL {
+            return Err(Refusal::Parameter);
+        }
+        for (at, &desc) in descs.iter().enumerate() {
+            match self.add_buffer(unit, desc) {
+                Ok(()) => {}
+                Err(refusal) if at == 0 => return Err(refusal),
+                Err(_) => return Ok(at),
+            }
+        }
+        Ok(descs.len())
+    }
+
+    /// Changes what an adapter receives of groups (`H_MULTICAST_CTRL`).
+    ///
+    /// # Errors
+    /// [`Refusal::Parameter`] if it is not open, for a command that there is not, or an address that is no group's;
+    /// [`Refusal::Resource`] if the filter is full.
+    pub fn multicast_ctrl(&mut self, unit: Unit, command: McastCommand, group: MacAddr) -> Result<(), Refusal> {
+        self.open_mut(unit)?.filter.control(command, group)
+    }
+
+    /// Entry of an adapter's receive queue, as it lies in its memory; zeros where there is none.
+    #[inline]
+    pub fn rx_entry(&self, unit: Unit, at: usize) -> [u8; RxEntry::LEN] {
+        let open = self.ports.get(unit.0).and_then(|port| port.open.as_ref());
+        open.and_then(|open| open.queue.get(at)).copied().unwrap_or_default()
+    }
+
+    /// Puts bytes into an adapter's receive queue as a hypervisor would that is broken: for tests of the adapter.
+    pub fn corrupt_rx_entry(&mut self, unit: Unit, at: usize, bytes: [u8; RxEntry::LEN]) {
+        let open = self.ports.get_mut(unit.0).and_then(|port| port.open.as_mut());
+        if let Some(entry) = open.and_then(|open| open.queue.get_mut(at)) {
+            *entry = bytes;
+        }
+    }
+
+    /// Frames to an adapter that were dropped, since it was opened, because no posted buffer could hold them.
+    pub fn no_buffer(&self, unit: Unit) -> u64 {
+        self.ports.get(unit.0).and_then(|port| port.open.as_ref()).map_or(0, |open| open.no_buffer)
+    }
+
+    /// Buffers that are posted for an adapter.
+    pub fn posted(&self, unit: Unit) -> usize {
+        let open = self.ports.get(unit.0).and_then(|port| port.open.as_ref());
+        open.map_or(0, |open| open.buffers.iter().map(FreeList::len).sum())
+    }
+
+    /// Takes back a buffer that is mapped.
+    pub(crate) fn unmap(&mut self, unit: Unit, address: u32) -> Option<Buf> {
+        self.ports.get_mut(unit.0)?.io.unmap(address)
+    }
+
+    fn open_mut(&mut self, unit: Unit) -> Result<&mut Registration, Refusal> {
+        self.ports.get_mut(unit.0).and_then(|port| port.open.as_mut()).ok_or(Refusal::Parameter)
+    }
+}

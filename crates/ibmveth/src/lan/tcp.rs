@@ -1,0 +1,116 @@
+//! Hypervisor's own work on TCP frames, for receivers that have not agreed to leave it undone: checksums, and cutting.
+//!
+//! It is written apart from the adapter's and from crate `offload`, so that each is a check of the other.
+
+use wire::{Protocol, checksum, tcp};
+
+/// Frames in the making, kept for their storage.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// A whole frame.
+    pub(super) frame: Vec<u8>,
+    /// A segment of one.
+    pub(super) segment: Vec<u8>,
+}
+
+/// Places in a frame that carries TCP.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Tcp {
+    l3: usize,
+    l4: usize,
+    /// Begin and end of the payload: what is behind is padding.
+    payload: usize,
+    end: usize,
+    pub(super) is_v4: bool,
+}
+
+impl Tcp {
+    /// Bytes at the front of a frame in which its headers end.
+    pub(super) const HEADERS: usize = 14 + 4 + 60 + 60;
+
+    /// Looks into a frame of `len` bytes, of which `head` has the first. `None` if it does not carry TCP right behind an IP
+    /// header, or not whole.
+    pub(super) fn find(head: &[u8], len: usize) -> Option<Self> {
+        let (ethertype, l3) = match u16::from_be_bytes(*head.get(12..)?.first_chunk()?) {
+            0x8100 => (u16::from_be_bytes(*head.get(16..)?.first_chunk()?), 18),
+            ethertype => (ethertype, 14),
+        };
+        let ip = head.get(l3..)?;
+        let (l4, protocol, end, is_v4) = match ethertype {
+            0x0800 => {
+                let header_len = usize::from(ip.first()? & 0xf) * 4;
+                let is_fragment = u16::from_be_bytes(*ip.get(6..)?.first_chunk()?) & 0x3fff != 0;
+                let total = u16::from_be_bytes(*ip.get(2..)?.first_chunk()?);
+                if ip[0] >> 4 != 4 || header_len < 20 || is_fragment {
+                    return None;
+                }
+                (l3 + header_len, *ip.get(9)?, l3 + usize::from(total), true)
+            }
+            0x86dd => {
+                let payload = u16::from_be_bytes(*ip.get(4..)?.first_chunk()?);
+                (l3 + 40, *ip.get(6)?, l3 + 40 + usize::from(payload), false)
+            }
+            _ => return None,
+        };
+        let header_len = usize::from(head.get(l4 + 12)? >> 4) * 4;
+        let payload = l4 + header_len;
+        let is_whole = Protocol(protocol) == Protocol::TCP && header_len >= 20 && payload <= end && end <= len;
+        (is_whole && payload <= head.len()).then_some(Self { l3, l4, payload, end, is_v4 })
+    }
+
+    /// Tells whether the IPv4 checksum is the mark of a fat frame in the old style, which the hypervisor leaves alone.
+    pub(super) fn is_marked(&self, head: &[u8]) -> bool {
+        self.is_v4 && head[self.l3 + 10..self.l3 + 12] == [0xff, 0xff]
+    }
+
+    /// Makes the TCP checksum of a frame.
+    pub(super) fn complete(&self, frame: &mut [u8]) {
+        let at = self.l4 + tcp::CHECK_AT;
+        frame[at..at + 2].fill(0);
+        let addresses = if self.is_v4 { self.l3 + 12..self.l3 + 20 } else { self.l3 + 8..self.l3 + 40 };
+        let len = (self.end - self.l4) as u32;
+        let pseudo = checksum::add(checksum::sum(&frame[addresses]), u32::from(Protocol::TCP.0) + len);
+        let check = checksum::finish(checksum::add(pseudo, checksum::sum(&frame[self.l4..self.end])));
+        frame[at..at + 2].copy_from_slice(&check.to_be_bytes());
+    }
+
+    /// Number of frames of at most `mss` bytes of payload.
+    pub(super) fn segments(&self, mss: u16) -> usize {
+        (self.end - self.payload).div_ceil(usize::from(mss).max(1)).max(1)
+    }
+
+    /// Writes segment `index` of a frame, whole and with its checksums.
+    pub(super) fn cut(&self, frame: &[u8], mss: u16, index: usize, segment: &mut Vec<u8>) {
+        let from = self.payload + index * usize::from(mss);
+        let to = (from + usize::from(mss)).min(self.end);
+        let is_last = to == self.end;
+        segment.clear();
+        segment.extend_from_slice(&frame[..self.payload]);
+        segment.extend_from_slice(&frame[from..to]);
+        let l3 = self.l3;
+        if self.is_v4 {
+            let total = (segment.len() - l3) as u16;
+            segment[l3 + 2..l3 + 4].copy_from_slice(&total.to_be_bytes());
+            let id = u16::from_be_bytes([segment[l3 + 4], segment[l3 + 5]]).wrapping_add(index as u16);
+            segment[l3 + 4..l3 + 6].copy_from_slice(&id.to_be_bytes());
+            segment[l3 + 10..l3 + 12].fill(0);
+            let check = checksum::finish(checksum::sum(&segment[l3..self.l4]));
+            segment[l3 + 10..l3 + 12].copy_from_slice(&check.to_be_bytes());
+        } else {
+            let payload = (segment.len() - l3 - 40) as u16;
+            segment[l3 + 4..l3 + 6].copy_from_slice(&payload.to_be_bytes());
+        }
+        let seq_at = self.l4 + tcp::SEQ_AT;
+        let seq = segment[seq_at..].first_chunk().map_or(0, |seq| u32::from_be_bytes(*seq));
+        let seq = seq.wrapping_add((from - self.payload) as u32);
+        segment[seq_at..seq_at + 4].copy_from_slice(&seq.to_be_bytes());
+        let flags = &mut segment[self.l4 + 13];
+        if !is_last {
+            *flags &= !0x09; // FIN, PSH
+        }
+        if index > 0 {
+            *flags &= !0x80; // CWR
+        }
+        Self { end: segment.len(), ..*self }.complete(segment);
+    }
+}

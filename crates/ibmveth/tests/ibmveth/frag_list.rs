@@ -1,0 +1,148 @@
+//! Fat packets in pieces: none is dropped, however it is treated, and what is copied is counted.
+
+use ibmveth::{AdapterConfig, AdapterPlace, Firmware, FragListMode, PoolConfig, TxOffloads};
+use packet::{Memory, Packet, geometry};
+use sim::Flow;
+
+use crate::common::*;
+
+const MODES: [FragListMode; 3] = [FragListMode::Cut, FragListMode::Linearize, FragListMode::InPlace];
+
+fn world(mode: FragListMode, descriptors: usize) -> World {
+    let mut world = World::new(Firmware { descriptors, ..Firmware::CURRENT });
+    world.add(AdapterPlace::trunk(mac(1), 1, vec![5]), AdapterConfig { frag_list: mode, ..config() });
+    // Room for the segments of a cut packet.
+    let receiver = AdapterConfig { pools: POOLS.map(|pool| PoolConfig { count: 64, ..pool }), ..config() };
+    world.add(AdapterPlace { vlans: vec![5], ..AdapterPlace::guest(mac(2)) }, receiver);
+    for at in 0..2 {
+        world.set(at, TxOffloads::ALL).unwrap();
+    }
+    world
+}
+
+/// A fat packet of `len` bytes of payload with a frag list of segments, as GRO leaves it.
+fn frag_list(mem: &Memory, flow: &Flow, len: usize) -> Packet {
+    let whole = fat(mem, flow, len, 2, 1);
+    let bytes = whole.to_vec();
+    let front = 14 + flow.tcp_headers() + usize::from(MSS);
+    let mut pkt = Packet::with_data(mem, &bytes[..front]).unwrap();
+    for piece in bytes[front..].chunks(MSS.into()) {
+        pkt.push_child(Packet::with_data(mem, piece).unwrap());
+    }
+    pkt.meta = whole.meta;
+    pkt
+}
+
+fn stream(len: usize) -> Vec<u8> {
+    (1..=len as u32).map(sim::stream_byte).collect()
+}
+
+#[test]
+fn frag_list_is_never_a_reason_to_drop() {
+    for mode in MODES {
+        for descriptors in [1, 2, 3, 6, 64] {
+            for flow in flows() {
+                for len in [3000, 9000, 60_000] {
+                    let mut world = world(mode, descriptors);
+                    let case = format!("{mode:?}, {descriptors} descriptors, {len} bytes, {}", flow.src);
+                    let pkt = frag_list(&world.mem, &flow, len);
+                    world.fit_and_send(0, pkt);
+                    let counters = world.adapters[0].counters();
+                    assert_eq!((counters.tx_dropped, world.lan.counters().no_buffer), (0, 0), "{case}");
+                    let frames = world.receive_finished(1);
+                    let got: Vec<u8> = frames.iter().flat_map(|frame| payload(&world.mem, frame, &case)).collect();
+                    assert!(got == stream(len), "{case}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_treatment_is_counted() {
+    let [flow, _] = flows();
+    let len = 14 + flow.tcp_headers() + 9800;
+    // Mode, descriptors, frames to the hypervisor, cut, linearized, in place, bytes copied by the adapter.
+    let cases = [
+        (FragListMode::Cut, 6, 7, 1, 0, 0, 9800 + 7 * (len - 9800)),
+        (FragListMode::Linearize, 6, 1, 0, 1, 0, len),
+        (FragListMode::InPlace, 64, 1, 0, 0, 1, len - 9800),
+        // Of seven pieces the first four are described; the rest is behind the headers.
+        (FragListMode::InPlace, 6, 1, 0, 0, 1, len - 4 * 1400),
+        (FragListMode::InPlace, 8, 1, 0, 0, 1, len - 9800),
+        (FragListMode::InPlace, 2, 1, 0, 1, 0, len),
+    ];
+    for (mode, descriptors, calls, cut, linearized, in_place, bytes) in cases {
+        let mut world = world(mode, descriptors);
+        let pkt = frag_list(&world.mem, &flow, 9800);
+        world.send(0, pkt).unwrap();
+        let counters = world.adapters[0].counters();
+        let got = (counters.tx_packets, counters.tx_cut, counters.tx_in_place, counters.copied.bytes);
+        assert_eq!(got, (calls, cut, in_place, bytes as u64), "{mode:?} {descriptors}");
+        // A cut packet's segments are in pieces themselves.
+        let own = if cut == 1 { counters.tx_packets } else { linearized };
+        assert!(counters.tx_linearized <= own && counters.tx_linearized >= linearized, "{mode:?} {descriptors}");
+        assert_eq!(world.receive(1).len(), if cut == 1 { 7 } else { 1 });
+    }
+}
+
+#[test]
+fn every_geometry_is_sent_alike() {
+    for mode in MODES {
+        for flow in flows() {
+            for len in [1000, 5000] {
+                let mut world = world(mode, 6);
+                let whole = fat(&world.mem, &flow, len, 2, 1);
+                let l4 = 14 + flow.version().header_len();
+                let cuts = [0, 1, 12, 14, l4, l4 + 16, l4 + 17, l4 + 32, 200];
+                for (name, mut pkt) in geometry::all(&world.mem, &whole.to_vec(), &cuts) {
+                    let case = format!("{mode:?}, {name}, {}", flow.src);
+                    pkt.meta = whole.meta.clone();
+                    world.send(0, pkt).unwrap_or_else(|why| panic!("{case}: {why}"));
+                    let frames = world.receive_finished(1);
+                    let got: Vec<u8> = frames.iter().flat_map(|frame| payload(&world.mem, frame, &case)).collect();
+                    assert!(got == stream(len), "{case}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn shared_pages_are_not_written_in_place() {
+    let [flow, _] = flows();
+    let mut world = world(FragListMode::InPlace, 64);
+    let mut pkt = frag_list(&world.mem, &flow, 9800);
+    let kept = pkt.clone_shared();
+    let before = kept.to_vec();
+    world.send(0, pkt).unwrap();
+    assert_eq!((kept.to_vec() == before, world.adapters[0].counters().tx_in_place), (true, 1));
+    assert_eq!(world.receive(1).len(), 1);
+}
+
+#[test]
+fn pieces_that_cannot_be_mapped_are_copied_and_counted() {
+    let [flow, _] = flows();
+    // Buffers and the transmit buffer, and two regions more.
+    let mut world = World::new(Firmware { descriptors: 64, io_regions: 16 * 3 + 1 + 2, ..Firmware::CURRENT });
+    world.add(
+        AdapterPlace::trunk(mac(1), 1, Vec::new()),
+        AdapterConfig { frag_list: FragListMode::InPlace, ..config() },
+    );
+    world.add(AdapterPlace::guest(mac(2)), config());
+    let pkt = frag_list(&world.mem, &flow, 9800);
+    world.send(0, pkt).unwrap();
+    let adapter = &world.adapters[0];
+    assert_eq!(
+        (adapter.stats().tx_map_failed, adapter.counters().tx_in_place, adapter.counters().tx_dropped),
+        (1, 0, 0)
+    );
+    assert_eq!(world.receive(1).len(), 1);
+}
+
+#[test]
+fn frag_lists_are_taken_by_an_active_trunk_alone() {
+    let mut world = World::pair();
+    world.add(AdapterPlace::trunk(mac(3), 1, Vec::new()), config());
+    assert_eq!([0, 1, 2].map(|at| world.adapters[at].features().frag_list), [false, false, true]);
+}

@@ -1,0 +1,152 @@
+//! Parties that break the rules: a hypervisor whose entries cannot be, and a partition whose descriptors cannot.
+
+use ibmveth::{AdapterPlace, Attributes, BufDesc, Firmware, FrameFlags, Refusal, RxEntry};
+
+use crate::common::*;
+
+#[test]
+fn impossible_entry_resets_the_adapter_once() {
+    let name = |pool: u64, index: u64| pool << 32 | index;
+    let entries = [
+        ("no such pool", RxEntry::new(true, FrameFlags::NONE, 8, 60, name(5, 0))),
+        ("all ones", RxEntry::new(true, FrameFlags::NONE, 8, 60, u64::MAX)),
+        ("no such place", RxEntry::new(true, FrameFlags::NONE, 8, 60, name(0, 16))),
+        ("an inactive pool", RxEntry::new(true, FrameFlags::NONE, 8, 60, name(2, 0))),
+        ("no such buffer, without a frame", RxEntry::invalid(true, name(9, 0))),
+        ("longer than the buffer", RxEntry::new(true, FrameFlags::NONE, 8, 505, name(0, 0))),
+        ("a length of 32 bits", RxEntry::new(true, FrameFlags::NONE, u16::MAX, u32::MAX, name(0, 0))),
+        ("shorter than a header", RxEntry::new(true, FrameFlags::NONE, 8, 13, name(0, 0))),
+    ];
+    for (case, entry) in entries {
+        let mut world = World::pair();
+        world.lan.corrupt_rx_entry(world.units[1], 0, entry.encode());
+        assert_eq!(world.receive(1).len(), 0, "{case}");
+        // The reset comes with the next poll, and all goes on.
+        assert_eq!(world.receive(1).len(), 0, "{case}");
+        assert_eq!((world.adapters[1].counters().resets, world.adapters[1].is_open()), (1, true), "{case}");
+        let pkt = plain(&world.mem, &flows()[0].tcp(1, 1000), mac(2), mac(1));
+        world.send(0, pkt).unwrap();
+        assert_eq!(world.receive(1).len(), 1, "{case}");
+        assert_eq!(world.adapters[1].counters().resets, 1, "{case}");
+    }
+}
+
+#[test]
+fn buffer_received_twice_resets_the_adapter() {
+    let mut world = World::pair();
+    let pkt = plain(&world.mem, &flows()[0].tcp(1, 1000), mac(2), mac(1));
+    world.send(0, pkt).unwrap();
+    let entry = world.lan.rx_entry(world.units[1], 0);
+    world.lan.corrupt_rx_entry(world.units[1], 1, entry);
+    assert_eq!(world.receive(1).len(), 1);
+    world.receive(1);
+    assert_eq!(world.adapters[1].counters().resets, 1);
+}
+
+#[test]
+fn entry_without_frame_gives_the_buffer_back() {
+    let mut world = World::pair();
+    world.lan.corrupt_rx_entry(world.units[1], 0, RxEntry::invalid(true, 3).encode());
+    assert_eq!(world.receive(1).len(), 0);
+    let stats = world.adapters[1].stats();
+    assert_eq!((stats.rx_invalid_buffer, world.adapters[1].available(0)), (1, 16));
+    assert_eq!(world.adapters[1].counters().resets, 0);
+}
+
+#[test]
+fn overwritten_handle_costs_the_frame_and_no_buffer() {
+    let mut world = World::pair();
+    let mut raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::NONE);
+    // The buffer that was posted last is the next one. Its region is the eighth.
+    world.lan.io(raw.unit).bytes_mut(8 << 17, 8).unwrap().fill(0xee);
+    for _ in 0..2 {
+        let pkt = plain(&world.mem, &flows()[0].tcp(1, 10), mac(9), mac(1));
+        world.send(0, pkt).unwrap();
+    }
+    let (entry, _) = raw.receive(&mut world).unwrap();
+    assert_eq!((entry.is_valid(), entry.correlator), (false, 7));
+    let (entry, _) = raw.receive(&mut world).unwrap();
+    assert_eq!((entry.is_valid(), entry.correlator), (true, 6));
+}
+
+#[test]
+fn descriptor_that_cannot_be_is_refused() {
+    let mut world = World::pair();
+    let raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::SETTABLE);
+    let frame = plain(&world.mem, &flows()[0].tcp(1, 100), mac(2), mac(9)).to_vec();
+    let len = frame.len();
+    let at = raw.map(&mut world, &frame);
+    let desc = |len: usize, address: u32| BufDesc::new(FrameFlags::NONE, len, address);
+    let good = desc(len, at);
+    let large = BufDesc::new(FrameFlags::LARGE, len, at);
+    let cases: [(&str, &[BufDesc], u16); 14] = [
+        ("none", &[], 0),
+        ("not valid", &[BufDesc(good.0 & !(1 << 63))], 0),
+        ("address 0", &[desc(len, 0)], 0),
+        ("no region", &[desc(len, 0xfffe_0000)], 0),
+        ("behind the end", &[desc(len + 1, at)], 0),
+        ("24 bits of length", &[desc(BufDesc::MAX_LEN, at)], 0),
+        ("shorter than a header", &[desc(13, at)], 0),
+        ("header in pieces", &[desc(14, at), desc(len - 14, at + 14)], 0),
+        ("a piece without bytes", &[good, desc(0, at)], 0),
+        ("flags that differ", &[desc(50, at), BufDesc::new(FrameFlags::CSUM_GOOD, len - 50, at + 50)], 0),
+        ("seven descriptors", &[desc(20, at); 7], 0),
+        ("fat without MSS", &[large], 0),
+        ("fat with a small MSS", &[large], 223),
+        ("the last one not mapped", &[desc(50, at), desc(50, 1)], 0),
+    ];
+    for (case, descs, mss) in cases {
+        assert_eq!(world.lan.send(raw.unit, descs, 0, mss).result, Err(Refusal::Parameter), "{case}");
+    }
+    assert_eq!(world.receive(1).len(), 0);
+    assert_eq!(world.lan.send(raw.unit, &[desc(18, at), desc(len - 18, at + 18)], 0, 0).result, Ok(()));
+    assert_eq!(world.receive(1)[0].to_vec(), frame);
+    // A correlator behind all adapters has none to go on with.
+    let answer = world.lan.send(raw.unit, &[good], u64::MAX, 0);
+    assert_eq!(answer.result, Ok(()));
+}
+
+#[test]
+fn flags_that_were_not_negotiated_are_refused() {
+    for (set, flags, want) in [
+        (Attributes::NONE, FrameFlags::NO_CSUM, Err(Refusal::Parameter)),
+        (Attributes::NONE, FrameFlags::LARGE, Err(Refusal::Parameter)),
+        (Attributes::NONE, FrameFlags::CSUM_GOOD, Ok(())),
+        (Attributes::IPV6_TCP_CSUM, FrameFlags::NO_CSUM, Ok(())),
+        (Attributes::LARGE_SEND_ENABLED, FrameFlags::LARGE, Ok(())),
+    ] {
+        let mut world = World::pair();
+        let raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), set);
+        let frame = plain(&world.mem, &flows()[0].tcp(1, 1000), mac(2), mac(9)).to_vec();
+        assert_eq!(raw.send(&mut world, &frame, flags, 224), want, "{set:?} {flags:?}");
+    }
+}
+
+#[test]
+fn calls_out_of_order_are_refused() {
+    let mut world = World::pair();
+    let unit = world.units[0];
+    assert_eq!(world.lan.register(unit, 10, mac(1)), Err(Refusal::Parameter), "open");
+    assert_eq!(world.lan.change_mac(unit, wire::MacAddr::BROADCAST), Err(Refusal::Parameter));
+    world.adapters[0].close(&mut world.lan);
+    assert_eq!(world.lan.free(unit), Err(Refusal::Parameter));
+    assert_eq!(world.lan.add_buffer(unit, BufDesc::UNUSED), Err(Refusal::Parameter));
+    assert_eq!(world.lan.send(unit, &[BufDesc::UNUSED], 0, 0).result, Err(Refusal::Parameter));
+    for entries in [0, usize::MAX] {
+        assert_eq!(world.lan.register(unit, entries, mac(1)), Err(Refusal::Parameter));
+    }
+    world.lan.register(unit, 1, mac(1)).unwrap();
+    let raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::NONE);
+    let address = raw.map(&mut world, &[0; 100]);
+    let desc = |len| BufDesc::new(FrameFlags::NONE, len, address);
+    assert_eq!(world.lan.add_buffer(raw.unit, desc(21)), Err(Refusal::Parameter), "too short");
+    assert_eq!(world.lan.add_buffers(raw.unit, &[]), Err(Refusal::Parameter));
+    assert_eq!(world.lan.add_buffers(raw.unit, &[desc(100); 9]), Err(Refusal::Parameter));
+    // As many as there are entries.
+    for _ in 8..64 {
+        world.lan.add_buffer(raw.unit, desc(100)).unwrap();
+    }
+    assert_eq!(world.lan.add_buffer(raw.unit, desc(100)), Err(Refusal::Resource));
+    let old = Firmware { attributes: None, ..Firmware::CURRENT };
+    assert_eq!(World::new(old).lan.add_buffers(unit, &[desc(100)]), Err(Refusal::Function));
+}

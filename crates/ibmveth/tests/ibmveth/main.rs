@@ -1,0 +1,11 @@
+//! Adapters against the hypervisor's LAN, which are two parties with rules of their own.
+
+mod common;
+mod features;
+mod forwarding;
+mod frag_list;
+mod hostile;
+mod interop;
+mod pools;
+mod receive;
+mod transmit;
