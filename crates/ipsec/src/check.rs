@@ -26,6 +26,7 @@ pub(crate) fn check(
         // An SA that is gone protects nothing any more; Linux keeps it alive as long as the packet.
         used.push(sad.get(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?);
     }
+    //= RFC 4301 §5.2 selectors-of-sa: after decryption a packet has to match the selector of each SA that it came through
     if !used.iter().all(|sa| sa.may_have_carried(flow, None)) {
         let quoted = quoted().map(|key| Flowi { key, ..*flow });
         if !used.iter().all(|sa| sa.may_have_carried(flow, quoted.as_ref())) {
@@ -43,6 +44,7 @@ pub(crate) fn check(
         }
         Action::Allow => {}
     }
+    //= RFC 4301 §5.2 clear-where-protected: a packet in clear, or through other SAs than its policy asks for, is dropped
     // The outermost template stands last, the outermost SA first.
     let mismatch = (Mib::XfrmInTmplMismatch, DropReason::PolicyMismatch);
     let mut next = 0;

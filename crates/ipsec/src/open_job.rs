@@ -497,6 +497,8 @@ impl Opening {
             let text_end = packet.len() - self.cipher.icv_len();
             return examine(&packet[self.text_at..text_end], sums);
         }
+        //= RFC 4303 §2.2.1 high-half: the upper half of an extended sequence number is not sent, and the ICV covers it;
+        //=   the receiver infers it from its window
         let high = self.esn.then_some((seq >> 32) as u32);
         let opened = match pieces {
             [] => self.cipher.open(packet, high),

@@ -43,6 +43,8 @@ impl Outer {
     /// # Errors
     /// [`DropReason::EspMismatch`] when the SA has no source address to send from.
     pub(crate) fn tunnel(sa: &Sa, info: &Info, len: usize, id: u16) -> Result<Self, DropReason> {
+        //= RFC 4301 §5.1.2.1 dscp-and-ecn: DSCP and ECN are copied to the outer header; on the way in the inner DSCP stays,
+        //=   and a congestion mark is taken over where the inner header can carry it
         let dscp = if sa.flags.dont_encap_dscp { 0 } else { info.tos };
         let ecn = match info.ecn() {
             _ if sa.flags.noecn => Ecn::NotEct,
@@ -60,6 +62,8 @@ impl Outer {
                 let small_v6 = info.version() == Version::V6 && len <= ipv6::MIN_MTU;
                 header.set_tos(tos);
                 header.set_id(id);
+                //= RFC 4301 §5.1.2.1 dont-fragment: Don't Fragment of the outer header is copied from the inner one,
+                //=   or is clear where the SA says so
                 header.set_dont_fragment(info.dont_fragment && !sa.flags.nopmtudisc && !small_v6);
                 header.fill_check();
                 OuterIp::V4 { header, counts: true }

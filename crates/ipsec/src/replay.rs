@@ -148,6 +148,7 @@ impl ReplayWindow {
         Ok(())
     }
 
+    //= RFC 4303 §3.4.3 duplicates: a number that was accepted before, or is left of the window, is refused
     #[inline]
     fn check_whole(&self, seq: u64) -> Result<(), Replay> {
         if seq == 0 {
@@ -161,6 +162,7 @@ impl ReplayWindow {
         }
     }
 
+    //= RFC 4303 §2.2.1 high-half
     /// The number whose lower half is `seq`: the one within, or first right of, the window (RFC 4303 App. A2.1).
     /// `None` when it would lie before the first one; Linux lets the ICV refuse that.
     #[inline]
@@ -196,6 +198,7 @@ mod tests {
     use super::*;
     use Replay::{Seen, TooOld, Zero};
 
+    //= test RFC 4303 §3.4.3 duplicates
     #[test]
     fn each_sequence_number_is_accepted_once() {
         let arrivals = [
@@ -251,6 +254,7 @@ mod tests {
         }
     }
 
+    //= test RFC 4303 §2.2.1 high-half
     #[test]
     fn the_upper_half_is_guessed_as_appendix_a_says() {
         const WRAP: u64 = 1 << 32;

@@ -61,6 +61,8 @@ impl OutSequence {
     #[inline]
     pub fn reserve(&mut self, n: u32) -> Result<Reserved, Overflow> {
         let last = self.last.checked_add(u64::from(n)).ok_or(Overflow)?;
+        //= RFC 4303 §3.3.3 no-cycle: the first packet has number 1, and no number is used twice:
+        //=   at the last one the SA sends no more, unless it says that numbers may wrap
         if !self.esn && !self.may_wrap && last > u64::from(u32::MAX) {
             return Err(Overflow);
         }
@@ -91,6 +93,7 @@ impl Reserved {
 mod tests {
     use super::*;
 
+    //= test RFC 4303 §3.3.3 no-cycle
     #[test]
     fn numbers_are_taken_at_once_or_not_at_all() {
         let max = u64::from(u32::MAX);

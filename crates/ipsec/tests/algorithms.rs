@@ -133,6 +133,7 @@ fn every_algorithm_opens_what_it_seals_at_every_length() {
     }
 }
 
+//= test RFC 4303 §3.4.4.1 wrong-icv
 #[test]
 fn one_wrong_bit_anywhere_is_refused_by_every_algorithm() {
     for algorithm in every(3).into_iter().filter(|it| !matches!(it, Algorithm::Null)) {

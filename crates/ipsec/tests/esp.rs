@@ -331,6 +331,7 @@ fn udp_has_no_checksum_over_ipv4_and_one_to_complete_over_ipv6() {
     }
 }
 
+//= test RFC 4303 §2.2.1 high-half
 #[test]
 fn extended_numbers_wrap_in_the_middle_of_a_train() {
     let flags = SaFlags { esn: true, ..BOTH_FAMILIES };

@@ -59,6 +59,7 @@ fn send(pair: &mut Pair, len: usize) -> Result<Packet, DropReason> {
     Ok(out.remove(0))
 }
 
+//= test RFC 4301 §4.4.2.1 hard-limit
 #[test]
 fn the_packet_after_the_hard_limit_is_refused_and_the_soft_one_tells_once() {
     // 100 bytes inside each.
@@ -91,6 +92,7 @@ fn the_packet_after_the_hard_limit_is_refused_and_the_soft_one_tells_once() {
     }
 }
 
+//= test RFC 4301 §4.4.2.1 hard-limit
 #[test]
 fn what_is_received_ends_an_sa_at_the_very_packet() {
     for train in [false, true] {
@@ -147,6 +149,7 @@ fn of_a_fat_packet_that_reaches_the_limit_the_front_is_sent() {
     }
 }
 
+//= test RFC 4301 §4.4.2.1 hard-limit
 #[test]
 fn time_ends_an_sa_from_when_it_was_added_and_from_when_it_was_used() {
     let by = |added, used| Limits { added, used, ..Limits::NONE };

@@ -35,6 +35,7 @@ fn mixes() -> impl Iterator<Item = (usize, Version)> {
     [0, 1].into_iter().flat_map(|outer| [Version::V4, Version::V6].map(|inner| (outer, inner)))
 }
 
+//= test RFC 4301 §5.1.2.1 dscp-and-ecn
 #[test]
 fn dscp_and_ecn_on_the_way_out() {
     let plain = BOTH_FAMILIES;
@@ -62,6 +63,7 @@ fn dscp_and_ecn_on_the_way_out() {
 }
 
 /// RFC 6040's table, but for the drop of CE around Not-ECT, which Linux lets through.
+//= test RFC 4301 §5.1.2.1 dscp-and-ecn
 #[test]
 fn dscp_and_ecn_on_the_way_in() {
     let (not_ect, ect1, ect0, ce) = (0, 1, 2, 3);
@@ -88,6 +90,7 @@ fn dscp_and_ecn_on_the_way_in() {
     }
 }
 
+//= test RFC 4301 §5.1.2.1 dont-fragment
 #[test]
 fn dont_fragment_is_copied_unless_told_otherwise_or_ipv6_at_its_least() {
     let nopmtudisc = SaFlags { nopmtudisc: true, ..BOTH_FAMILIES };

@@ -58,6 +58,7 @@ fn lookup(ipsec: &mut Ipsec, flow: &FlowKey) -> (Decision, Counters) {
 
 const BLOCKED: Decision = Decision::Drop(DropReason::PolicyBlock);
 
+//= test RFC 4301 §4.4.1 policy-order
 #[test]
 fn the_lower_number_wins_and_then_the_earlier_and_never_the_more_specific() {
     let wide = |priority| block(policy(Dir::Out, "10.0.0.0/24", "0.0.0.0/0", priority));
@@ -187,6 +188,8 @@ fn the_newest_sa_that_fits_is_used() {
 }
 
 /// Row X67, each line with the counter that Linux counts.
+//= test RFC 4301 §5.2 clear-where-protected
+//= test RFC 4301 §5.2 selectors-of-sa
 #[test]
 fn into_a_node_by_policy() {
     let mut ipsec = Ipsec::new();
@@ -250,6 +253,7 @@ fn into_a_node_by_policy() {
     assert_eq!(counters, Counters::ZERO.with(Mib::XfrmInPolBlock, 1).with(Mib::XfrmInNoPols, 1));
 }
 
+//= test RFC 4303 §2.1 spi-zero
 #[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
     let mut ipsec = Ipsec::new();

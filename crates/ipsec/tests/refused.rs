@@ -37,6 +37,7 @@ fn authentic(config: &SaConfig, seq: u32, text: &[u8]) -> Vec<u8> {
     wrap(config, &esp)
 }
 
+//= test RFC 4303 §3.4.4.1 wrong-icv
 #[test]
 fn a_forgery_is_refused_and_moves_nothing() {
     for config in [
@@ -68,6 +69,7 @@ fn a_forgery_is_refused_and_moves_nothing() {
     }
 }
 
+//= test RFC 4303 §3.4.3 window-after-icv
 #[test]
 fn a_forged_number_far_ahead_does_not_shut_out_the_rest() {
     let (mut pair, wire) = sealed(&sa());
@@ -137,6 +139,7 @@ fn each_length_below_the_least_is_refused_without_a_panic() {
     }
 }
 
+//= test RFC 4303 §2.6 dummy
 #[test]
 fn authentic_but_malformed_insides_are_protocol_errors_that_do_not_move_the_window() {
     let cases: [(&[u8], DropReason); 6] = [
@@ -209,6 +212,7 @@ fn a_tunnel_carries_ip_of_the_version_that_its_trailer_names() {
     assert_eq!(pair.receiver.sa(pair.in_sa).unwrap().replay().top(), 8);
 }
 
+//= test RFC 4303 §2.7 tfc-padding
 #[test]
 fn what_pads_an_inner_packet_is_cut_off() {
     let v4 = udp_packet(Version::V4, 20);
@@ -239,6 +243,7 @@ fn a_seventh_sa_is_one_too_many() {
     assert_eq!(pair.received, Counters::ZERO.with(Mib::XfrmInBufferError, 1));
 }
 
+//= test RFC 4303 §3.4.1 reassembly-first
 #[test]
 fn outer_headers_that_lie_are_header_errors() {
     let (mut pair, wire) = sealed(&SaConfig { encap: NAT_T, ..sa() });
@@ -313,6 +318,7 @@ fn a_train_of_many_kinds_is_sorted() {
     assert_eq!(pair.received, want);
 }
 
+//= test RFC 4303 §3.3.3 no-cycle
 #[test]
 fn numbers_that_run_out_stop_a_fat_packet_as_a_whole() {
     let mut pair = Pair::new(&SaConfig { oseq: u64::from(u32::MAX) - 15, ..sa() });
@@ -377,6 +383,7 @@ fn without_memory_esp_fails_and_is_counted_as_that() {
     assert_eq!(pair.received, Counters::ZERO.with(Mib::XfrmInStateProtoError, 1));
 }
 
+//= test RFC 4303 §3.3.4 whole-datagrams
 #[test]
 fn transport_mode_takes_neither_fragments_nor_the_other_family() {
     let mut pair = Pair::new(&SaConfig { mode: Mode::Transport, ..sa() });

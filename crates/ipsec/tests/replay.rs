@@ -177,6 +177,7 @@ fn mode(sizes: &[u32], esn: bool, starts: &[u64]) -> Tally {
     tally
 }
 
+//= test RFC 4303 §3.4.3 duplicates
 #[test]
 fn windows_of_one_word_agree_with_the_model() {
     mode(&[1, 2, 7, 31, 32], false, &[0, 1, 100, (1 << 32) - 12_000]);
@@ -187,6 +188,7 @@ fn bitmaps_agree_with_the_model() {
     mode(&[33, 63, 64, 65, 128, 1000, MAX_WINDOW], false, &[0, 5000, (1 << 32) - 12_000]);
 }
 
+//= test RFC 4303 §2.2.1 high-half
 #[test]
 fn extended_numbers_agree_with_the_model_around_every_wrap() {
     let wrap = 1_u64 << 32;
@@ -195,6 +197,7 @@ fn extended_numbers_agree_with_the_model_around_every_wrap() {
     assert!(tally.misread > 1000, "{tally:?}");
 }
 
+//= test RFC 4303 §3.4.3 window-after-icv
 #[test]
 fn a_forged_number_far_ahead_leaves_the_window_where_it_is() {
     let wrap = 1_u64 << 32;

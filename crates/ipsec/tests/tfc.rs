@@ -12,6 +12,7 @@ fn config(outer: usize, udp: bool, tfcpad: u32) -> SaConfig {
     SaConfig { src: HERE[outer], dst: THERE[outer], encap: if udp { NAT_T } else { None }, tfcpad, ..sa() }
 }
 
+//= test RFC 4303 §2.7 tfc-padding
 #[test]
 fn all_sizes_are_equal_on_the_wire() {
     for outer in 0..2 {

@@ -74,6 +74,8 @@ impl Key {
     pub(crate) fn v6(context: ReassemblyContext, [src, dst]: [u128; 2], link: Option<LinkId>, id: u32) -> Self {
         let addr = Ipv6Addr::from_bits(dst);
         let link = link.filter(|_| addr.is_multicast() || addr.is_unicast_link_local());
+        //= RFC 8200 §4.5 same-datagram: fragments of equal source, destination and identification are one datagram;
+        //=   the next header of later ones is ignored
         Self { src, dst, space: Space::V6, protocol: 0, id, link, context, sec_path: SecPath::new() }
     }
 

@@ -77,6 +77,7 @@ impl TruncatedChain {
                     let (reason, code) = (DropReason::Ipv6Header, icmpv6::Problem::FIELD);
                     return Some(Self { info, reason, code, pointer: at });
                 }
+                //= RFC 8200 §4.5 header-chain
                 (None, Some(fragment)) if fragment.more => {
                     let (reason, code) = (DropReason::FragmentHeaderChain, icmpv6::Problem::HEADER_CHAIN);
                     return Some(Self { info, reason, code, pointer: 0 });

@@ -68,6 +68,7 @@ pub const TRAILER_LEN: usize = 2;
 #[inline]
 pub const fn trailer_len(payload_len: usize, align: usize) -> usize {
     assert!(align.is_power_of_two() && align >= 4 && align <= 128, "no cipher aligns like this");
+    //= RFC 4303 §2.4 alignment: the trailer ends on a multiple of 4 bytes and of the cipher's block
     let unpadded = payload_len.wrapping_add(TRAILER_LEN);
     TRAILER_LEN + (unpadded.wrapping_neg() & (align - 1))
 }
@@ -81,6 +82,7 @@ pub fn write_trailer(trailer: &mut [u8], next_header: Protocol) {
     let pad_len = trailer.len().checked_sub(TRAILER_LEN).and_then(|len| u8::try_from(len).ok());
     let pad_len = pad_len.unwrap_or_else(|| panic!("an ESP trailer of {} bytes", trailer.len()));
     let (padding, last) = trailer.split_at_mut(usize::from(pad_len));
+    //= RFC 4303 §2.4 padding-bytes: padding bytes count up from 1, unless the cipher asks for others
     for (byte, n) in padding.iter_mut().zip(1..=pad_len) {
         *byte = n;
     }
@@ -133,6 +135,7 @@ mod tests {
         assert!(Spi(255).is_reserved() && !Spi(256).is_reserved());
     }
 
+    //= test RFC 4303 §2.4 alignment
     #[test]
     fn padding_is_the_shortest_that_aligns() {
         let cases = [
@@ -153,6 +156,7 @@ mod tests {
         }
     }
 
+    //= test RFC 4303 §2.4 padding-bytes
     #[test]
     fn padding_counts_up_from_one() {
         let mut trailer = [0xff; 7];

@@ -179,6 +179,7 @@ impl SaConfig {
         if self.dst.is_unspecified() {
             return Err(ConfigError::NoDestination);
         }
+        //= RFC 4303 §2.1 spi-zero: SPI 0 is for local use and never on the wire: no SA has it
         if self.spi.0 == 0 {
             return Err(ConfigError::SpiZero);
         }

@@ -70,15 +70,18 @@ pub(super) fn accept<'j>(
     let (payload_len, next_header, sum) = match state {
         State::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),
         State::Sealed | State::Forged => {
+            //= RFC 4303 §3.4.4.1 wrong-icv: a packet with a wrong ICV is dropped and counted
             sa.stats.failed += 1;
             return Err((Mib::XfrmInStateProtoError, DropReason::EspIcv));
         }
         State::Malformed => return Err((Mib::XfrmInStateProtoError, DropReason::EspFormat)),
     };
+    //= RFC 4303 §2.6 dummy: a packet whose next header is 59 is a dummy: it is dropped, and its sender is not told
     if next_header == Protocol::NO_NEXT {
         return Err((Mib::XfrmInStateProtoError, DropReason::EspDummy));
     }
     let is_newest = seq > sa.replay.top() || sa.replay.size() == 0;
+    //= RFC 4303 §3.4.3 window-after-icv: the window moves only for a packet whose ICV is right
     sa.replay.mark(seq).map_err(|why| refuse(sa, why))?;
     if let Some(source) = job.outer.source() {
         moves.extend(sa.came_from(now, source, is_newest));

@@ -51,6 +51,7 @@ impl Arrival<'_> {
     fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Refused> {
         let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
         let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
+        //= RFC 4301 §4.1 simplex: an SA serves one direction: a packet that arrives for one to send by is dropped
         if sa.dir == Some(SaDir::Out) {
             return Err((Mib::XfrmInStateDirError, DropReason::EspDirection));
         }

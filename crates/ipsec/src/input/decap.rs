@@ -54,6 +54,7 @@ pub(super) fn tunnel(
         csum = Csum::None;
         *untouched = None;
     }
+    //= RFC 4303 §2.7 tfc-padding: bytes behind the length of a tunnel's inner packet are padding, and are removed
     if total < len && total >= version.header_len() {
         inside.trim(total);
         csum = Csum::None;
@@ -72,6 +73,7 @@ fn marked(sa: &Sa, outer: &Info, inner: u8) -> Option<u8> {
     if sa.flags.decap_dscp {
         tos = Ecn::from_tos(inner).in_tos(outer.tos);
     }
+    //= RFC 4301 §5.1.2.1 dscp-and-ecn
     let can_carry = matches!(Ecn::from_tos(inner), Ecn::Ect0 | Ecn::Ect1);
     if !sa.flags.noecn && outer.ecn() == Ecn::Ce && can_carry {
         tos = Ecn::Ce.in_tos(tos);

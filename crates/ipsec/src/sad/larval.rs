@@ -197,6 +197,7 @@ impl Larvae {
             Some((Some(SaDir::Out), _)) => (Mib::XfrmInStateDirError, DropReason::EspDirection),
             Some((_, State::Acq)) => (Mib::XfrmAcquireError, DropReason::EspState),
             Some(_) => (Mib::XfrmInStateInvalid, DropReason::EspState),
+            //= RFC 4303 §3.4.2 unknown-sa: a packet whose SPI and destination name no SA is dropped, and counted
             None => (Mib::XfrmInNoStates, DropReason::EspNoState),
         }
     }

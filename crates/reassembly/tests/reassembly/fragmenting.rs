@@ -65,6 +65,7 @@ fn fragmented_and_put_together_a_packet_is_what_it_was() {
     }
 }
 
+//= test RFC 5722 §4 no-overlaps-made
 #[test]
 fn headers_for_routers_are_in_each_fragment() {
     use Protocol as P;

@@ -221,6 +221,7 @@ fn a_restarted_queue_has_its_whole_time_again() {
     assert_eq!(world.reassembly.poll_timeout(), Some(Instant::ZERO + Duration::from_secs(50)));
 }
 
+//= test RFC 8200 §4.5 same-datagram
 #[test]
 fn datagrams_that_differ_in_their_key_are_kept_apart() {
     type Change = fn(&mut Piece);
