@@ -13,9 +13,9 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use crate::page::{Page, prefetch_lines};
-use crate::pool::Memory;
+use crate::page::{Page, Shared, prefetch_lines};
 
 /// A stretch of a page: data, with the room around it.
 #[repr(C)]
@@ -142,11 +142,10 @@ impl Buf {
         (PageName(self.page.addr()), self.page.len() as usize)
     }
 
-    /// Tells whether its page is one of a device's few frames, of which half or more are in use, and not of `mem`: the
-    /// device may soon have none to receive into. Those of a device that has them all are always such.
+    /// State of the pool that its page belongs to, if few of that pool's pages are free.
     #[inline]
-    pub fn is_scarce(&self, mem: &Memory) -> bool {
-        self.page.is_scarce(mem)
+    pub(crate) fn scarce_home(&self) -> Option<&Arc<Shared>> {
+        self.page.scarce_home()
     }
 
     /// The data.
@@ -356,6 +355,7 @@ impl fmt::Debug for Buf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::Memory;
 
     #[test]
     fn a_charge_keeps_who_may_see_the_bytes() {

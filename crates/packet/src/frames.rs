@@ -1,26 +1,7 @@
 //! Packets that share one buffer for as long as they go the same way ([`Cut::Frames`]).
 
-use crate::meta::{Cut, Meta};
+use crate::meta::{Cut, Frames, Meta};
 use crate::packet::Packet;
-
-/// Packets with nothing left to be done, which lie in one head. Between them is room for a link's header: it counts as
-/// data of the packet that they are together, and is nobody's.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Frames {
-    /// Bytes of each but the last, which may be shorter; never 0.
-    pub size: u16,
-    /// From the first byte of one to the first byte of the next; at least `size`.
-    pub stride: u16,
-    /// Number of packets; never 0.
-    pub count: u16,
-}
-
-impl Frames {
-    /// Bytes of room in front of each but the first.
-    const fn room(&self) -> usize {
-        (self.stride - self.size) as usize
-    }
-}
 
 impl Packet {
     /// The bytes of each of the packets that this one is; none if it is not of [`Cut::Frames`].

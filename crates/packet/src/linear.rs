@@ -4,7 +4,8 @@ use crate::buf::Buf;
 use crate::copies::CopyReason;
 use crate::csum;
 use crate::packet::{FragList, Frags, MAX_FRAGS, Packet, SHELL};
-use crate::pool::{Memory, PoolDry};
+use crate::page::PoolDry;
+use crate::pool::Memory;
 
 /// Room left behind a buffer that had to grow, as in Linux's `skb_cow_data`.
 const TAIL_SPARE: usize = 128;

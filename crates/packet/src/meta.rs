@@ -3,8 +3,6 @@
 use arrayvec::ArrayVec;
 use base::{Domain, LinkId, Origin, SaId};
 
-use crate::frames::Frames;
-
 /// Metadata of a packet.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
@@ -259,6 +257,25 @@ impl Cut {
             Self::Frames(frames) => frames.count.into(),
             Self::Whole | Self::Gso(_) | Self::Fragment => 1,
         }
+    }
+}
+
+/// Packets with nothing left to be done, which lie in one head. Between them is room for a link's header: it counts as
+/// data of the packet that they are together, and is nobody's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Frames {
+    /// Bytes of each but the last, which may be shorter; never 0.
+    pub size: u16,
+    /// From the first byte of one to the first byte of the next; at least `size`.
+    pub stride: u16,
+    /// Number of packets; never 0.
+    pub count: u16,
+}
+
+impl Frames {
+    /// Bytes of room in front of each but the first.
+    pub(crate) const fn room(&self) -> usize {
+        (self.stride - self.size) as usize
     }
 }
 

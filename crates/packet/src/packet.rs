@@ -9,7 +9,8 @@ use arrayvec::ArrayVec;
 use crate::buf::Buf;
 use crate::csum;
 use crate::meta::Meta;
-use crate::pool::{Memory, PoolDry};
+use crate::page::PoolDry;
+use crate::pool::Memory;
 
 /// Page slots a packet may have: 64 KiB cut at 1366 bytes (TCP with time stamps over IPv6 in an ESP tunnel over a
 /// 1500-byte wire) still fits, with one slot left for a trailer.

@@ -1,14 +1,15 @@
-//! A page: memory that packets point into, counted by its users and given back to its pool by the last one.
+//! A page: memory that packets point into, counted by its users and given back to its pool by the last one; and the state of
+//! a pool, which pages refer to.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicUsize, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, fence};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::pool::{Memory, Shared};
+use crate::slab::Slab;
 
 /// Alignment of every page: a cache line, so that headers laid out from a page's start do not straddle two.
 const ALIGN: usize = 64;
@@ -91,6 +92,101 @@ impl Drop for PageMem {
             // SAFETY: `for_pool` allocated exactly this, and nobody refers to it any more.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len as usize)) }
         }
+    }
+}
+
+/// No page was free, or none is large enough.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PoolDry;
+
+impl fmt::Display for PoolDry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no page is free")
+    }
+}
+
+impl std::error::Error for PoolDry {}
+
+impl From<PoolDry> for base::DropReason {
+    fn from(_: PoolDry) -> Self {
+        Self::NoMemory
+    }
+}
+
+/// State that a pool and its pages share. A page may be dropped on another thread than the pool's.
+pub(crate) struct Shared {
+    pub(crate) page_size: usize,
+    pub(crate) limit: usize,
+    /// Pages that nobody uses. `None` once the pool is gone: pages that come home later are freed.
+    #[expect(clippy::vec_box, reason = "packets point to them")]
+    pub(crate) free: Mutex<Option<Vec<Box<PageMem>>>>,
+    /// Pages there are, free ones included.
+    pub(crate) made: AtomicUsize,
+    pub(crate) dry: AtomicU64,
+    /// The memory of all pages, if it is one.
+    pub(crate) slab: Option<Slab>,
+}
+
+impl Shared {
+    /// Whether it has a limit, and half of its pages or more are out.
+    #[inline]
+    pub(crate) fn is_scarce(&self) -> bool {
+        if self.limit == usize::MAX || self.slab.is_some() {
+            // Of a slab they are all out: what packets do not have, its device has.
+            return self.slab.is_some();
+        }
+        self.is_half_out()
+    }
+
+    fn is_half_out(&self) -> bool {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, Vec::len);
+        (self.made.load(Relaxed) - free) * 2 >= self.limit
+    }
+
+    /// Takes a page that is free, or makes one.
+    pub(crate) fn take(self: &Arc<Self>) -> Result<Box<PageMem>, PoolDry> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Vec::pop);
+        match free {
+            Some(mem) => Ok(mem),
+            None if self.made.load(Relaxed) < self.limit => {
+                self.made.fetch_add(1, Relaxed);
+                Ok(PageMem::for_pool(Arc::clone(self), self.page_size))
+            }
+            None => {
+                self.dry.fetch_add(1, Relaxed);
+                Err(PoolDry)
+            }
+        }
+    }
+
+    /// Takes back a page that nobody refers to any more.
+    pub(crate) fn put(&self, mem: Box<PageMem>) {
+        let unwanted = match self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            Some(free) => {
+                free.push(mem);
+                None
+            }
+            None => Some(mem),
+        };
+        drop(unwanted);
+    }
+
+    /// Takes back pages, of which each is as in [`put`](Self::put).
+    pub(crate) fn put_all(&self, pages: impl Iterator<Item = Box<PageMem>>) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let unwanted: Vec<_> = match free.as_mut() {
+            Some(free) => {
+                pages.for_each(|page| free.push(page));
+                Vec::new()
+            }
+            None => pages.collect(),
+        };
+        drop(free);
+        drop(unwanted);
+    }
+
+    pub(crate) fn slab(&self) -> Option<&Slab> {
+        self.slab.as_ref()
     }
 }
 
@@ -186,10 +282,10 @@ impl Page {
         }
     }
 
-    /// Whether it is of a pool that has a limit and half of its pages or more out, and is not `mem`'s.
+    /// State of its pool, if that has a limit and half of its pages or more are out.
     #[inline]
-    pub(crate) fn is_scarce(&self, mem: &Memory) -> bool {
-        self.mem().home().is_some_and(|home| home.is_scarce() && !mem.has_pool(home))
+    pub(crate) fn scarce_home(&self) -> Option<&Arc<Shared>> {
+        self.mem().home().filter(|home| home.is_scarce())
     }
 
     /// Its address.

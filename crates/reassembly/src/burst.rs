@@ -8,7 +8,8 @@ use crate::cache::QUEUE_SIZE;
 use crate::contiguous::CopyPolicy;
 use crate::page_waste::{copy_to_small_page, is_thin, wastes_pages};
 use crate::queue::{Added, Refused};
-use crate::reassembly::{End, Reassembly, Table};
+use crate::reassembly::{End, Reassembly};
+use crate::table::Table;
 use crate::train::Train;
 use crate::verdict::{Count, Mibs, Verdict};
 

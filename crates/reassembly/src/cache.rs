@@ -6,7 +6,7 @@ use packet::{Memory, Packet, prefetch};
 
 use crate::config::{Limits, Policy};
 use crate::contiguous::CopyPolicy;
-use crate::eviction::{EvictionLists, List, ListKind, ListLinks, Progress};
+use crate::eviction::{EvictionLists, Linked, List, ListKind, ListLinks, Progress};
 use crate::fragment_meta::{FirstFragment, FragmentRange};
 use crate::key::{Key, SourceKey};
 use crate::queue::{Added, Queue, Refused, Spare};
@@ -47,7 +47,14 @@ pub(crate) struct Waiting {
     /// The sender, while the datagram waits.
     source: Option<SlabId>,
     standing: Progress,
-    pub(crate) links: [ListLinks; ListKind::COUNT],
+    links: [ListLinks; ListKind::COUNT],
+}
+
+impl Linked for Waiting {
+    #[inline]
+    fn links(&mut self, of: ListKind) -> &mut ListLinks {
+        &mut self.links[of as usize]
+    }
 }
 
 /// Memory charged for a queue besides its fragments.

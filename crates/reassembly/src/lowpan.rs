@@ -8,7 +8,8 @@ use crate::contiguous::CopyPolicy;
 use crate::fragment_meta::FragmentRange;
 use crate::key::Key;
 use crate::queue::Added;
-use crate::reassembly::{End, Reassembly, Table};
+use crate::reassembly::{End, Reassembly};
+use crate::table::Table;
 use crate::verdict::{Count, Verdict};
 
 /// A station of a wireless personal area network (IEEE 802.15.4 §7.2.1).
@@ -107,7 +108,8 @@ impl Reassembly {
         if let Csum::Partial { .. } = pkt.meta.csum {
             pkt.meta.csum = Csum::None;
         }
-        let key = Key::lowpan(pkt.meta.origin.port(), info);
+        let id = u32::from(info.size) << 16 | u32::from(info.tag);
+        let key = Key::lowpan(pkt.meta.origin.port(), [info.src, info.dst].map(LinkAddr::to_bits), id);
         let how = CopyPolicy { joins: false, ..self.how(key.context()) };
         let cache = self.table(Table::Lowpan);
         let id = cache.find_or_open(now, key);

@@ -5,7 +5,7 @@ use packet::Packet;
 use wire::ip::Info;
 use wire::{Version, icmpv6};
 
-use crate::reassembly::Table;
+use crate::table::Table;
 use crate::user::ReassemblyContext;
 
 /// Verdict about a fragment.
@@ -92,6 +92,15 @@ pub(crate) struct Mibs {
 }
 
 impl Mibs {
+    /// Counters of datagrams that a table gives up, if they are counted.
+    pub(crate) const fn of_table(table: Table) -> Option<Self> {
+        match table {
+            Table::V4 => Some(Self::of(Version::V4)),
+            Table::V6 => Some(Self::of(Version::V6)),
+            Table::TrackingV6 | Table::Lowpan => None,
+        }
+    }
+
     pub(crate) const fn of(version: Version) -> Self {
         match version {
             Version::V4 => Self {

@@ -7,8 +7,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::ipv6::NEXT_HEADER_AT;
-use crate::{FragInfo, Malformed, Protocol, frag, ipv6};
+use crate::ipv6::{Ipv6, NEXT_HEADER_AT};
+use crate::{FragInfo, Malformed, Protocol, checksum, frag, ipv6};
 
 /// How many extension headers are walked. The longest order of RFC 8200 §4.1 that we can read has five.
 pub const MAX_EXTENSIONS: usize = 8;
@@ -133,6 +133,25 @@ impl Chain {
             }
         }
         if is_extension(self.protocol) { Err(Malformed::Ipv6ExtensionCount) } else { Ok(self) }
+    }
+}
+
+impl Ipv6<'_> {
+    /// Walks the extension headers.
+    ///
+    /// # Errors
+    /// As [`Chain::walk`].
+    #[inline]
+    pub fn chain(&self) -> Result<Chain, Malformed> {
+        Chain::walk(self.head, self.total_len())
+    }
+
+    /// Tells whether the checksum of the upper-layer protocol that `chain` found is right, if it is one that has a
+    /// pseudo-header (TCP, UDP, ICMPv6; RFC 8200 §8.1). Only for a packet that is all in the head, and whole.
+    pub fn transport_check_ok(&self, chain: &Chain) -> bool {
+        let payload = self.head.get(chain.offset..).unwrap_or_default();
+        let pseudo = checksum::pseudo_v6(self.header().src(), self.header().dst(), chain.protocol, payload.len());
+        checksum::fold(checksum::add(pseudo, checksum::sum(payload))) == 0xffff
     }
 }
 

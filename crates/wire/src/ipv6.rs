@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{Ecn, Malformed, Protocol, checksum};
+use crate::{Ecn, Malformed, Protocol};
 
 pub use crate::ext::{Chain, MAX_EXTENSIONS};
 
@@ -147,7 +147,8 @@ impl Header {
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv6<'a> {
     header: &'a Header,
-    head: &'a [u8],
+    /// First bytes of the packet, which may not be all of it.
+    pub(crate) head: &'a [u8],
 }
 
 impl<'a> Ipv6<'a> {
@@ -194,23 +195,6 @@ impl<'a> Ipv6<'a> {
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.head[Header::LEN..]
-    }
-
-    /// Walks the extension headers.
-    ///
-    /// # Errors
-    /// As [`Chain::walk`].
-    #[inline]
-    pub fn chain(&self) -> Result<Chain, Malformed> {
-        Chain::walk(self.head, self.total_len())
-    }
-
-    /// Tells whether the checksum of the upper-layer protocol that `chain` found is right, if it is one that has a
-    /// pseudo-header (TCP, UDP, ICMPv6; RFC 8200 §8.1). Only for a packet that is all in the head, and whole.
-    pub fn transport_check_ok(&self, chain: &Chain) -> bool {
-        let payload = self.head.get(chain.offset..).unwrap_or_default();
-        let pseudo = checksum::pseudo_v6(self.header.src(), self.header.dst(), chain.protocol, payload.len());
-        checksum::fold(checksum::add(pseudo, checksum::sum(payload))) == 0xffff
     }
 }
 

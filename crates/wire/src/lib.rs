@@ -94,17 +94,19 @@ pub mod tunnel;
 pub mod udp;
 pub mod vlan;
 
+mod ecn;
 mod malformed;
 mod pattern;
 mod prediction;
 mod protocol;
 mod quote;
 
+pub use ecn::Ecn;
 pub use esp::Spi;
 pub use eth::{EtherType, MacAddr};
 pub use flow::FlowKey;
 pub use frag::{FragInfo, FragOffset};
-pub use ip::{Ecn, Version};
+pub use ip::Version;
 pub use malformed::Malformed;
 pub use pattern::Pattern;
 pub use prediction::{Prediction, RisingNumber};

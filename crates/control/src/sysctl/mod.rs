@@ -10,44 +10,12 @@ mod settings;
 mod table;
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 use crate::netlink::error::errno;
 use crate::netlink::rtnl::Model;
 use settings::Setting;
 pub use settings::{EarlyDemux, L3mdevAccept, Settings};
-use table::{CONF, ENTRIES, LINK, NEIGH};
-
-/// Linux's `int`.
-const INT: RangeInclusive<i128> = i32::MIN as i128..=i32::MAX as i128;
-/// Linux's `unsigned int`.
-const UINT: RangeInclusive<i128> = 0..=u32::MAX as i128;
-/// Linux's `unsigned long`.
-const ULONG: RangeInclusive<i128> = 0..=u64::MAX as i128;
-/// Linux's `int` of jiffies, at a thousand to the second, in seconds.
-const SECONDS: RangeInclusive<i128> = -(i32::MAX as i128 / 1000)..=i32::MAX as i128 / 1000;
-
-/// A file, or one for each link and what is beside links.
-#[derive(Debug)]
-struct Entry {
-    name: &'static str,
-    value: Value,
-    mode: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Value {
-    Setting(Setting),
-    Fixed {
-        value: i32,
-        min: i64,
-        max: i64,
-    },
-    /// A link's.
-    Mtu,
-    /// None: to write it forgets what is known of IPv4 paths.
-    Flush,
-}
+use table::{CONF, ENTRIES, Entry, LINK, NEIGH, Value};
 
 /// What comes of writing a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{INT, SECONDS, UINT, ULONG, number};
+use super::number::{self, INT, SECONDS, UINT, ULONG};
 use crate::model::{Config, FragLimits, ReassemblyConfig, XfrmOptions};
 use crate::netlink::error::errno;
 

@@ -1,7 +1,29 @@
 //! The files, by their names below `/proc/sys/net`.
 
+use super::number::{INT, SECONDS};
 use super::settings::{Family, Setting};
-use super::{Entry, INT, SECONDS, Value};
+
+/// A file, or one for each link and what is beside links.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    pub(super) value: Value,
+    pub(super) mode: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value {
+    Setting(Setting),
+    Fixed {
+        value: i32,
+        min: i64,
+        max: i64,
+    },
+    /// A link's.
+    Mtu,
+    /// None: to write it forgets what is known of IPv4 paths.
+    Flush,
+}
 
 /// A part of a name that stands for links, and `all` and `default`.
 pub(super) const CONF: &str = "{conf}";

@@ -4,7 +4,6 @@ use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Meta, Packet};
 use wire::tcp::{self, Flags};
 use wire::{Pattern, Prediction, Protocol, RisingNumber, Version, ipv4, udp};
 
-use super::Spare;
 use super::arrival::{Arrival, ENDING, LAST, View};
 use crate::gso::MAX_SEGMENTS;
 use crate::headers::Headers;
@@ -17,6 +16,9 @@ const MAX_DATAGRAMS: u16 = 64;
 
 /// Page slots that are filled when there are to be no children. One is left for a trailer.
 const MAX_SLOTS: usize = MAX_FRAGS - 1;
+
+/// Patterns that are not in use, boxed for reuse: a pattern is large.
+pub(super) type Spare = Vec<Box<Pattern>>;
 
 /// The first packet of a flow, and what was merged with it.
 #[derive(Debug)]

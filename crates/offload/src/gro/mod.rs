@@ -12,10 +12,9 @@ mod arrival;
 mod held;
 
 use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
-use wire::Pattern;
 
 use self::arrival::{Arrival, Class, Flow, View};
-use self::held::Held;
+use self::held::{Held, Spare};
 use crate::checksum;
 
 /// Buckets that flows are spread over by hash (Linux `GRO_HASH_BUCKETS`).
@@ -33,9 +32,6 @@ pub struct Config {
     /// a trailer: such a packet never has to be linearized on its way.
     pub frag_list: bool,
 }
-
-/// Patterns that nobody uses, each where it was made: it is large.
-type Spare = Vec<Box<Pattern>>;
 
 /// The packets held by one worker for the links that it serves.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! The databases of IPsec beside plain lists that are searched from end to end: whatever is done to both, they agree.
 
 mod draw;
+mod policy_key;
 mod search;
 
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use ipsec::{
 
 use crate::Choices;
 use draw::{HOSTS, dir, end, flow, policy, sa, spi};
-use search::{known, same};
+use policy_key::{known, same};
 
 /// How many flows are asked about after each step.
 const ASKED: usize = 6;

@@ -2,7 +2,7 @@
 
 use zeroize::Zeroizing;
 
-use super::check::Attributes;
+use super::attributes::Attributes;
 use super::nums::attr;
 use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc, Name};
 use crate::key::Key;

@@ -3,10 +3,11 @@
 
 use std::collections::VecDeque;
 
-use super::check::Attributes;
+use super::attributes::Attributes;
+use super::check::matches_proto;
+use super::database::{Database, Xfrm};
 use super::layout::{Addr, Fields};
 use super::nums::{attr, msg};
-use super::protocol::{Database, Xfrm, matches_proto};
 use super::sa::Sa;
 use crate::netlink::attr::Attr;
 use crate::netlink::session::{Dump, Progress};

@@ -7,18 +7,22 @@
 //! Keys are given out to whoever may ask, as by Linux: to those who may change them. Nothing else shows one.
 
 mod algorithm;
+mod attributes;
 mod check;
+mod database;
 mod dump;
 mod event;
 pub mod layout;
 pub mod nums;
 mod policy;
 mod protocol;
+mod replay;
 mod sa;
 mod saved;
 
+pub use database::{Counts, Database, Xfrm};
 pub use event::{Acquire, Event, sa_id};
 pub use policy::{Policy, PolicyQuery};
-pub use protocol::{Counts, Database, Xfrm};
-pub use sa::{Mark, NewSa, NewSpi, Replay, Sa, SaQuery, Thresholds};
+pub use replay::Replay;
+pub use sa::{Mark, NewSa, NewSpi, Sa, SaQuery, Thresholds};
 pub use saved::{Numbers, renumber, saved_defaults, set_numbers};

@@ -1,6 +1,7 @@
 //! Policies in messages: read and written (Linux `xfrm_policy_construct`, `xfrm_dump_policy`).
 
-use super::check::{self, Attributes};
+use super::attributes::Attributes;
+use super::check;
 use super::layout::{Layout, PolicyId, PolicyInfo, Tmpl};
 use super::nums::attr;
 use super::sa::{Mark, mark, put_mark};

@@ -2,9 +2,11 @@
 //! `copy_to_user_state_extra`).
 
 use super::algorithm;
-use super::check::{self, Attributes};
-use super::layout::{Addr, Encap, Layout, LifetimeCur, ReplayEsn, SaInfo};
+use super::attributes::Attributes;
+use super::check;
+use super::layout::{Addr, Encap, Layout, LifetimeCur, SaInfo};
 use super::nums::{attr, sa_flag};
+use super::replay::{self, Replay};
 use crate::algorithm::Algorithm;
 use crate::netlink::attr::Attr;
 use crate::netlink::error::{Error, errno};
@@ -99,7 +101,7 @@ impl NewSa {
             mark: mark(attrs),
             set_mark,
             extra_flags: word(attr::SA_EXTRA_FLAGS),
-            replay: replay(attrs),
+            replay: replay::of(attrs),
             used: attrs.get(attr::LTIME_VAL).map(|attr| LifetimeCur::of(attr.data)),
             tfcpad: word(attr::TFCPAD),
             if_id: word(attr::IF_ID),
@@ -127,34 +129,9 @@ pub(super) fn mark(attrs: &Attributes<'_>) -> Mark {
     Mark { value: attr.u32(), mask }
 }
 
-/// The numbers that a request says. Those with a bitmap of any length win.
-fn replay(attrs: &Attributes<'_>) -> Option<Replay> {
-    esn_replay(attrs).or_else(|| legacy_replay(attrs))
-}
-
-/// Those with a bitmap of any length.
-pub(super) fn esn_replay(attrs: &Attributes<'_>) -> Option<Replay> {
-    attrs.get(attr::REPLAY_ESN_VAL).map(|attr| Replay::Esn(ReplayEsn::of(attr.data)))
-}
-
-/// Those with a bitmap of 32.
-pub(super) fn legacy_replay(attrs: &Attributes<'_>) -> Option<Replay> {
-    let mut from = super::layout::Fields(attrs.get(attr::REPLAY_VAL)?.data);
-    Some(Replay::Legacy([from.u32(), from.u32(), from.u32()]))
-}
-
 /// An address as an attribute holds it.
 pub(super) fn address(attr: &crate::netlink::attr::Attr<'_>) -> Addr {
     super::layout::Fields(attr.data).addr()
-}
-
-/// How an SA's numbers are shown.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Replay {
-    /// `oseq`, `seq` and the bitmap of a window of up to 32, of which bit 0 is `seq`.
-    Legacy([u32; 3]),
-    /// The others, of whose bitmap bit `(n - 1) % window` is number `n`.
-    Esn(ReplayEsn),
 }
 
 /// An SA as it is now.
