@@ -46,3 +46,39 @@ fn every_relative_link_in_the_documentation_leads_to_a_file() {
     assert!(broken.is_empty(), "{broken:#?}");
     assert!(links > 20, "only {links} links were found");
 }
+
+/// Directories of the root, with which the path of a file begins.
+const ROOTS: [&str; 8] = ["bench/", "bin/", "crates/", "docs/", "examples/", "scripts/", "tests/", "xtask/"];
+
+/// Paths from the root that a text has between backquotes.
+fn quoted_paths(text: &str) -> impl Iterator<Item = &str> {
+    let is_path = |quoted: &&str| {
+        ROOTS.iter().any(|root| quoted.starts_with(root)) && !quoted.contains([' ', '*', '<', '{', '…', '\n'])
+    };
+    text.split('`').skip(1).step_by(2).filter(is_path)
+}
+
+#[test]
+fn every_quoted_path_in_the_guides_is_that_of_a_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    // A changelog and decisions name what was there once.
+    let guides = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/README.md", "docs/bench/README.md"];
+    let (mut paths, mut missing) = (0, Vec::new());
+    for guide in guides {
+        let text = fs::read_to_string(root.join(guide)).unwrap();
+        for path in quoted_paths(&text) {
+            paths += 1;
+            if !root.join(path).exists() {
+                missing.push(format!("{guide}: {path}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(paths > 10, "only {paths} paths were found");
+}
+
+#[test]
+fn quoted_paths_begin_with_a_directory_of_the_root() {
+    let text = "`crates/a.rs`, `a/b.rs`, crates/c.rs, `docs/NAME.md …`, `x`, `bin/src`";
+    assert_eq!(quoted_paths(text).collect::<Vec<_>>(), ["crates/a.rs", "bin/src"]);
+}
