@@ -25,6 +25,27 @@ fn documents(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Tells whether the heading that a link to a document names is there.
+fn has_anchor(document: &Path, target: &str) -> bool {
+    let Some((_, anchor)) = target.split_once('#') else { return true };
+    let text = fs::read_to_string(document).unwrap();
+    text.lines().filter(|line| line.starts_with('#')).any(|line| slug(line) == anchor)
+}
+
+/// The anchor of a heading, as GitHub makes it.
+fn slug(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    text.chars()
+        .filter(|&c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+#[test]
+fn anchor_of_a_heading_has_no_punctuation() {
+    assert_eq!(slug("## `sysctl`, and `ip`'s own"), "sysctl-and-ips-own");
+}
+
 #[test]
 fn every_relative_link_in_the_documentation_leads_to_a_file() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -38,7 +59,8 @@ fn every_relative_link_in_the_documentation_leads_to_a_file() {
                 continue;
             }
             links += 1;
-            if !file.with_file_name(path).exists() {
+            let led_to = file.with_file_name(path);
+            if !led_to.exists() || !has_anchor(&led_to, target) {
                 broken.push(format!("{}: {target}", file.display()));
             }
         }
