@@ -52,7 +52,7 @@ pub struct Neighbours {
     timers: BTreeSet<(Instant, Key)>,
     /// Memory of all packets that wait.
     waiting_bytes: usize,
-    /// Changes to be told, while somebody listens.
+    /// Changes to be told, while there is a listener.
     watch: Option<Watch>,
 }
 

@@ -66,7 +66,7 @@ impl Packet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Memory, SHELL};
+    use crate::{Memory, PACKET_OVERHEAD};
 
     const ROOM: usize = 20;
 
@@ -99,7 +99,10 @@ mod tests {
             pkt.into_frames(&mut out);
             let got: Vec<Vec<u8>> = out.iter().map(Packet::to_vec).collect();
             assert_eq!(got, want);
-            assert_eq!(out.iter().map(|pkt| pkt.truesize() - SHELL).sum::<usize>(), truesize - SHELL);
+            assert_eq!(
+                out.iter().map(|pkt| pkt.truesize() - PACKET_OVERHEAD).sum::<usize>(),
+                truesize - PACKET_OVERHEAD
+            );
             for pkt in &mut out {
                 assert_eq!((pkt.meta.cut, pkt.headroom()), (Cut::Whole, ROOM));
                 assert!(pkt.head_mut().is_some(), "split by reference, and nobody else sees it");
@@ -123,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_gets_no_header() {
+    fn shared_buffer_gets_no_header() {
         let mem = Memory::heap();
         let mut pkt = frames(&mem, &[100, 100]);
         let other = pkt.clone_shared();

@@ -19,7 +19,7 @@ const ALIGN: usize = 64;
 /// Invariant 1: bytes are written only through a `Buf` that alone covers them (invariant 2 in `buf.rs`).
 ///
 /// Invariant 3: it points to what [`Page::new`] was given, which is there until as many references as are counted are
-/// gone. The count is this crate's own, so that many references are let go of in one step ([`Page::drop_all`]).
+/// gone. The count is this crate's own, so that many references are dropped in one step ([`Page::drop_all`]).
 pub(crate) struct Page(NonNull<PageMem>);
 
 /// The page itself.
@@ -84,12 +84,12 @@ impl PageMem {
 }
 
 impl Drop for PageMem {
-    /// The end of a page that nobody uses and whose pool is gone.
+    /// Frees a page without references whose pool is gone.
     fn drop(&mut self) {
         if let Storage::Pool(home) = &self.storage
             && home.slab().is_none()
         {
-            // SAFETY: `for_pool` allocated exactly this, and nobody refers to it any more.
+            // SAFETY: `for_pool` allocated exactly this, and there are no references to it.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len as usize)) }
         }
     }
@@ -117,7 +117,7 @@ impl From<PoolDry> for base::DropReason {
 pub(crate) struct Shared {
     pub(crate) page_size: usize,
     pub(crate) limit: usize,
-    /// Pages that nobody uses. `None` once the pool is gone: pages that come home later are freed.
+    /// Free pages. `None` once the pool is gone: pages that come home later are freed.
     #[expect(clippy::vec_box, reason = "packets point to them")]
     pub(crate) free: Mutex<Option<Vec<Box<PageMem>>>>,
     /// Pages there are, free ones included.
@@ -159,7 +159,7 @@ impl Shared {
         }
     }
 
-    /// Takes back a page that nobody refers to any more.
+    /// Takes back a page without references.
     pub(crate) fn put(&self, mem: Box<PageMem>) {
         let unwanted = match self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(free) => {
@@ -217,13 +217,13 @@ impl Page {
         self.mem().len
     }
 
-    /// Tells whether this is the only reference. What others did with the page before they let go has then happened.
+    /// Tells whether this is the only reference. Writes of other references before their drop are visible then.
     #[inline]
     pub(crate) fn is_sole(&mut self) -> bool {
         self.mem().users.load(Acquire) == 1
     }
 
-    /// Lets go of this reference and of `others` that the caller has forgotten. Gives the page to who had the last.
+    /// Drops this reference and `others` that the caller has forgotten. Returns the page if these were the last.
     ///
     /// # Safety
     /// As many references to this page were forgotten.
@@ -231,7 +231,7 @@ impl Page {
     unsafe fn let_go(self, others: usize) -> Option<Box<PageMem>> {
         let (mem, given_up) = (self.0, others + 1);
         let users = &self.mem().users;
-        // Nobody who has none can make another. What others did with the page before they let go has then happened.
+        // A new reference is made from an existing one alone. Writes of other references before their drop are visible then.
         let had_all = users.load(Acquire) == given_up;
         if !had_all && users.fetch_sub(given_up, Release) != given_up {
             std::mem::forget(self);
@@ -288,7 +288,7 @@ impl Page {
         self.mem().home().filter(|home| home.is_scarce())
     }
 
-    /// Its address.
+    /// Address.
     #[inline]
     pub(crate) fn addr(&self) -> NonZeroUsize {
         self.0.addr()
@@ -305,7 +305,7 @@ impl Page {
         self.mem().start
     }
 
-    /// Asks the processor to have near what has to be known to let go of it.
+    /// Prefetches the cache lines that a drop of this reference reads.
     #[inline]
     pub(crate) fn prefetch_home(&self) {
         let mem = self.0.as_ptr().cast::<u8>();
@@ -361,9 +361,9 @@ fn prefetch_line(at: *const u8) {
 impl Clone for Page {
     #[inline]
     fn clone(&self) -> Self {
-        // Who has a reference keeps the count above zero meanwhile, so that it need not be ordered with anything.
+        // This reference keeps the count above zero meanwhile, so that it need not be ordered with anything.
         let users = self.mem().users.fetch_add(1, Relaxed);
-        // As an `Arc`: nobody has so many, unless they are forgotten on purpose.
+        // As in an `Arc`: there are never so many, unless they are forgotten on purpose.
         assert!(users <= isize::MAX as usize, "references without end");
         Self(self.0)
     }

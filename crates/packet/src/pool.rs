@@ -64,7 +64,7 @@ impl Pool {
         self.shared.slab().map(Slab::memory)
     }
 
-    /// Which page of this slab `buf` is a stretch of, counted from 0; `None` if it is of none.
+    /// Number of the page of this slab that `buf` is a stretch of, from 0; `None` if it is of none.
     pub fn number_of(&self, buf: &Buf) -> Option<usize> {
         self.shared.slab()?.number_of(buf.page_start())
     }
@@ -80,7 +80,7 @@ impl Pool {
         Ok(Buf::whole(Page::new(self.shared.take()?), headroom as u32))
     }
 
-    /// Appends all pages that there are and nobody uses to `out`, each as an empty buffer of the whole page.
+    /// Appends all free pages to `out`, each as an empty buffer of the whole page.
     pub fn take_free(&self, out: &mut Vec<Buf>) {
         let mut free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner);
         let pages = free.iter_mut().flat_map(|free| free.drain(..).rev());

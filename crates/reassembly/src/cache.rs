@@ -72,10 +72,12 @@ impl Gathering {
     /// as it is then copied once only; else when it fills some of it, so that a few fragments do not pin many times their
     /// length; never if a page is much of what may be used at all. So many bytes more are used, or fewer, than are charged yet.
     pub(crate) fn from(self, uncharged: isize) -> usize {
-        match () {
-            () if self.is_plenty(uncharged) => 0,
-            () if Memory::LARGE <= self.high_thresh / 4 => Memory::LARGE / 4,
-            () => usize::MAX,
+        if self.is_plenty(uncharged) {
+            0
+        } else if Memory::LARGE <= self.high_thresh / 4 {
+            Memory::LARGE / 4
+        } else {
+            usize::MAX
         }
     }
 
@@ -195,7 +197,7 @@ impl Cache {
             self.sources[source].pass(&mut waiting.queue.number, fragments);
         }
         if after != charged {
-            // What was charged before was not let go of meanwhile.
+            // Memory that was charged before was not freed meanwhile.
             self.release(source, standing, charged);
             self.charge(source, standing, after);
         }
@@ -276,7 +278,7 @@ impl Cache {
             self.prefetch_behind(victim);
             self.close(victim, |queue, spare| {
                 gone(victim, queue);
-                queue.discard(&mut spare.discards);
+                queue.discard(&mut spare.free_batch);
             });
         }
     }
@@ -298,7 +300,7 @@ impl Cache {
 
     /// Lets go of what made room.
     pub(crate) fn settle(&mut self) {
-        self.spare.discards.settle();
+        self.spare.free_batch.settle();
     }
 
     /// The datagram to be evicted next.

@@ -42,7 +42,7 @@ pub(crate) struct FirstFragment {
 pub(crate) enum IllegalNextHeader {
     /// Another fragment header.
     Fragment,
-    /// Hop-by-hop options right behind it. Once it is taken out they might be where they belong, and nobody could tell what is
+    /// Hop-by-hop options right behind it. Once it is taken out they might be where they belong, and it would be unknown what is
     /// behind them from the headers of a packet that was never fragmented. Linux, too, does not know them here.
     HopByHop,
 }
@@ -125,7 +125,7 @@ impl FragmentMeta {
         self.span().packet_len()
     }
 
-    /// Its range in the datagram.
+    /// Range in the datagram.
     pub(crate) fn span(&self) -> FragmentRange {
         let Self { offset, end, more, header_len, .. } = *self;
         FragmentRange { offset, end, more, header_len, ecn: self.info.ecn(), dont_fragment: self.info.dont_fragment }
@@ -151,7 +151,7 @@ impl FragmentMeta {
         Err(ParameterProblem { reason, code, pointer: 0 })
     }
 
-    /// Whether a first fragment holds all headers. Of those that nobody here reads, and that its summary stops in front of, it
+    /// Whether a first fragment holds all headers. Of those that this node does not read, and that its summary stops in front of, it
     /// has to hold what is behind them too (RFC 7112 §2).
     fn has_upper_layer(&self, pkt: &Packet) -> bool {
         let Info { mut protocol, header_len: mut at, total_len, .. } = self.info;

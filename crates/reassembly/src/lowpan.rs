@@ -26,7 +26,7 @@ pub struct LinkAddr {
 pub enum Station {
     /// Given by the network.
     Short(u16),
-    /// Its own.
+    /// An address of the station's own, of 64 bits.
     Extended(u64),
 }
 
@@ -39,7 +39,7 @@ pub struct LowpanInfo {
     pub dst: LinkAddr,
     /// Bytes of the datagram as it was before compression, at most 2047.
     pub size: u16,
-    /// Which datagram it is.
+    /// Tag of the datagram.
     pub tag: u16,
     /// Offset of the fragment in the datagram, in blocks of 8 bytes.
     pub offset: u8,
@@ -91,12 +91,16 @@ impl Reassembly {
     /// what is there. An overlap ends the datagram (RFC 4944 §5.3), where Linux drops the fragment alone.
     pub fn handle_lowpan(&mut self, now: Instant, mem: &Memory, mut pkt: Packet, info: &LowpanInfo) -> Verdict {
         let span = info.span(pkt.len());
-        let reason = match () {
-            () if !SIZES.contains(&info.size) => Some(DropReason::FragmentTooLong),
-            () if span.end > usize::from(info.size) => Some(DropReason::FragmentEnd),
-            () if pkt.is_empty() => Some(DropReason::FragmentEmpty),
-            () if span.more && !span.end.is_multiple_of(8) => Some(DropReason::FragmentLength),
-            () => None,
+        let reason = if !SIZES.contains(&info.size) {
+            Some(DropReason::FragmentTooLong)
+        } else if span.end > usize::from(info.size) {
+            Some(DropReason::FragmentEnd)
+        } else if pkt.is_empty() {
+            Some(DropReason::FragmentEmpty)
+        } else if span.more && !span.end.is_multiple_of(8) {
+            Some(DropReason::FragmentLength)
+        } else {
+            None
         };
         if let Some(reason) = reason {
             return Verdict::Drop { reason, packets: 1 };

@@ -115,14 +115,14 @@ impl Reassembly {
         {
             return if is_observer { self.pass_on(&key, pkt, problem) } else { refuse(pkt, problem, &mut count) };
         }
-        // Its transport's sum covers other fragments too: nobody can make it from this one.
+        // Its transport's sum covers other fragments too, and cannot be made from this one.
         if let Csum::Partial { .. } = pkt.meta.csum {
             pkt.meta.csum = Csum::None;
         }
         self.enqueue(now, mem, table, key, pkt, &part, count)
     }
 
-    /// A fragment with a wrong length, for somebody who only looks on (Linux's `nf_ct_frag6_queue`): one that ends nowhere
+    /// A fragment with a wrong length, for an observer (Linux's `nf_ct_frag6_queue`): one that ends nowhere
     /// in a datagram is dropped, with any other its datagram is given up.
     fn pass_on(&mut self, key: &Key, pkt: Packet, problem: ParameterProblem) -> Verdict {
         if problem.reason == DropReason::FragmentTooLong {
@@ -259,8 +259,8 @@ impl Reassembly {
         self.tables.iter().filter_map(Cache::next).map(|(deadline, _)| deadline).min()
     }
 
-    /// Drops the datagrams that are not whole in time, and appends them to `expired`. Of a link that is gone nobody is
-    /// told, and IPv6 does not count it.
+    /// Drops the datagrams that are not whole in time, and appends them to `expired`. If the link is gone, no error is
+    /// sent, and IPv6 does not count it.
     pub fn handle_timeout(
         &mut self,
         now: Instant,

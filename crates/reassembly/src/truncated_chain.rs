@@ -12,7 +12,7 @@ use wire::{Protocol, ext, frag, icmpv6, ipv6};
 pub struct TruncatedChain {
     /// As much of a summary as an error message needs.
     pub info: Info,
-    /// Why.
+    /// Reason.
     pub reason: DropReason,
     /// The message's code.
     pub code: icmpv6::Problem,

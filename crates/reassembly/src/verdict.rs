@@ -36,7 +36,7 @@ pub enum Verdict {
     },
     /// It is dropped.
     Drop {
-        /// Why.
+        /// Reason.
         reason: DropReason,
         /// Number of dropped packets: the fragment, and those of its datagram that waited unless it was a duplicate.
         packets: u64,
@@ -58,7 +58,7 @@ pub enum Verdict {
 /// A datagram that was not whole in time.
 #[derive(Debug)]
 pub struct Expired {
-    /// Its first fragment, of which an ICMP error tells the sender, and that one's summary; `None` if it has not come, or
+    /// First fragment, of which an ICMP error tells the sender, and its summary; `None` if it has not come, or
     /// the link is gone; it is that link's now. [`User::tells_of_timeout`](crate::User::tells_of_timeout) knows whether to tell.
     pub first: Option<(Packet, Info)>,
     /// Origin of the last fragment.

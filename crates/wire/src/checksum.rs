@@ -78,7 +78,7 @@ pub const fn add_all<const N: usize>(sums: [u32; N]) -> u32 {
     narrow(acc)
 }
 
-/// What is left of partial sum `a` without `b`.
+/// Partial sum `a` without `b`.
 #[inline]
 pub const fn sub(a: u32, b: u32) -> u32 {
     add(a, !b)

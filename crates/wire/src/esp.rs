@@ -28,7 +28,7 @@ impl fmt::Display for Spi {
     }
 }
 
-/// What every ESP packet begins with.
+/// First bytes of every ESP packet.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -44,7 +44,7 @@ impl Header {
         Self { spi: U32::new(spi.0), seq: U32::new(seq) }
     }
 
-    /// Which SA.
+    /// SPI of its SA.
     #[inline]
     pub const fn spi(&self) -> Spi {
         Spi(self.spi.get())
@@ -60,7 +60,7 @@ impl Header {
 /// Bytes of the trailer without its padding: pad length and next header.
 pub const TRAILER_LEN: usize = 2;
 
-/// How much padding and trailer follow `payload_len` bytes, so that they end on a multiple of `align` (RFC 4303 §2.4,
+/// Bytes of padding and trailer that follow `payload_len` bytes, so that they end on a multiple of `align` (RFC 4303 §2.4,
 /// where `align` is at least 4). The shortest that does it.
 ///
 /// # Panics
@@ -89,12 +89,12 @@ pub fn write_trailer(trailer: &mut [u8], next_header: Protocol) {
     last.copy_from_slice(&[pad_len, next_header.0]);
 }
 
-/// What the trailer says.
+/// Fields of the trailer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Trailer {
     /// Bytes of padding, 0 to 255.
     pub pad_len: usize,
-    /// What the payload is.
+    /// Protocol of the payload.
     pub next_header: Protocol,
 }
 

@@ -1,4 +1,4 @@
-//! What the data path needs to know of an IP packet, found in one pass.
+//! Summary of an IP packet for the data path, made in one pass.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -59,11 +59,11 @@ impl fmt::Display for Version {
 /// A summary of one IP packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Info {
-    /// Where it comes from.
+    /// Source.
     pub src: IpAddr,
-    /// Where it goes.
+    /// Destination.
     pub dst: IpAddr,
-    /// What comes behind `header_len` bytes of headers. In a fragment after the first, what the first has there.
+    /// Protocol behind `header_len` bytes of headers. In a fragment after the first, what the first has there.
     pub protocol: Protocol,
     /// TTL or hop limit.
     pub ttl: u8,
@@ -75,11 +75,11 @@ pub struct Info {
     pub plain: bool,
     /// Bytes of IP headers, options and extension headers included: where the upper layer begins.
     pub header_len: usize,
-    /// Where the byte is that names `protocol`.
+    /// Offset of the byte that names `protocol`.
     pub next_header_at: usize,
     /// Bytes of the packet as its header says; at most as many as there are.
     pub total_len: usize,
-    /// Which part of a datagram it is, if it is one. In IPv6 also when it is atomic.
+    /// Position in its datagram, if it is a fragment. In IPv6 also when it is atomic.
     pub fragment: Option<FragInfo>,
     /// IPv4's identification, 0 in IPv6.
     pub id: u16,
@@ -87,7 +87,7 @@ pub struct Info {
     pub flow_label: u32,
 }
 
-/// What comes right behind the IP header that a packet begins with, if that has no options: the upper layer, or the first
+/// Protocol right behind the IP header that a packet begins with, if that has no options: the upper layer, or the first
 /// extension header of IPv6.
 #[inline]
 pub fn plain_protocol(packet: &[u8]) -> Option<Protocol> {
@@ -196,7 +196,7 @@ impl Info {
         }
     }
 
-    /// What `head`, of which this is the summary, holds of the upper layer.
+    /// Bytes of the upper layer in `head`, of which this is the summary.
     #[inline]
     pub fn payload<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         head.get(self.header_len..self.total_len.min(head.len())).unwrap_or_default()

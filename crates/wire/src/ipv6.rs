@@ -9,7 +9,7 @@ use crate::{Ecn, Malformed, Protocol};
 
 pub use crate::ext::{Chain, MAX_EXTENSIONS};
 
-/// Where the next-header field is.
+/// Offset of the next-header field.
 pub const NEXT_HEADER_AT: usize = 6;
 
 /// The link MTU that every IPv6 link has at least (RFC 8200 §5).
@@ -91,7 +91,7 @@ impl Header {
         self.payload_len = U16::new(len);
     }
 
-    /// What follows this header.
+    /// Protocol that follows this header.
     #[inline]
     pub const fn next_header(&self) -> Protocol {
         self.next_header
@@ -120,13 +120,13 @@ impl Header {
         self.hop_limit
     }
 
-    /// Where the packet comes from.
+    /// Source.
     #[inline]
     pub const fn src(&self) -> Ipv6Addr {
         Ipv6Addr::from_octets(self.src)
     }
 
-    /// Where the packet goes.
+    /// Destination.
     #[inline]
     pub const fn dst(&self) -> Ipv6Addr {
         Ipv6Addr::from_octets(self.dst)
@@ -191,7 +191,7 @@ impl<'a> Ipv6<'a> {
         Header::LEN + self.header.payload_len()
     }
 
-    /// What the head holds of the payload, from the first extension header on.
+    /// Bytes of the payload in the head, from the first extension header on.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.head[Header::LEN..]

@@ -6,7 +6,7 @@
 //!
 //! - `Header`, the fixed part, laid over the bytes in place (`Header::ref_from`, `Header::mut_from`, `Header::write`).
 //!   Its accessors give host byte order and believe nothing: a length is what the wire says.
-//! - A checked view (`Ipv4`, `Udp`, …) made by `parse`, whose lengths were compared with the bytes at hand. Its
+//! - A checked view (`Ipv4`, `Udp`, …) made by `parse`, whose lengths were compared with the bytes that are there. Its
 //!   accessors cannot fail.
 //!
 //! A fat packet has its headers in the linear head and its payload in page slots, so views have a `parse_head` that

@@ -1,4 +1,4 @@
-//! What holds for every header and every run of bytes: building and parsing undo each other, nothing panics, and an
+//! Properties of every header and every run of bytes: building and parsing undo each other, nothing panics, and an
 //! incremental checksum is the recomputed one.
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ fn mac() -> impl Strategy<Value = MacAddr> {
     any::<[u8; 6]>().prop_map(MacAddr)
 }
 
-/// What a header says, whatever the layer, on bytes that may be anything. The result does not matter; only that
+/// Fields of a header, whatever the layer, on bytes that may be anything. The result does not matter; only that
 /// there is one.
 fn parse_everything(bytes: &[u8], packet_len: usize) {
     let _ = eth::Eth::parse(bytes).map(|frame| vlan::Vlan::parse(frame.payload()).map(|tag| tag.header().tci()));

@@ -335,7 +335,7 @@ fn a_datagram_that_times_out_is_quoted_if_its_first_piece_came() {
 }
 
 #[test]
-fn what_is_quoted_of_a_trimmed_piece_is_what_was_kept() {
+fn trimmed_piece_is_quoted_as_it_was_kept() {
     let mut world = World::new(Version::V4);
     world.send_all(&[part(0, 103), part(96, 8)]);
     let [(bytes, info)] = &world.drain()[..] else { panic!("one first piece") };
