@@ -1,4 +1,4 @@
-//! Which ICMP errors are about ESP that this node has sent.
+//! ICMP errors about ESP that this node has sent.
 
 use wire::{Protocol, Quote, Spi, udp};
 
@@ -19,7 +19,7 @@ impl Sa {
 impl Ipsec {
     /// Tells whether the packet that an ICMP error quotes is one that an SA of this node may have sent (RFC 4301 §6.1.1,
     /// Linux `esp4_err`): its destination, SPI and, in UDP, ports are the SA's. Whether its source is this node is for
-    /// the caller to find out. Whoever is not on the path has to guess the SPI.
+    /// the caller to find out. An attacker off the path has to guess the SPI.
     pub fn may_have_sent(&self, quote: &Quote<'_>) -> bool {
         let (encap, esp) = match quote.protocol {
             Protocol::ESP => (None, quote.payload),

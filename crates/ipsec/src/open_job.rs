@@ -14,7 +14,7 @@ use crate::config::Mode;
 use crate::engine::{Cipher, OpenError};
 use crate::sa::Sa;
 
-/// How many buffers ahead of the one that is passed on are asked for, if another processor may have them.
+/// Number of buffers ahead of the current one that are prefetched, if they may be in another processor's cache.
 const AHEAD: usize = 4;
 
 /// Packets of one SA behind equal headers, in the order in which they came.
@@ -29,26 +29,26 @@ pub(crate) struct OpenJob {
     mark: u32,
     /// Whether the SA is on a device.
     pub(crate) is_offloaded: bool,
-    /// What nothing is changed about, once it is known.
+    /// Inner header for which decapsulation changes nothing; cached after the first packet.
     pub(crate) untouched: Option<Untouched>,
     /// Whether its packets are such as may be [looked at quickly](Self::next_in_line).
     pub(crate) is_easy: bool,
     pub(crate) outer: OuterHeaders,
-    /// What the headers of others are compared with.
+    /// Pattern that the headers of others are compared with.
     pattern: Box<Pattern>,
     /// The IPv4 identification of the packet before.
     last_id: u16,
     /// In the order in which they came until there are no more to come, and then the other way round: they are taken
     /// from the end.
     segments: Vec<Segment>,
-    /// What the segments lie in, one behind the other. Turned round with them.
+    /// Buffers that the segments lie in, one behind the other. Reversed with them.
     bufs: Vec<Buf>,
     bytes: usize,
-    /// What the only segment is opened from, if that is not where it lies.
+    /// Pieces that the only segment is opened from, if it does not lie in one buffer.
     pieces: Vec<Buf>,
 }
 
-/// What decides whether something about an inner packet is changed: of one for which nothing was.
+/// Fields that decide whether decapsulation changes an inner packet: those of one for which it changed nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Untouched {
     /// The first bytes: the version, and all of TOS or traffic class.
@@ -70,12 +70,12 @@ impl Untouched {
     }
 }
 
-/// How a packet is opened.
+/// Parameters of decryption.
 #[derive(Clone, Debug)]
 struct Opening {
     cipher: Arc<Cipher>,
     esn: bool,
-    /// Where in a packet its text is.
+    /// Offset of the text in a packet.
     text_at: usize,
     /// Bytes that a packet has at least.
     shortest: usize,
@@ -84,14 +84,14 @@ struct Opening {
     by_device: bool,
 }
 
-/// What is summed of what is inside, for GRO, if it is TCP.
+/// Bytes of the inner packet that are summed for GRO, if it is TCP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Sums {
-    /// Nothing: nobody asks for a sum, or not before the headers are there.
+    /// None: no sum is needed, or not before the headers are there.
     Nothing,
     /// Whole packets.
     Packets,
-    /// What is behind IP headers.
+    /// Bytes behind IP headers.
     Payloads,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct OuterHeaders {
     /// identification.
     pub(crate) headers: Vec<u8>,
     pub(crate) is_udp: bool,
-    /// What its packets get, but for the SA.
+    /// Metadata template of decrypted packets; the SA is added to it.
     pub(crate) meta: Meta,
 }
 
@@ -126,35 +126,35 @@ struct Segment {
     begins_buf: bool,
     /// Whether its buffer ends with it.
     ends_buf: bool,
-    /// Its IPv4 identification.
+    /// IPv4 identification.
     id: u16,
-    /// Its whole sequence number.
+    /// Whole sequence number.
     seq: u64,
     state: State,
 }
 
-/// How far a packet is.
+/// State of a packet in its job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum State {
     /// Not decrypted yet.
     Sealed,
-    /// Its ICV is right.
+    /// Decrypted, and the ICV is right.
     Open {
         /// Bytes inside, without what pads them.
         payload_len: u32,
-        /// What they are.
+        /// Protocol of the inner bytes.
         next_header: Protocol,
         /// Their sum, if they are a TCP packet, or its part behind the IP headers, and were summed.
         sum: Option<u16>,
     },
-    /// Its ICV is wrong.
+    /// The ICV is wrong.
     Forged,
-    /// Its ICV is right, but its padding is not.
+    /// The ICV is right, but the padding is not.
     Malformed,
 }
 
 impl State {
-    /// What `bytes`, all that are inside, sum up to.
+    /// Sum of `bytes`, which are all inner bytes.
     #[inline]
     pub(crate) fn sum_of(self, bytes: &[u8]) -> u16 {
         match self {
@@ -167,12 +167,12 @@ impl State {
 /// A packet that [goes on](OpenJob::next_in_line) where others ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Next {
-    /// Where it begins, from the SPI on, and how many bytes that is.
+    /// Offset from the SPI on, followed by the length.
     pub(crate) at: usize,
     pub(crate) len: usize,
-    /// Its sequence number, as the wire has it.
+    /// Sequence number, as the wire has it.
     pub(crate) seq: u32,
-    /// Its IPv4 identification.
+    /// IPv4 identification.
     pub(crate) id: u16,
 }
 
@@ -182,7 +182,7 @@ pub(crate) struct Piece {
     pub(crate) seq: u64,
     pub(crate) id: u16,
     pub(crate) state: State,
-    /// What was inside of it, if it is [`State::Open`].
+    /// Inner bytes, if it is [`State::Open`].
     pub(crate) inside: Buf,
 }
 
@@ -253,7 +253,7 @@ impl OpenJob {
         self.sa == sa && !self.outer.is_udp && same && self.takes(meta)
     }
 
-    /// What there is to know of `pkt`, whose IP header begins at `l3`, if it is whole, of this job's SA, and as easily opened
+    /// Summary of `pkt`, whose IP header begins at `l3`, if it is whole, of this job's SA, and as easily opened
     /// as those before it: then nothing of what was found out for them has to be found out again.
     #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
     #[inline(always)]
@@ -348,7 +348,7 @@ impl OpenJob {
         self.bytes
     }
 
-    /// Tells whether a cipher has work with them, and not a device, or nobody.
+    /// Tells whether a cipher has work with them, and not a device alone.
     pub(crate) fn has_cipher_work(&self) -> bool {
         !self.opening.by_device && !self.opening.cipher.is_null()
     }
@@ -511,7 +511,7 @@ impl Opening {
         }
     }
 
-    /// Where what is inside of a packet of `len` bytes begins and ends: all of it, if it is not known.
+    /// Begin and end of the inner bytes of a packet of `len` bytes: all of it, if they are not known.
     #[inline]
     const fn inside(&self, state: State, len: usize) -> (usize, usize) {
         match state {

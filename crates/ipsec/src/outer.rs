@@ -1,4 +1,4 @@
-//! What stands in front of ESP: a new IP header (tunnel) or the packet's own (transport), and UDP's if there is one.
+//! Headers in front of ESP: a new IP header (tunnel) or the packet's own (transport), and UDP's if there is one.
 
 use std::net::IpAddr;
 
@@ -97,7 +97,7 @@ impl Outer {
         self.ip_len + if self.encap.is_some() { udp::Header::LEN } else { 0 }
     }
 
-    /// Where the UDP header is, if its checksum is left to be completed: IPv6 demands one (RFC 8200 §8.1), IPv4 gets
+    /// Offset of the UDP header, if its checksum is left to be completed: IPv6 demands one (RFC 8200 §8.1), IPv4 gets
     /// none (RFC 3948 §2.1).
     pub(crate) fn udp_check_at(&self) -> Option<usize> {
         (self.encap.is_some() && self.version() == Version::V6).then_some(self.ip_len)
@@ -209,7 +209,7 @@ pub(crate) fn write_v4(to: &mut [u8], mut header: ipv4::Header, own: &[u8], inde
     }
 }
 
-/// What the outer IP header carries.
+/// Protocol in the outer IP header.
 const fn below(encap: Option<EspInUdp>) -> Protocol {
     if encap.is_some() { Protocol::UDP } else { Protocol::ESP }
 }

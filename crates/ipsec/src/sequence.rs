@@ -14,7 +14,7 @@ pub struct OutSequence {
     last: u64,
     esn: bool,
     may_wrap: bool,
-    /// What the number is mixed with, so that two SAs with one key draw from different places.
+    /// Mask that the number is XORed with, so that two SAs with one key draw from different places.
     mask: u64,
 }
 
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_is_the_number_xor_the_mask_and_does_not_repeat_at_the_wrap() {
+    fn vector_is_number_xor_mask_and_does_not_repeat_at_the_wrap() {
         let mut out = OutSequence::new(u64::from(u32::MAX), false, true, 0xa5a5_0000_0000_00ff);
         let reserved = out.reserve(2).unwrap();
         assert_eq!(reserved.get(0).iv, 0xa5a5_0001_0000_00ffu64.to_be_bytes());

@@ -1,4 +1,4 @@
-//! What is not opened: why, and under which counters.
+//! Packets that are not opened: drop reasons and counters.
 
 mod common;
 
@@ -141,7 +141,7 @@ fn each_length_below_the_least_is_refused_without_a_panic() {
 
 //= test RFC 4303 §2.6 dummy
 #[test]
-fn authentic_but_malformed_insides_are_protocol_errors_that_do_not_move_the_window() {
+fn authentic_malformed_inside_leaves_the_window_unmoved() {
     let cases: [(&[u8], DropReason); 6] = [
         (&[0, 4], DropReason::EspFormat),             // no payload at all
         (&[1, 2, 2, 4], DropReason::EspFormat),       // padding is all there is
@@ -214,7 +214,7 @@ fn a_tunnel_carries_ip_of_the_version_that_its_trailer_names() {
 
 //= test RFC 4303 §2.7 tfc-padding
 #[test]
-fn what_pads_an_inner_packet_is_cut_off() {
+fn padding_behind_an_inner_packet_is_cut_off() {
     let v4 = udp_packet(Version::V4, 20);
     let text = [&v4[..], &[0; 402], &[0, 4]].concat();
     let mut pair = Pair::new(&sa());
@@ -267,7 +267,7 @@ fn outer_headers_that_lie_are_header_errors() {
 }
 
 #[test]
-fn what_is_not_esp_on_its_port_goes_elsewhere() {
+fn datagram_that_is_not_esp_is_passed_on() {
     let config = SaConfig { encap: NAT_T, ..sa() };
     let mut pair = Pair::new(&config);
     let ike = wrap(&config, &[&[0; 4][..], &[7; 100]].concat());
@@ -376,7 +376,7 @@ fn without_memory_esp_fails_and_is_counted_as_that() {
     let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, plain, Train::None, 1500, &mut out, &mut pair.sent);
     assert_eq!(got, Err(DropReason::NoMemory));
     assert_eq!(pair.sent, Counters::ZERO.with(Mib::XfrmOutStateProtoError, 1));
-    // Somebody else sees these bytes, so they are opened elsewhere.
+    // Another holder may see these bytes, so they are opened elsewhere.
     let _kept = wire.clone_shared();
     assert!(pair.open(wire).is_empty());
     assert_eq!(pair.opened.drops, [DropReason::NoMemory]);

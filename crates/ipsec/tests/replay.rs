@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ipsec::replay::{MAX_WINDOW, Replay, ReplayWindow};
 
-/// How many packets arrive in each mode.
+/// Number of packets that arrive in each mode.
 const ARRIVALS: usize = if cfg!(debug_assertions) { 1_000_000 } else { 10_000_000 };
 
 /// Packets of one run.
@@ -25,7 +25,7 @@ impl Model {
         Self { size: size.into(), esn, top, seen: BTreeSet::from([top]) }
     }
 
-    /// What the number is whose lower half arrived (Appendix A2.2, by its cases).
+    /// Whole number of the one with the lower half `low` (Appendix A2.2, by its cases).
     fn whole(&self, low: u32) -> Option<u64> {
         if !self.esn {
             return Some(low.into());
@@ -89,13 +89,13 @@ impl Rng {
 /// A packet as it is on its way.
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
-    /// What its sender numbered it.
+    /// Number by its sender.
     seq: u64,
     /// Whether its ICV is wrong whatever the receiver takes its number for.
     forged: bool,
 }
 
-/// What a run has shown.
+/// Results of a run.
 #[derive(Debug, Default)]
 struct Tally {
     accepted: u64,
@@ -104,7 +104,7 @@ struct Tally {
     forged: u64,
     /// Refused by the second look alone.
     in_flight: u64,
-    /// Its upper half was guessed wrongly, so that its ICV was wrong.
+    /// Packets with a wrongly guessed upper half, so that the ICV was wrong.
     misread: u64,
 }
 
@@ -217,7 +217,7 @@ fn a_forged_number_far_ahead_leaves_the_window_where_it_is() {
 }
 
 #[test]
-fn of_two_copies_in_flight_the_first_that_comes_back_is_accepted() {
+fn first_of_two_copies_that_comes_back_is_accepted() {
     let wrap = 1_u64 << 32;
     for (esn, top, low) in [(false, 10, 11_u32), (true, 10, 11), (true, wrap - 2, 5), (true, wrap + 5, u32::MAX)] {
         let mut window = ReplayWindow::new(64, esn, top);

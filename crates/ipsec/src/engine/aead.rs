@@ -224,14 +224,14 @@ impl Key {
     }
 }
 
-/// What is authenticated beside the encrypted bytes (RFC 4106 §5): SPI and sequence number, all of it with ESN.
+/// Bytes that are authenticated and not encrypted (RFC 4106 §5): SPI and sequence number, all of it with ESN.
 pub(super) struct Aad {
     bytes: [u8; Header::LEN + 4],
     len: usize,
 }
 
 impl Aad {
-    /// Of the eight bytes of an ESP header, and the half that is not in it.
+    /// Bytes of an ESP header, and the half of the number that is not in it.
     #[inline]
     pub(super) fn new(header: &[u8], high: Option<u32>) -> Self {
         let mut bytes = [0; Header::LEN + 4];

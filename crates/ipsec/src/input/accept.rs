@@ -38,7 +38,7 @@ pub(super) fn pass_plain<T: Taker>(
     ControlFlow::Continue(None)
 }
 
-/// What becomes of a packet after the cipher (Linux `xfrm_input` from `lock` on).
+/// Result of a packet after the cipher (Linux `xfrm_input` from `lock` on).
 #[inline]
 pub(super) fn pass<'j>(
     sad: &mut Sad,

@@ -1,4 +1,4 @@
-//! Which SA a packet is of, and whether it may be: what is known before a cipher has been at it.
+//! Arrival of ESP: the SA of a packet, and the checks before its cipher.
 
 use base::{DropReason, Instant, Mib, SaId};
 use packet::Meta;
@@ -12,7 +12,7 @@ use crate::ipsec::Ipsec;
 use crate::open_job::{OpenJob, Storage};
 use crate::sad::Sad;
 
-/// What a packet or a train arrived with.
+/// Metadata that a packet or a train arrived with.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival<'a> {
     pub(super) now: Instant,

@@ -1,4 +1,4 @@
-//! What comes out of ESP as a packet again.
+//! Decapsulation: packets out of decrypted ESP.
 
 use base::{DropReason, Mib};
 use packet::{Buf, CopyReason, Csum, Memory, Packet};
@@ -145,7 +145,7 @@ impl OuterHeaders {
         }
     }
 
-    /// What is known of a packet with such IP `headers`, what is behind which sums up to `sum`.
+    /// Checksum state of a packet with such IP `headers`, in front of bytes that sum up to `sum`.
     #[inline(always)]
     pub(super) fn complete(&self, headers: &[u8], sum: u16) -> Csum {
         let of_headers = match self.info.version() {

@@ -13,7 +13,7 @@ pub struct Aevent {
     pub by_time: bool,
 }
 
-/// What has been told of an SA's numbers.
+/// Numbers of an SA that were reported.
 #[derive(Debug, Default)]
 pub(crate) struct Aevents {
     pub(crate) limits: AeventLimits,
@@ -31,7 +31,7 @@ pub(crate) struct Numbers {
     pub(crate) seen: u64,
 }
 
-/// What is waited for beside as many packets as are told of.
+/// Event that is waited for, apart from the number of packets.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Wait {
     /// As long since it was added as it would be since it was told.
@@ -49,7 +49,7 @@ impl Numbers {
 }
 
 impl Aevents {
-    /// Has the numbers looked at when time next passes.
+    /// Lets the numbers be looked at when time next passes.
     pub(crate) const fn touch(&mut self) {
         self.touched = true;
     }
@@ -66,7 +66,7 @@ impl Aevents {
     /// Looks at them. Some: they are to be told of, because time has passed or not.
     pub(crate) fn look(&mut self, now: Instant, added: Instant, numbers: Numbers, heard: bool) -> Option<bool> {
         let touched = std::mem::take(&mut self.touched);
-        // Whoever has not heard of it needs no timer for that.
+        // Without a listener that has heard of it there is no timer.
         if heard && self.wait == Wait::First && !self.limits.time.is_zero() {
             let first = added + self.limits.time;
             self.wait = if first <= now { Wait::Change } else { Wait::Time(first) };
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_of_after_two_packets_and_after_a_second_if_they_change() {
+    fn numbers_are_reported_after_two_packets_and_after_a_second() {
         let mut it = Aevents::default();
         // (when, a packet was noticed, sent, what is told)
         let looks = [
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_packet_is_a_change_and_nothing_is_one_that_nobody_hears() {
+    fn late_packet_is_a_change_only_with_a_listener() {
         let late = Numbers { seen: 1, ..Numbers::default() };
         for heard in [true, false] {
             let mut it = Aevents { wait: Wait::Time(at(1)), ..Aevents::default() };

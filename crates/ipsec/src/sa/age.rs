@@ -8,7 +8,7 @@ use crate::lifetime::Lifetime;
 use crate::request::Request;
 use crate::timers::{Timer, Timers};
 
-/// What of an SA has to do with its age, beside what is asked for each packet.
+/// Age of an SA, apart from what is read for each packet.
 #[derive(Debug)]
 pub(crate) struct Age {
     pub(crate) lifetime: Lifetime,
@@ -17,7 +17,7 @@ pub(crate) struct Age {
     /// When it was used first.
     pub(crate) first_used: Option<Instant>,
     pub(crate) timer: Timer,
-    /// How many SAs were added before it.
+    /// Number of SAs that were added before it.
     pub(crate) born: u64,
     /// The highest number received when its device was last told.
     pub(crate) esn_told: u64,

@@ -18,7 +18,7 @@ use crate::mark::Mark;
 /// So many shapes are asked one after the other, before it is worth a look-up to find which of them can match.
 const FEW: usize = 4;
 
-/// Which bits of a flow, beside its destination, a selector looks at.
+/// Bits of a flow, apart from its destination, that a selector looks at.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Shape {
     src_len: u8,
@@ -50,14 +50,14 @@ pub(super) struct Key {
     mark: u32,
 }
 
-/// Which shapes the keys of a table have. What they stand for is the table's concern.
+/// Shapes of the keys of a table. The meaning of a key is the table's concern.
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
-    /// How many keys have each shape, with that length of destinations.
+    /// Number of keys of each shape, with that length of destinations.
     all: Vec<((u8, Shape), u32)>,
-    /// How many destinations have a prefix of each length.
+    /// Number of destinations with a prefix of each length.
     dst_lens: Vec<(u8, u32)>,
-    /// How many keys to a destination have each shape.
+    /// Number of keys to a destination of each shape.
     of: Map<Destination, Vec<(Shape, u32)>>,
 }
 
@@ -79,7 +79,7 @@ const fn masked(bits: u128, len: u8) -> u128 {
 }
 
 impl Key {
-    /// What `selector` demands of packets with that mark and interface.
+    /// Key of `selector` for packets with that mark and interface.
     pub(super) fn new(selector: &Selector, mark: Mark, if_id: u32) -> Self {
         let &Selector { src, dst, protocol, sport, dport, dev } = selector;
         let of = |prefix: Prefix| bits_of(prefix.addr());

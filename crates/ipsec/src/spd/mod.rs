@@ -18,7 +18,7 @@ use crate::hash_index::HashIndex;
 use crate::timers::{Timer, Timers};
 use index::{Key, Map, Shapes};
 
-/// How long after a soft limit it is told again (Linux `XFRM_KM_TIMEOUT`).
+/// Time after a soft limit until it is told again (Linux `XFRM_KM_TIMEOUT`).
 const TELL_AGAIN: Duration = Duration::from_secs(30);
 
 /// A policy's number among those that are there: another one may have it later.
@@ -46,11 +46,11 @@ pub struct Spd {
     arrived: u64,
 }
 
-/// Where a policy stands among others: the smallest first.
+/// Order of a policy among others: the smallest first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Order {
     priority: u32,
-    /// How many were added before it.
+    /// Number of policies that were added before it.
     born: u64,
 }
 
@@ -68,9 +68,9 @@ struct Table {
 /// A policy, with its number.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// What tells it from others when it is shown; kept when it is replaced. Its lowest three bits are the direction.
+    /// Index by which it is shown; kept when it is replaced. Its lowest three bits are the direction.
     pub index: u32,
-    /// What it says.
+    /// Configuration.
     pub config: PolicyConfig,
     order: Order,
     /// Number of policies that were added or replaced before it.
@@ -225,7 +225,7 @@ impl Spd {
         &self.tables[dir as usize][usize::from(is_ipv4)]
     }
 
-    /// What a policy is called in [`Table::policies`].
+    /// Hash of a policy in [`Table::policies`].
     #[inline]
     fn name(&self, key: &Key) -> u32 {
         (self.hasher.hash_one(key) >> 32) as u32
@@ -237,7 +237,7 @@ impl Spd {
         self.changes += 1;
     }
 
-    /// What becomes of packets that no policy is for.
+    /// Action on packets that no policy is for.
     pub const fn default_action(&self, dir: Dir) -> Action {
         self.defaults[dir as usize]
     }
@@ -254,7 +254,7 @@ impl Spd {
         named.find(|&id| self.get(id).is_some_and(|policy| policy.key() == key))
     }
 
-    /// Which policy is for `flow`.
+    /// Policy that is for `flow`.
     pub fn lookup(&self, dir: Dir, flow: &Flowi) -> Option<PolicyId> {
         self.first(dir, flow).map(|(_, id)| id)
     }
@@ -305,12 +305,12 @@ impl Spd {
         self.len() == 0 && self.defaults == [Action::Allow; 3]
     }
 
-    /// How many policies there are.
+    /// Number of policies.
     pub fn len(&self) -> usize {
         self.order.iter().map(BTreeMap::len).sum()
     }
 
-    /// How many policies there are of in, out and fwd.
+    /// Number of policies of in, out and fwd.
     pub fn counts(&self) -> [u32; 3] {
         self.order.each_ref().map(|order| order.len() as u32)
     }
