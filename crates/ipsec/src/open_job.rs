@@ -130,12 +130,12 @@ struct Segment {
     id: u16,
     /// Whole sequence number.
     seq: u64,
-    state: State,
+    state: PieceState,
 }
 
 /// State of a packet in its job.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum State {
+pub(crate) enum PieceState {
     /// Not decrypted yet.
     Sealed,
     /// Decrypted, and the ICV is right.
@@ -153,7 +153,7 @@ pub(crate) enum State {
     Malformed,
 }
 
-impl State {
+impl PieceState {
     /// Sum of `bytes`, which are all inner bytes.
     #[inline]
     pub(crate) fn sum_of(self, bytes: &[u8]) -> u16 {
@@ -181,8 +181,8 @@ pub(crate) struct Next {
 pub(crate) struct Piece {
     pub(crate) seq: u64,
     pub(crate) id: u16,
-    pub(crate) state: State,
-    /// Inner bytes, if it is [`State::Open`].
+    pub(crate) state: PieceState,
+    /// Inner bytes, if it is [`PieceState::Open`].
     pub(crate) inside: Buf,
 }
 
@@ -310,7 +310,7 @@ impl OpenJob {
     #[inline]
     pub(crate) fn push(&mut self, len: usize, seq: u64, id: u16) {
         let begins_buf = self.segments.last().is_none_or(|last| last.ends_buf);
-        let segment = Segment { len: len as u32, begins_buf, ends_buf: false, id, seq, state: State::Sealed };
+        let segment = Segment { len: len as u32, begins_buf, ends_buf: false, id, seq, state: PieceState::Sealed };
         self.segments.push(segment);
         self.bytes += len;
     }
@@ -330,7 +330,7 @@ impl OpenJob {
     #[inline(always)]
     pub(crate) fn push_whole(&mut self, next: Next, seq: u64, mut buf: Buf) {
         let Next { at, len, id, .. } = next;
-        let (begins_buf, ends_buf, state) = (true, true, State::Sealed);
+        let (begins_buf, ends_buf, state) = (true, true, PieceState::Sealed);
         self.segments.push(Segment { len: len as u32, begins_buf, ends_buf, id, seq, state });
         self.bytes += len;
         buf.pull(at);
@@ -401,7 +401,7 @@ impl OpenJob {
     /// Prepares for the first packets to be [passed on](Self::next) if others have opened them: their processor has them, and
     /// is asked for all at once.
     pub(crate) fn begin_passing(&self) {
-        if self.segments.last().is_some_and(|first| !matches!(first.state, State::Sealed)) {
+        if self.segments.last().is_some_and(|first| !matches!(first.state, PieceState::Sealed)) {
             self.bufs.iter().rev().take(AHEAD).for_each(Buf::prefetch);
         }
     }
@@ -426,7 +426,7 @@ impl OpenJob {
 
     /// Opens at once the packet that `buf` has behind its first `front` bytes, and leaves what is inside. It is not summed yet.
     #[inline]
-    pub(crate) fn open_now(&mut self, buf: &mut Buf, front: usize, seq: u64) -> State {
+    pub(crate) fn open_now(&mut self, buf: &mut Buf, front: usize, seq: u64) -> PieceState {
         let packet = &mut buf.bytes_mut().expect("looked at before")[front..];
         let len = packet.len();
         let state = self.opening.open(packet, &[], seq, Sums::Nothing);
@@ -439,8 +439,8 @@ impl OpenJob {
     /// Tells whether an opened packet is TCP of which no more than the sum need be known: in a tunnel, and such that nothing is
     /// changed about it, or with room in front of it for the IP headers that it was protected behind. The SA has that mode by now.
     #[inline]
-    pub(crate) fn is_plain(&self, mode: Mode, state: State, inside: &Buf) -> bool {
-        let State::Open { next_header, .. } = state else { return false };
+    pub(crate) fn is_plain(&self, mode: Mode, state: PieceState, inside: &Buf) -> bool {
+        let PieceState::Open { next_header, .. } = state else { return false };
         match (mode, self.opening.sums) {
             (Mode::Tunnel, Sums::Packets) => {
                 self.untouched.is_some_and(|untouched| untouched.is_like(inside.bytes(), next_header))
@@ -458,7 +458,7 @@ impl OpenJob {
     pub(crate) fn next(&mut self) -> Option<Piece> {
         let Segment { len, ends_buf, id, seq, mut state, .. } = self.segments.pop()?;
         let (len, buf) = (len as usize, self.bufs.last_mut()?);
-        if let State::Sealed = state {
+        if let PieceState::Sealed = state {
             let packet = &mut buf.bytes_mut().expect("a buffer that is this job's own")[..len];
             state = self.opening.open(packet, &self.pieces, seq, self.opening.sums);
         } else if let Some(soon) = self.bufs.len().checked_sub(AHEAD + 1) {
@@ -492,7 +492,7 @@ impl Opening {
     /// Decrypts one ESP packet, from `pieces` or, if there are none, in place, and says what is in it.
     #[expect(clippy::inline_always, reason = "what is in it would be written to memory, and read in other pieces")]
     #[inline(always)]
-    fn open(&self, packet: &mut [u8], pieces: &[Buf], seq: u64, sums: Sums) -> State {
+    fn open(&self, packet: &mut [u8], pieces: &[Buf], seq: u64, sums: Sums) -> PieceState {
         if self.by_device {
             let text_end = packet.len() - self.cipher.icv_len();
             return examine(&packet[self.text_at..text_end], sums);
@@ -506,27 +506,27 @@ impl Opening {
         };
         match opened {
             Ok(text) => examine(text, sums),
-            Err(OpenError::IcvWrong) => State::Forged,
-            Err(OpenError::NotBlocks) => State::Malformed,
+            Err(OpenError::IcvWrong) => PieceState::Forged,
+            Err(OpenError::NotBlocks) => PieceState::Malformed,
         }
     }
 
     /// Begin and end of the inner bytes of a packet of `len` bytes: all of it, if they are not known.
     #[inline]
-    const fn inside(&self, state: State, len: usize) -> (usize, usize) {
+    const fn inside(&self, state: PieceState, len: usize) -> (usize, usize) {
         match state {
-            State::Open { payload_len, .. } => (self.text_at, self.text_at + payload_len as usize),
-            State::Sealed | State::Forged | State::Malformed => (0, len),
+            PieceState::Open { payload_len, .. } => (self.text_at, self.text_at + payload_len as usize),
+            PieceState::Sealed | PieceState::Forged | PieceState::Malformed => (0, len),
         }
     }
 }
 
 /// Says what is in a decrypted ESP packet.
 #[inline]
-fn examine(text: &[u8], sums: Sums) -> State {
-    let Ok(trailer) = Trailer::parse(text) else { return State::Malformed };
+fn examine(text: &[u8], sums: Sums) -> PieceState {
+    let Ok(trailer) = Trailer::parse(text) else { return PieceState::Malformed };
     match text.len().checked_sub(trailer.trailer_len()) {
-        None | Some(0) => State::Malformed,
+        None | Some(0) => PieceState::Malformed,
         Some(len) => {
             let payload = &text[..len];
             let is_summed = match sums {
@@ -535,7 +535,7 @@ fn examine(text: &[u8], sums: Sums) -> State {
                 Sums::Payloads => trailer.next_header == Protocol::TCP,
             };
             let sum = is_summed.then(|| checksum::sum(payload) as u16);
-            State::Open { payload_len: len as u32, next_header: trailer.next_header, sum }
+            PieceState::Open { payload_len: len as u32, next_header: trailer.next_header, sum }
         }
     }
 }

@@ -56,7 +56,7 @@ impl GcmStream {
         &self,
         nonce: [u8; NONCE_LEN],
         aad: &[u8],
-        pieces: &mut Pieces<'p, impl Iterator<Item = &'p [u8]>>,
+        pieces: &mut StreamPieces<'p, impl Iterator<Item = &'p [u8]>>,
         text: &mut [u8],
         icv_len: usize,
     ) -> Result<(), OpenError> {
@@ -82,12 +82,12 @@ impl GcmStream {
 }
 
 /// Bytes in several places, from front to back.
-pub(super) struct Pieces<'p, I> {
+pub(super) struct StreamPieces<'p, I> {
     front: &'p [u8],
     behind: I,
 }
 
-impl<'p, I: Iterator<Item = &'p [u8]>> Pieces<'p, I> {
+impl<'p, I: Iterator<Item = &'p [u8]>> StreamPieces<'p, I> {
     pub(super) fn new(pieces: I) -> Self {
         Self { front: &[], behind: pieces }
     }

@@ -5,7 +5,7 @@ use packet::{Buf, CopyReason, Csum, Memory, Packet};
 use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
 
-use super::refused::Refused;
+use super::refused::Dropped;
 use crate::open_job::{OuterHeaders, Untouched};
 use crate::outer::{write_own, write_v4};
 use crate::pieces::Pieces;
@@ -22,7 +22,7 @@ pub(super) fn tunnel(
     next_header: Protocol,
     sum: Option<u16>,
     untouched: &mut Option<Untouched>,
-) -> Result<Csum, Refused> {
+) -> Result<Csum, Dropped> {
     let refused = (Mib::XfrmInStateModeError, DropReason::EspFormat);
     let bytes = inside.bytes();
     let mut csum = sum.map_or(Csum::None, Csum::Complete);
@@ -93,7 +93,7 @@ impl OuterHeaders {
         next_header: Protocol,
         sum: Option<u16>,
         id: u16,
-    ) -> Result<Option<Buf>, Refused> {
+    ) -> Result<Option<Buf>, Dropped> {
         let len = self.info.header_len;
         let front = if self.push_own(mem, inside, next_header, id) {
             None

@@ -15,7 +15,7 @@ pub struct Aevent {
 
 /// Numbers of an SA that were reported.
 #[derive(Debug, Default)]
-pub(crate) struct Aevents {
+pub(crate) struct ReportedNumbers {
     pub(crate) limits: AeventLimits,
     pub(crate) told: Numbers,
     /// Whether a packet was noticed.
@@ -48,7 +48,7 @@ impl Numbers {
     }
 }
 
-impl Aevents {
+impl ReportedNumbers {
     /// Lets the numbers be looked at when time next passes.
     pub(crate) const fn touch(&mut self) {
         self.touched = true;
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn numbers_are_reported_after_two_packets_and_after_a_second() {
-        let mut it = Aevents::default();
+        let mut it = ReportedNumbers::default();
         // (when, a packet was noticed, sent, what is told)
         let looks = [
             (3, true, 1, None),
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_first_packet_is_told_of_by_time_if_it_comes_late() {
-        let mut it = Aevents { touched: true, ..Aevents::default() };
+        let mut it = ReportedNumbers { touched: true, ..ReportedNumbers::default() };
         assert_eq!(it.look(at(15), at(5), Numbers { oseq: 1, ..Numbers::default() }, true), Some(true));
     }
 
@@ -136,7 +136,7 @@ mod tests {
             (AeventLimits { packets: 0, ..AeventLimits::default() }, (None, Some(at(10)))),
             (AeventLimits { time: Duration::ZERO, ..AeventLimits::default() }, (Some(false), None)),
         ] {
-            let mut it = Aevents { limits, touched: true, ..Aevents::default() };
+            let mut it = ReportedNumbers { limits, touched: true, ..ReportedNumbers::default() };
             let told = it.look(at(1), at(0), Numbers { seq: 1 << 33, ..Numbers::default() }, true);
             assert_eq!((told, it.due()), want, "{limits:?}");
         }
@@ -146,7 +146,7 @@ mod tests {
     fn late_packet_is_a_change_only_with_a_listener() {
         let late = Numbers { seen: 1, ..Numbers::default() };
         for heard in [true, false] {
-            let mut it = Aevents { wait: Wait::Time(at(1)), ..Aevents::default() };
+            let mut it = ReportedNumbers { wait: Wait::Time(at(1)), ..ReportedNumbers::default() };
             assert_eq!(it.look(at(1), at(0), late, heard), heard.then_some(true));
             assert_eq!(it.wait == Wait::Change, !heard);
         }

@@ -2,7 +2,7 @@
 
 use base::{Instant, SaId};
 
-use super::aevents::Aevents;
+use super::aevents::ReportedNumbers;
 use crate::config::SaConfig;
 use crate::lifetime::Lifetime;
 use crate::request::Request;
@@ -21,7 +21,7 @@ pub(crate) struct Age {
     pub(crate) born: u64,
     /// The highest number received when its device was last told.
     pub(crate) esn_told: u64,
-    pub(crate) aevents: Aevents,
+    pub(crate) aevents: ReportedNumbers,
     /// The request that made the SA.
     pub(crate) request: Option<Request>,
 }
@@ -35,7 +35,7 @@ impl Age {
             timer: Timer::default(),
             born: 0,
             esn_told: config.seq,
-            aevents: Aevents::default(),
+            aevents: ReportedNumbers::default(),
             request: config.request.clone(),
         }
     }

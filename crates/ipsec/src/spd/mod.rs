@@ -16,7 +16,7 @@ use crate::events::{Event, Events, PolicyExpired};
 use crate::flowi::Flowi;
 use crate::hash_index::HashIndex;
 use crate::timers::{Timer, Timers};
-use index::{Key, Map, Shapes};
+use index::{Map, MatchKey, Shapes};
 
 /// Time after a soft limit until it is told again (Linux `XFRM_KM_TIMEOUT`).
 const TELL_AGAIN: Duration = Duration::from_secs(30);
@@ -62,7 +62,7 @@ struct Table {
     policies: HashIndex,
     doubtful_shapes: Shapes,
     /// Those that do not let pass in clear what they are for, and may be for a fragment that does not say so.
-    doubtful: Map<Key, BTreeSet<Order>>,
+    doubtful: Map<MatchKey, BTreeSet<Order>>,
 }
 
 /// A policy, with its number.
@@ -91,9 +91,9 @@ impl Policy {
         self.used
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> MatchKey {
         let PolicyConfig { selector, mark, if_id, .. } = &self.config;
-        Key::new(selector, *mark, *if_id)
+        MatchKey::new(selector, *mark, *if_id)
     }
 
     /// Tells whether `flow` is one of those that it is for.
@@ -104,12 +104,12 @@ impl Policy {
     }
 
     /// The key by which fragments find it, if they have to.
-    fn doubtful_key(&self) -> Option<Key> {
+    fn doubtful_key(&self) -> Option<MatchKey> {
         let PolicyConfig { selector, mark, if_id, .. } = &self.config;
         let hidden = selector.sport.mask != 0
             || selector.dport.mask != 0
             || !selector.dst.is_ipv4() && selector.protocol.is_some();
-        (hidden && !self.config.allows_clear()).then(|| Key::of_fragments(selector, *mark, *if_id))
+        (hidden && !self.config.allows_clear()).then(|| MatchKey::of_fragments(selector, *mark, *if_id))
     }
 
     fn expired(&self, hard: bool) -> Event {
@@ -227,7 +227,7 @@ impl Spd {
 
     /// Hash of a policy in [`Table::policies`].
     #[inline]
-    fn name(&self, key: &Key) -> u32 {
+    fn name(&self, key: &MatchKey) -> u32 {
         (self.hasher.hash_one(key) >> 32) as u32
     }
 
@@ -249,7 +249,7 @@ impl Spd {
         if selector.src.is_ipv4() != selector.dst.is_ipv4() {
             return None;
         }
-        let key = Key::new(selector, *mark, *if_id);
+        let key = MatchKey::new(selector, *mark, *if_id);
         let mut named = self.table(*dir, selector.dst.is_ipv4()).policies.with(self.name(&key)).map(PolicyId);
         named.find(|&id| self.get(id).is_some_and(|policy| policy.key() == key))
     }
@@ -359,7 +359,7 @@ impl Spd {
     }
 }
 
-/// The same ports, said in the one way that [`Key`] knows.
+/// The same ports, said in the one way that [`MatchKey`] knows.
 const fn canonical(port: PortMask) -> PortMask {
     PortMask { port: port.port & port.mask, mask: port.mask }
 }
