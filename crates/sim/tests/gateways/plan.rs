@@ -116,7 +116,7 @@ impl Plan {
         Wire { damaged, ..self.good_wire().troubled(loss, late, twice, busy) }
     }
 
-    /// That wire without faults.
+    /// The same wire without faults.
     pub(crate) const fn good_wire(&self) -> Wire {
         Wire::new(if self.udp { Medium::UdpSocket } else { Medium::Cable }, self.mtu)
     }
