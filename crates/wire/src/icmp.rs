@@ -21,12 +21,6 @@ impl Unreachable {
     pub const PROTOCOL: Self = Self(2);
     /// No one has the port.
     pub const PORT: Self = Self(3);
-    /// A source route failed.
-    pub const SOURCE_ROUTE: Self = Self(5);
-    /// The network is administratively prohibited (RFC 1122).
-    pub const NET_PROHIBITED: Self = Self(9);
-    /// The host is administratively prohibited (RFC 1122).
-    pub const HOST_PROHIBITED: Self = Self(10);
     /// Communication is administratively prohibited: what a prohibit route answers (RFC 1812 §5.2.7.1).
     pub const PROHIBITED: Self = Self(13);
 }
