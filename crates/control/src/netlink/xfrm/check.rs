@@ -1,4 +1,4 @@
-//! What a message may say (Linux `xfrma_policy`, `verify_newsa_info`, `verify_replay`, `verify_newpolicy_info`,
+//! Checks of messages (Linux `xfrma_policy`, `verify_newsa_info`, `verify_replay`, `verify_newpolicy_info`,
 //! `validate_tmpl`), in the order in which Linux finds fault with it.
 
 use super::algorithm::has_its_key;
@@ -159,7 +159,7 @@ pub(super) fn known_direction(attrs: &Attributes<'_>) -> Result<(), Error> {
     }
 }
 
-/// What an SA of one direction has not (Linux 6.10, `verify_newsa_info`).
+/// Refuses options that an SA of one direction has not (Linux 6.10, `verify_newsa_info`).
 fn direction(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     let has_flag = |flag| info.flags & flag != 0;
     let extra = attrs.get(attr::SA_EXTRA_FLAGS).map_or(0, Attr::u32);
@@ -297,7 +297,7 @@ pub(super) fn policy_dir(dir: u8) -> Result<(), Error> {
     if_wrong(dir > 2, "Invalid policy direction")
 }
 
-/// Which kind of policy is meant: sub-policies are not supported.
+/// Checks the kind of policy: sub-policies are not supported.
 pub(super) fn policy_type(attrs: &Attributes<'_>) -> Result<(), Error> {
     match attrs.get(attr::POLICY_TYPE) {
         Some(attr) if attr.u8() == 1 => Err(Error::unsupported("Sub-policies are not supported").at(attr.offset)),
@@ -352,7 +352,7 @@ mod tests {
     use crate::netlink::message::{Header, Messages, Writer, flag};
     use crate::netlink::session::Request;
 
-    /// What a request of `kind` with that fixed part and these attributes is read as.
+    /// Result of parsing a request of `kind` with that fixed part and these attributes.
     fn read<T>(
         kind: u16,
         fixed: &[u8],
@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_of_some_authentication_algorithms_is_refused_where_that_would_count() {
+    fn template_of_some_auth_algorithms_is_refused_where_it_counts() {
         let some = [u32::MAX ^ 4, u32::MAX, u32::MAX];
         for (dir, algos, want) in [
             (0, [u32::MAX; 3], true),

@@ -51,19 +51,19 @@ pub trait Database {
     /// Removes all SAs of a protocol. Tells whether there were any.
     ///
     /// # Errors
-    /// Nobody answers.
+    /// The worker does not answer.
     fn flush_sas(&mut self, proto: u8) -> Result<bool, Error>;
 
     /// SAs below a place, at most `limit` of them, with their places.
     ///
     /// # Errors
-    /// Nobody answers.
+    /// The worker does not answer.
     fn sas(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Sa)>, Error>;
 
-    /// How many SAs there are.
+    /// Number of SAs.
     ///
     /// # Errors
-    /// Nobody answers.
+    /// The worker does not answer.
     fn count_sas(&mut self) -> Result<u32, Error>;
 
     /// Adds a policy; `update`: or replaces the one that is there.
@@ -81,42 +81,42 @@ pub trait Database {
     /// Removes all policies. Tells whether there were any.
     ///
     /// # Errors
-    /// Nobody answers.
+    /// The worker does not answer.
     fn flush_policies(&mut self) -> Result<bool, Error>;
 
     /// Policies below a place, at most `limit` of them, with their places.
     ///
     /// # Errors
-    /// Nobody answers.
+    /// The worker does not answer.
     fn policies(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Policy)>, Error>;
 
-    /// How many policies there are of in, out and fwd.
+    /// Number of policies of in, out and fwd.
     ///
     /// # Errors
-    /// Nobody answers.
+    /// The worker does not answer.
     fn count_policies(&mut self) -> Result<[u32; 3], Error>;
 
-    /// Which of in, out and fwd block what no policy is for.
+    /// Default policies of in, out and fwd: true blocks what no policy is for.
     ///
     /// # Errors
-    /// Nobody answers.
+    /// The worker does not answer.
     fn defaults(&mut self) -> Result<[bool; 3], Error>;
 
     /// Says which of in, out and fwd do; `None` leaves one as it is.
     ///
     /// # Errors
-    /// Nobody answers.
+    /// The worker does not answer.
     fn set_defaults(&mut self, block: [Option<bool>; 3]) -> Result<(), Error>;
 }
 
-/// What `NEWAE` sets.
+/// Settings of `NEWAE`.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// The numbers of an SA whose window is one of up to 32: `oseq`, `seq`, and those that were seen.
     pub legacy: Option<Replay>,
     /// The numbers of the others.
     pub esn: Option<Replay>,
-    /// What it has been used for.
+    /// Use so far.
     pub used: Option<LifetimeCur>,
     /// When its numbers are told of.
     pub thresholds: Thresholds,
@@ -137,12 +137,12 @@ impl<D: Database> Xfrm<D> {
         Self { database, thresholds: [[32, 32], [128, 128]] }
     }
 
-    /// What it is over.
+    /// The database.
     pub const fn database_mut(&mut self) -> &mut D {
         &mut self.database
     }
 
-    /// What it was over.
+    /// The database, taken out.
     pub fn into_database(self) -> D {
         self.database
     }

@@ -12,10 +12,10 @@ use super::sa::Sa;
 use crate::netlink::attr::Attr;
 use crate::netlink::session::{Dump, Progress};
 
-/// How many are fetched at once: the worker that is asked moves packets between two answers.
+/// Number of entries that are fetched at once: the worker that is asked moves packets between two answers.
 const CHUNK: usize = 64;
 
-/// Which SAs a dump is of: `XFRMA_ADDRESS_FILTER` and `XFRMA_PROTO`.
+/// Filter of a dump of SAs: `XFRMA_ADDRESS_FILTER` and `XFRMA_PROTO`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SaFilter {
     proto: u8,

@@ -4,7 +4,7 @@
 //! Linux's order and words. What Linux has and this has not is refused as unsupported, by name: AH and IPComp, BEET and
 //! route optimisation, sub-policies, security labels, devices that do ESP, migration, SAs of one processor, IP-TFS.
 //!
-//! Keys are given out to whoever may ask, as by Linux: to those who may change them. Nothing else shows one.
+//! Keys are given out to clients that may change them, as by Linux. Nothing else shows one.
 
 mod algorithm;
 mod attributes;

@@ -12,9 +12,9 @@ use crate::netlink::message::Writer;
 /// A policy, as a message says it or as it is shown.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Policy {
-    /// Its fixed part.
+    /// Fixed part.
     pub info: PolicyInfo,
-    /// What its packets have to go through.
+    /// SAs that its packets have to go through.
     pub templates: Vec<Tmpl>,
     /// For packets of which mark it is.
     pub mark: Mark,
@@ -58,12 +58,12 @@ impl Policy {
     }
 }
 
-/// Which policy a request means.
+/// Key of the policy that a request means.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PolicyQuery {
     /// By its number, if that is not 0, else by its selector.
     pub id: PolicyId,
-    /// Its mark.
+    /// Mark.
     pub mark: Mark,
     /// The number of its XFRM interface.
     pub if_id: u32,

@@ -65,7 +65,7 @@ impl<D: Database + 'static> Protocol for Xfrm<D> {
     const GROUPS: u32 = 8;
     const ANYONE_LISTENS: bool = false;
 
-    /// Keys are shown, so nobody else may even look.
+    /// Keys are shown, so other clients may not even look.
     fn only_reads(_: &Request<'_>) -> bool {
         false
     }
@@ -354,7 +354,7 @@ pub(super) fn write_ae(w: &mut Writer, sa: &Sa, flags: u32) {
     }
 }
 
-/// Which SA `struct xfrm_aevent_id` means.
+/// Key of the SA that `struct xfrm_aevent_id` means.
 fn ae_query(fixed: &[u8], attrs: &Attributes<'_>) -> SaQuery {
     let SaId { daddr, spi, family, proto } = SaId::of(fixed);
     SaQuery { daddr, spi: Ok(spi), family, proto, mark: super::sa::mark(attrs) }

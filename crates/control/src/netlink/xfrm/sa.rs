@@ -21,14 +21,14 @@ pub struct Mark {
     pub mask: u32,
 }
 
-/// What a message says of an SA, found to be right as far as that can be told from the message.
+/// SA of a message, found to be right as far as that can be told from the message.
 #[derive(Clone, Debug)]
 pub struct NewSa {
-    /// Its fixed part, with the selector's family filled in.
+    /// Fixed part, with the selector's family filled in.
     pub info: SaInfo,
-    /// How it protects.
+    /// Algorithm.
     pub algorithm: Algorithm,
-    /// What is around ESP.
+    /// Header around ESP.
     pub encap: Option<Encap>,
     /// The care-of address of mobile IPv6, which is shown.
     pub coaddr: Option<Addr>,
@@ -40,7 +40,7 @@ pub struct NewSa {
     pub extra_flags: u32,
     /// The numbers that it begins with, and its window if that is of more than 32.
     pub replay: Option<Replay>,
-    /// What it has been used for before.
+    /// Use before.
     pub used: Option<LifetimeCur>,
     /// The length that packets are padded to; 0 for none.
     pub tfcpad: u32,
@@ -113,7 +113,7 @@ impl NewSa {
         })
     }
 
-    /// How many packets its window spans.
+    /// Number of packets that its window spans.
     pub fn replay_window(&self) -> u32 {
         match &self.replay {
             Some(Replay::Esn(replay)) => replay.replay_window,
@@ -137,11 +137,11 @@ pub(super) fn address(attr: &crate::netlink::attr::Attr<'_>) -> Addr {
 /// An SA as it is now.
 #[derive(Clone, Debug)]
 pub struct Sa {
-    /// Its fixed part, with what it has counted.
+    /// Fixed part, with counters.
     pub info: SaInfo,
-    /// How it protects; `None` of one that is yet to come.
+    /// Algorithm; `None` of one that is yet to come.
     pub algorithm: Option<Algorithm>,
-    /// What is around ESP.
+    /// Header around ESP.
     pub encap: Option<Encap>,
     /// The care-of address of mobile IPv6.
     pub coaddr: Option<Addr>,
@@ -153,7 +153,7 @@ pub struct Sa {
     pub set_mark: Mark,
     /// `XFRM_SA_XFLAG_*`.
     pub extra_flags: u32,
-    /// Its numbers.
+    /// Sequence numbers.
     pub replay: Replay,
     /// The length that packets are padded to.
     pub tfcpad: u32,
@@ -172,7 +172,7 @@ pub struct Sa {
 }
 
 impl Sa {
-    /// What it is called.
+    /// Key of the SA.
     pub(super) const fn id(&self) -> super::layout::SaId {
         let SaInfo { daddr, spi, family, proto, .. } = self.info;
         super::layout::SaId { daddr, spi, family, proto }
@@ -238,16 +238,16 @@ pub(super) fn put_mark(w: &mut Writer, mark: Mark) {
     }
 }
 
-/// Which SA a request means.
+/// Key of the SA that a request means.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SaQuery {
-    /// Its destination.
+    /// Destination.
     pub daddr: Addr,
-    /// Its SPI; `None`: whichever has this source.
+    /// SPI; an address: any SA with this source.
     pub spi: Result<u32, Addr>,
     /// The family of its addresses.
     pub family: u16,
-    /// Its protocol.
+    /// Protocol.
     pub proto: u8,
     /// The mark of packets that it is for.
     pub mark: Mark,
@@ -267,7 +267,7 @@ impl SaQuery {
     }
 }
 
-/// What an SPI is asked for (`struct xfrm_userspi_info`).
+/// Request for an SPI (`struct xfrm_userspi_info`).
 #[derive(Clone, Debug)]
 pub struct NewSpi {
     /// The SA that is to come.
@@ -276,7 +276,7 @@ pub struct NewSpi {
     pub min: u32,
     /// The largest that will do.
     pub max: u32,
-    /// Its mark.
+    /// Mark.
     pub mark: Mark,
     /// The number of its XFRM interface.
     pub if_id: u32,
