@@ -17,16 +17,16 @@ use settings::Setting;
 pub use settings::{EarlyDemux, L3mdevAccept, Settings};
 use table::{CONF, ENTRIES, Entry, LINK, NEIGH, Value};
 
-/// What comes of writing a file.
+/// Effect of writing a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Written {
     /// The node is to become so.
     Settings(Settings),
-    /// What is known of paths to IPv4 destinations is to be forgotten (Linux `ipv4_sysctl_rtcache_flush`).
+    /// The cache of paths to IPv4 destinations is flushed (Linux `ipv4_sysctl_rtcache_flush`).
     ForgetPaths,
 }
 
-/// What has a name in the tree.
+/// Directory or file of the tree.
 #[derive(Clone, Copy, Debug)]
 pub enum Found {
     /// A directory.
@@ -39,12 +39,12 @@ pub enum Found {
 #[derive(Clone, Copy, Debug)]
 pub struct File {
     entry: &'static Entry,
-    /// That of the link that it is about.
+    /// MTU of the link that it is about.
     mtu: u32,
 }
 
 impl Found {
-    /// Its mode, with its type (`S_IFMT`).
+    /// Mode, with its type (`S_IFMT`).
     pub const fn mode(self) -> u32 {
         match self {
             Self::Dir => 0o40555,
@@ -53,7 +53,7 @@ impl Found {
     }
 }
 
-/// What `name` is, below `/proc/sys/net` and without a slash at either end: the empty name is the directory itself.
+/// Directory or file `name`, below `/proc/sys/net` and without a slash at either end: the empty name is the directory itself.
 pub fn find(name: &str, model: &Model) -> Option<Found> {
     let parts: Vec<&str> = name.split('/').filter(|_| !name.is_empty()).collect();
     let mut found = None;
@@ -129,15 +129,15 @@ pub fn list(dir: &str, after: &str, limit: usize, model: &Model) -> Option<Vec<(
 }
 
 impl File {
-    /// Whether somebody may write it.
+    /// Whether it may be written.
     pub const fn is_writable(self) -> bool {
         self.entry.mode & 0o200 != 0
     }
 
-    /// What it holds.
+    /// Reads its contents.
     ///
     /// # Errors
-    /// `EACCES`: nobody may read it.
+    /// `EACCES`: it may not be read.
     pub fn read(self, settings: &Settings) -> Result<String, i32> {
         self.value(settings).map(|value| format!("{value}\n")).ok_or(errno::EACCES)
     }
@@ -151,7 +151,7 @@ impl File {
         }
     }
 
-    /// What comes of `text`, written at the beginning, where a node has `settings`.
+    /// Effect of `text`, written at the beginning, where a node has `settings`.
     ///
     /// # Errors
     /// `EINVAL` if Linux would not take it; `EOPNOTSUPP` if no node of this kind can be so.
@@ -171,7 +171,7 @@ impl File {
     }
 }
 
-/// What programs have set of what files leave as it usually is, by name, which is what outlives a restart.
+/// Settings that programs have set and files leave as they usually are, by name, which outlive a restart.
 pub fn saved(now: &Settings, of_files: &Settings) -> impl Iterator<Item = (&'static str, String)> {
     let set = named_settings().filter(|(_, setting)| !is_said(*setting, of_files) && is_said(*setting, now));
     set.map(|(name, setting)| (name, setting.get(now).to_string()))
@@ -182,7 +182,7 @@ fn is_said(setting: Setting, of_files: &Settings) -> bool {
     setting.get(of_files) != setting.get(&Settings::default())
 }
 
-/// What a node that is as its files say becomes by what was [saved], and how many of these were set, and how many were not
+/// Settings of a node that is as its files say, after what was [saved], and how many of these were set, and how many were not
 /// because files say otherwise.
 ///
 /// # Errors

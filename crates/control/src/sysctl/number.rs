@@ -13,7 +13,7 @@ pub(super) const ULONG: RangeInclusive<i128> = 0..=u64::MAX as i128;
 /// Linux's `int` of jiffies, at a thousand to the second, in seconds.
 pub(super) const SECONDS: RangeInclusive<i128> = -(i32::MAX as i128 / 1000)..=i32::MAX as i128 / 1000;
 
-/// What a page holds, but for the NUL behind it: no more of a text is looked at.
+/// Bytes of a page, but for the NUL behind them: no more of a text is looked at.
 const MAX_TEXT: usize = 4095;
 
 /// A number has fewer characters than this, so that it is known where it ends.

@@ -36,12 +36,12 @@ const fn setting(name: &'static str, setting: Setting) -> Entry {
     Entry { name, value: Value::Setting(setting), mode: 0o644 }
 }
 
-/// What is as it is, of Linux's type `int`.
+/// Entry with a fixed value, of Linux's type `int`.
 const fn fixed(name: &'static str, value: i32) -> Entry {
     between(name, value, *INT.start() as i64, *INT.end() as i64)
 }
 
-/// What is as it is, of a type without negative numbers.
+/// Entry with a fixed value, of a type without negative numbers.
 const fn count(name: &'static str, value: i32) -> Entry {
     between(name, value, 0, *INT.end() as i64)
 }
@@ -54,7 +54,7 @@ const fn between(name: &'static str, value: i32, min: i64, max: i64) -> Entry {
     Entry { name, value: Value::Fixed { value, min, max }, mode: 0o644 }
 }
 
-/// What Linux lets nobody write.
+/// Entry that Linux lets no client write.
 const fn shown(name: &'static str, value: i32) -> Entry {
     Entry { mode: 0o444, ..fixed(name, value) }
 }
