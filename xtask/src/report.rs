@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_tests_said_is_kept_and_nothing_else() {
+    fn output_of_failed_tests_alone_is_kept() {
         let mut output = Output::default();
         let printed = "running 2 tests\ntest a ... FAILED\nfailures:\n---- a ----\nwhy\n\nfailures:\n    a\n\n\
             test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\nrunning 0 tests\n";

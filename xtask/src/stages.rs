@@ -123,7 +123,8 @@ fn fuzz_dir() -> PathBuf {
     root().join("fuzz")
 }
 
-fn root() -> &'static Path {
+/// Root of the workspace.
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 

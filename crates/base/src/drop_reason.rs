@@ -1,4 +1,4 @@
-//! Why a packet went no further.
+//! Reasons for which a packet goes no further.
 
 macro_rules! drop_reasons {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -40,9 +40,9 @@ drop_reasons! {
     IpTruncated,
     /// The IPv6 header or its chain of extension headers is malformed (RFC 8200 §4).
     Ipv6Header,
-    /// A source address that nobody may send from (multicast, broadcast, loopback from outside: RFC 1122 §3.2.1.3).
+    /// A source address that no host may send from (multicast, broadcast, loopback from outside: RFC 1122 §3.2.1.3).
     IpSourceInvalid,
-    /// A destination that nobody may send to (loopback and this network from outside: RFC 1122 §3.2.1.3).
+    /// A destination that no host may send to (loopback and this network from outside: RFC 1122 §3.2.1.3).
     IpDestinationInvalid,
     /// TTL or hop limit ran out on the way (RFC 1812 §5.3.1, RFC 8200 §3).
     TtlExceeded,
@@ -68,7 +68,7 @@ drop_reasons! {
     NeighbourRateLimited,
     /// A neighbour discovery message that RFC 4861 §7.1 or §8.1 says to ignore.
     NeighbourMalformed,
-    /// For this node, but of a protocol that nobody here listens to.
+    /// For this node, but of a protocol that no listener here has.
     ProtocolUnknown,
     /// For this node's UDP, but no one has that port.
     UdpNoPort,

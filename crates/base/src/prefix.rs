@@ -18,7 +18,7 @@ pub struct IfAddr {
     len: u8,
 }
 
-/// Why a text or a pair of values is no prefix. Its display names the offending value.
+/// Reason for which a text or a pair of values is no prefix. Its display names the offending value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PrefixError {
     given: String,

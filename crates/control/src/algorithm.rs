@@ -2,14 +2,14 @@
 
 use crate::key::Key;
 
-/// How an SA protects, with its keys.
+/// Algorithm of an SA, with its keys.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Algorithm {
     /// `aead`: one that encrypts and authenticates in one.
     Aead {
-        /// Which.
+        /// Name.
         name: Aead,
-        /// Its key, with the salt at its end.
+        /// Key, with the salt at its end.
         key: Key,
         /// Length of the integrity check value in bits.
         icv_bits: u16,
@@ -18,9 +18,9 @@ pub enum Algorithm {
     Separate {
         /// The cipher.
         enc: Enc,
-        /// Its key, with the nonce of CTR at its end; empty if it has none.
+        /// Key, with the nonce of CTR at its end; empty if it has none.
         key: Key,
-        /// What authenticates; without it everything can be forged.
+        /// Authentication; without it everything can be forged.
         auth: Option<AuthConfig>,
     },
 }
@@ -28,11 +28,11 @@ pub enum Algorithm {
 /// A message authentication code of an SA.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AuthConfig {
-    /// Which.
+    /// Name.
     pub name: Auth,
-    /// Its key.
+    /// Key.
     pub key: Key,
-    /// How much of it is sent, in bits.
+    /// Bits of the code that are sent.
     pub icv_bits: u16,
 }
 
@@ -42,7 +42,7 @@ pub const MAX_KEY: usize = 4096;
 
 /// Names of one kind of algorithm.
 pub trait Name: Copy + PartialEq + 'static {
-    /// What the kernel calls the kind in its refusals.
+    /// Name of the kind in the kernel's refusals.
     const KIND: &'static str;
     /// Every one of them, by each name that Linux knows it by; the first is the one that is shown.
     const NAMES: &'static [(&'static str, Self)];
@@ -222,7 +222,7 @@ impl Name for Auth {
 }
 
 impl Auth {
-    /// How much of the code `auth` sends, in bits; `auth-trunc` says it itself. Of SHA-256 it is less than RFC 4868 has.
+    /// Bits of the code that `auth` sends; `auth-trunc` says it itself. Of SHA-256 it is less than RFC 4868 has.
     pub const fn default_icv_bits(self) -> u16 {
         match self {
             Self::HmacMd5 | Self::HmacSha1 | Self::HmacSha256 | Self::HmacRipemd160 => 96,
@@ -266,7 +266,7 @@ impl Algorithm {
         }
     }
 
-    /// What authenticates apart from it.
+    /// Authentication apart from the cipher.
     pub const fn auth(&self) -> Option<&AuthConfig> {
         match self {
             Self::Aead { .. } => None,

@@ -1,4 +1,4 @@
-//! What a monitor is told: plain values that go through JSON, and read as lines.
+//! Events for a monitor: plain values that go through JSON, and read as lines.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ pub enum Event {
         dst: IpAddr,
         /// The SA's mode.
         mode: Mode,
-        /// Its `reqid`.
+        /// `reqid`.
         reqid: u32,
         /// The packet's flow.
         selector: Selector,
@@ -38,9 +38,9 @@ pub enum Event {
         dst: IpAddr,
         /// The security parameters index; 0 of one that was acquired in vain.
         spi: u32,
-        /// Its mode.
+        /// Mode.
         mode: Mode,
-        /// Its `reqid`.
+        /// `reqid`.
         reqid: u32,
         /// Bytes that it has protected.
         bytes: u64,
@@ -51,11 +51,11 @@ pub enum Event {
     PolicyExpire {
         /// It is gone.
         hard: bool,
-        /// Its direction.
+        /// Direction.
         dir: Dir,
-        /// Which packets it is for.
+        /// Packets that it is for.
         selector: Selector,
-        /// Its number.
+        /// Index.
         index: u32,
     },
     /// A peer behind a NAT sends from elsewhere.
@@ -66,9 +66,9 @@ pub enum Event {
         spi: u32,
         /// The SA's `reqid`.
         reqid: u32,
-        /// Where the peer was.
+        /// Former place of the peer.
         old: SocketAddr,
-        /// Where it is.
+        /// New place of the peer.
         new: SocketAddr,
     },
 }

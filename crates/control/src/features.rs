@@ -1,4 +1,4 @@
-//! What a link takes off this node's hands, by the names and numbers that `ethtool -k` shows (Linux `netdev_features_t`,
+//! Offloads of a link, by the names and numbers that `ethtool -k` shows (Linux `netdev_features_t`,
 //! `netdev_features_strings`, as of 6.18).
 
 use std::ops::{BitAnd, BitOr, Not};
@@ -32,7 +32,7 @@ features! {
     GSO = 11,
     /// ESP may be decrypted before IP input, where Linux's GRO does it. Linux has no flag for that, and no name for this bit.
     ESP_GRO = 12,
-    /// What is received, and what was inside of that, is glued here.
+    /// Received packets, and what was inside of them, are merged here.
     GRO = 14,
     /// The link cuts TCP over IPv4.
     TSO = 16,
@@ -44,7 +44,7 @@ features! {
     UDP_SEGMENTATION = 33,
     /// It says of what it receives whether checksums are right.
     RX_CSUM = 40,
-    /// Its packets come back here.
+    /// Packets that are sent come back here.
     LOOPBACK = 42,
     /// It seals ESP.
     ESP = 50,
@@ -174,7 +174,7 @@ impl FeatureSet {
         if on { self } else { Self::NONE }
     }
 
-    /// Without those that are nothing without others that are not there: TCP is cut in pieces, and who cuts makes checksums
+    /// The set without features that need others that are missing: TCP is segmented only where checksums are made
     /// (Linux `netdev_fix_features`).
     #[must_use]
     pub fn coherent(self) -> Self {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nothing_without_others_goes_with_them() {
+    fn feature_that_needs_others_goes_with_them() {
         let all = FeatureSet::SWITCHED;
         let cases = [
             (FeatureSet::NONE, FeatureSet::NONE),

@@ -1,4 +1,4 @@
-//! How messages of IKE are handed to a key manager, and taken from it (RFC 3948 §2.2, RFC 7296 §2).
+//! Messages of IKE, as they are handed to a key manager and taken from it (RFC 3948 §2.2, RFC 7296 §2).
 //!
 //! Each datagram of the socket `NAME.ike` is one message, without its non-ESP marker, behind 40 bytes of header. Numbers
 //! are in network byte order; of an IPv4 address the first four bytes count, the others are zero.
@@ -13,7 +13,7 @@
 //! | 22–23 | 0 |
 //! | 24–39 | this node's address |
 //!
-//! Whoever sends a datagram to the socket from a socket that has a name itself is from then on sent what peers send; one
+//! A socket with a name that sends a datagram to the gateway's is from then on sent what peers send; one
 //! of no bytes does no more than that. A header alone whose peer is zeros asks for what comes to one port, at one address or,
 //! if that is zeros too, at any of its family: it is sent back if a link has that port, else an empty datagram is.
 
@@ -25,7 +25,7 @@ pub const IKE_HEADER_LEN: usize = 40;
 /// The longest message: what a UDP datagram over IPv4 holds behind the marker.
 pub const MAX_IKE_LEN: usize = 65_507 - 4;
 
-/// Between whom a message goes.
+/// Both ends of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct IkeHeader {
     /// The peer.
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_header_and_a_message_is_refused() {
+    fn datagram_without_header_or_message_is_refused() {
         let good = [&header("198.51.100.7:61000", "192.0.2.1:4500").to_bytes()[..], b"m"].concat();
         assert!(IkeHeader::parse(&good).is_some());
         for len in 0..good.len() {

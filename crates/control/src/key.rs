@@ -17,12 +17,12 @@ impl Key {
         Self { bytes }
     }
 
-    /// Its bytes.
+    /// Bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Its length in bits without the last `salt_len` bytes.
+    /// Length in bits without the last `salt_len` bytes.
     pub fn bits(&self, salt_len: usize) -> u16 {
         let bits = self.bytes.len().saturating_sub(salt_len).saturating_mul(8);
         u16::try_from(bits).unwrap_or(u16::MAX)

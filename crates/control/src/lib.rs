@@ -1,4 +1,4 @@
-//! What the control plane can say: the typed model of a node, the file that describes one, the requests of the
+//! Vocabulary of the control plane: the typed model of a node, the file that describes one, the requests of the
 //! control socket with their replies, and the text that shows them; and [`netlink`], which Linux's own tools speak.
 //!
 //! Nothing here does I/O. `bin` reads the file and serves the sockets.

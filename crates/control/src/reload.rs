@@ -1,8 +1,8 @@
-//! What changes between one configuration and the next.
+//! Differences between one configuration and the next.
 //!
 //! A running node keeps what stays the same: a link its device and its counters, an SA above all its sequence numbers
 //! and its replay window. Starting a key of AES-GCM again at sequence number 1 could use a nonce twice, which RFC 4106
-//! §3.1 forbids, so an SA is kept if its key and its identity are the same, whatever else about it changes: whoever
+//! §3.1 forbids, so an SA is kept if its key and its identity are the same, whatever else about it changes: the code that
 //! applies such a change carries the last sequence number that was sent over to the changed SA.
 
 use std::collections::HashMap;
@@ -34,23 +34,23 @@ pub struct Change {
     pub settings: bool,
 }
 
-/// What becomes of a list's items.
+/// Differences of a list's items.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ListChange {
     /// Positions in the old list of what goes.
     pub removed: Vec<usize>,
     /// Positions in the new list of what comes.
     pub added: Vec<usize>,
-    /// What stays with all it has become at run time.
+    /// Items that stay with their state at run time.
     pub kept: Vec<Kept>,
 }
 
 /// An item that is in both lists.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Kept {
-    /// Its position in the old list.
+    /// Position in the old list.
     pub old: usize,
-    /// Its position in the new list.
+    /// Position in the new list.
     pub new: usize,
     /// Whether something about it is different that can be changed in place.
     pub changed: bool,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_opened_anew_unless_only_its_mtu_or_addresses_change() {
+    fn link_is_reopened_unless_only_mtu_or_addresses_change() {
         type Edit = fn(&mut LinkConfig);
         let cases: [(Edit, bool); 6] = [
             (|link| link.mtu = Some(1400), true),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_policies_and_rules_for_fragments_are_replaced_as_a_whole() {
+    fn routes_policies_and_fragment_rules_are_replaced_as_a_whole() {
         let mut new = config();
         new.routes[0].action = RouteAction::Prohibit;
         let change = Change::between(&config(), &new);

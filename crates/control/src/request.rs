@@ -14,15 +14,15 @@ use crate::state::{
 /// The longest line that either side has to accept, in bytes without the newline, of a request.
 pub const MAX_REQUEST_LEN: usize = 4096;
 
-/// What a client asks.
+/// Request of a client.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Is anyone there?
+    /// Request that is only answered.
     Ping,
     /// Show one kind of thing.
     Show {
-        /// Which.
+        /// State that is shown.
         what: What,
     },
     /// Show the network namespace of the node's own.
@@ -60,7 +60,7 @@ pub enum Request {
     },
 }
 
-/// What can be shown.
+/// State that can be shown.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
@@ -90,7 +90,7 @@ pub enum What {
     Flows,
 }
 
-/// What the daemon answers.
+/// Answer of the daemon.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub enum Reply {
@@ -98,34 +98,34 @@ pub enum Reply {
     Pong {
         /// The daemon's version.
         version: String,
-        /// Its process id.
+        /// Process id.
         pid: u32,
     },
     /// To `show` and `show-host`.
     Show {
-        /// What was asked for.
+        /// State that was asked for.
         shown: Shown,
     },
     /// To `load`: it is done.
     Loaded {
-        /// What runs now, in a few words.
+        /// Description of what runs now, in a few words.
         running: String,
     },
     /// To `save`: it is done.
     Saved {
-        /// What was saved, and where, in a few words.
+        /// Description of what was saved, and where, in a few words.
         saved: String,
     },
     /// To `enter-host`.
     EnterHost {
         /// Descriptors that come with it; 0 if the node is to have no namespace of its own.
         descriptors: u8,
-        /// Why there is none, though there is to be one.
+        /// Reason for which there is none, though there is to be one.
         why_not: Option<String>,
     },
     /// To `stat-file`.
     StatFile {
-        /// What is in it.
+        /// Contents.
         text: String,
     },
     /// To `monitor`: events follow, one JSON line each.
@@ -136,7 +136,7 @@ pub enum Reply {
     Tracing,
     /// The request was refused.
     Error {
-        /// Why, in one line.
+        /// Reason, in one line.
         message: String,
     },
 }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused_with_a_reason() {
+    fn line_that_is_no_request_is_refused_with_a_reason() {
         let long = format!(r#"{{"request":"ping"}}{}"#, " ".repeat(MAX_REQUEST_LEN));
         for line in ["", "ping", "{}", r#"{"request":"show"}"#, r#"{"request":"show","what":"all"}"#, "[[[[", &long] {
             let err = Request::from_line(line).unwrap_err();

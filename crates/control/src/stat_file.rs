@@ -85,10 +85,10 @@ const FILES: [(&str, What); 13] = [
     ("sockstat6", What::Fragments),
 ];
 
-/// Where each link has a file of IPv6's counters, under its name.
+/// Directory in which each link has a file of IPv6's counters, under its name.
 const DEV_SNMP6: &str = "dev_snmp6/";
 
-/// What has to be shown for a file of that name. `None`: there is none.
+/// State that a file of that name shows. `None`: there is none.
 pub fn shows(name: &str) -> Option<What> {
     if name.starts_with(DEV_SNMP6) {
         return Some(What::Links);
@@ -96,7 +96,7 @@ pub fn shows(name: &str) -> Option<What> {
     FILES.iter().find(|(known, _)| *known == name).map(|&(_, what)| what)
 }
 
-/// What a file of that name holds, from what [is shown](shows) for it; `None` if it is of a link that is not there.
+/// Contents of a file of that name, from what [is shown](shows) for it; `None` if it is of a link that is not there.
 pub fn text(name: &str, shown: &Shown) -> Option<String> {
     if let (Some(link), Shown::Links(links)) = (name.strip_prefix(DEV_SNMP6), shown) {
         return links.iter().find(|it| it.name == link).map(dev_snmp6);

@@ -1,4 +1,4 @@
-//! What `fatpath show` prints: the states in the layout of the tools that people know them from. Links, routes and
+//! Output of `fatpath show`: the states in the layout of the tools that people know them from. Links, routes and
 //! neighbours read as from `ip`, SAs and policies as from `ip -s xfrm`, counters as from `nstat` and
 //! `/proc/net/xfrm_stat`.
 
@@ -132,7 +132,7 @@ impl Display for QdiscState {
 }
 
 impl Display for RingState {
-    /// What it is, what packets hold of it, and the kernel's counters.
+    /// Writes its kind, the frames that packets hold of it, and the kernel's counters.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { mode, queues, frames, frame_size, held, rx_no_buffer, .. } = self;
         let copy = if self.zero_copy { "zero-copy" } else { "copy" };
@@ -361,7 +361,7 @@ impl Display for SaState {
 }
 
 impl SaState {
-    /// What protects, with the length of its key in place of the key.
+    /// Writes the algorithms, with the length of each key in place of the key.
     fn algorithms(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { algorithm, key_bits, auth, icv_bits, .. } = self;
         let Some(algorithm) = algorithm else { return Ok(()) };

@@ -1,24 +1,24 @@
-//! What SAs and policies have in common, in iproute2's words: marks and limits; and what is said of all of them.
+//! Parts that SAs and policies have in common, in iproute2's words: marks and limits; and settings of all SAs.
 
 use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-/// Which marked packets are meant, or what packets are marked with.
+/// Marked packets that are meant, or the mark that packets get.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub struct Mark {
     /// The bits.
     pub value: u32,
-    /// Which of them count.
+    /// Bits that are compared.
     pub mask: u32,
 }
 
 /// When an SA or a policy ends (`limit`). `None` is never.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub struct Limit {
-    /// Where somebody is told.
+    /// Limits at which the listener is told.
     pub soft: Bounds,
-    /// Where it ends.
+    /// Limits at which it ends.
     pub hard: Bounds,
 }
 
@@ -35,7 +35,7 @@ pub struct Bounds {
     pub use_secs: Option<u64>,
 }
 
-/// How old something is, in seconds; `None` for what has not happened yet.
+/// Age, in seconds; `None` for what has not happened yet.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Ages {
     /// Since it was added.
@@ -44,7 +44,7 @@ pub struct Ages {
     pub use_secs: Option<u64>,
 }
 
-/// What becomes of packets that no policy is for, by direction: `ip xfrm policy setdefault`.
+/// Default action on packets that no policy is for, by direction: `ip xfrm policy setdefault`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PolicyDefault {
     /// Whether those to this node are dropped.
@@ -55,7 +55,7 @@ pub struct PolicyDefault {
     pub block_fwd: bool,
 }
 
-/// What holds for all SAs: Linux's `net.core.xfrm_*`.
+/// Settings of all SAs: Linux's `net.core.xfrm_*`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct XfrmOptions {
     /// Packets whose SA is missing are dropped, and do not wait for it.

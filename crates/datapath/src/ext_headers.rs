@@ -55,6 +55,8 @@ pub(crate) fn check_for_node(head: &[u8], info: &Info) -> Result<(), Fault> {
             // What is behind it is read when the packet is whole.
             Protocol::FRAGMENT => return Ok(()),
             Protocol::DEST_OPTS => check_options(head, at, false)?,
+            //= RFC 8200 §4.4 segments-left: a routing header of an unknown type is ignored with no segments left,
+            //=   and else answered with the place of its type
             // No type of routing is known here: one with segments left cannot be followed.
             Protocol::ROUTING if head[at + ROUTING_TYPE_AT + 1] > 0 => {
                 return Err(Some(parameter(icmpv6::Problem::FIELD, at + ROUTING_TYPE_AT)));
@@ -102,6 +104,8 @@ fn check_option(option: &Opt<'_>, at: usize, hop_by_hop: bool) -> Result<(), Fau
     match option.kind {
         Opt::ROUTER_ALERT if hop_by_hop => (option.data.len() == 2).then_some(()).ok_or(None),
         JUMBO if hop_by_hop => Err(Some(parameter(icmpv6::Problem::FIELD, at))),
+        //= RFC 8200 §4.2 unknown-options: the two high bits of an unknown option say whether it is skipped, or the packet
+        //=   dropped, with an answer or without
         _ => match option.if_unrecognised() {
             Unrecognised::Skip => Ok(()),
             Unrecognised::Drop => Err(None),

@@ -71,6 +71,7 @@ pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
         dp.count(ip.pkt.meta.origin.device(), Mib::Ip6InAddrErrors);
         return Next::Drop(DropReason::IpSourceInvalid);
     }
+    //= RFC 8200 §3 hop-limit: a forwarded packet loses one hop; at zero it is dropped and its sender told
     if ip.info.ttl <= 1 {
         dp.count(ip.pkt.meta.origin.device(), MibPair::IN_HDR_ERRORS.of(version));
         return Next::Reject(DropReason::TtlExceeded, Problem::TtlExceeded);
@@ -140,6 +141,8 @@ fn flowi(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> Flowi {
 /// does not say its ports. In clear it goes no further then (RFC 4301 §7); Linux lets it pass.
 #[inline]
 pub(crate) fn is_doubtful(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> bool {
+    //= RFC 4301 §7 later-fragments: a later fragment, whose ports are unknown, does not pass in clear
+    //=   where a policy for some ports may be meant
     !ip.info.has_transport() && dp.ipsec.spd().may_stop_fragment(dir, &flowi(dp, dir, ip, link))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - [`Fib`] finds the longest matching prefix in numbered tables, the local one first, and says what becomes of a
 //!   destination ([`Decision`]). It is built from the links' addresses and the static routes, replaced as a whole or changed route by route;
-//!   [`Fib::generation`] tells whoever keeps a decision when to ask again.
+//!   [`Fib::generation`] tells a caller that keeps a decision when to ask again.
 //! - It also keeps what ICMP has taught of paths beyond their first link ([`Fib::path_mtu`]). Whether a message is to be
 //!   believed is for its caller to find out.
 //! - [`Neighbours`] knows the link-layer addresses of next hops, keeps packets for a while until it does, and tells its
@@ -15,7 +15,7 @@
 //!
 //! Left to others: rules by more than the destination and the domain (a table can be asked by its number already);
 //! router discovery, redirects and duplicate address detection (RFC 4862 §5.4: addresses are used as configured, but
-//! who else probes for one is answered); multicast routing; multipath. Next hops are not resolved through other routes, but
+//! a probe of another station for one is answered); multicast routing; multipath. Next hops are not resolved through other routes, but
 //! for the destination that an encapsulation without a gateway makes.
 #![forbid(unsafe_code)]
 

@@ -129,7 +129,7 @@ fn check_station(mac: Option<MacAddr>) -> Result<(), DropReason> {
 }
 
 /// The advertisement of `target` for `asker`, `from` one of this node's own addresses (RFC 4861 §7.2.4). If `target` is
-/// another one, an anycast address, the answer overrides nobody else's (§7.2.7). The unspecified address asks whether it may
+/// another one, an anycast address, the answer overrides no other (§7.2.7). The unspecified address asks whether it may
 /// have `target` (duplicate address detection), and the answer is for all nodes.
 fn advert(mem: &Memory, here: Station, target: Ipv6Addr, from: Ipv6Addr, asker: Ipv6Addr) -> Result<Packet, PoolDry> {
     let solicited = !asker.is_unspecified();

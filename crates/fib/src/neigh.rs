@@ -32,7 +32,7 @@ use packet::{Memory, Packet};
 use wire::MacAddr;
 
 use state::{State, Waiting};
-use table::{Place, Table, Worth};
+use table::{NeighbourTable, Place, Worth};
 
 pub use types::{Action, Changed, Heard, Known, Limits, Neighbour, Resolution};
 
@@ -45,14 +45,14 @@ type TableKey = (LinkId, bool);
 pub struct Neighbours {
     limits: Limits,
     entries: HashMap<Key, Entry, RandomState>,
-    tables: HashMap<TableKey, Table, RandomState>,
+    tables: HashMap<TableKey, NeighbourTable, RandomState>,
     /// Protocols that have set entries (`RTPROT_*`).
     protocols: HashMap<Key, u8, RandomState>,
     /// One timer for each entry whose state has a deadline.
     timers: BTreeSet<(Instant, Key)>,
     /// Memory of all packets that wait.
     waiting_bytes: usize,
-    /// Changes to be told, while somebody listens.
+    /// Changes to be told, while there is a listener.
     watch: Option<Watch>,
 }
 
@@ -311,7 +311,7 @@ impl Neighbours {
     /// # Panics
     /// When it does not hold.
     pub fn check_invariants(&self) {
-        let places: usize = self.tables.values().map(Table::len).sum();
+        let places: usize = self.tables.values().map(NeighbourTable::len).sum();
         let evictable = self.entries.values().filter(|entry| !entry.state.is_permanent()).count();
         assert_eq!(places, evictable, "each entry that is not permanent has a place in the eviction order");
         for (&table_key, table) in &self.tables {
@@ -537,7 +537,7 @@ impl Neighbours {
         before.into_waiting()
     }
 
-    fn table(&mut self, key: Key) -> &mut Table {
+    fn table(&mut self, key: Key) -> &mut NeighbourTable {
         self.tables.entry(table_of(key)).or_default()
     }
 

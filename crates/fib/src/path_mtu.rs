@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_a_path_narrower_than_it_may_be() {
+    fn path_mtu_told_too_low_is_raised_to_the_minimum() {
         for (dst, told, want) in [("192.0.2.2", 551, 552), ("192.0.2.2", 0, 552), ("2001:db8::2", 1279, 1280)] {
             let mut mtus = PathMtus::default();
             assert!(mtus.lower(START, (HERE, addr(dst)), told, 1500));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expires_first_makes_room() {
+    fn full_table_evicts_the_entry_that_expires_first() {
         let mut mtus = PathMtus::default();
         let dst = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n as u32));
         for n in 0..=MAX_PATH_MTUS {

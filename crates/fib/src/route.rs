@@ -39,7 +39,7 @@ pub enum RouteKind {
         /// The link that has the address.
         dev: LinkId,
     },
-    /// It is for everybody on `dev` (RFC 919).
+    /// Broadcast on `dev` (RFC 919).
     Broadcast {
         /// The link with that subnet.
         dev: LinkId,

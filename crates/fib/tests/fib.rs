@@ -332,7 +332,7 @@ fn each_domain_has_its_own_table() {
     let of = |fib: &Fib, links: [LinkId; 4]| links.map(|link| fib.domain(link));
     assert_eq!(of(&fib, [LAN, WAN, RED_DEV, LinkId(3)]), [RED, BLUE, RED, Domain::DEFAULT]);
     assert_eq!(fib.domain_of(ip("10.1.0.254")), RED);
-    // A VRF that goes leaves its links to no domain, and its routes to whoever takes them away.
+    // A VRF that goes leaves its links to no domain, and its routes to the client that removes them.
     let generation = fib.generation();
     fib.set_vrf(RED_DEV, None);
     assert!(fib.generation() != generation && !fib.may_send(RED));
@@ -357,7 +357,7 @@ fn an_own_packet_in_a_vrf_comes_from_that_vrf() {
 }
 
 #[test]
-fn what_is_known_of_a_path_is_known_in_its_domain() {
+fn path_mtu_is_known_in_its_domain_alone() {
     let (mut fib, now, dst) = (vrfs(), base::Instant::ZERO, ip("192.0.2.9"));
     assert!(fib.lower_path_mtu(now, RED, dst, 1280, 1500));
     assert_eq!([RED, BLUE, Domain::DEFAULT].map(|domain| fib.path_mtu(now, domain, dst)), [Some(1280), None, None]);

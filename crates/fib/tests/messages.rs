@@ -36,7 +36,7 @@ fn refused(reason: DropReason) -> Outcome {
     Outcome { result: Err(reason), ..NOTHING }
 }
 
-/// Neighbours that know the other station's two addresses as being at A, or nobody.
+/// Neighbours that know the other station's two addresses as being at A, or at no station.
 fn neighbours(known: bool) -> Neighbours {
     let mut neighbours = Neighbours::default();
     for addr in [IpAddr::V4(THEIRS), IpAddr::V6(THEIRS6)].into_iter().filter(|_| known) {

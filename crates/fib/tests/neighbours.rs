@@ -241,7 +241,7 @@ fn stale_neighbour_is_probed_only_when_used() {
 }
 
 #[test]
-fn what_is_heard_moves_each_state_as_rfc_4861_appendix_c_says() {
+fn message_moves_each_state_as_rfc_4861_appendix_c_says() {
     #[rustfmt::skip]
     let rows = [
         // from, heard, to, link-layer address afterwards
@@ -293,7 +293,7 @@ fn what_is_heard_moves_each_state_as_rfc_4861_appendix_c_says() {
         world.hear(heard);
         let now = world.neighbours.iter().next();
         assert_eq!((world.state(), now.and_then(|entry| entry.mac)), (to, mac), "{from} on {heard:?}");
-        // Whoever has an address has nobody waiting, and only what ends by itself has a time-out.
+        // An entry with an address has no packets waiting, and only a state that ends by itself has a time-out.
         let sent = world.done();
         let want = usize::from(from == "INCOMPLETE" && mac.is_some());
         assert_eq!(sent.iter().filter(|line| line.starts_with("send \"waits\"")).count(), want, "{from} on {heard:?}");
@@ -410,7 +410,7 @@ fn neither_a_scan_nor_another_one_pushes_out_who_is_permanent() {
     }
     assert!((0..10).all(|n| world.neighbours.knows(LINK, permanent(n))));
     assert_eq!(world.neighbours.len(), 10 + 4);
-    // Whoever is permanent no more counts like others.
+    // An entry that is permanent no more counts like others.
     for n in 0..10 {
         world.neighbours.set(world.now, LINK, permanent(n), Known::Stale(A), &mut world.actions);
     }
@@ -421,9 +421,9 @@ fn neither_a_scan_nor_another_one_pushes_out_who_is_permanent() {
     assert!(world.neighbours.len() <= 13, "one goes for each that comes");
 }
 
-/// Else who scans a network has a device's ring run dry.
+/// A scan of a network does not empty a device's receive ring.
 #[test]
-fn what_waits_gives_a_devices_frames_back() {
+fn waiting_packet_gives_its_device_frames_back() {
     let mut world = World::with(Limits { waiting_packets: 32, ..Limits::default() });
     let ring = Pool::bounded(Memory::SMALL, 1);
     for n in 0..40u8 {

@@ -36,7 +36,7 @@ pub enum Problem {
     TtlExceeded,
     /// It is a first fragment, and the others did not come in time.
     ReassemblyTimeExceeded,
-    /// Its headers are wrong.
+    /// The packet's headers are wrong.
     Parameter {
         /// Code of ICMPv6; ICMP for IPv4 has one code for all faults.
         code: icmpv6::Problem,
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_where_a_storm_could_come_of_it() {
+    fn error_that_could_cause_a_storm_is_not_sent() {
         let mem = Memory::heap();
         let unreachable = Problem::HostUnreachable;
         let answered = |bytes: &[u8], problem| {

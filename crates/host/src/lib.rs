@@ -1,7 +1,7 @@
 //! This node as a host: what it answers itself.
 //!
 //! [`icmp`] makes the errors that a router owes to senders and answers echo requests, both within limits. [`tcp`] resets
-//! connections that nobody here has. [`Established`] knows the flows of the node's sockets, which a kernel has.
+//! connections that no socket here has. [`Established`] knows the flows of the node's sockets, which a kernel has.
 //!
 //! Sources: RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3, RFC 4443, RFC 9293 §3.10.7.1.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! TCP where nobody listens: a segment that no connection is for is answered with a reset (RFC 9293 §3.10.7.1, Linux
+//! TCP without a listener: a segment that no connection is for is answered with a reset (RFC 9293 §3.10.7.1, Linux
 //! `tcp_v4_send_reset`, `tcp_v6_send_reset`).
 
 use std::net::IpAddr;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn resets_and_what_nobody_has_sent_are_not_answered() {
+    fn reset_and_segment_without_sender_are_not_answered() {
         let mem = Memory::heap();
         let is_answered = |bytes: &[u8]| {
             let info = Info::parse(bytes, bytes.len()).unwrap();

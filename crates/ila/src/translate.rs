@@ -77,7 +77,7 @@ impl Rewrite {
     /// Translates a packet that begins with the IPv6 header of which `info` is the summary, and returns its new destination.
     ///
     /// The packet's checksum state stays true: a [complete](Csum::Complete) sum is that of the changed bytes, and a fat packet whose
-    /// segments would otherwise get checksums of the new address, which nobody asked for, becomes [partial](Csum::Partial) with
+    /// segments would otherwise get checksums of the new address, which are not asked for, becomes [partial](Csum::Partial) with
     /// the pseudo-header of the old one. As in Linux, a verified packet stays so also if its checksum is wrong from now on.
     ///
     /// # Errors

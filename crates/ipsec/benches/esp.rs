@@ -103,7 +103,7 @@ fn open(bencher: Bencher<'_, '_>, train: Train) {
     });
 }
 
-/// What `open` pays for its input.
+/// Cost of copying the input that `open` takes.
 #[divan::bench(args = [Train::Udp, Train::None])]
 fn memcpy(bencher: Bencher<'_, '_>, train: Train) {
     let mut node = Node::new(train == Train::Udp);

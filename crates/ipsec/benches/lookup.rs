@@ -5,7 +5,7 @@
 //! `floor/N` is that time: the read of one random number out of N that are as far from each other as SAs are. Every
 //! look-up but those of `fragment` waits for the result of the one before, as the work on a packet does for its SA.
 //!
-//! `out/N` finds one of N policies and its SA for a flow that nobody remembers, and `remembered/N` for one of 64 that are
+//! `out/N` finds one of N policies and its SA for a flow that is not cached, and `remembered/N` for one of 64 that are
 //! remembered; `in/N` checks a packet by one of N policies, `spi/N` finds one of N SAs by what arrives, and `hot/N` one of
 //! 64 among N. Policies are of /24 to /24 in `nets`, of one pair of prefixes and a port each in `ports`, of one pair and
 //! an interface each in `interfaces`, and of random lengths in `mixed`.
@@ -109,7 +109,7 @@ fn template(n: u32) -> Template {
     Template { src, dst, spi: None, mode: Mode::Tunnel, reqid: n + 1, level: Level::Required }
 }
 
-/// How policies differ.
+/// Kind of difference between policies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Nets,

@@ -84,7 +84,7 @@ impl Ipsec {
         self.sad.get(sa).is_some_and(|sa| sa.may_end_within(pkt))
     }
 
-    /// Has `seal` seal the segments of a fat packet one by one.
+    /// Seals the segments of a fat packet one by one, by `seal`.
     ///
     /// # Errors
     /// Why the first one that was not sealed was not; those behind it are dropped with it.

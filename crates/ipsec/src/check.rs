@@ -26,6 +26,7 @@ pub(crate) fn check(
         // An SA that is gone protects nothing any more; Linux keeps it alive as long as the packet.
         used.push(sad.get(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?);
     }
+    //= RFC 4301 §5.2 selectors-of-sa: after decryption a packet has to match the selector of each SA that it came through
     if !used.iter().all(|sa| sa.may_have_carried(flow, None)) {
         let quoted = quoted().map(|key| Flowi { key, ..*flow });
         if !used.iter().all(|sa| sa.may_have_carried(flow, quoted.as_ref())) {
@@ -43,6 +44,7 @@ pub(crate) fn check(
         }
         Action::Allow => {}
     }
+    //= RFC 4301 §5.2 clear-where-protected: a packet in clear, or through other SAs than its policy asks for, is dropped
     // The outermost template stands last, the outermost SA first.
     let mismatch = (Mib::XfrmInTmplMismatch, DropReason::PolicyMismatch);
     let mut next = 0;
@@ -52,7 +54,7 @@ pub(crate) fn check(
     if used[next..].iter().any(|sa| sa.mode == Mode::Tunnel) { Err(mismatch) } else { Ok(()) }
 }
 
-/// Where in `used` to go on after `template` is satisfied from `start` on (Linux `xfrm_policy_ok`). A transport SA that
+/// Index in `used` from which to go on after `template` is satisfied from `start` on (Linux `xfrm_policy_ok`). A transport SA that
 /// no template asks for may stand between; a tunnel may not.
 fn satisfy(template: &Template, flow: &Flowi, used: &[&Sa], start: usize) -> Option<usize> {
     let optional = template.level == Level::Use;

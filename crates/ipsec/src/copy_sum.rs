@@ -8,7 +8,7 @@ use wire::checksum;
 pub(crate) struct Source<'a, I> {
     pieces: I,
     now: Piece<'a>,
-    /// How much of that was taken.
+    /// Bytes of that which were taken.
     at: usize,
     copied: usize,
 }
@@ -23,7 +23,7 @@ impl<'a, I: Iterator<Item = Piece<'a>>> Source<'a, I> {
         source
     }
 
-    /// How many bytes were copied.
+    /// Number of bytes that were copied.
     pub(crate) const fn copied(&self) -> usize {
         self.copied
     }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_taken_where_they_lie_if_nobody_else_sees_them_and_nothing_is_between() {
+    fn contiguous_exclusive_bytes_are_taken_in_place() {
         let mut bytes: Vec<u8> = (0..100).collect();
         let (first, second) = bytes.split_at_mut(60);
         let pieces = [Piece::Writable(first), Piece::ReadOnly(second)];

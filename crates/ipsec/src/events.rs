@@ -1,4 +1,4 @@
-//! What a key manager is told (RFC 4301 §4.4.2.1, RFC 2367 §3.1.6, §3.1.8; Linux `km_query`, `km_state_expired`).
+//! Events for a key manager (RFC 4301 §4.4.2.1, RFC 2367 §3.1.6, §3.1.8; Linux `km_query`, `km_state_expired`).
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ pub enum Event {
     PolicyExpired(PolicyExpired),
     /// A peer sends from elsewhere.
     Mapping(Mapping),
-    /// An SA's numbers have changed; only told if [somebody hears of them](crate::Ipsec::set_numbers_heard).
+    /// An SA's numbers have changed; only told if [the listener wants them](crate::Ipsec::set_numbers_heard).
     Numbers(Aevent),
 }
 
@@ -38,7 +38,7 @@ pub struct Acquire {
     pub src: IpAddr,
     /// The outer destination.
     pub dst: IpAddr,
-    /// What asks for it.
+    /// Template that asks for it.
     pub template: Template,
     /// The packet's flow.
     pub selector: Selector,
@@ -61,11 +61,11 @@ pub struct SaExpired {
     pub dst: IpAddr,
     /// The security parameters index; 0 of one that was acquired in vain.
     pub spi: Spi,
-    /// Its mark.
+    /// Mark.
     pub mark: Mark,
-    /// Its mode.
+    /// Mode.
     pub mode: Mode,
-    /// Its `reqid`.
+    /// `reqid`.
     pub reqid: u32,
     /// The number of its XFRM interface; 0 for none.
     pub if_id: u32,
@@ -73,7 +73,7 @@ pub struct SaExpired {
     pub dir: Option<SaDir>,
     /// When it was used first.
     pub first_used: Option<Instant>,
-    /// What it has counted.
+    /// Counters.
     pub stats: SaStats,
     /// The request that made it; `None` of one that was acquired in vain.
     pub request: Option<Request>,
@@ -84,35 +84,35 @@ pub struct SaExpired {
 pub struct PolicyExpired {
     /// It is gone; else it is about to go.
     pub hard: bool,
-    /// Its number.
+    /// Index.
     pub index: u32,
-    /// Which it is.
+    /// Key of the policy.
     pub key: PolicyKey,
     /// The request that made it.
     pub request: Option<Request>,
 }
 
-/// Events that wait to be taken, if there is somebody to take them.
+/// Events that wait to be taken, if there is a listener.
 #[derive(Debug)]
 pub(crate) struct Events {
     queue: VecDeque<Event>,
     listening: bool,
-    /// Whether of those who listen somebody hears what is asked for.
+    /// Whether the listener is asked for SAs.
     asked: bool,
-    /// Whether of those who listen somebody hears of numbers.
+    /// Whether the listener is told of numbers.
     numbers: bool,
     lost: u64,
 }
 
 impl Default for Events {
-    /// Nobody listens; whoever does then is asked for SAs.
+    /// Events without a listener; a later one is asked for SAs.
     fn default() -> Self {
         Self { queue: VecDeque::new(), listening: false, asked: true, numbers: false, lost: 0 }
     }
 }
 
 impl Events {
-    /// Says whether somebody takes events. If not, those that wait are forgotten.
+    /// Adds or removes the listener. Without one, events that wait are dropped.
     pub(crate) fn listen(&mut self, listening: bool) {
         self.listening = listening;
         if !listening {
@@ -120,22 +120,22 @@ impl Events {
         }
     }
 
-    /// Says whether those who listen are asked for SAs.
+    /// Sets whether the listener is asked for SAs.
     pub(crate) const fn ask(&mut self, asked: bool) {
         self.asked = asked;
     }
 
-    /// Tells whether somebody is to be asked for SAs.
+    /// Tells whether there is a listener that is asked for SAs.
     pub(crate) const fn are_asked(&self) -> bool {
         self.listening && self.asked
     }
 
-    /// Says whether somebody hears of numbers. Tells whether somebody did.
+    /// Sets whether the listener is told of numbers. Tells whether it was before.
     pub(crate) const fn hear_numbers(&mut self, heard: bool) -> bool {
         std::mem::replace(&mut self.numbers, heard)
     }
 
-    /// Tells whether somebody is to be told of numbers.
+    /// Tells whether there is a listener that is told of numbers.
     pub(crate) const fn are_numbers_heard(&self) -> bool {
         self.listening && self.numbers
     }

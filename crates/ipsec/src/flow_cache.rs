@@ -1,12 +1,12 @@
-//! What was found for a flow, so that a steady flow costs one hash and one comparison.
+//! Cache of policy look-ups, so that a steady flow costs one hash and one comparison.
 
 use std::hash::BuildHasher;
 
 use crate::config::Dir;
 use crate::flowi::Flowi;
 
-/// How many flows are remembered. A flow that falls on another's place takes it, so the memory is bounded whoever
-/// sends.
+/// Number of cached flows. A flow that falls on another's place evicts it, so the memory is bounded for any
+/// senders.
 const PLACES: usize = 2048;
 
 /// Answers by direction and flow, which are void as soon as the generation changes.

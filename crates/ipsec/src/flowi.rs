@@ -1,4 +1,4 @@
-//! What policies and SAs are asked about.
+//! Fields of a packet by which policies and SAs are chosen.
 
 use base::LinkId;
 use wire::FlowKey;

@@ -94,7 +94,7 @@ impl Holds {
         self.queues.get(&policy).map(|queue| queue.flow)
     }
 
-    /// Has the packets wait twice as long as before; or no longer, if that was long.
+    /// Doubles the time for which the packets wait, up to a limit.
     pub(crate) fn wait_longer(&mut self, now: Instant, policy: PolicyId) {
         match self.queues.get_mut(&policy) {
             Some(queue) if queue.retry_after < LAST_RETRY => {
@@ -105,7 +105,7 @@ impl Holds {
         }
     }
 
-    /// What waits for a policy waits for the one that has replaced it.
+    /// Moves packets that wait for a policy to the one that has replaced it.
     pub(crate) fn rename(&mut self, from: PolicyId, to: PolicyId) {
         if from == to {
             return;
@@ -140,7 +140,7 @@ impl Holds {
         self.held
     }
 
-    /// What has waited long enough, in order.
+    /// Packets that have waited long enough, in order.
     pub(crate) fn take_released(&mut self) -> Vec<Released> {
         std::mem::take(&mut self.released)
     }

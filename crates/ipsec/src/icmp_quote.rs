@@ -1,4 +1,4 @@
-//! Which ICMP errors are about ESP that this node has sent.
+//! ICMP errors about ESP that this node has sent.
 
 use wire::{Protocol, Quote, Spi, udp};
 
@@ -19,7 +19,7 @@ impl Sa {
 impl Ipsec {
     /// Tells whether the packet that an ICMP error quotes is one that an SA of this node may have sent (RFC 4301 §6.1.1,
     /// Linux `esp4_err`): its destination, SPI and, in UDP, ports are the SA's. Whether its source is this node is for
-    /// the caller to find out. Whoever is not on the path has to guess the SPI.
+    /// the caller to find out. An attacker off the path has to guess the SPI.
     pub fn may_have_sent(&self, quote: &Quote<'_>) -> bool {
         let (encap, esp) = match quote.protocol {
             Protocol::ESP => (None, quote.payload),
@@ -29,6 +29,8 @@ impl Ipsec {
             },
             _ => return false,
         };
+        //= RFC 4301 §8.2.1 icmp-names-an-sa: an unprotected ICMP error about the path changes it only if it quotes
+        //=   an SPI and addresses by which this node has sent
         let Some(&spi) = esp.first_chunk() else { return false };
         self.nat.sa_to(&self.sad, quote.dst, Spi(u32::from_be_bytes(spi))).is_some_and(|sa| {
             sa.dir != Some(SaDir::In)

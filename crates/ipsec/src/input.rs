@@ -28,17 +28,17 @@ use arrival::Arrival;
 pub use inner::{Content, Each, Inner, Taker};
 pub use run::Run;
 
-/// What became of the packets of a train. The caller keeps it for the next one, and empties what it has taken.
+/// Results of decrypting a train. The caller keeps it for the next one, and empties what it has taken.
 #[derive(Debug, Default)]
 pub struct Opened {
-    /// What was inside: in tunnel mode the inner packets, in transport mode the packets without ESP. Their `sec_path`
+    /// Decrypted packets: in tunnel mode the inner packets, in transport mode the packets without ESP. Their `sec_path`
     /// names the SA.
     pub packets: Vec<Packet>,
     /// UDP packets that are not ESP: IKE, behind its non-ESP marker (RFC 3948 §2.2).
     pub not_esp: Vec<Packet>,
-    /// NAT keepalives (RFC 3948 §2.3), which are for nobody.
+    /// NAT keepalives (RFC 3948 §2.3), which end here.
     pub keepalives: u64,
-    /// Why each of the others went no further. Counters are counted.
+    /// Reasons for which the other packets were dropped. Counters are counted.
     pub drops: Vec<DropReason>,
 }
 
@@ -48,7 +48,7 @@ const PEEK: usize = Header::LEN + 8;
 /// Bytes of a UDP payload that tell whether it is ESP.
 pub const ENCAP_PEEK: usize = Header::LEN + 1;
 
-/// What a packet of a train is.
+/// Kind of a packet of a train.
 enum Kind {
     Esp,
     Keepalive,
@@ -223,6 +223,7 @@ fn refuse_headers(reason: DropReason, opened: &mut Opened, counters: &mut Counte
 /// Finds where ESP begins, or UDP's payload, and cuts off what comes behind it.
 #[inline]
 fn esp_at(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<usize, DropReason> {
+    //= RFC 4303 §3.4.1 reassembly-first: ESP that came in fragments is reassembled first: a fragment is not decrypted
     if info.fragment.is_some() {
         return Err(DropReason::FragmentNotReassembled);
     }

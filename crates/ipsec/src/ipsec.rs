@@ -21,7 +21,7 @@ use crate::sad::spi::SpiRequest;
 use crate::sad::{Larval, Sad};
 use crate::spd::{Policy, PolicyId, Spd};
 
-/// How long an SA that was asked for may take, unless it is said.
+/// Time that an SA that was asked for may take, unless it is configured.
 const ACQ_EXPIRES: Duration = Duration::from_secs(30);
 
 /// The IPsec of one node.
@@ -35,13 +35,13 @@ pub struct Ipsec {
     pub(crate) acq_expires: Duration,
     pub(crate) outbound: FlowCache<(Option<PolicyId>, Verdict)>,
     pub(crate) inbound: FlowCache<Option<PolicyId>>,
-    /// What waits for ciphers.
+    /// Packets in flight to the ciphers.
     pub(crate) crypto: Queue,
     /// The pieces of a packet that did not arrive in one. Kept for its storage.
     pub(crate) pieces: VecDeque<Buf>,
     /// The outer headers of the packet at hand. Kept for its storage.
     pub(crate) headers: Vec<u8>,
-    /// Where peers have moved, and what keeps the ways to them open.
+    /// Places to which peers have moved, and keepalives to them.
     pub(crate) nat: Nat,
 }
 
@@ -139,21 +139,21 @@ impl Ipsec {
         self.sad.larvae.remove(seq).is_some()
     }
 
-    /// Says whether somebody [takes events](Self::take_events). Nobody does at first: then nobody is asked for SAs. Whether
-    /// those who do [are asked](Self::set_asked) stays as it was said.
+    /// Says whether a listener [takes events](Self::take_events). There is none at first, and then no SAs are asked for. Whether
+    /// a listener [is asked](Self::set_asked) stays as it was set.
     pub fn set_listener(&mut self, listening: bool) {
         self.sad.changes += 1;
         self.sad.events.listen(listening);
     }
 
-    /// Says whether those who take events are asked for SAs, as they are until this is said. Who only hears what has ended
-    /// makes none, and then nothing is remembered of what nobody was asked for (Linux `km_is_alive`).
+    /// Says whether the listener is asked for SAs, as it is until this is called. A listener that only hears what has ended
+    /// makes none, and then no unanswered requests are remembered (Linux `km_is_alive`).
     pub const fn set_asked(&mut self, asked: bool) {
         self.sad.changes += 1;
         self.sad.events.ask(asked);
     }
 
-    /// Says whether those who take events are told of SAs' numbers ([`Event::Numbers`]), as they are not until this is said.
+    /// Says whether the listener is told of SAs' numbers ([`Event::Numbers`]), as it is not until this is called.
     pub fn set_numbers_heard(&mut self, heard: bool) {
         self.sad.hear_numbers(heard);
     }
@@ -163,12 +163,12 @@ impl Ipsec {
         self.sad.aevent_limits = limits;
     }
 
-    /// What has happened since this was last called. At most [`MAX_EVENTS`](crate::MAX_EVENTS) wait.
+    /// Events since the last call. At most [`MAX_EVENTS`](crate::MAX_EVENTS) wait.
     pub fn take_events(&mut self) -> impl Iterator<Item = Event> {
         self.sad.events.take()
     }
 
-    /// How many events nobody took in time.
+    /// Number of events that were not taken in time.
     pub const fn lost_events(&self) -> u64 {
         self.sad.events.lost()
     }

@@ -1,4 +1,4 @@
-//! What keeps a NAT from forgetting the way to a peer (RFC 3948 §4, Linux `xfrm_nat_keepalive.c`).
+//! Keepalives, so that a NAT does not forget the mapping to a peer (RFC 3948 §4, Linux `xfrm_nat_keepalive.c`).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,16 +17,16 @@ pub const KEEPALIVE: [u8; 1] = [0xff];
 /// A keepalive to be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Keepalive {
-    /// Its source.
+    /// Source.
     pub src: IpAddr,
-    /// Its destination.
+    /// Destination.
     pub dst: IpAddr,
-    /// Its ports.
+    /// Ports.
     pub ports: EspInUdp,
 }
 
 impl Sa {
-    /// How long it may be silent.
+    /// Time for which it may be silent.
     fn keepalive_interval(&self) -> Option<Duration> {
         let seconds = self.nat().keepalive_interval;
         (seconds > 0 && self.dir == Some(SaDir::Out)).then(|| Duration::from_secs(seconds.into()))

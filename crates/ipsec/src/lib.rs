@@ -11,7 +11,7 @@
 //! - **In**: packets of a train are split by reference and decrypted where they were received; what lies in pieces is decrypted
 //!   from these, by AES-GCM, or copied together first. Every copy is counted.
 //! - **Replay**: checked before the ICV and marked after it, so a forgery never moves the window.
-//! - **Time** is told ([`handle_timeout`](Ipsec::handle_timeout)): lifetimes end, softly and hard, and whoever listens
+//! - **Time** is passed in ([`handle_timeout`](Ipsec::handle_timeout)): lifetimes end, softly and hard, and a listener
 //!   ([`set_listener`](Ipsec::set_listener)) takes [`Event`]s, of SAs that packets need among them.
 //! - **Look-ups** cost the same among ten SAs or policies and among many thousands, also where nothing is remembered.
 //! - **Initialisation vectors** come from [`sequence`] alone. Debug builds keep a register of every pair of key and

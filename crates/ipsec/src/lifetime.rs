@@ -1,4 +1,4 @@
-//! How long an SA or a policy may be used: soft limits warn, hard ones end (RFC 4301 §4.4.2.1, Linux
+//! Lifetimes of SAs and policies: soft limits warn, hard ones end (RFC 4301 §4.4.2.1, Linux
 //! `struct xfrm_lifetime_cfg`).
 
 use std::time::Duration;
@@ -8,9 +8,9 @@ use base::Instant;
 /// When something is about to end, and when it ends. The default is never.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Lifetime {
-    /// Where somebody is told, once.
+    /// Limits at which the listener is told, once.
     pub soft: Limits,
-    /// Where it ends.
+    /// Limits at which it ends.
     pub hard: Limits,
 }
 

@@ -5,7 +5,7 @@
 pub struct Mark {
     /// The bits.
     pub value: u32,
-    /// Which of them count.
+    /// Bits that are compared.
     pub mask: u32,
 }
 
@@ -30,7 +30,7 @@ impl Mark {
         self.value & self.mask | mark & !self.mask
     }
 
-    /// What to look up who has this mark (Linux `xfrm_mark_get`).
+    /// Value by which entries with this mark are looked up (Linux `xfrm_mark_get`).
     pub(crate) const fn sought(self) -> u32 {
         self.value & self.mask
     }
@@ -50,7 +50,7 @@ mod tests {
             (5, u32::MAX, 0x15, false, 5),
             (5, 0xf, 0x15, true, 0x15),
             (5, 0xf, 0x23, false, 0x25),
-            (0x15, 0xf, 0x15, false, 0x15), // a bit outside of the mask: nobody has it
+            (0x15, 0xf, 0x15, false, 0x15), // a bit outside of the mask: no packet has it
         ];
         for (value, mask, of_packet, is_meant, becomes) in cases {
             let mark = Mark { value, mask };

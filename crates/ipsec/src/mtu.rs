@@ -1,11 +1,11 @@
-//! How large an inner packet may be (Linux `xfrm_state_mtu` and `esp4`, `esp6` beneath it).
+//! Most bytes of an inner packet (Linux `xfrm_state_mtu` and `esp4`, `esp6` beneath it).
 
 use crate::config::Mode;
 use wire::Version;
 use wire::esp::{Header, TRAILER_LEN};
 use wire::udp;
 
-/// What an SA adds to a packet.
+/// Bytes that an SA adds to a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Overhead {
     /// Tunnel or transport.
@@ -18,7 +18,7 @@ pub struct Overhead {
     pub iv_len: usize,
     /// Bytes of integrity check value in each packet.
     pub icv_len: usize,
-    /// What the encrypted bytes are a multiple of, at least 4.
+    /// Alignment of the encrypted bytes, at least 4.
     pub align: usize,
 }
 

@@ -14,14 +14,14 @@ use crate::events::Event;
 use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;
 
-/// What a node remembers for all its SAs.
+/// State of NAT traversal for all SAs of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Nat {
-    /// What the train at hand has brought. Kept for its storage.
+    /// Mappings that the current train has brought. Kept for its storage.
     pub(crate) seen: Vec<Mapping>,
     /// SAs that send to another place than their destination, by that place and SPI.
     moved: BTreeMap<(IpAddr, Spi), SaId>,
-    /// How many of them there may be before those are looked for that are gone.
+    /// Number of moved SAs at which those that are gone are looked for.
     tidy_at: usize,
     pub(crate) keepalives: BTreeSet<(Instant, SaId)>,
 }

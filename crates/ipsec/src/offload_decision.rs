@@ -25,7 +25,7 @@ impl Ipsec {
         self.sad.remove_offloaded(link);
     }
 
-    /// Who makes ESP of a packet that leaves by `link`, in the last SA that it goes through (Linux `xfrm_output`,
+    /// Decision where ESP is made for a packet that leaves by `link`, in the last SA that it goes through (Linux `xfrm_output`,
     /// `xfrm_dev_offload_ok`). Refusals are counted.
     pub fn treatment(&self, link: LinkId, facts: &Facts, counters: &mut Counters) -> Treatment {
         let Some(offload) = self.sa(facts.sa).and_then(Sa::offload) else { return Treatment::Software };

@@ -14,7 +14,7 @@ use crate::config::Mode;
 use crate::engine::{Cipher, OpenError};
 use crate::sa::Sa;
 
-/// How many buffers ahead of the one that is passed on are asked for, if another processor may have them.
+/// Number of buffers ahead of the current one that are prefetched, if they may be in another processor's cache.
 const AHEAD: usize = 4;
 
 /// Packets of one SA behind equal headers, in the order in which they came.
@@ -29,26 +29,26 @@ pub(crate) struct OpenJob {
     mark: u32,
     /// Whether the SA is on a device.
     pub(crate) is_offloaded: bool,
-    /// What nothing is changed about, once it is known.
+    /// Inner header for which decapsulation changes nothing; cached after the first packet.
     pub(crate) untouched: Option<Untouched>,
     /// Whether its packets are such as may be [looked at quickly](Self::next_in_line).
     pub(crate) is_easy: bool,
     pub(crate) outer: OuterHeaders,
-    /// What the headers of others are compared with.
+    /// Pattern that the headers of others are compared with.
     pattern: Box<Pattern>,
     /// The IPv4 identification of the packet before.
     last_id: u16,
     /// In the order in which they came until there are no more to come, and then the other way round: they are taken
     /// from the end.
     segments: Vec<Segment>,
-    /// What the segments lie in, one behind the other. Turned round with them.
+    /// Buffers that the segments lie in, one behind the other. Reversed with them.
     bufs: Vec<Buf>,
     bytes: usize,
-    /// What the only segment is opened from, if that is not where it lies.
+    /// Pieces that the only segment is opened from, if it does not lie in one buffer.
     pieces: Vec<Buf>,
 }
 
-/// What decides whether something about an inner packet is changed: of one for which nothing was.
+/// Fields that decide whether decapsulation changes an inner packet: those of one for which it changed nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Untouched {
     /// The first bytes: the version, and all of TOS or traffic class.
@@ -70,12 +70,12 @@ impl Untouched {
     }
 }
 
-/// How a packet is opened.
+/// Parameters of decryption.
 #[derive(Clone, Debug)]
 struct Opening {
     cipher: Arc<Cipher>,
     esn: bool,
-    /// Where in a packet its text is.
+    /// Offset of the text in a packet.
     text_at: usize,
     /// Bytes that a packet has at least.
     shortest: usize,
@@ -84,14 +84,14 @@ struct Opening {
     by_device: bool,
 }
 
-/// What is summed of what is inside, for GRO, if it is TCP.
+/// Bytes of the inner packet that are summed for GRO, if it is TCP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Sums {
-    /// Nothing: nobody asks for a sum, or not before the headers are there.
+    /// None: no sum is needed, or not before the headers are there.
     Nothing,
     /// Whole packets.
     Packets,
-    /// What is behind IP headers.
+    /// Bytes behind IP headers.
     Payloads,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct OuterHeaders {
     /// identification.
     pub(crate) headers: Vec<u8>,
     pub(crate) is_udp: bool,
-    /// What its packets get, but for the SA.
+    /// Metadata template of decrypted packets; the SA is added to it.
     pub(crate) meta: Meta,
 }
 
@@ -126,35 +126,35 @@ struct Segment {
     begins_buf: bool,
     /// Whether its buffer ends with it.
     ends_buf: bool,
-    /// Its IPv4 identification.
+    /// IPv4 identification.
     id: u16,
-    /// Its whole sequence number.
+    /// Whole sequence number.
     seq: u64,
-    state: State,
+    state: PieceState,
 }
 
-/// How far a packet is.
+/// State of a packet in its job.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum State {
+pub(crate) enum PieceState {
     /// Not decrypted yet.
     Sealed,
-    /// Its ICV is right.
+    /// Decrypted, and the ICV is right.
     Open {
         /// Bytes inside, without what pads them.
         payload_len: u32,
-        /// What they are.
+        /// Protocol of the inner bytes.
         next_header: Protocol,
         /// Their sum, if they are a TCP packet, or its part behind the IP headers, and were summed.
         sum: Option<u16>,
     },
-    /// Its ICV is wrong.
+    /// The ICV is wrong.
     Forged,
-    /// Its ICV is right, but its padding is not.
+    /// The ICV is right, but the padding is not.
     Malformed,
 }
 
-impl State {
-    /// What `bytes`, all that are inside, sum up to.
+impl PieceState {
+    /// Sum of `bytes`, which are all inner bytes.
     #[inline]
     pub(crate) fn sum_of(self, bytes: &[u8]) -> u16 {
         match self {
@@ -167,12 +167,12 @@ impl State {
 /// A packet that [goes on](OpenJob::next_in_line) where others ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Next {
-    /// Where it begins, from the SPI on, and how many bytes that is.
+    /// Offset from the SPI on, followed by the length.
     pub(crate) at: usize,
     pub(crate) len: usize,
-    /// Its sequence number, as the wire has it.
+    /// Sequence number, as the wire has it.
     pub(crate) seq: u32,
-    /// Its IPv4 identification.
+    /// IPv4 identification.
     pub(crate) id: u16,
 }
 
@@ -181,8 +181,8 @@ pub(crate) struct Next {
 pub(crate) struct Piece {
     pub(crate) seq: u64,
     pub(crate) id: u16,
-    pub(crate) state: State,
-    /// What was inside of it, if it is [`State::Open`].
+    pub(crate) state: PieceState,
+    /// Inner bytes, if it is [`PieceState::Open`].
     pub(crate) inside: Buf,
 }
 
@@ -253,7 +253,7 @@ impl OpenJob {
         self.sa == sa && !self.outer.is_udp && same && self.takes(meta)
     }
 
-    /// What there is to know of `pkt`, whose IP header begins at `l3`, if it is whole, of this job's SA, and as easily opened
+    /// Summary of `pkt`, whose IP header begins at `l3`, if it is whole, of this job's SA, and as easily opened
     /// as those before it: then nothing of what was found out for them has to be found out again.
     #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
     #[inline(always)]
@@ -310,7 +310,7 @@ impl OpenJob {
     #[inline]
     pub(crate) fn push(&mut self, len: usize, seq: u64, id: u16) {
         let begins_buf = self.segments.last().is_none_or(|last| last.ends_buf);
-        let segment = Segment { len: len as u32, begins_buf, ends_buf: false, id, seq, state: State::Sealed };
+        let segment = Segment { len: len as u32, begins_buf, ends_buf: false, id, seq, state: PieceState::Sealed };
         self.segments.push(segment);
         self.bytes += len;
     }
@@ -330,7 +330,7 @@ impl OpenJob {
     #[inline(always)]
     pub(crate) fn push_whole(&mut self, next: Next, seq: u64, mut buf: Buf) {
         let Next { at, len, id, .. } = next;
-        let (begins_buf, ends_buf, state) = (true, true, State::Sealed);
+        let (begins_buf, ends_buf, state) = (true, true, PieceState::Sealed);
         self.segments.push(Segment { len: len as u32, begins_buf, ends_buf, id, seq, state });
         self.bytes += len;
         buf.pull(at);
@@ -348,7 +348,7 @@ impl OpenJob {
         self.bytes
     }
 
-    /// Tells whether a cipher has work with them, and not a device, or nobody.
+    /// Tells whether a cipher has work with them, and not a device alone.
     pub(crate) fn has_cipher_work(&self) -> bool {
         !self.opening.by_device && !self.opening.cipher.is_null()
     }
@@ -401,7 +401,7 @@ impl OpenJob {
     /// Prepares for the first packets to be [passed on](Self::next) if others have opened them: their processor has them, and
     /// is asked for all at once.
     pub(crate) fn begin_passing(&self) {
-        if self.segments.last().is_some_and(|first| !matches!(first.state, State::Sealed)) {
+        if self.segments.last().is_some_and(|first| !matches!(first.state, PieceState::Sealed)) {
             self.bufs.iter().rev().take(AHEAD).for_each(Buf::prefetch);
         }
     }
@@ -426,7 +426,7 @@ impl OpenJob {
 
     /// Opens at once the packet that `buf` has behind its first `front` bytes, and leaves what is inside. It is not summed yet.
     #[inline]
-    pub(crate) fn open_now(&mut self, buf: &mut Buf, front: usize, seq: u64) -> State {
+    pub(crate) fn open_now(&mut self, buf: &mut Buf, front: usize, seq: u64) -> PieceState {
         let packet = &mut buf.bytes_mut().expect("looked at before")[front..];
         let len = packet.len();
         let state = self.opening.open(packet, &[], seq, Sums::Nothing);
@@ -439,8 +439,8 @@ impl OpenJob {
     /// Tells whether an opened packet is TCP of which no more than the sum need be known: in a tunnel, and such that nothing is
     /// changed about it, or with room in front of it for the IP headers that it was protected behind. The SA has that mode by now.
     #[inline]
-    pub(crate) fn is_plain(&self, mode: Mode, state: State, inside: &Buf) -> bool {
-        let State::Open { next_header, .. } = state else { return false };
+    pub(crate) fn is_plain(&self, mode: Mode, state: PieceState, inside: &Buf) -> bool {
+        let PieceState::Open { next_header, .. } = state else { return false };
         match (mode, self.opening.sums) {
             (Mode::Tunnel, Sums::Packets) => {
                 self.untouched.is_some_and(|untouched| untouched.is_like(inside.bytes(), next_header))
@@ -458,7 +458,7 @@ impl OpenJob {
     pub(crate) fn next(&mut self) -> Option<Piece> {
         let Segment { len, ends_buf, id, seq, mut state, .. } = self.segments.pop()?;
         let (len, buf) = (len as usize, self.bufs.last_mut()?);
-        if let State::Sealed = state {
+        if let PieceState::Sealed = state {
             let packet = &mut buf.bytes_mut().expect("a buffer that is this job's own")[..len];
             state = self.opening.open(packet, &self.pieces, seq, self.opening.sums);
         } else if let Some(soon) = self.bufs.len().checked_sub(AHEAD + 1) {
@@ -492,11 +492,13 @@ impl Opening {
     /// Decrypts one ESP packet, from `pieces` or, if there are none, in place, and says what is in it.
     #[expect(clippy::inline_always, reason = "what is in it would be written to memory, and read in other pieces")]
     #[inline(always)]
-    fn open(&self, packet: &mut [u8], pieces: &[Buf], seq: u64, sums: Sums) -> State {
+    fn open(&self, packet: &mut [u8], pieces: &[Buf], seq: u64, sums: Sums) -> PieceState {
         if self.by_device {
             let text_end = packet.len() - self.cipher.icv_len();
             return examine(&packet[self.text_at..text_end], sums);
         }
+        //= RFC 4303 §2.2.1 high-half: the upper half of an extended sequence number is not sent, and the ICV covers it;
+        //=   the receiver infers it from its window
         let high = self.esn.then_some((seq >> 32) as u32);
         let opened = match pieces {
             [] => self.cipher.open(packet, high),
@@ -504,27 +506,27 @@ impl Opening {
         };
         match opened {
             Ok(text) => examine(text, sums),
-            Err(OpenError::IcvWrong) => State::Forged,
-            Err(OpenError::NotBlocks) => State::Malformed,
+            Err(OpenError::IcvWrong) => PieceState::Forged,
+            Err(OpenError::NotBlocks) => PieceState::Malformed,
         }
     }
 
-    /// Where what is inside of a packet of `len` bytes begins and ends: all of it, if it is not known.
+    /// Begin and end of the inner bytes of a packet of `len` bytes: all of it, if they are not known.
     #[inline]
-    const fn inside(&self, state: State, len: usize) -> (usize, usize) {
+    const fn inside(&self, state: PieceState, len: usize) -> (usize, usize) {
         match state {
-            State::Open { payload_len, .. } => (self.text_at, self.text_at + payload_len as usize),
-            State::Sealed | State::Forged | State::Malformed => (0, len),
+            PieceState::Open { payload_len, .. } => (self.text_at, self.text_at + payload_len as usize),
+            PieceState::Sealed | PieceState::Forged | PieceState::Malformed => (0, len),
         }
     }
 }
 
 /// Says what is in a decrypted ESP packet.
 #[inline]
-fn examine(text: &[u8], sums: Sums) -> State {
-    let Ok(trailer) = Trailer::parse(text) else { return State::Malformed };
+fn examine(text: &[u8], sums: Sums) -> PieceState {
+    let Ok(trailer) = Trailer::parse(text) else { return PieceState::Malformed };
     match text.len().checked_sub(trailer.trailer_len()) {
-        None | Some(0) => State::Malformed,
+        None | Some(0) => PieceState::Malformed,
         Some(len) => {
             let payload = &text[..len];
             let is_summed = match sums {
@@ -533,7 +535,7 @@ fn examine(text: &[u8], sums: Sums) -> State {
                 Sums::Payloads => trailer.next_header == Protocol::TCP,
             };
             let sum = is_summed.then(|| checksum::sum(payload) as u16);
-            State::Open { payload_len: len as u32, next_header: trailer.next_header, sum }
+            PieceState::Open { payload_len: len as u32, next_header: trailer.next_header, sum }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What stands in front of ESP: a new IP header (tunnel) or the packet's own (transport), and UDP's if there is one.
+//! Headers in front of ESP: a new IP header (tunnel) or the packet's own (transport), and UDP's if there is one.
 
 use std::net::IpAddr;
 
@@ -43,6 +43,8 @@ impl Outer {
     /// # Errors
     /// [`DropReason::EspMismatch`] when the SA has no source address to send from.
     pub(crate) fn tunnel(sa: &Sa, info: &Info, len: usize, id: u16) -> Result<Self, DropReason> {
+        //= RFC 4301 §5.1.2.1 dscp-and-ecn: DSCP and ECN are copied to the outer header; on the way in the inner DSCP stays,
+        //=   and a congestion mark is taken over where the inner header can carry it
         let dscp = if sa.flags.dont_encap_dscp { 0 } else { info.tos };
         let ecn = match info.ecn() {
             _ if sa.flags.noecn => Ecn::NotEct,
@@ -60,6 +62,8 @@ impl Outer {
                 let small_v6 = info.version() == Version::V6 && len <= ipv6::MIN_MTU;
                 header.set_tos(tos);
                 header.set_id(id);
+                //= RFC 4301 §5.1.2.1 dont-fragment: Don't Fragment of the outer header is copied from the inner one,
+                //=   or is clear where the SA says so
                 header.set_dont_fragment(info.dont_fragment && !sa.flags.nopmtudisc && !small_v6);
                 header.fill_check();
                 OuterIp::V4 { header, counts: true }
@@ -93,7 +97,7 @@ impl Outer {
         self.ip_len + if self.encap.is_some() { udp::Header::LEN } else { 0 }
     }
 
-    /// Where the UDP header is, if its checksum is left to be completed: IPv6 demands one (RFC 8200 §8.1), IPv4 gets
+    /// Offset of the UDP header, if its checksum is left to be completed: IPv6 demands one (RFC 8200 §8.1), IPv4 gets
     /// none (RFC 3948 §2.1).
     pub(crate) fn udp_check_at(&self) -> Option<usize> {
         (self.encap.is_some() && self.version() == Version::V6).then_some(self.ip_len)
@@ -205,7 +209,7 @@ pub(crate) fn write_v4(to: &mut [u8], mut header: ipv4::Header, own: &[u8], inde
     }
 }
 
-/// What the outer IP header carries.
+/// Protocol in the outer IP header.
 const fn below(encap: Option<EspInUdp>) -> Protocol {
     if encap.is_some() { Protocol::UDP } else { Protocol::ESP }
 }

@@ -66,7 +66,7 @@ impl Ipsec {
         Ok(())
     }
 
-    /// How many packets were submitted to be sealed and not taken yet.
+    /// Number of packets that were submitted to be sealed and not taken yet.
     pub fn sealing(&self) -> usize {
         self.crypto.sealing.len()
     }

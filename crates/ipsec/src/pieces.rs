@@ -8,7 +8,7 @@ use packet::{Buf, CopyReason, Memory, Packet};
 /// Room in front of a packet that had to be copied.
 const HEADROOM: usize = Memory::HEADROOM;
 
-/// What is left of a packet: a buffer in front, and those behind it.
+/// Bytes of a packet that are left: a buffer in front, and those behind it.
 #[derive(Debug)]
 pub(crate) struct Pieces<'a> {
     front: Buf,

@@ -1,4 +1,4 @@
-//! What the policies say of a packet: on its way out which SAs it needs, on its way in whether it had them.
+//! Policy checks of a packet: on its way out the SAs that it needs, on its way in whether it had them.
 
 use base::{Counters, DropReason, Instant, Mib};
 use packet::{Memory, Packet, SecPath};
@@ -12,7 +12,7 @@ use crate::ipsec::Ipsec;
 use crate::resolve::{Bundle, Refusal, Verdict, acquire, resolve};
 use crate::spd::PolicyId;
 
-/// What becomes of a packet on its way out.
+/// Decision about a packet on its way out.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Decision {
     /// It leaves as it is.
@@ -27,8 +27,8 @@ pub enum Decision {
 }
 
 impl Ipsec {
-    /// What becomes of the packets of `flow` on their way out, own and forwarded ones. Once per fat packet. If an SA is
-    /// missing and [somebody listens](Self::set_listener), that one is told.
+    /// Decision about packets of `flow` on their way out, own and forwarded ones. Once per fat packet. If an SA is
+    /// missing and there is [a listener](Self::set_listener), that one is told.
     #[inline]
     pub fn lookup(&mut self, now: Instant, flow: &Flowi, counters: &mut Counters) -> Decision {
         let (policy, verdict) = self.verdict(flow);
@@ -68,8 +68,8 @@ impl Ipsec {
         may_go
     }
 
-    /// Tells whether packets that wait, the first of them of `flow`, have to go on waiting. If so, and nobody knows what
-    /// for, whoever listens is told again.
+    /// Tells whether packets that wait, the first of them of `flow`, have to go on waiting. If so, and no request is
+    /// pending, the listener is told again.
     pub(crate) fn must_wait(&mut self, now: Instant, flow: &Flowi, counters: &mut Counters) -> bool {
         let (policy, verdict) = self.verdict(flow);
         verdict.is_missing()
@@ -96,7 +96,7 @@ impl Ipsec {
         }
     }
 
-    /// Why a packet does not leave, and what can be done about it.
+    /// Drop reason of a packet that does not leave, after what can be done about it.
     #[cold]
     fn refuse(
         &mut self,
@@ -147,7 +147,7 @@ impl Ipsec {
         self.holds.push(mem, now, policy, flow, pkt)
     }
 
-    /// How many packets wait.
+    /// Number of packets that wait.
     pub const fn held(&self) -> usize {
         self.holds.len()
     }

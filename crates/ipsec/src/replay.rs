@@ -9,10 +9,10 @@
 /// The most packets that a window can span, as in Linux (`XFRMA_REPLAY_ESN_MAX`, in bits).
 pub const MAX_WINDOW: u32 = 4096;
 
-/// Which sequence numbers were authenticated.
+/// Sequence numbers that were authenticated, in a window.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
-    /// How many numbers up to `top` are remembered; 0 checks nothing, and with `esn` it is that of an SA that only
+    /// Number of sequence numbers up to `top` that are remembered; 0 checks nothing, and with `esn` it is that of an SA that only
     /// sends, since upper halves cannot be guessed.
     size: u32,
     /// Whether numbers have 64 bits, of which the wire has the lower half.
@@ -23,14 +23,14 @@ pub struct ReplayWindow {
     words: Box<[u64]>,
 }
 
-/// Why a sequence number is refused.
+/// Reason for which a sequence number is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Replay {
     /// Zero, which no sender uses (RFC 4303 §3.3.3).
     Zero,
     /// Marked before.
     Seen,
-    /// Left of the window, so nobody can tell.
+    /// Left of the window, where duplicates are unknown.
     TooOld,
 }
 
@@ -80,7 +80,7 @@ impl ReplayWindow {
         self.esn
     }
 
-    /// How many packets the window spans.
+    /// Number of packets that the window spans.
     pub const fn size(&self) -> u32 {
         self.size
     }
@@ -128,7 +128,7 @@ impl ReplayWindow {
 
     /// As [`mark`](Self::mark), for any number but the next.
     fn mark_other(&mut self, seq: u64) -> Result<(), Replay> {
-        // What comes right of the window, and not far from it, nobody would guess differently.
+        // A number right of the window, and not far from it, has one possible upper half.
         let is_next = seq > self.top && seq - self.top < 1 << 31;
         if !is_next {
             if self.esn && self.whole(seq as u32) != Some(seq) {
@@ -148,6 +148,7 @@ impl ReplayWindow {
         Ok(())
     }
 
+    //= RFC 4303 §3.4.3 duplicates: a number that was accepted before, or is left of the window, is refused
     #[inline]
     fn check_whole(&self, seq: u64) -> Result<(), Replay> {
         if seq == 0 {
@@ -161,6 +162,7 @@ impl ReplayWindow {
         }
     }
 
+    //= RFC 4303 §2.2.1 high-half
     /// The number whose lower half is `seq`: the one within, or first right of, the window (RFC 4303 App. A2.1).
     /// `None` when it would lie before the first one; Linux lets the ICV refuse that.
     #[inline]
@@ -196,6 +198,7 @@ mod tests {
     use super::*;
     use Replay::{Seen, TooOld, Zero};
 
+    //= test RFC 4303 §3.4.3 duplicates
     #[test]
     fn each_sequence_number_is_accepted_once() {
         let arrivals = [
@@ -251,6 +254,7 @@ mod tests {
         }
     }
 
+    //= test RFC 4303 §2.2.1 high-half
     #[test]
     fn the_upper_half_is_guessed_as_appendix_a_says() {
         const WRAP: u64 = 1 << 32;
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_that_was_authenticated_meanwhile_is_refused_by_the_mark() {
+    fn mark_of_a_duplicate_authenticated_meanwhile_is_refused() {
         for esn in [false, true] {
             let mut window = ReplayWindow::new(64, esn, 0);
             let (first, second) = (window.check(5).unwrap(), window.check(5).unwrap());

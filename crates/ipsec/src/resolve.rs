@@ -18,7 +18,7 @@ use crate::spd::{PolicyId, Spd};
 /// The SAs that a packet goes through on its way out, the innermost first.
 pub type Bundle = ArrayVec<SaId, { MAX_TEMPLATES - 1 }>;
 
-/// What is remembered of a flow on its way out.
+/// Cached decision for a flow on its way out.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
     Bypass,
@@ -26,11 +26,11 @@ pub(crate) enum Verdict {
     Refused(Refusal),
 }
 
-/// Why packets of a flow do not leave.
+/// Reason for which packets of a flow do not leave.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Refusal {
     Block,
-    /// Nobody's policy, and the default is to block, which Linux does not count.
+    /// No policy matches, and the default is to block, which Linux does not count.
     DefaultBlock,
     /// There is no SA for a template, by its number.
     Missing {
@@ -84,6 +84,8 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
             Found::Pending => Refusal::Missing { template: at as u8, pending: true },
             Found::Clash => Refusal::Clash,
         };
+        //= RFC 4301 §5.1 protect-without-sa: a packet whose policy asks for an SA that does not exist waits
+        //=   or is dropped, and never leaves in clear
         if template.level == Level::Required {
             return Verdict::Refused(missing);
         }
@@ -110,8 +112,8 @@ const fn any_like(addr: IpAddr) -> IpAddr {
     }
 }
 
-/// Asks whoever listens for the SA that a packet of `flow` needs, and remembers that (Linux `xfrm_state_find`,
-/// `km_query`). If nobody listens, or it is not told for want of room, nothing is remembered: the next packet asks.
+/// Asks the listener for the SA that a packet of `flow` needs, and remembers that (Linux `xfrm_state_find`,
+/// `km_query`). If there is none, or its queue is full, nothing is remembered: the next packet asks.
 pub(crate) fn acquire(
     sad: &mut Sad,
     spd: &Spd,

@@ -31,7 +31,7 @@ const MAX_TRAIN: usize = 64;
 /// Bytes of headers that repeat, for which nothing is allocated.
 const FEW_HEADERS: usize = 160;
 
-/// What becomes of the segments of a packet.
+/// Form in which the segments of a packet leave.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Train {
     /// They stay one fat UDP packet, for a link that cuts it, if the SA has ESP in UDP.
@@ -52,11 +52,11 @@ pub(crate) struct SealJob {
     /// The pages, and which segments are in each.
     pages: Vec<(Buf, Range<usize>)>,
     protects: (u64, u64),
-    /// How many bytes of payload were copied.
+    /// Bytes of payload that were copied.
     copied: usize,
 }
 
-/// What all frames of one packet have in common.
+/// Properties that all frames of one packet have in common.
 #[derive(Debug)]
 struct Plan {
     cipher: Arc<Cipher>,
@@ -65,9 +65,9 @@ struct Plan {
     sequence: Reserved,
     outer: Outer,
     cutting: Segmenter,
-    /// How many bytes of the packet stay outside of ESP.
+    /// Bytes of the packet that stay outside of ESP.
     outside: usize,
-    /// Where its headers end that repeat, inside of ESP or outside.
+    /// End of its headers that repeat, inside of ESP or outside.
     skip: usize,
     /// Each segment but the last.
     full: Form,
@@ -80,7 +80,7 @@ struct Plan {
     together: bool,
     /// The SA, if its device seals.
     inline: Option<SaId>,
-    /// What its packets are marked with.
+    /// Mark of its packets.
     mark: u32,
 }
 
@@ -100,7 +100,7 @@ struct Form {
 }
 
 impl Form {
-    /// Of `text` bytes inside of ESP, which are `next_header` and are filled up to `pad_to`.
+    /// Form of `text` bytes inside of ESP, which are `next_header` and are filled up to `pad_to`.
     fn new(cipher: &Cipher, text: usize, next_header: Protocol, pad_to: usize) -> Self {
         let tfc = pad_to.saturating_sub(text);
         let trailer = esp::trailer_len(text + tfc, cipher.align());
@@ -207,12 +207,12 @@ impl SealJob {
         self.source.len()
     }
 
-    /// Tells whether a cipher has work with it, and not a device, or nobody.
+    /// Tells whether a cipher has work with it, and not a device alone.
     pub(crate) fn has_cipher_work(&self) -> bool {
         self.plan.inline.is_none() && !self.plan.cipher.is_null()
     }
 
-    /// Writes and encrypts the frames. What is nobody else's of the packet's bytes is written over.
+    /// Writes and encrypts the frames. Bytes that only this packet has are overwritten.
     pub(crate) fn run(&mut self) {
         let Self { plan, source, pages, copied, .. } = self;
         let (mut few, mut many) = ([0; FEW_HEADERS], Vec::new());
@@ -255,7 +255,7 @@ impl SealJob {
         pages
     }
 
-    /// How many packets, and how many of their bytes, it protects.
+    /// Number of packets, and of their bytes, that it protects.
     pub(crate) const fn protects(&self) -> (u64, u64) {
         self.protects
     }
@@ -267,7 +267,7 @@ impl Plan {
         self.skip - self.outside
     }
 
-    /// How much of the first segment's payload these headers are: of a whole packet, which counts its headers as
+    /// Bytes of the first segment's payload that these headers are: of a whole packet, which counts its headers as
     /// payload.
     const fn first_payload(&self) -> usize {
         self.skip - self.cutting.headers
@@ -396,7 +396,7 @@ impl Plan {
         cutting.patch(inside, self.outside, index, sum);
         esp::write_trailer(trailer, self.next_header);
         if self.inline.is_some() {
-            // What the page had before is nobody else's.
+            // Earlier contents of the page are not shown.
             icv.fill(0);
             return leave_seed(frame, cipher.iv_len(), number.iv);
         }
@@ -433,6 +433,7 @@ impl Plan {
 /// A packet's own headers as the outer ones, how many bytes they are, and what ESP then carries.
 fn own_headers(sa: &Sa, pkt: &Packet, info: &Info, fixed_id: bool) -> Result<(Outer, usize, Protocol), DropReason> {
     let version = info.version();
+    //= RFC 4303 §3.3.4 whole-datagrams: transport mode protects whole datagrams, and no fragments
     // A fragment has no payload of its own to protect (RFC 4303 §3.3.4), and an SA one family.
     if info.fragment.is_some() || version != Version::of_addr(sa.dst) {
         return Err(DropReason::EspMismatch);

@@ -1,8 +1,8 @@
-//! How a packet is cut on its way into ESP, and what each segment's headers are (Linux `tcp_gso_segment`,
+//! Cutting of a packet on its way into ESP, and the headers of each segment (Linux `tcp_gso_segment`,
 //! `__udp_gso_segment`).
 //!
 //! The general segmentation is `offload::gso`, which makes packets. Here the segments are written into frames, headers
-//! and payload in one go, and their checksums completed: behind the cipher nobody can do it any more.
+//! and payload in one go, and their checksums completed: behind the cipher it is too late.
 
 use base::DropReason;
 use offload::gso::MAX_SEGMENTS;
@@ -11,10 +11,10 @@ use wire::ip::Info;
 use wire::tcp::{self, Flags};
 use wire::{Protocol, Version, checksum, ipv4, ipv6, udp};
 
-/// How a packet is cut.
+/// Plan by which a packet is cut.
 #[derive(Debug)]
 pub(crate) struct Segmenter {
-    /// How many segments there are; 1 for a packet that is whole.
+    /// Number of segments; 1 for a packet that is whole.
     pub(crate) segs: usize,
     /// Bytes of headers that each segment repeats; 0 for a packet that is whole.
     pub(crate) headers: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Segmenter {
     checks: Checks,
 }
 
-/// What is to be done about checksums, and with them about the headers that they cover.
+/// Work on checksums, and on the headers that they cover.
 #[derive(Debug)]
 enum Checks {
     /// They are there already.
@@ -43,7 +43,7 @@ enum Checks {
 enum Transport {
     Tcp {
         seq: u32,
-        /// Of the packet.
+        /// Flags of the packet.
         flags: Flags,
         rest: u32,
     },
@@ -215,7 +215,7 @@ fn transport_header_len(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<u
 }
 
 impl Transport {
-    /// Of segments with `len` bytes behind the IP header. `partial` tells that the check is the pseudo-header's sum: the
+    /// Header of segments with `len` bytes behind the IP header. `partial` tells that the check is the pseudo-header's sum: the
     /// sender knows the address that it is made with, also when a routing header hides it.
     fn new(header: &[u8], info: &Info, partial: bool, len: usize) -> Result<Self, DropReason> {
         let pseudo = |check: u16| {

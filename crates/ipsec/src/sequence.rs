@@ -14,7 +14,7 @@ pub struct OutSequence {
     last: u64,
     esn: bool,
     may_wrap: bool,
-    /// What the number is mixed with, so that two SAs with one key draw from different places.
+    /// Mask that the number is XORed with, so that two SAs with one key draw from different places.
     mask: u64,
 }
 
@@ -61,6 +61,8 @@ impl OutSequence {
     #[inline]
     pub fn reserve(&mut self, n: u32) -> Result<Reserved, Overflow> {
         let last = self.last.checked_add(u64::from(n)).ok_or(Overflow)?;
+        //= RFC 4303 §3.3.3 no-cycle: the first packet has number 1, and no number is used twice:
+        //=   at the last one the SA sends no more, unless it says that numbers may wrap
         if !self.esn && !self.may_wrap && last > u64::from(u32::MAX) {
             return Err(Overflow);
         }
@@ -91,6 +93,7 @@ impl Reserved {
 mod tests {
     use super::*;
 
+    //= test RFC 4303 §3.3.3 no-cycle
     #[test]
     fn numbers_are_taken_at_once_or_not_at_all() {
         let max = u64::from(u32::MAX);
@@ -125,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_is_the_number_xor_the_mask_and_does_not_repeat_at_the_wrap() {
+    fn vector_is_number_xor_mask_and_does_not_repeat_at_the_wrap() {
         let mut out = OutSequence::new(u64::from(u32::MAX), false, true, 0xa5a5_0000_0000_00ff);
         let reserved = out.reserve(2).unwrap();
         assert_eq!(reserved.get(0).iv, 0xa5a5_0001_0000_00ffu64.to_be_bytes());

@@ -1,17 +1,17 @@
-//! Who wants to be woken when.
+//! Timers: deadlines by their owners.
 
 use std::collections::BTreeSet;
 
 use base::Instant;
 
-/// Deadlines by who has them, one each. Every operation costs a logarithm of their number.
+/// Deadlines by owner, one each. Every operation costs a logarithm of their number.
 #[derive(Debug)]
 pub(crate) struct Timers<K> {
     /// Ordered by time.
     due: BTreeSet<(Instant, K)>,
 }
 
-/// The deadline that somebody has now; kept with them, and changed by [`Timers`] alone.
+/// The deadline that an owner has now; kept with it, and changed by [`Timers`] alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timer(Option<Instant>);
 

@@ -47,7 +47,7 @@ fn acquires(node: &mut Ipsec) -> Vec<Acquire> {
 const NO_STATE: Decision = Decision::Drop(DropReason::PolicyNoState);
 
 #[test]
-fn without_a_listener_nothing_is_asked_for_and_nothing_remembered() {
+fn without_listener_no_sa_is_asked_for_or_remembered() {
     let mut node = node(false);
     let mut counters = Counters::ZERO;
     for n in 1..=3 {
@@ -58,7 +58,7 @@ fn without_a_listener_nothing_is_asked_for_and_nothing_remembered() {
 }
 
 #[test]
-fn the_first_packet_asks_for_the_flow_and_others_wait_for_the_answer() {
+fn first_packet_asks_for_its_sa_and_others_wait() {
     let mut node = node(true);
     let mut counters = Counters::ZERO;
     assert_eq!(node.lookup(at(1), &flow(1000), &mut counters), NO_STATE);
@@ -132,7 +132,7 @@ fn a_question_without_an_answer_is_asked_again_after_a_while() {
 }
 
 #[test]
-fn what_cannot_be_had_is_not_asked_for_again_by_that_flow() {
+fn failed_acquire_is_not_repeated_by_its_flow() {
     let mut node = node(true);
     node.lookup(at(1), &flow(1), &mut Counters::default());
     let seq = acquires(&mut node)[0].seq;
@@ -179,7 +179,7 @@ fn a_policy_that_wants_an_spi_asks_for_it_once() {
     assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 4));
     assert_eq!(acquires(&mut node)[..].iter().map(|it| it.template.spi).collect::<Vec<_>>(), [Some(sa().spi)]);
     assert_eq!(node.sad().larvae().map(|it| it.spi).collect::<Vec<_>>(), [sa().spi]);
-    // Nobody else is given it meanwhile, and only an update completes it (Linux `xfrm_state_add`).
+    // No other request gets it meanwhile, and only an update completes it (Linux `xfrm_state_add`).
     let (min, max) = (sa().spi.0, sa().spi.0);
     assert_eq!(promise(&mut node, at(1), &request(min, max), &mut || 0), Err(ConfigError::NoSpi));
     assert_eq!(node.add_sa(&sa(), mask()), Err(ConfigError::Exists));
@@ -230,7 +230,7 @@ fn any_v4() -> PolicyConfig {
 }
 
 #[test]
-fn who_is_not_asked_for_sas_hears_what_ends() {
+fn listener_not_asked_for_sas_still_hears_what_ends() {
     let mut node = node(true);
     let lifetime =
         Lifetime { hard: Limits { added: Some(Duration::from_secs(1)), ..Limits::NONE }, ..Lifetime::default() };
@@ -346,7 +346,7 @@ fn an_update_completes_what_was_promised_and_add_does_not() {
 }
 
 #[test]
-fn what_a_packet_has_acquired_is_completed_by_an_update_once_it_was_promised_an_spi() {
+fn acquired_sa_with_promised_spi_is_completed_by_an_update() {
     let mut node = node(true);
     node.lookup(at(1), &flow(1), &mut Counters::default());
     let seq = acquires(&mut node)[0].seq;
@@ -397,7 +397,7 @@ fn packet(mem: &Memory, n: usize) -> Packet {
     Packet::with_data(mem, &udp_packet(Version::V4, n)).unwrap()
 }
 
-/// Has packets wait, as a path does.
+/// Lets packets wait, as a path does.
 fn hold(node: &mut Ipsec, mem: &Memory, now: Instant, n: usize, counters: &mut Counters) -> Result<(), DropReason> {
     match node.lookup(now, &flow(1), counters) {
         Decision::Hold(policy) => node.hold(mem, now, policy, &flow(1), packet(mem, n)).map_err(|(_, reason)| reason),

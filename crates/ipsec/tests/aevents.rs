@@ -1,4 +1,4 @@
-//! What is told of an SA's numbers while it is used.
+//! Reports of an SA's numbers while it is used.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What holds for every algorithm, and packets that another program made.
+//! Properties of every algorithm, and packets that another program made.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -133,6 +133,7 @@ fn every_algorithm_opens_what_it_seals_at_every_length() {
     }
 }
 
+//= test RFC 4303 §3.4.4.1 wrong-icv
 #[test]
 fn one_wrong_bit_anywhere_is_refused_by_every_algorithm() {
     for algorithm in every(3).into_iter().filter(|it| !matches!(it, Algorithm::Null)) {
@@ -177,9 +178,9 @@ fn encrypted_bytes_do_not_show_and_null_ones_do() {
     }
 }
 
-/// NIST SP 800-38A appendix C: an initialisation vector of CBC can be foretold by nobody who has not the key.
+/// NIST SP 800-38A appendix C: an initialisation vector of CBC is unpredictable without the key.
 #[test]
-fn vectors_of_cbc_do_not_repeat_and_share_no_bytes_with_their_numbers() {
+fn cbc_vectors_do_not_repeat_or_show_their_numbers() {
     let cipher = |fill| Cipher::new(&named("cbc(aes)", vec![fill; 16], None, 0)).unwrap();
     let (ours, theirs) = (cipher(3), cipher(4));
     let iv = |cipher: &Cipher, number| sealed(cipher, number, None, 16)[8..24].to_vec();

@@ -66,7 +66,7 @@ fn sealed_by(crypto: Option<Box<dyn Crypto>>, n: usize, step: usize) -> Vec<(u32
     out.into_iter().map(|pkt| (number(&pkt), pair.open(pkt).remove(0).to_vec())).collect()
 }
 
-/// What comes out of `packets` by `crypto`: their payload, or why there is none.
+/// Packets out of `packets` by `crypto`: their payload, or the reason why there is none.
 fn opened_by(
     pair: &mut Pair,
     crypto: Option<Box<dyn Crypto>>,
@@ -97,7 +97,7 @@ fn opened_by(
 }
 
 #[test]
-fn whoever_seals_packets_leave_in_the_order_they_came() {
+fn packets_sealed_by_any_thread_leave_in_order() {
     let alone = sealed_by(None, 500, 64);
     assert!(alone.iter().map(|(number, _)| *number).eq(1..=500));
     for (threads, step) in [(1, 1), (1, 64), (3, 7), (3, 500)] {
@@ -107,7 +107,7 @@ fn whoever_seals_packets_leave_in_the_order_they_came() {
 }
 
 #[test]
-fn whoever_opens_the_same_packets_come_out_in_the_same_order() {
+fn packets_opened_by_any_thread_come_out_in_order() {
     let mut pair = Pair::new(&sa());
     let mut packets: Vec<_> =
         (0..300).map(|n| pair.seal(pkt(&Memory::heap(), n), Train::None).remove(0).to_vec()).collect();
@@ -179,7 +179,7 @@ impl Crypto for Keeping {
 }
 
 #[test]
-fn a_task_that_is_alone_goes_to_a_thread_when_more_is_known_to_follow() {
+fn lone_task_goes_to_a_thread_if_more_is_known_to_follow() {
     let (mut pair, keeping) = (Pair::new(&sa()), Keeping::default());
     pair.sender.set_crypto(Some(Box::new(keeping.clone())));
     let pkt = pkt(&pair.mem, 1);
@@ -197,7 +197,7 @@ fn a_task_that_is_alone_goes_to_a_thread_when_more_is_known_to_follow() {
     assert_eq!((done.len(), pool.is_at_it()), (1, false));
 }
 
-/// Has every task done at once, and counts them.
+/// Does every task at once, and counts them.
 #[derive(Debug)]
 struct Counting(Arc<AtomicUsize>);
 
@@ -239,7 +239,7 @@ fn a_train_is_opened_in_several_tasks_wherever_its_bytes_lie() {
 
 /// One core does not pay for threads where no cipher works.
 #[test]
-fn what_is_not_encrypted_is_handed_to_nobody() {
+fn null_cipher_is_not_handed_to_threads() {
     let mut pair = Pair::new(&SaConfig { algorithm: Algorithm::Null, ..sa() });
     let packets: Vec<_> =
         (0..300).map(|n| pair.seal(pkt(&Memory::heap(), n), Train::None).remove(0).to_vec()).collect();
@@ -259,7 +259,7 @@ fn what_is_not_encrypted_is_handed_to_nobody() {
 
 /// Row X31: the second check finds a duplicate that was in flight with the first.
 #[test]
-fn of_two_copies_that_are_in_flight_together_one_is_accepted() {
+fn one_of_two_copies_in_flight_is_accepted() {
     for crypto in [None, pool(2), Some(Box::<Backwards>::default() as Box<dyn Crypto>)] {
         let mut pair = Pair::new(&sa());
         let packet = pair.seal(pkt(&Memory::heap(), 1), Train::None).remove(0).to_vec();
@@ -285,9 +285,9 @@ fn an_sa_that_goes_while_its_packets_are_away_lets_none_pass() {
     assert_eq!(pair.received.get(Mib::XfrmInStateInvalid), 1);
 }
 
-/// What was in a packet of transport mode is no packet that a tunnel brings.
+/// The inside of a packet of transport mode is no packet that a tunnel carries.
 #[test]
-fn an_sa_whose_mode_changes_while_its_packets_are_away_refuses_them() {
+fn sa_with_changed_mode_refuses_packets_in_flight() {
     let transport = SaConfig { mode: Mode::Transport, ..sa() };
     let mut pair = Pair::new(&transport);
     let (bytes, csum, cut) = fat(Version::V4, true, 1000, 1000);
@@ -305,7 +305,7 @@ fn an_sa_whose_mode_changes_while_its_packets_are_away_refuses_them() {
 }
 
 #[test]
-fn who_does_the_work_may_change_while_some_of_it_is_away() {
+fn crypto_may_be_replaced_while_tasks_are_in_flight() {
     let mut pair = Pair::new(&sa());
     let want: Vec<_> = (0..40).map(|n| pkt(&pair.mem, n).to_vec()).collect();
     let mut out = Vec::new();
@@ -330,7 +330,7 @@ fn who_does_the_work_may_change_while_some_of_it_is_away() {
 }
 
 #[test]
-fn a_device_that_never_answers_is_given_a_bounded_number_of_packets() {
+fn device_that_never_answers_gets_a_bounded_number_of_packets() {
     #[derive(Debug, Default)]
     struct Busy;
     impl Crypto for Busy {
@@ -354,7 +354,7 @@ fn a_device_that_never_answers_is_given_a_bounded_number_of_packets() {
 
 /// Rows X99 and X100: either direction has an instance of its own.
 #[test]
-fn a_direction_that_is_stuck_and_full_leaves_the_other_one_moving() {
+fn stuck_direction_does_not_stop_the_other() {
     /// Does all tasks but those of one kind.
     #[derive(Debug)]
     struct Stuck(&'static str, Vec<Task>);

@@ -58,7 +58,7 @@ fn fat_packet(mem: &Memory) -> Packet {
 }
 
 #[test]
-fn what_a_device_seals_opens_as_what_was_sealed_here_and_is_as_long() {
+fn packet_sealed_by_device_is_as_one_sealed_here() {
     for config in configs() {
         let device = SoftDevice::new(false, true);
         let mut pair = Pair::new(&config);
@@ -87,7 +87,7 @@ fn what_a_device_seals_opens_as_what_was_sealed_here_and_is_as_long() {
 }
 
 #[test]
-fn what_a_device_opens_is_what_is_opened_here() {
+fn packet_opened_by_device_is_as_one_opened_here() {
     for config in configs() {
         let device = SoftDevice::new(false, true);
         let mut pair = Pair::new(&config);
@@ -329,7 +329,7 @@ fn a_packet_is_left_to_a_device_if_nothing_speaks_against_it() {
 }
 
 #[test]
-fn what_a_device_has_yet_to_fill_in_shows_nothing_of_packets_before() {
+fn bytes_left_to_a_device_show_nothing_of_earlier_packets() {
     for config in configs() {
         let device = SoftDevice::new(false, true);
         let mut pair = Pair::new(&config);
@@ -354,7 +354,7 @@ fn what_a_device_has_yet_to_fill_in_shows_nothing_of_packets_before() {
 }
 
 #[test]
-fn what_is_left_to_a_device_that_does_not_get_it_is_sealed_here_or_dropped() {
+fn packet_that_misses_its_device_is_sealed_here_or_dropped() {
     let device = SoftDevice::new(false, true);
     let mut pair = Pair::new(&sa());
     pair.sender = node_with(&device);
@@ -375,7 +375,7 @@ fn what_is_left_to_a_device_that_does_not_get_it_is_sealed_here_or_dropped() {
         assert_eq!(pair.open(frame).len(), 1);
     }
     assert_eq!(pair.received, Counters::ZERO);
-    // The SA goes: neither the device nor anybody else has the key.
+    // The SA goes: no copy of the key is left, in the device or elsewhere.
     drop(pair.sender.remove_sa(config.dst, config.spi, 0));
     let mut left = frames.split_off(5);
     for mut frame in frames {
@@ -427,7 +427,7 @@ fn a_policy_and_its_sas_are_on_one_device() {
 }
 
 #[test]
-fn nobody_but_its_device_seals_by_an_sa_of_packet_mode() {
+fn packet_mode_sa_is_sealed_by_its_device_alone() {
     let mut pair = Pair::new(&sa());
     pair.sender = node_with(&SoftDevice::new(true, true));
     let offload = on(WAN, SaDir::Out, OffloadMode::Packet);
@@ -493,7 +493,7 @@ fn a_policy_is_on_its_device_as_long_as_it_is_here() {
 }
 
 #[test]
-fn what_is_on_a_device_goes_with_it_and_nothing_else() {
+fn removed_device_takes_its_sas_and_policies_alone() {
     let device = SoftDevice::new(true, true);
     let mut node = node_with(&device);
     let packet = on(WAN, SaDir::Out, OffloadMode::Packet);

@@ -74,6 +74,7 @@ fn extended_numbers_need_a_window_only_where_they_are_received() {
     assert_eq!(pair.receiver.sa(pair.in_sa).unwrap().replay().top(), 0x1_0000_0002);
 }
 
+//= test RFC 4301 §4.1 simplex
 #[test]
 fn an_sa_to_send_by_opens_nothing() {
     for dir in [None, Some(SaDir::In), Some(SaDir::Out)] {

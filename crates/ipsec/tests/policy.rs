@@ -43,7 +43,7 @@ fn transport(reqid: u32, level: Level) -> Template {
     Template { src: None, dst: None, spi: None, mode: Mode::Transport, reqid, level }
 }
 
-/// What becomes of `flow`, and what was counted.
+/// Decision about `flow`, and the counters that moved.
 fn lookup(ipsec: &mut Ipsec, flow: &FlowKey) -> (Decision, Counters) {
     let mut counters = Counters::ZERO;
     let first = ipsec.lookup(NOW, &(*flow).into(), &mut counters);
@@ -58,8 +58,9 @@ fn lookup(ipsec: &mut Ipsec, flow: &FlowKey) -> (Decision, Counters) {
 
 const BLOCKED: Decision = Decision::Drop(DropReason::PolicyBlock);
 
+//= test RFC 4301 §4.4.1 policy-order
 #[test]
-fn the_lower_number_wins_and_then_the_earlier_and_never_the_more_specific() {
+fn lower_priority_number_wins_then_the_earlier_policy() {
     let wide = |priority| block(policy(Dir::Out, "10.0.0.0/24", "0.0.0.0/0", priority));
     let narrow = |priority| policy(Dir::Out, "10.0.0.1/32", "0.0.0.0/0", priority);
     let cases = [
@@ -97,7 +98,7 @@ fn a_policy_is_known_by_direction_and_selector_alone() {
 }
 
 #[test]
-fn a_selector_matches_prefixes_protocol_and_ports_under_their_masks() {
+fn selector_matches_prefixes_protocol_and_masked_ports() {
     let base = selector("10.0.0.0/8", "10.2.0.0/16");
     let tcp = Selector { protocol: Some(Protocol::TCP), ..base };
     let cases = [
@@ -187,6 +188,8 @@ fn the_newest_sa_that_fits_is_used() {
 }
 
 /// Row X67, each line with the counter that Linux counts.
+//= test RFC 4301 §5.2 clear-where-protected
+//= test RFC 4301 §5.2 selectors-of-sa
 #[test]
 fn into_a_node_by_policy() {
     let mut ipsec = Ipsec::new();
@@ -215,7 +218,7 @@ fn into_a_node_by_policy() {
         (Some(vec![tunnel(0)]), vec![t], Ok(())),
         (Some(vec![tunnel(9)]), vec![t], mismatch),
         (Some(vec![Template { src: Some(addr("192.0.2.9")), ..tunnel(1) }]), vec![t], mismatch),
-        (Some(vec![tunnel(1)]), vec![p, t], Ok(())), // a transport SA that nobody asked for
+        (Some(vec![tunnel(1)]), vec![p, t], Ok(())), // a transport SA that no template asked for
         (Some(vec![tunnel(1)]), vec![t, t], mismatch), // a tunnel left over
         (Some(vec![tunnel(1), transport(2, required)]), vec![p, t], Ok(())),
         (Some(vec![tunnel(1), transport(2, required)]), vec![t, p], mismatch), // the other way round
@@ -250,8 +253,9 @@ fn into_a_node_by_policy() {
     assert_eq!(counters, Counters::ZERO.with(Mib::XfrmInPolBlock, 1).with(Mib::XfrmInNoPols, 1));
 }
 
+//= test RFC 4303 §2.1 spi-zero
 #[test]
-fn what_cannot_be_is_refused_and_changes_nothing() {
+fn impossible_sa_or_policy_is_refused_and_changes_nothing() {
     let mut ipsec = Ipsec::new();
     let mut refuse_sa = |config: SaConfig, want: ConfigError| {
         assert_eq!(ipsec.add_sa(&config, mask()), Err(want), "{config:?}");

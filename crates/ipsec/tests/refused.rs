@@ -1,4 +1,4 @@
-//! What is not opened: why, and under which counters.
+//! Packets that are not opened: drop reasons and counters.
 
 mod common;
 
@@ -37,6 +37,7 @@ fn authentic(config: &SaConfig, seq: u32, text: &[u8]) -> Vec<u8> {
     wrap(config, &esp)
 }
 
+//= test RFC 4303 §3.4.4.1 wrong-icv
 #[test]
 fn a_forgery_is_refused_and_moves_nothing() {
     for config in [
@@ -68,6 +69,7 @@ fn a_forgery_is_refused_and_moves_nothing() {
     }
 }
 
+//= test RFC 4303 §3.4.3 window-after-icv
 #[test]
 fn a_forged_number_far_ahead_does_not_shut_out_the_rest() {
     let (mut pair, wire) = sealed(&sa());
@@ -137,8 +139,9 @@ fn each_length_below_the_least_is_refused_without_a_panic() {
     }
 }
 
+//= test RFC 4303 §2.6 dummy
 #[test]
-fn authentic_but_malformed_insides_are_protocol_errors_that_do_not_move_the_window() {
+fn authentic_malformed_inside_leaves_the_window_unmoved() {
     let cases: [(&[u8], DropReason); 6] = [
         (&[0, 4], DropReason::EspFormat),             // no payload at all
         (&[1, 2, 2, 4], DropReason::EspFormat),       // padding is all there is
@@ -209,8 +212,9 @@ fn a_tunnel_carries_ip_of_the_version_that_its_trailer_names() {
     assert_eq!(pair.receiver.sa(pair.in_sa).unwrap().replay().top(), 8);
 }
 
+//= test RFC 4303 §2.7 tfc-padding
 #[test]
-fn what_pads_an_inner_packet_is_cut_off() {
+fn padding_behind_an_inner_packet_is_cut_off() {
     let v4 = udp_packet(Version::V4, 20);
     let text = [&v4[..], &[0; 402], &[0, 4]].concat();
     let mut pair = Pair::new(&sa());
@@ -239,6 +243,7 @@ fn a_seventh_sa_is_one_too_many() {
     assert_eq!(pair.received, Counters::ZERO.with(Mib::XfrmInBufferError, 1));
 }
 
+//= test RFC 4303 §3.4.1 reassembly-first
 #[test]
 fn outer_headers_that_lie_are_header_errors() {
     let (mut pair, wire) = sealed(&SaConfig { encap: NAT_T, ..sa() });
@@ -262,7 +267,7 @@ fn outer_headers_that_lie_are_header_errors() {
 }
 
 #[test]
-fn what_is_not_esp_on_its_port_goes_elsewhere() {
+fn datagram_that_is_not_esp_is_passed_on() {
     let config = SaConfig { encap: NAT_T, ..sa() };
     let mut pair = Pair::new(&config);
     let ike = wrap(&config, &[&[0; 4][..], &[7; 100]].concat());
@@ -313,6 +318,7 @@ fn a_train_of_many_kinds_is_sorted() {
     assert_eq!(pair.received, want);
 }
 
+//= test RFC 4303 §3.3.3 no-cycle
 #[test]
 fn numbers_that_run_out_stop_a_fat_packet_as_a_whole() {
     let mut pair = Pair::new(&SaConfig { oseq: u64::from(u32::MAX) - 15, ..sa() });
@@ -370,13 +376,14 @@ fn without_memory_esp_fails_and_is_counted_as_that() {
     let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, plain, Train::None, 1500, &mut out, &mut pair.sent);
     assert_eq!(got, Err(DropReason::NoMemory));
     assert_eq!(pair.sent, Counters::ZERO.with(Mib::XfrmOutStateProtoError, 1));
-    // Somebody else sees these bytes, so they are opened elsewhere.
+    // Another holder may see these bytes, so they are opened elsewhere.
     let _kept = wire.clone_shared();
     assert!(pair.open(wire).is_empty());
     assert_eq!(pair.opened.drops, [DropReason::NoMemory]);
     assert_eq!(pair.received, Counters::ZERO.with(Mib::XfrmInStateProtoError, 1));
 }
 
+//= test RFC 4303 §3.3.4 whole-datagrams
 #[test]
 fn transport_mode_takes_neither_fragments_nor_the_other_family() {
     let mut pair = Pair::new(&SaConfig { mode: Mode::Transport, ..sa() });

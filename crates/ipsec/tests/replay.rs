@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ipsec::replay::{MAX_WINDOW, Replay, ReplayWindow};
 
-/// How many packets arrive in each mode.
+/// Number of packets that arrive in each mode.
 const ARRIVALS: usize = if cfg!(debug_assertions) { 1_000_000 } else { 10_000_000 };
 
 /// Packets of one run.
@@ -25,7 +25,7 @@ impl Model {
         Self { size: size.into(), esn, top, seen: BTreeSet::from([top]) }
     }
 
-    /// What the number is whose lower half arrived (Appendix A2.2, by its cases).
+    /// Whole number of the one with the lower half `low` (Appendix A2.2, by its cases).
     fn whole(&self, low: u32) -> Option<u64> {
         if !self.esn {
             return Some(low.into());
@@ -89,13 +89,13 @@ impl Rng {
 /// A packet as it is on its way.
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
-    /// What its sender numbered it.
+    /// Number by its sender.
     seq: u64,
     /// Whether its ICV is wrong whatever the receiver takes its number for.
     forged: bool,
 }
 
-/// What a run has shown.
+/// Results of a run.
 #[derive(Debug, Default)]
 struct Tally {
     accepted: u64,
@@ -104,7 +104,7 @@ struct Tally {
     forged: u64,
     /// Refused by the second look alone.
     in_flight: u64,
-    /// Its upper half was guessed wrongly, so that its ICV was wrong.
+    /// Packets with a wrongly guessed upper half, so that the ICV was wrong.
     misread: u64,
 }
 
@@ -177,6 +177,7 @@ fn mode(sizes: &[u32], esn: bool, starts: &[u64]) -> Tally {
     tally
 }
 
+//= test RFC 4303 §3.4.3 duplicates
 #[test]
 fn windows_of_one_word_agree_with_the_model() {
     mode(&[1, 2, 7, 31, 32], false, &[0, 1, 100, (1 << 32) - 12_000]);
@@ -187,6 +188,7 @@ fn bitmaps_agree_with_the_model() {
     mode(&[33, 63, 64, 65, 128, 1000, MAX_WINDOW], false, &[0, 5000, (1 << 32) - 12_000]);
 }
 
+//= test RFC 4303 §2.2.1 high-half
 #[test]
 fn extended_numbers_agree_with_the_model_around_every_wrap() {
     let wrap = 1_u64 << 32;
@@ -195,6 +197,7 @@ fn extended_numbers_agree_with_the_model_around_every_wrap() {
     assert!(tally.misread > 1000, "{tally:?}");
 }
 
+//= test RFC 4303 §3.4.3 window-after-icv
 #[test]
 fn a_forged_number_far_ahead_leaves_the_window_where_it_is() {
     let wrap = 1_u64 << 32;
@@ -214,7 +217,7 @@ fn a_forged_number_far_ahead_leaves_the_window_where_it_is() {
 }
 
 #[test]
-fn of_two_copies_in_flight_the_first_that_comes_back_is_accepted() {
+fn first_of_two_copies_that_comes_back_is_accepted() {
     let wrap = 1_u64 << 32;
     for (esn, top, low) in [(false, 10, 11_u32), (true, 10, 11), (true, wrap - 2, 5), (true, wrap + 5, u32::MAX)] {
         let mut window = ReplayWindow::new(64, esn, top);

@@ -1,4 +1,4 @@
-//! What SAs are told apart by, what may change of them, and what they carry.
+//! Keys of SAs, changes of them, and packets that they carry.
 
 mod common;
 

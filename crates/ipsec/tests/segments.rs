@@ -10,7 +10,7 @@ use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, geometry};
 use proptest::prelude::*;
 use wire::{Version, checksum, ipv4, tcp, udp};
 
-/// What a fat packet's headers are made of.
+/// Fields of a fat packet's headers.
 #[derive(Clone, Debug)]
 struct Shape {
     tcp: bool,

@@ -107,7 +107,7 @@ impl List {
     }
 }
 
-/// Ports as they are kept: without bits that nobody looks at.
+/// Ports as they are kept: without bits outside of the mask.
 fn canonical(mut policy: PolicyConfig) -> PolicyConfig {
     for port in [&mut policy.selector.sport, &mut policy.selector.dport] {
         port.port &= port.mask;
@@ -117,7 +117,7 @@ fn canonical(mut policy: PolicyConfig) -> PolicyConfig {
 
 proptest! {
     #[test]
-    fn whatever_comes_and_goes_the_first_in_order_is_found(
+    fn first_policy_in_order_is_found_after_any_changes(
         steps in prop::collection::vec((0..4_u8, policy()), 1..60),
         flows in prop::collection::vec(flow(), 20),
     ) {

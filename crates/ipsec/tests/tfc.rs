@@ -12,6 +12,7 @@ fn config(outer: usize, udp: bool, tfcpad: u32) -> SaConfig {
     SaConfig { src: HERE[outer], dst: THERE[outer], encap: if udp { NAT_T } else { None }, tfcpad, ..sa() }
 }
 
+//= test RFC 4303 §2.7 tfc-padding
 #[test]
 fn all_sizes_are_equal_on_the_wire() {
     for outer in 0..2 {
@@ -55,7 +56,7 @@ fn the_segments_of_a_fat_packet_are_of_one_size_too() {
 }
 
 #[test]
-fn what_pads_is_zero_and_stands_in_front_of_the_trailer() {
+fn padding_is_zero_and_in_front_of_the_trailer() {
     let config = config(0, false, 200);
     let mut pair = Pair::new(&config);
     let bytes = udp_packet(Version::V4, 33);
@@ -67,7 +68,7 @@ fn what_pads_is_zero_and_stands_in_front_of_the_trailer() {
 }
 
 #[test]
-fn what_is_longer_or_not_to_be_padded_is_as_it_was() {
+fn longer_or_unpadded_packet_is_unchanged() {
     let flags = SaFlags::default();
     for (tfcpad, len) in [(0, 100), (100, 72), (100, 200)] {
         let (mut padded, mut plain) =

@@ -48,7 +48,7 @@ fn a_template_finds_a_changed_sa_by_what_it_is_now() {
 }
 
 #[test]
-fn what_cannot_change_is_refused_and_nothing_has_changed() {
+fn impossible_update_is_refused_and_changes_nothing() {
     let esn = SaFlags { esn: true, ..SaFlags::default() };
     let cases = [
         (SaConfig { spi: Spi(0x9999), ..sa() }, ConfigError::NotFound),

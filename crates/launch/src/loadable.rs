@@ -30,7 +30,7 @@ const MAX_SCRIPTS: usize = 5;
 /// As much of a script's first line as Linux looks at (`BINPRM_BUF_SIZE`).
 const LINE: usize = 256;
 
-/// Why a program would not load the library, or would not call it.
+/// Reason for which a program would not load the library, or would not call it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reason {
     /// It has no loader.
@@ -66,7 +66,7 @@ impl Display for Reason {
 /// A program that is not to be started.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NotLoadable {
-    /// Why.
+    /// Reason.
     pub reason: Reason,
     /// The inode number of the program, or of the one that interprets it.
     pub inode: u64,

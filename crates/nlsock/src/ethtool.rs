@@ -125,7 +125,7 @@ pub fn room(input: &[u8]) -> usize {
         GSTATS => counted(8, word(4), 8),
         GSSET_INFO => 16 + 4 * (word(8).count_ones() + word(12).count_ones()) as usize,
         GFEATURES => 8 + 16 * (word(4) as usize).min(FEATURE_WORDS),
-        // Who does not know how many words there are has no room for them.
+        // A program that does not know how many words there are has no room for them.
         GLINKSETTINGS => {
             let words = input.get(LINK_MODE_WORDS_AT).map_or(0, |&words| words as i8);
             LINK_SETTINGS_LEN + if words as usize == LINK_MODE_WORDS { 12 * LINK_MODE_WORDS } else { 0 }

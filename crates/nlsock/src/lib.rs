@@ -29,7 +29,7 @@
 //! has its `errno`, whatever lies unread in the connection. Calls are not answered where they have no descriptor.
 //!
 //! # Restart
-//! A connection is hung up when nobody has the daemon's end of it any more. So that a program's socket outlives the daemon, its library
+//! A connection is hung up when the daemon's end of it is closed everywhere. So that a program's socket outlives the daemon, its library
 //! keeps a duplicate of that end: with call 8 comes a connected Unix socket (`SCM_RIGHTS`), to which the daemon sends the call's
 //! `name` and the duplicate. To the next daemon the library hands the end with call 9, on a connection of its own, whose
 //! rights the socket has then. The calls behind say what the socket's state is: 1, 2, 4, 5, and 6. If `lost` is not 0, the
@@ -38,7 +38,7 @@
 //! # Other calls
 //! Call 7 is answered on the connection, by an [`Answer`] and the text that was asked for. A connection for which a file
 //! was [opened](Sysctl::Open) is that file from then on: each datagram is what the program writes, without a word in front,
-//! so that it is written even where nobody waits for an answer. Of these the first that fails is told later: to an empty
+//! so that it is written even where no thread waits for an answer. Of these the first that fails is told later: to an empty
 //! datagram with a descriptor.
 //!
 //! A program that opens a socket, sets options, binds it to any port, and sends a request, needs an answer to the request
@@ -48,7 +48,7 @@
 //! The daemon reads on whether the program reads its answers or not, so a program's call to send waits for the daemon
 //! alone. What there is no room for is lost, and told by [`OVERRUN`].
 //!
-//! Who the peer is, the daemon knows from `SO_PEERCRED`. A program that sends before it binds has its library choose a port
+//! The daemon knows the peer from `SO_PEERCRED`. A program that sends before it binds has its library choose a port
 //! first, as Linux does: the process's number, if no other socket of the process has it, or one that comes of the
 //! connection's inode number, which no other connection has. Processes that see different numbers of processes may choose
 //! the same, which the daemon lets them. A connection that breaks these rules is closed.
@@ -157,9 +157,9 @@ pub mod errno {
 /// Request for a file or directory of `/proc/sys/net`, whose name is relative to that directory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sysctl {
-    /// Its type and permissions: `port` of the [`Answer`] is its `st_mode`.
+    /// Type and permissions: `port` of the [`Answer`] is its `st_mode`.
     Look,
-    /// Its text.
+    /// Text.
     Read,
     /// The names in it, in order, each as `d` or `-`, the name, and a NUL; some of them. The name that is asked for ends with a
     /// NUL and the last name that is known.
@@ -182,7 +182,7 @@ pub fn socket_path(rundir: &Path, instance: &str) -> PathBuf {
 pub enum ToDaemon<'a> {
     /// Netlink messages, possibly several.
     Data(&'a [u8]),
-    /// Which protocol the socket is of. It may be told again.
+    /// Protocol of the socket. It may be told again.
     Hello {
         /// As in [`protocol`].
         protocol: u32,

@@ -1,4 +1,4 @@
-//! What offloads cost: `cargo bench -p fatpath-offload`. `items` counts segments.
+//! Cost of offloads: `cargo bench -p fatpath-offload`. `items` counts segments.
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -94,7 +94,7 @@ impl Train {
         out.pop().expect("one")
     }
 
-    /// The segments as they arrive, with right checks of which nobody has said so: each in a page of its own, or all
+    /// The segments as they arrive, with right checks that are not yet verified: each in a page of its own, or all
     /// behind one another in one.
     fn segments(self, mem: &Memory, one_page: bool) -> Vec<Packet> {
         let mut cut = Vec::with_capacity(self.segs);
@@ -123,7 +123,7 @@ fn sum_plain(bencher: Bencher<'_, '_>, len: usize) {
     bencher.counter(BytesCount::new(len)).bench_local(|| wire::checksum::sum(black_box(&bytes)));
 }
 
-/// Cuts fat packets. Letting go of the segments is not counted: whoever sends them does.
+/// Cuts fat packets. Freeing the segments is not counted: the sender of segments does that.
 fn bench_gso(bencher: Bencher<'_, '_>, train: Train, features: &Features) {
     let mem = Memory::heap();
     let input = || (Some(train.fat(&mem)), Vec::with_capacity(train.segs));
@@ -161,7 +161,7 @@ fn gso_udp4(bencher: Bencher<'_, '_>) {
     bench_gso(bencher, UDP4, &SG_CSUM);
 }
 
-/// Merges the segments of one burst into one fat packet. Letting go of their pages is not counted: whoever sends them
+/// Merges the segments of one burst into one fat packet. Freeing their pages is not counted: the sender of segments
 /// does.
 fn bench_gro(bencher: Bencher<'_, '_>, train: Train, one_page: bool, csum: Csum) {
     let mem = Memory::heap();
@@ -182,7 +182,7 @@ fn bench_gro(bencher: Bencher<'_, '_>, train: Train, one_page: bool, csum: Csum)
     });
 }
 
-/// Somebody has verified the checks.
+/// Segments whose checks are verified.
 #[divan::bench(name = "gro/tcp4/45x1448/verified")]
 fn gro_tcp4_verified(bencher: Bencher<'_, '_>) {
     bench_gro(bencher, TCP4, false, Csum::Unnecessary);

@@ -54,7 +54,7 @@ pub fn transport_check(pkt: &Packet, info: &Info) -> u16 {
     sums::finish(sums::add(pseudo, sum_of(pkt, info.header_len, info.total_len)))
 }
 
-/// Tells whether the check of a packet's TCP, UDP or ICMPv6 is right, or somebody trusted said so. The packet begins
+/// Tells whether the check of a packet's TCP, UDP or ICMPv6 is right, or its device has verified it. The packet begins
 /// with the IP header of which `info` is the summary, and is no fragment. Other protocols have no such check.
 ///
 /// A UDP check of zero means "none" over IPv4 (RFC 768), and is wrong over IPv6 (RFC 8200 §8.1).
@@ -98,7 +98,7 @@ pub fn complete(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<(), DropRea
     if !pkt.may_pull(mem, at + 2)? {
         return Err(DropReason::TransportHeader);
     }
-    // Whoever else owns bytes can change them after they were summed.
+    // Other owners of the bytes can change them after they were summed.
     if !pkt.is_linear() && pieces(pkt).any(Buf::is_foreign) {
         pkt.linearize(mem)?;
     }

@@ -1,11 +1,11 @@
-//! What a device takes off our hands: the set that `ethtool -k` shows.
+//! Offloads of a device: the set that `ethtool -k` shows.
 
 use packet::{Gso, GsoKind, Packet};
 use wire::{Protocol, Version};
 
 use crate::headers::Headers;
 
-/// What a device can do with a packet it is given. Whatever it cannot is done in software.
+/// Offloads of a device. Work that its set does not name is done in software.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Features {
     /// Takes packets in pieces: head and page slots (`NETIF_F_SG`).
@@ -14,7 +14,7 @@ pub struct Features {
     pub frag_list: bool,
     /// Takes packets that lie ready in one buffer without their being split ([`Cut::Frames`](packet::Cut)).
     pub frames: bool,
-    /// Which checksums it completes.
+    /// Checksums that it completes.
     pub csum: CsumOffload,
     /// Cuts TCP over IPv4 (`NETIF_F_TSO`), where it also completes the checksums.
     pub tso4: bool,
@@ -36,7 +36,7 @@ pub struct Features {
     pub gso_max_segs: usize,
 }
 
-/// Which transport checksums a device completes from [`Csum::Partial`](packet::Csum::Partial).
+/// Transport checksums that a device completes from [`Csum::Partial`](packet::Csum::Partial).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CsumOffload {
     /// None.
@@ -67,7 +67,7 @@ impl Features {
         gso_max_size: 65_536,
         gso_max_segs: 65_535,
     };
-    /// How packets are cut before they are fragmented or sealed: by reference, with their checksums complete.
+    /// Offloads by which packets are cut before they are fragmented or sealed: by reference, with their checksums complete.
     pub const BY_REFERENCE: Self = Self { sg: true, ..Self::NONE };
 
     /// A device that takes everything as it is, but fragments nothing and does no ESP.

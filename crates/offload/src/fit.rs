@@ -11,7 +11,7 @@ use crate::features::{CsumOffload, Features};
 use crate::headers::Headers;
 use crate::{checksum, gso};
 
-/// Where the tag goes in an Ethernet header: behind both addresses.
+/// Offset of the tag in an Ethernet header: behind both addresses.
 const TAG_AT: usize = 12;
 
 /// Makes of `pkt`, whose IP header begins at `l3`, what a device with these features sends, and appends it to `out`:
@@ -76,8 +76,8 @@ fn make_fit(
     Ok(())
 }
 
-/// What a fat packet of `len` bytes says about itself, with the segments that it will really be: a device that is asked
-/// for what cannot be refuses, and what is asked of it comes from guests too.
+/// Segmentation of a fat packet of `len` bytes, with the number of segments that its length gives: a device refuses a wrong
+/// number, and the packet's own comes from guests too.
 fn counted(gso: &Gso, headers: &Headers, len: usize) -> Result<Gso, DropReason> {
     if !headers.is(gso.kind) || gso.size == 0 {
         return Err(DropReason::CannotSegment);
@@ -93,7 +93,7 @@ fn flatten(mem: &Memory, features: &Features, pkt: &mut Packet) -> Result<(), Dr
 }
 
 /// Tells whether the device completes the packet's checksum, or nothing is left to complete. A field beyond the packet
-/// is one that nobody can fill.
+/// is one that no device can fill.
 fn completes(mem: &Memory, csum: CsumOffload, pkt: &mut Packet, l3: usize) -> Result<bool, DropReason> {
     let Csum::Partial { start, offset } = pkt.meta.csum else { return Ok(true) };
     if usize::from(start) + usize::from(offset) + 2 > pkt.len() {

@@ -49,7 +49,7 @@ pub fn segment(
     result
 }
 
-/// What every segment of a packet has in common.
+/// Properties that all segments of a packet have in common.
 struct Plan {
     /// Those of the tunnels that the packet is in, outermost first.
     tunnels: ArrayVec<Headers, MAX_TUNNELS>,
@@ -63,7 +63,7 @@ struct Plan {
     pseudo: u32,
     /// UDP over IPv4 that was sent without a check.
     no_check: bool,
-    /// What the checks are left as: for the device to complete them, or as they are before we do.
+    /// State in which the checks are left: for the device to complete them, or as they are before we do.
     csum: Csum,
     /// Whether the device completes the checks.
     partial: bool,
@@ -219,7 +219,7 @@ fn pieces(child: Packet) -> impl Iterator<Item = Buf> {
     std::iter::once(head).chain(frags)
 }
 
-/// What is left of the payload, taken from the front.
+/// Payload that is left, taken from the front.
 struct Payload<I> {
     front: Option<Buf>,
     rest: I,

@@ -1,4 +1,4 @@
-//! Where a packet's headers are, found in its bytes.
+//! Places of a packet's headers, found in its bytes.
 //!
 //! A guest or a TUN device also says where it believes them to be; that is never trusted. Lengths are the packet's own:
 //! what the IP header of a fat packet says about them is rewritten for each segment.
@@ -13,15 +13,15 @@ use wire::{Malformed, Protocol, Version, checksum as sums, ipv4, ipv6, tcp, udp}
 pub struct Headers {
     /// The IP header's.
     pub version: Version,
-    /// What comes behind the IP headers.
+    /// Protocol behind the IP headers.
     pub protocol: Protocol,
     /// Whether the packet is a fragment; then there may be no transport header.
     pub(crate) fragment: bool,
-    /// Where the IP header begins.
+    /// Offset of the IP header.
     pub(crate) l3: usize,
-    /// Where the transport header begins, behind IPv4 options and IPv6 extension headers.
+    /// Offset of the transport header, behind IPv4 options and IPv6 extension headers.
     pub(crate) l4: usize,
-    /// Where the payload begins.
+    /// Offset of the payload.
     pub end: usize,
 }
 
@@ -54,7 +54,7 @@ impl Headers {
         bring_in(mem, pkt, l3, |head, len| Self::parse(head, len, l3))
     }
 
-    /// The headers that somebody has already read, of a packet that begins with its IP header and is no fragment.
+    /// The headers that were read before, of a packet that begins with its IP header and is no fragment.
     pub(crate) fn of_parts(version: Version, protocol: Protocol, l4: usize, end: usize) -> Self {
         Self { version, protocol, fragment: false, l3: 0, l4, end }
     }
@@ -116,12 +116,12 @@ impl Headers {
         (self.version, self.protocol, self.fragment) == (version, protocol, false)
     }
 
-    /// Where in the transport header the check is.
+    /// Offset of the check in the transport header.
     pub(crate) fn check_at(&self) -> usize {
         if self.protocol == Protocol::UDP { udp::CHECK_AT } else { tcp::CHECK_AT }
     }
 
-    /// What a packet with these headers has as its checksum's state while its check is still to be made; `None` if it
+    /// Checksum state of a packet with these headers while its check is still to be made; `None` if the transport header
     /// begins too far behind to be said.
     pub(crate) fn partial_csum(&self) -> Option<Csum> {
         let start = u16::try_from(self.l4).ok()?;

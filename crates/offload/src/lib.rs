@@ -10,10 +10,10 @@
 //! - [`ip_headers`]: a packet's IP headers in one look, wherever its bytes lie.
 //!
 //! Payload is moved by reference; where it has to be copied, the ledger in [`packet::Memory`] says why. Memory that is
-//! somebody else's is never written. A header is believed only after it was found in the bytes: what a guest says
+//! another owner's is never written. A header is believed only after it was found in the bytes: what a guest says
 //! about its packets decides how they are cut, never where.
 //!
-//! When to let go of what GRO holds is the caller's: at the end of each burst. Nothing here does I/O or reads a clock.
+//! The caller flushes GRO, at the end of each burst. Nothing here does I/O or reads a clock.
 //! Not here: trains of ESP, which `ipsec` cuts and opens; packets above 64 KiB (IPv6 jumbograms, RFC 2675).
 #![deny(unsafe_code)]
 

@@ -15,7 +15,7 @@ pub fn sum(bytes: &[u8]) -> u32 {
     if bytes.len() < WIDE { sum_narrow(bytes) } else { sum_wide(bytes) }
 }
 
-/// Kept out of line: whoever sums headers has no use for it.
+/// Sum of many bytes. Kept out of line: callers that sum headers do not use it.
 #[inline(never)]
 fn sum_wide(bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -52,7 +52,7 @@ fn sum_narrow(bytes: &[u8]) -> u32 {
 struct Words {
     /// Modulo 2^64.
     all: u64,
-    /// Of their upper halves.
+    /// Sum of their upper halves.
     upper: u64,
 }
 

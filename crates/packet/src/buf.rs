@@ -2,7 +2,7 @@
 //!
 //! It is the one building block of a packet: head and page slots are both made of it. Whether its bytes may be written
 //! is part of its type's state and never a flag that a transform could forget: [`Buf::bytes_mut`] is the only way to
-//! write, and answers `None` when somebody else may see the bytes.
+//! write, and answers `None` when others may see the bytes.
 //!
 //! Invariant 2: an `Exclusive` buffer's data and room overlap no other buffer of the same page. So a train of packets that
 //! was received into one page is split into exclusive buffers, each of which is decrypted where it lies.
@@ -13,9 +13,9 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use crate::page::{Page, prefetch_lines};
-use crate::pool::Memory;
+use crate::page::{Page, Shared, prefetch_lines};
 
 /// A stretch of a page: data, with the room around it.
 #[repr(C)]
@@ -39,7 +39,7 @@ unsafe impl Sync for Buf {}
 /// Packets have many, and are moved with them.
 const _: () = assert!(size_of::<Buf>() <= 32);
 
-/// Bytes of memory that a buffer is charged for, below the two bits that say who may see them.
+/// Bytes of memory that a buffer is charged for, below the two bits for access to them.
 #[derive(Clone, Copy)]
 struct Charge(u32);
 
@@ -80,12 +80,12 @@ enum Access {
     Foreign,
 }
 
-/// Which page it is.
+/// Identity of a page.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct PageName(NonZeroUsize);
 
 impl Buf {
-    /// The whole of a page that nobody else refers to, without data.
+    /// The whole of a page without other references, without data.
     pub(crate) fn whole(page: Page, headroom: u32) -> Self {
         let size = page.len();
         assert!(headroom <= size, "headroom {headroom} of {page:?}");
@@ -95,7 +95,7 @@ impl Buf {
         Self { page, start, len: 0, before: headroom, behind: size - headroom, charge }
     }
 
-    /// Bytes that belong to somebody else (a guest, a page cache): readable, never writable, wherever they go.
+    /// Bytes of another owner (a guest, a page cache): readable, never writable, wherever they go.
     ///
     /// # Panics
     /// When they are 1 GiB or more.
@@ -142,18 +142,17 @@ impl Buf {
         (PageName(self.page.addr()), self.page.len() as usize)
     }
 
-    /// Tells whether its page is one of a device's few frames, of which half or more are in use, and not of `mem`: the
-    /// device may soon have none to receive into. Those of a device that has them all are always such.
+    /// State of the pool that its page belongs to, if few of that pool's pages are free.
     #[inline]
-    pub fn is_scarce(&self, mem: &Memory) -> bool {
-        self.page.is_scarce(mem)
+    pub(crate) fn scarce_home(&self) -> Option<&Arc<Shared>> {
+        self.page.scarce_home()
     }
 
     /// The data.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: inside the page by invariant 4, and initialised; by the page's invariant 1 nobody writes
-        // these bytes now.
+        // SAFETY: inside the page by invariant 4, and initialised; by the page's invariant 1 there is no writer
+        // of these bytes now.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
@@ -171,13 +170,13 @@ impl Buf {
         self.prefetch_home();
     }
 
-    /// The same for what has to be known of its page to let go of it.
+    /// Prefetches what a drop of this buffer reads of its page.
     #[inline]
     pub fn prefetch_home(&self) {
         self.page.prefetch_home();
     }
 
-    /// The data for writing; `None` when somebody else may see it.
+    /// The data for writing; `None` when others may see it.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if !self.is_writable() {
@@ -205,7 +204,7 @@ impl Buf {
         self.charge.access() == Access::Exclusive
     }
 
-    /// Tells whether the bytes belong to somebody outside this program.
+    /// Tells whether the bytes belong to an owner outside this program.
     pub fn is_foreign(&self) -> bool {
         self.charge.access() == Access::Foreign
     }
@@ -356,6 +355,7 @@ impl fmt::Debug for Buf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::Memory;
 
     #[test]
     fn a_charge_keeps_who_may_see_the_bytes() {
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_split_shares_out_adds_up_again() {
+    fn charges_of_split_parts_add_up_again() {
         let mem = Memory::heap();
         let mut whole = mem.take(0, 2048).unwrap();
         whole.put(1000).unwrap();

@@ -5,11 +5,11 @@
 
 use std::cell::Cell;
 
-/// Why bytes of a packet were copied.
+/// Reason for a copy of a packet's bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum CopyReason {
-    /// Everything was brought into the head for someone who cannot take pieces.
+    /// Everything was brought into the head for a device or function that takes no pieces.
     Linearize,
     /// Bytes were brought into the head so that a header can be read there.
     Pull,
@@ -29,7 +29,7 @@ pub enum CopyReason {
     WireFrame,
     /// A frame was copied to where its device sends from.
     DeviceFrame,
-    /// Someone looks on: a capture, or the quotation in an ICMP error.
+    /// An observer: a capture, or the quotation in an ICMP error.
     Tap,
     /// A packet waits, and its device needs the frames that it lay in.
     Spare,
@@ -104,7 +104,7 @@ impl Copies {
         self.add_all(reason, Copied { copies: 1, bytes: bytes as u64 });
     }
 
-    /// Notes copies that somebody counted who has no ledger.
+    /// Notes copies that a thread without a ledger has counted.
     pub fn add_all(&self, reason: CopyReason, more: Copied) {
         let cell = &self.cells[reason as usize];
         let Copied { copies, bytes } = cell.get();

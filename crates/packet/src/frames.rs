@@ -1,26 +1,7 @@
 //! Packets that share one buffer for as long as they go the same way ([`Cut::Frames`]).
 
-use crate::meta::{Cut, Meta};
+use crate::meta::{Cut, Frames, Meta};
 use crate::packet::Packet;
-
-/// Packets with nothing left to be done, which lie in one head. Between them is room for a link's header: it counts as
-/// data of the packet that they are together, and is nobody's.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Frames {
-    /// Bytes of each but the last, which may be shorter; never 0.
-    pub size: u16,
-    /// From the first byte of one to the first byte of the next; at least `size`.
-    pub stride: u16,
-    /// Number of packets; never 0.
-    pub count: u16,
-}
-
-impl Frames {
-    /// Bytes of room in front of each but the first.
-    const fn room(&self) -> usize {
-        (self.stride - self.size) as usize
-    }
-}
 
 impl Packet {
     /// The bytes of each of the packets that this one is; none if it is not of [`Cut::Frames`].
@@ -85,7 +66,7 @@ impl Packet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Memory, SHELL};
+    use crate::{Memory, PACKET_OVERHEAD};
 
     const ROOM: usize = 20;
 
@@ -118,7 +99,10 @@ mod tests {
             pkt.into_frames(&mut out);
             let got: Vec<Vec<u8>> = out.iter().map(Packet::to_vec).collect();
             assert_eq!(got, want);
-            assert_eq!(out.iter().map(|pkt| pkt.truesize() - SHELL).sum::<usize>(), truesize - SHELL);
+            assert_eq!(
+                out.iter().map(|pkt| pkt.truesize() - PACKET_OVERHEAD).sum::<usize>(),
+                truesize - PACKET_OVERHEAD
+            );
             for pkt in &mut out {
                 assert_eq!((pkt.meta.cut, pkt.headroom()), (Cut::Whole, ROOM));
                 assert!(pkt.head_mut().is_some(), "split by reference, and nobody else sees it");
@@ -142,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_gets_no_header() {
+    fn shared_buffer_gets_no_header() {
         let mem = Memory::heap();
         let mut pkt = frames(&mem, &[100, 100]);
         let other = pkt.clone_shared();

@@ -1,10 +1,11 @@
-//! Copies that somebody may need: a linear packet, a writable one, a second one.
+//! Copies of packets: a linear one, a writable one, a second one.
 
 use crate::buf::Buf;
 use crate::copies::CopyReason;
 use crate::csum;
-use crate::packet::{FragList, Frags, MAX_FRAGS, Packet, SHELL};
-use crate::pool::{Memory, PoolDry};
+use crate::packet::{FragList, Frags, MAX_FRAGS, PACKET_OVERHEAD, Packet};
+use crate::page::PoolDry;
+use crate::pool::Memory;
 
 /// Room left behind a buffer that had to grow, as in Linux's `skb_cow_data`.
 const TAIL_SPARE: usize = 128;
@@ -77,8 +78,8 @@ impl Packet {
         Ok(copy)
     }
 
-    /// Copies the packet if some of it lies in [scarce](Buf::is_scarce) pages, which their device needs while somebody holds the
-    /// packet. If there is no memory it stays where it is.
+    /// Copies the packet if some of it lies in [scarce](Buf::is_scarce) pages, which their device needs while the packet is
+    /// held. If there is no memory it stays where it is.
     pub fn spare(&mut self, mem: &Memory) {
         if self.is_scarce(mem)
             && let Ok(copy) = self.copy(mem, CopyReason::Spare)
@@ -127,7 +128,7 @@ impl Packet {
 
     /// Moves head and slots of `from`, which has no children and fits, to the slots here. Returns the truesize gained.
     fn take_slots(&mut self, from: Self) -> usize {
-        let truesize = from.truesize() - SHELL;
+        let truesize = from.truesize() - PACKET_OVERHEAD;
         let lost = if from.headlen() == 0 { from.head.truesize() } else { 0 };
         let csum = csum::joined((self.meta.csum, self.len()), from.meta.csum);
         let Self { head, frags, .. } = from;

@@ -3,8 +3,6 @@
 use arrayvec::ArrayVec;
 use base::{Domain, LinkId, Origin, SaId};
 
-use crate::frames::Frames;
-
 /// Metadata of a packet.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
@@ -48,14 +46,14 @@ pub enum PktType {
 /// Offload of a packet's ESP to a device, requested or done (Linux `struct xfrm_offload`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Esp {
-    /// It is laid out as ESP and in clear. The device that its SA is on seals it: nobody else may send it so.
+    /// It is laid out as ESP and in clear. The device that its SA is on seals it: no other device may send it so.
     Seal {
         /// The SA.
         sa: SaId,
         /// The upper half of its sequence number. What its initialisation vector is made from is where that goes.
         high: u32,
     },
-    /// The device that this SA is on puts it into ESP, fat or not: nobody else may send it so.
+    /// The device that this SA is on puts it into ESP, fat or not: no other device may send it so.
     Protect(SaId),
     /// The device it came by has looked into its ESP.
     Opened {
@@ -69,9 +67,9 @@ pub enum Esp {
 /// Status of a packet that a device was to decrypt (Linux `CRYPTO_*` of `xfrm_offload.status`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EspStatus {
-    /// Its ICV is right, and it is decrypted where it lay.
+    /// The ICV is right, and the packet is decrypted where it lay.
     Success,
-    /// Its ICV is wrong (`CRYPTO_TUNNEL_ESP_AUTH_FAILED`, `CRYPTO_TRANSPORT_ESP_AUTH_FAILED`).
+    /// The ICV is wrong (`CRYPTO_TUNNEL_ESP_AUTH_FAILED`, `CRYPTO_TRANSPORT_ESP_AUTH_FAILED`).
     AuthFailed,
     /// It is not of the SA's protocol (`CRYPTO_INVALID_PROTOCOL`).
     BadProtocol,
@@ -86,8 +84,8 @@ pub type SecPath = ArrayVec<SaId, 6>;
 
 /// State of a packet's transport checksum. Linux's `ip_summed`.
 ///
-/// Which it is takes four bytes, as here an `Option` of a packet tells that there is none: what is before and behind them is
-/// then moved in pieces that do not overlap, for which a processor would have to wait.
+/// The variant takes four bytes, since it holds the niche of an `Option` of a packet: a niche of one byte would split the move of
+/// a packet into overlapping stores, for which a processor waits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Csum {
@@ -117,7 +115,7 @@ pub enum Cut {
     /// Still to be cut into segments, at the transport header where a [partial](Csum::Partial) checksum starts: right behind the
     /// IP headers, or inside a tunnel.
     Gso(Gso),
-    /// Cut already: whole packets in one buffer, for who takes them so.
+    /// Cut already: whole packets in one buffer, for a device that takes them so.
     Frames(Frames),
     /// One fragment of a datagram (RFC 791 §3.2, RFC 8200 §4.5), or a whole one to be fragmented by a device that does it.
     Fragment,
@@ -221,14 +219,14 @@ impl Meta {
     }
 }
 
-/// One by one: there are few, and a call to compare memory costs more.
+/// Compares SAs one by one: there are few, and a call to compare memory costs more.
 #[inline]
 fn is_same_path(one: &[SaId], other: &[SaId]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one == other)
 }
 
 impl Csum {
-    /// Keeps it true when bytes come or go at the back that nobody has summed.
+    /// Keeps it true when bytes that are not summed come or go at the back.
     pub(crate) fn data_changed(&mut self) {
         if let Self::Complete(_) = self {
             *self = Self::None;
@@ -237,7 +235,7 @@ impl Csum {
 }
 
 impl Cut {
-    /// Its segmentation, if it is fat.
+    /// Segmentation, if it is fat.
     pub fn gso(&self) -> Option<&Gso> {
         match self {
             Self::Gso(gso) => Some(gso),
@@ -259,6 +257,25 @@ impl Cut {
             Self::Frames(frames) => frames.count.into(),
             Self::Whole | Self::Gso(_) | Self::Fragment => 1,
         }
+    }
+}
+
+/// Packets with nothing left to be done, which lie in one head. Between them is room for a link's header: it counts as
+/// data of the packet that they are together, and belongs to none of them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Frames {
+    /// Bytes of each but the last, which may be shorter; never 0.
+    pub size: u16,
+    /// From the first byte of one to the first byte of the next; at least `size`.
+    pub stride: u16,
+    /// Number of packets; never 0.
+    pub count: u16,
+}
+
+impl Frames {
+    /// Bytes of room in front of each but the first.
+    pub(crate) const fn room(&self) -> usize {
+        (self.stride - self.size) as usize
     }
 }
 

@@ -9,7 +9,8 @@ use arrayvec::ArrayVec;
 use crate::buf::Buf;
 use crate::csum;
 use crate::meta::Meta;
-use crate::pool::{Memory, PoolDry};
+use crate::page::PoolDry;
+use crate::pool::Memory;
 
 /// Page slots a packet may have: 64 KiB cut at 1366 bytes (TCP with time stamps over IPv6 in an ESP tunnel over a
 /// 1500-byte wire) still fits, with one slot left for a trailer.
@@ -19,7 +20,7 @@ pub const MAX_FRAGS: usize = 48;
 const _: () = assert!(size_of::<Packet>() <= 128);
 
 /// Memory charged for a packet itself, apart from the pages it holds.
-pub const SHELL: usize = size_of::<Packet>();
+pub const PACKET_OVERHEAD: usize = size_of::<Packet>();
 
 /// A packet: a linear head, then page slots, then child packets, in the order of its bytes. Linux's `sk_buff`.
 ///
@@ -111,11 +112,11 @@ impl Packet {
     #[inline]
     pub fn truesize(&self) -> usize {
         if self.is_one_buf() {
-            return SHELL + self.head.truesize();
+            return PACKET_OVERHEAD + self.head.truesize();
         }
         let frags: usize = self.frags.iter().map(Buf::truesize).sum();
         let children: usize = self.frag_list.iter().map(Self::truesize).sum();
-        SHELL + self.head.truesize() + frags + children
+        PACKET_OVERHEAD + self.head.truesize() + frags + children
     }
 
     /// Asks the processor to have near what is looked at first: the front of the head, and whose page that is.
@@ -143,13 +144,13 @@ impl Packet {
         self.head.bytes()
     }
 
-    /// Tells whether nobody else may see the data in the head, without a look at who has let go of it meanwhile.
+    /// Tells whether no other packet may see the data in the head; references that were dropped meanwhile still count.
     #[inline]
     pub fn owns_head(&self) -> bool {
         self.head.is_exclusive()
     }
 
-    /// The data in the head for writing; `None` when somebody else may see it.
+    /// The data in the head for writing; `None` when others may see it.
     #[inline]
     pub fn head_mut(&mut self) -> Option<&mut [u8]> {
         self.head.bytes_mut()

@@ -1,14 +1,15 @@
-//! A page: memory that packets point into, counted by its users and given back to its pool by the last one.
+//! A page: memory that packets point into, counted by its users and given back to its pool by the last one; and the state of
+//! a pool, which pages refer to.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicUsize, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, fence};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::pool::{Memory, Shared};
+use crate::slab::Slab;
 
 /// Alignment of every page: a cache line, so that headers laid out from a page's start do not straddle two.
 const ALIGN: usize = 64;
@@ -18,7 +19,7 @@ const ALIGN: usize = 64;
 /// Invariant 1: bytes are written only through a `Buf` that alone covers them (invariant 2 in `buf.rs`).
 ///
 /// Invariant 3: it points to what [`Page::new`] was given, which is there until as many references as are counted are
-/// gone. The count is this crate's own, so that many references are let go of in one step ([`Page::drop_all`]).
+/// gone. The count is this crate's own, so that many references are dropped in one step ([`Page::drop_all`]).
 pub(crate) struct Page(NonNull<PageMem>);
 
 /// The page itself.
@@ -83,14 +84,109 @@ impl PageMem {
 }
 
 impl Drop for PageMem {
-    /// The end of a page that nobody uses and whose pool is gone.
+    /// Frees a page without references whose pool is gone.
     fn drop(&mut self) {
         if let Storage::Pool(home) = &self.storage
             && home.slab().is_none()
         {
-            // SAFETY: `for_pool` allocated exactly this, and nobody refers to it any more.
+            // SAFETY: `for_pool` allocated exactly this, and there are no references to it.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len as usize)) }
         }
+    }
+}
+
+/// No page was free, or none is large enough.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PoolDry;
+
+impl fmt::Display for PoolDry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no page is free")
+    }
+}
+
+impl std::error::Error for PoolDry {}
+
+impl From<PoolDry> for base::DropReason {
+    fn from(_: PoolDry) -> Self {
+        Self::NoMemory
+    }
+}
+
+/// State that a pool and its pages share. A page may be dropped on another thread than the pool's.
+pub(crate) struct Shared {
+    pub(crate) page_size: usize,
+    pub(crate) limit: usize,
+    /// Free pages. `None` once the pool is gone: pages that come home later are freed.
+    #[expect(clippy::vec_box, reason = "packets point to them")]
+    pub(crate) free: Mutex<Option<Vec<Box<PageMem>>>>,
+    /// Pages there are, free ones included.
+    pub(crate) made: AtomicUsize,
+    pub(crate) dry: AtomicU64,
+    /// The memory of all pages, if it is one.
+    pub(crate) slab: Option<Slab>,
+}
+
+impl Shared {
+    /// Whether it has a limit, and half of its pages or more are out.
+    #[inline]
+    pub(crate) fn is_scarce(&self) -> bool {
+        if self.limit == usize::MAX || self.slab.is_some() {
+            // Of a slab they are all out: what packets do not have, its device has.
+            return self.slab.is_some();
+        }
+        self.is_half_out()
+    }
+
+    fn is_half_out(&self) -> bool {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, Vec::len);
+        (self.made.load(Relaxed) - free) * 2 >= self.limit
+    }
+
+    /// Takes a page that is free, or makes one.
+    pub(crate) fn take(self: &Arc<Self>) -> Result<Box<PageMem>, PoolDry> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Vec::pop);
+        match free {
+            Some(mem) => Ok(mem),
+            None if self.made.load(Relaxed) < self.limit => {
+                self.made.fetch_add(1, Relaxed);
+                Ok(PageMem::for_pool(Arc::clone(self), self.page_size))
+            }
+            None => {
+                self.dry.fetch_add(1, Relaxed);
+                Err(PoolDry)
+            }
+        }
+    }
+
+    /// Takes back a page without references.
+    pub(crate) fn put(&self, mem: Box<PageMem>) {
+        let unwanted = match self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            Some(free) => {
+                free.push(mem);
+                None
+            }
+            None => Some(mem),
+        };
+        drop(unwanted);
+    }
+
+    /// Takes back pages, of which each is as in [`put`](Self::put).
+    pub(crate) fn put_all(&self, pages: impl Iterator<Item = Box<PageMem>>) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let unwanted: Vec<_> = match free.as_mut() {
+            Some(free) => {
+                pages.for_each(|page| free.push(page));
+                Vec::new()
+            }
+            None => pages.collect(),
+        };
+        drop(free);
+        drop(unwanted);
+    }
+
+    pub(crate) fn slab(&self) -> Option<&Slab> {
+        self.slab.as_ref()
     }
 }
 
@@ -121,13 +217,13 @@ impl Page {
         self.mem().len
     }
 
-    /// Tells whether this is the only reference. What others did with the page before they let go has then happened.
+    /// Tells whether this is the only reference. Writes of other references before their drop are visible then.
     #[inline]
     pub(crate) fn is_sole(&mut self) -> bool {
         self.mem().users.load(Acquire) == 1
     }
 
-    /// Lets go of this reference and of `others` that the caller has forgotten. Gives the page to who had the last.
+    /// Drops this reference and `others` that the caller has forgotten. Returns the page if these were the last.
     ///
     /// # Safety
     /// As many references to this page were forgotten.
@@ -135,7 +231,7 @@ impl Page {
     unsafe fn let_go(self, others: usize) -> Option<Box<PageMem>> {
         let (mem, given_up) = (self.0, others + 1);
         let users = &self.mem().users;
-        // Nobody who has none can make another. What others did with the page before they let go has then happened.
+        // A new reference is made from an existing one alone. Writes of other references before their drop are visible then.
         let had_all = users.load(Acquire) == given_up;
         if !had_all && users.fetch_sub(given_up, Release) != given_up {
             std::mem::forget(self);
@@ -186,13 +282,13 @@ impl Page {
         }
     }
 
-    /// Whether it is of a pool that has a limit and half of its pages or more out, and is not `mem`'s.
+    /// State of its pool, if that has a limit and half of its pages or more are out.
     #[inline]
-    pub(crate) fn is_scarce(&self, mem: &Memory) -> bool {
-        self.mem().home().is_some_and(|home| home.is_scarce() && !mem.has_pool(home))
+    pub(crate) fn scarce_home(&self) -> Option<&Arc<Shared>> {
+        self.mem().home().filter(|home| home.is_scarce())
     }
 
-    /// Its address.
+    /// Address.
     #[inline]
     pub(crate) fn addr(&self) -> NonZeroUsize {
         self.0.addr()
@@ -209,7 +305,7 @@ impl Page {
         self.mem().start
     }
 
-    /// Asks the processor to have near what has to be known to let go of it.
+    /// Prefetches the cache lines that a drop of this reference reads.
     #[inline]
     pub(crate) fn prefetch_home(&self) {
         let mem = self.0.as_ptr().cast::<u8>();
@@ -265,9 +361,9 @@ fn prefetch_line(at: *const u8) {
 impl Clone for Page {
     #[inline]
     fn clone(&self) -> Self {
-        // Who has a reference keeps the count above zero meanwhile, so that it need not be ordered with anything.
+        // This reference keeps the count above zero meanwhile, so that it need not be ordered with anything.
         let users = self.mem().users.fetch_add(1, Relaxed);
-        // As an `Arc`: nobody has so many, unless they are forgotten on purpose.
+        // As in an `Arc`: there are never so many, unless they are forgotten on purpose.
         assert!(users <= isize::MAX as usize, "references without end");
         Self(self.0)
     }

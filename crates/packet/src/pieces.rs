@@ -1,4 +1,4 @@
-//! A packet's bytes for whoever may write some of them.
+//! A packet's bytes for a caller that may write some of them.
 
 use crate::buf::Buf;
 use crate::packet::Packet;
@@ -42,7 +42,7 @@ mod tests {
     use crate::{Buf, Memory};
 
     #[test]
-    fn what_others_see_is_not_for_writing() {
+    fn shared_bytes_are_not_for_writing() {
         let mem = Memory::heap();
         let mut pkt = Packet::with_data(&mem, b"head").unwrap();
         pkt.push_frag(Buf::foreign(b"guest".to_vec())).unwrap();

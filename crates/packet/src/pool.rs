@@ -7,26 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::buf::Buf;
 use crate::copies::{Copies, CopyReason};
-use crate::page::{Page, PageMem};
+use crate::page::{Page, PageMem, PoolDry, Shared};
 use crate::slab::{Backing, Slab};
-
-/// No page was free, or none is large enough.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct PoolDry;
-
-impl fmt::Display for PoolDry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no page is free")
-    }
-}
-
-impl std::error::Error for PoolDry {}
-
-impl From<PoolDry> for base::DropReason {
-    fn from(_: PoolDry) -> Self {
-        Self::NoMemory
-    }
-}
 
 /// Pages of one size, last in first out, so that the page handed out is the one still in the cache.
 ///
@@ -34,20 +16,6 @@ impl From<PoolDry> for base::DropReason {
 /// frames: memory that a device is told of once, and a page of it given to the device is one that the pool has handed out.
 pub struct Pool {
     shared: Arc<Shared>,
-}
-
-/// State that a pool and its pages share. A page may be dropped on another thread than the pool's.
-pub(crate) struct Shared {
-    page_size: usize,
-    limit: usize,
-    /// Pages that nobody uses. `None` once the pool is gone: pages that come home later are freed.
-    #[expect(clippy::vec_box, reason = "packets point to them")]
-    free: Mutex<Option<Vec<Box<PageMem>>>>,
-    /// Pages there are, free ones included.
-    made: AtomicUsize,
-    dry: AtomicU64,
-    /// The memory of all pages, if it is one.
-    slab: Option<Slab>,
 }
 
 impl Pool {
@@ -96,7 +64,7 @@ impl Pool {
         self.shared.slab().map(Slab::memory)
     }
 
-    /// Which page of this slab `buf` is a stretch of, counted from 0; `None` if it is of none.
+    /// Number of the page of this slab that `buf` is a stretch of, from 0; `None` if it is of none.
     pub fn number_of(&self, buf: &Buf) -> Option<usize> {
         self.shared.slab()?.number_of(buf.page_start())
     }
@@ -112,7 +80,7 @@ impl Pool {
         Ok(Buf::whole(Page::new(self.shared.take()?), headroom as u32))
     }
 
-    /// Appends all pages that there are and nobody uses to `out`, each as an empty buffer of the whole page.
+    /// Appends all free pages to `out`, each as an empty buffer of the whole page.
     pub fn take_free(&self, out: &mut Vec<Buf>) {
         let mut free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner);
         let pages = free.iter_mut().flat_map(|free| free.drain(..).rev());
@@ -136,68 +104,6 @@ impl Pool {
     }
 }
 
-impl Shared {
-    /// Whether it has a limit, and half of its pages or more are out.
-    #[inline]
-    pub(crate) fn is_scarce(&self) -> bool {
-        if self.limit == usize::MAX || self.slab.is_some() {
-            // Of a slab they are all out: what packets do not have, its device has.
-            return self.slab.is_some();
-        }
-        self.is_half_out()
-    }
-
-    fn is_half_out(&self) -> bool {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, Vec::len);
-        (self.made.load(Relaxed) - free) * 2 >= self.limit
-    }
-
-    fn take(self: &Arc<Self>) -> Result<Box<PageMem>, PoolDry> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Vec::pop);
-        match free {
-            Some(mem) => Ok(mem),
-            None if self.made.load(Relaxed) < self.limit => {
-                self.made.fetch_add(1, Relaxed);
-                Ok(PageMem::for_pool(Arc::clone(self), self.page_size))
-            }
-            None => {
-                self.dry.fetch_add(1, Relaxed);
-                Err(PoolDry)
-            }
-        }
-    }
-
-    /// Takes back a page that nobody refers to any more.
-    pub(crate) fn put(&self, mem: Box<PageMem>) {
-        let unwanted = match self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            Some(free) => {
-                free.push(mem);
-                None
-            }
-            None => Some(mem),
-        };
-        drop(unwanted);
-    }
-
-    /// Takes back pages, of which each is as in [`put`](Self::put).
-    pub(crate) fn put_all(&self, pages: impl Iterator<Item = Box<PageMem>>) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let unwanted: Vec<_> = match free.as_mut() {
-            Some(free) => {
-                pages.for_each(|page| free.push(page));
-                Vec::new()
-            }
-            None => pages.collect(),
-        };
-        drop(free);
-        drop(unwanted);
-    }
-
-    pub(crate) fn slab(&self) -> Option<&Slab> {
-        self.slab.as_ref()
-    }
-}
-
 impl Drop for Pool {
     fn drop(&mut self) {
         let free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -208,6 +114,15 @@ impl Drop for Pool {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pool({} of {} bytes in use)", self.in_use(), self.shared.page_size)
+    }
+}
+
+impl Buf {
+    /// Tells whether its page is one of a device's few frames, of which half or more are in use, and not of `mem`: the
+    /// device may soon have none to receive into. Those of a device that has them all are always such.
+    #[inline]
+    pub fn is_scarce(&self, mem: &Memory) -> bool {
+        self.scarce_home().is_some_and(|home| !mem.has_pool(home))
     }
 }
 

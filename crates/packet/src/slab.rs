@@ -2,12 +2,12 @@
 
 use std::ptr::NonNull;
 
-/// Memory that pages are cut from, whoever it is from: a mapping that a device is told of, huge pages.
+/// Memory that pages are cut from: a mapping that a device is told of, huge pages.
 ///
 /// # Safety
 /// [`memory`](Self::memory) is the same stretch of initialised memory whenever it is asked for, as long as the value lives,
-/// wherever that goes. Nobody reads or writes it but by the pages, save a device: it does with a page what it likes from
-/// the time at which its driver has taken that from the pool until it gives the page to somebody, and with memory whose
+/// wherever that goes. Only the pages read and write it, and a device: it does with a page what it likes from
+/// the time at which its driver has taken that from the pool until the driver gives the page away, and with memory whose
 /// value is gone nothing.
 pub unsafe trait Backing: Send + Sync {
     /// All of it.
@@ -44,7 +44,7 @@ impl Slab {
         (0..self.len()).map(move |number| unsafe { start.add(number * self.page_size) })
     }
 
-    /// Which page starts there.
+    /// Number of the page that starts there.
     pub(crate) fn number_of(&self, page: NonNull<u8>) -> Option<usize> {
         let offset = page.addr().get().checked_sub(self.memory().addr().get())?;
         Some(offset / self.page_size).filter(|&number| number < self.len())
@@ -62,7 +62,7 @@ mod tests {
     /// Zeroed memory from the heap.
     struct Heap(NonNull<[u8]>);
 
-    // SAFETY: `slab` makes it, and nobody but its own drop refers to it by another way.
+    // SAFETY: `slab` makes it, and its own drop alone refers to it by another way.
     unsafe impl Backing for Heap {
         fn memory(&self) -> NonNull<[u8]> {
             self.0
@@ -76,7 +76,7 @@ mod tests {
 
     impl Drop for Heap {
         fn drop(&mut self) {
-            // SAFETY: `slab` made it of a box, and nobody refers to it any more.
+            // SAFETY: `slab` made it of a box, and there are no references to it.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });
         }
     }

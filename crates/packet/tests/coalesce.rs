@@ -1,6 +1,6 @@
 //! When packets can be joined, and what it costs (Linux's `skb_try_coalesce`).
 
-use packet::{Buf, CopyReason, MAX_FRAGS, Memory, Packet, SHELL};
+use packet::{Buf, CopyReason, MAX_FRAGS, Memory, PACKET_OVERHEAD, Packet};
 
 /// Result of joining.
 #[derive(Debug, Eq, PartialEq)]
@@ -177,7 +177,7 @@ fn neighbours_in_one_page_share_a_slot() {
     // The head keeps its own, the others have become one slot again.
     assert_eq!((whole.headlen(), whole.frags().len(), whole.len()), (100, 1, 4400));
     drop(train);
-    assert!(whole.truesize() - SHELL <= Memory::LARGE && mem.large().in_use() == 1);
+    assert!(whole.truesize() - PACKET_OVERHEAD <= Memory::LARGE && mem.large().in_use() == 1);
     assert!(whole.make_writable(&mem, 0).is_ok());
     assert_eq!(mem.copies().total_bytes(), 0, "all of it is still exclusive");
 }
@@ -196,5 +196,5 @@ fn grandchildren_become_children() {
     assert_eq!(packet.frag_list().len(), 3);
     let firsts: Vec<_> = packet.to_vec().chunks(10).map(|chunk| chunk[0]).collect();
     assert_eq!(firsts, [1, 2, 3, 4]);
-    assert_eq!(packet.truesize(), 4 * (SHELL + PAGE));
+    assert_eq!(packet.truesize(), 4 * (PACKET_OVERHEAD + PAGE));
 }

@@ -80,7 +80,7 @@ fn only_the_last_piece_is_copied_when_the_tail_is_short() {
 }
 
 #[test]
-fn what_a_clone_sees_is_copied_while_it_is_there() {
+fn bytes_that_a_clone_sees_are_copied_while_it_lives() {
     let mem = Memory::heap();
     for frags in [0, 1, 17] {
         let mut packet = with_frags(&mem, frags);
@@ -210,7 +210,7 @@ fn segments_in_one_page_are_writable_without_a_copy() {
     page.put(1500 * 10).unwrap().fill(1);
     let charged = page.truesize();
     let mut segments: Vec<_> = (0..10).map(|_| Packet::from_buf(page.split_to(1500))).collect();
-    let shares: usize = segments.iter().map(|segment| segment.truesize() - packet::SHELL).sum();
+    let shares: usize = segments.iter().map(|segment| segment.truesize() - packet::PACKET_OVERHEAD).sum();
     assert_eq!(shares + page.truesize(), charged, "the page's memory is shared out");
     for (at, segment) in segments.iter_mut().enumerate() {
         segment.make_writable(&mem, 0).unwrap();

@@ -78,7 +78,7 @@ pub(crate) fn bound(fd: c_int) {
     if UNBOUND.iter().any(waits)
         && let Ok(port) = local_port(fd)
     {
-        // There is no room, and nobody to be told.
+        // There is no room, and no caller to be told.
         let _ = add(port);
     }
 }

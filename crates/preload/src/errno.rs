@@ -1,4 +1,4 @@
-//! How a call fails: -1 and `errno`.
+//! Failures of calls: -1 and `errno`.
 
 use libc::{c_int, ssize_t};
 
@@ -7,7 +7,7 @@ use libc::{c_int, ssize_t};
 pub(crate) struct Errno(pub(crate) c_int);
 
 impl Errno {
-    /// What the last call left.
+    /// `errno` as the last call left it.
     pub(crate) fn last() -> Self {
         // SAFETY: it takes nothing.
         let place = unsafe { libc::__errno_location() };
@@ -15,7 +15,7 @@ impl Errno {
         Self(unsafe { *place })
     }
 
-    /// Has it be what the last call left.
+    /// Sets `errno`, as a failed call leaves it.
     pub(crate) fn set(self) {
         // SAFETY: it takes nothing.
         let place = unsafe { libc::__errno_location() };
@@ -24,9 +24,9 @@ impl Errno {
     }
 }
 
-/// What a call returns.
+/// Type that a call returns.
 pub(crate) trait Returned: Copy {
-    /// What it is if the call fails.
+    /// Value of a failed call.
     const FAILED: Self;
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn returned<T: Returned>(result: Result<T, Errno>) -> T {
     })
 }
 
-/// What the C library returned, as a result.
+/// Result of a value that the C library returned.
 pub(crate) fn checked<T: Returned + PartialEq>(value: T) -> Result<T, Errno> {
     if value == T::FAILED { Err(Errno::last()) } else { Ok(value) }
 }

@@ -169,7 +169,7 @@ pub(crate) fn in_memory(text: &[u8], flags: c_int) -> Result<c_int, Errno> {
     }
 }
 
-/// What is opened in place of `path`, if it is a file of the gateway's.
+/// File that is opened in place of `path`, if it is one of the gateway's.
 ///
 /// # Safety
 /// `path`, if not null, is a C string.
@@ -259,7 +259,7 @@ macro_rules! streams {
             match unsafe { is_hosts(stream) } {
                 None => stream,
                 Some(name) => {
-                    // SAFETY: nobody knows it.
+                    // SAFETY: it has not been returned to the program yet.
                     unsafe { next::fclose(stream) };
                     // SAFETY: the mode is the caller's.
                     unsafe { self::stream(name.open(flags), mode) }
@@ -331,7 +331,7 @@ unsafe fn is_hosts(stream: *mut FILE) -> Option<sysctl::Name> {
     if stream.is_null() { None } else { sysctl::Name::of_hosts(unsafe { libc::fileno(stream) }) }
 }
 
-/// Has a stream that is open be one of the file `fd`.
+/// Makes an open stream one of the file `fd`.
 ///
 /// # Safety
 /// `stream`, if not null, is open.

@@ -42,7 +42,7 @@ macro_rules! name {
 
 macro_rules! next {
     ($($name:ident($($arg:ident: $type:ty),*) -> $returned:ty;)*) => {
-        /// Where the functions are, as far as they have been found.
+        /// Addresses of the functions, as far as they have been found.
         #[allow(non_upper_case_globals, reason = "they are named as the functions are")]
         mod found {
             use super::{AtomicPtr, c_void, ptr};

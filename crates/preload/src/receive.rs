@@ -27,7 +27,7 @@ static LOOKOUT: Lookout = Lookout::new();
 /// A received datagram.
 #[derive(Debug)]
 pub(crate) struct Received {
-    /// What the call returns.
+    /// Return value of the call.
     pub(crate) len: ssize_t,
     /// `MSG_TRUNC`, if it is longer than the buffer.
     pub(crate) flags: c_int,
@@ -119,7 +119,7 @@ fn offer(slot: &Slot, pieces: &[iovec]) {
     }
 }
 
-/// Has the gateway know of a longer buffer if it is writing a dump, of which the next part may be longer then.
+/// Tells the gateway of a longer buffer if it is writing a dump, so that its next part may be longer.
 fn tell_of_offer(fd: c_int, slot: &Slot) {
     if slot.dumping.load(Relaxed) && unsaid::is_noted(slot, unsaid::LEN) {
         // What cannot be told now shows in the call that follows.
@@ -164,7 +164,7 @@ pub(crate) fn netlink_address(port: u32, groups: u32) -> sockaddr_nl {
     address
 }
 
-/// The address of whom a datagram to `group` comes from.
+/// The source address of a datagram to `group`.
 pub(crate) fn source(group: u32) -> sockaddr_nl {
     netlink_address(0, group.checked_sub(1).and_then(|bit| 1_u32.checked_shl(bit)).unwrap_or(0))
 }

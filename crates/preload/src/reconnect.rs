@@ -38,7 +38,7 @@ const STARTING: c_int = -2;
 const IMPOSSIBLE: c_int = -3;
 
 static CHANNEL: AtomicI32 = AtomicI32::new(NONE);
-/// Its inode number: the program may have closed the channel, with all descriptors that it does not know.
+/// Inode number of the channel: the program may have closed the channel, with all descriptors that it does not know.
 static CHANNEL_INODE: AtomicU64 = AtomicU64::new(0);
 
 /// Whether there are netlink sockets that may not be kept yet.

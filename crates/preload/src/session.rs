@@ -72,7 +72,7 @@ fn find() -> Option<Gateway> {
     if value.is_null() {
         return None;
     }
-    // SAFETY: what the environment holds is C strings, and nobody changes it before the program runs.
+    // SAFETY: what the environment holds is C strings, which are not changed before the program runs.
     let value = unsafe { CStr::from_ptr(value) };
     let (path, is_on_host_side, vrf) = path_of(value.to_bytes());
     // SAFETY: any bytes are a valid address, zeros the empty one.
@@ -254,7 +254,7 @@ pub(crate) fn choose_port(slot: &Slot) {
 /// From 2 to the 31 on, as many numbers are ports of no process (Linux `netlink_autobind`).
 const OTHER_PORTS: u64 = (1 << 31) - 4096;
 
-/// Has the gateway know what a connection's slot holds: at once, unless the program is still making the socket. One that
+/// Tells the gateway what a connection's slot holds: at once, unless the program is still making the socket. One that
 /// only listens sends nothing that this could go with.
 ///
 /// # Errors
@@ -431,7 +431,7 @@ pub(crate) fn wait_for_room(fd: c_int) {
     unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1, forever, forever, none) };
 }
 
-/// That the gateway is gone, as Linux says that a netlink protocol has nobody behind it.
+/// Failure of a call while the gateway is gone, as Linux says that a netlink protocol has no listener.
 pub(crate) fn refused(errno: Errno) -> Errno {
     match errno.0 {
         libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN => Errno(libc::ECONNREFUSED),

@@ -1,4 +1,4 @@
-//! Which descriptors are connections to the gateway, and what is known of each connection.
+//! Table of descriptors that are connections to the gateway, and of what is known of each connection.
 //!
 //! A connection is known by its inode number, which `dup` and `fork` keep and which no other socket has while it is
 //! open. The table by descriptor only says where to look: it may be out of date, since descriptors are closed in ways
@@ -37,7 +37,7 @@ const INODE: u64 = u64::MAX >> u16::BITS;
 
 /// State of a connection, as the program's own calls have set it.
 ///
-/// A slot is free, then being filled in, then in use, and is freed by whoever finds that no descriptor stands for the
+/// A slot is free, then being filled in, then in use, and is freed by the thread that finds that no descriptor stands for the
 /// connection that it *was* looked up with. One that is filled in again meanwhile is another one then, and stays. So
 /// threads need no lock, which a child of `fork` might find held for ever.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(crate) struct Slot {
     pub(crate) room: AtomicU32,
     /// Whether what was received last is of a dump.
     pub(crate) dumping: AtomicBool,
-    /// How often it got another descriptor. It wraps, and is never cleared.
+    /// Number of times that it got another descriptor. It wraps, and is never cleared.
     moves: AtomicU32,
     /// Whether answers, or parts of a dump, may be on their way ([`settle`](crate::session::settle)).
     pub(crate) is_answer_due: AtomicBool,
@@ -79,7 +79,7 @@ pub(crate) struct Slot {
     pub(crate) is_kept: AtomicBool,
     /// Whether the gateway is gone, and the connection waits for the next one.
     pub(crate) is_gone: AtomicBool,
-    /// What of all this the gateway has yet to be told ([`Calls::unsaid`](crate::unsaid::Calls::unsaid)).
+    /// Calls that the gateway has yet to be told ([`Calls::unsaid`](crate::unsaid::Calls::unsaid)).
     pub(crate) unsaid: AtomicU32,
 }
 
@@ -108,7 +108,7 @@ impl Slot {
         }
     }
 
-    /// What no other connection that this slot stood for or will stand for has.
+    /// Number that no other connection that this slot stood for or will stand for has.
     pub(crate) fn connection(&self) -> u64 {
         self.connection.load(Acquire)
     }
@@ -184,7 +184,7 @@ fn find(fd: c_int) -> Option<&'static Slot> {
         0 => return None,
         at => at,
     };
-    // A descriptor that is none may be somebody's next moment.
+    // A descriptor that is none may be another thread's next moment.
     let stat = stat(fd)?;
     let known = inode_of_socket(&stat).and_then(|inode| slot_of(inode, at));
     let right = known.map_or(0, |(at, _)| at);
@@ -205,7 +205,7 @@ fn slot_of(inode: u64, at: u16) -> Option<(u16, &'static Slot)> {
     hinted.map(|slot| (at, slot)).or_else(|| search(inode))
 }
 
-/// Has `to` be looked at as `from` is, of which it is a duplicate.
+/// Lets `to` be looked up as `from` is, of which it is a duplicate.
 pub(crate) fn duplicated(from: c_int, to: c_int) {
     let hint = |fd: c_int| usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd));
     if let (Some(from), Some(hinted)) = (hint(from), hint(to)) {
@@ -241,7 +241,7 @@ pub(crate) fn live(wanted: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item
     (0..).zip(hints).filter_map(move |(fd, hint)| {
         let at = hint.load(Acquire);
         let hinted = SLOTS.get(usize::from(at).wrapping_sub(1))?;
-        // What is out of date stays so: the descriptor may just be becoming somebody's.
+        // An entry that is out of date stays so: the descriptor may just be becoming another thread's.
         let (_, slot) = wanted(hinted).then(|| look_up(fd, at)).flatten()?;
         wanted(slot).then_some((fd, slot))
     })
@@ -252,7 +252,7 @@ pub(crate) fn live(wanted: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item
 /// # Errors
 /// There are too many.
 pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32) -> Result<&'static Slot, Errno> {
-    /// How often a slot was filled in.
+    /// Number of times that slots were filled in.
     static FILLS: AtomicU16 = AtomicU16::new(0);
     let full = Errno(libc::EMFILE);
     let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd)).ok_or(full)?;
@@ -262,7 +262,7 @@ pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32) -> Result<
     slot.protocol.store(protocol, Relaxed);
     slot.kind.store(kind, Relaxed);
     slot.unsaid.store(unsaid, Relaxed);
-    // Before the slot can be found, so that who sweeps finds the descriptor.
+    // Before the slot can be found, so that a thread that sweeps finds the descriptor.
     hint.store(at, Release);
     NEVER.fetch_max(fd as usize + 1, Relaxed);
     let fill = u64::from(FILLS.fetch_add(1, Relaxed));
@@ -306,7 +306,7 @@ fn sweep() {
     let mut used = [false; MAX_SLOTS];
     for (fd, hint) in (0..).zip(BY_FD.iter().take(NEVER.load(Relaxed))) {
         let at = hint.load(Acquire);
-        // What is out of date stays so: the descriptor may just be becoming somebody's.
+        // An entry that is out of date stays so: the descriptor may just be becoming another thread's.
         if let Some((at, _)) = (at != 0).then(|| look_up(fd, at)).flatten() {
             used.get_mut(usize::from(at).wrapping_sub(1)).into_iter().for_each(|used| *used = true);
         }
@@ -324,7 +324,7 @@ pub(crate) fn socket_inode(fd: c_int) -> Option<u64> {
     inode_of_socket(&stat(fd)?)
 }
 
-/// What `fd` is; `None`: it is not open.
+/// Status of `fd`; `None`: it is not open.
 fn stat(fd: c_int) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the place is large enough.

@@ -1,6 +1,6 @@
-//! What a program has said of a connection and the gateway was not told yet: it goes in front of what is sent next.
+//! Deferred calls of a program about a connection: they go in front of what is sent next.
 //!
-//! None of it can be refused, so nobody waits for it, and a gateway that is not woken for it has less to do. It is noted as
+//! None of it can be refused, so no caller waits for it, and a gateway that is not woken for it has less to do. It is noted as
 //! told when it has been. A thread or a child that sends at the same time, and does not know, tells it too, which changes
 //! nothing.
 
@@ -40,11 +40,11 @@ pub(crate) struct Calls {
     len: usize,
     unsaid: u32,
     said: Said,
-    /// Which they are of.
+    /// Connection that they are of.
     connection: u64,
 }
 
-/// What may have been changed since it was written down.
+/// Settings that may have been changed since they were written down.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Said {
     options: u32,
@@ -65,7 +65,7 @@ impl Calls {
         Self { bytes: [0; MAX_HEAD], len: 0, unsaid: 0, said: Said { options: 0, room: 0, recv_len: 0 }, connection: 0 }
     }
 
-    /// What is yet to be told of a connection.
+    /// Calls that the gateway has yet to be told of a connection.
     pub(crate) fn unsaid(slot: &Slot) -> Self {
         let mut calls = Self::new();
         calls.connection = slot.connection();

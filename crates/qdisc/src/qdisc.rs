@@ -187,11 +187,6 @@ impl<T: Queued> Qdisc<T> {
         requeued.into_iter().chain(queue).map(|entry| entry.pkt)
     }
 
-    /// Packets that wait, in the order in which they would have left; for the end of a discipline.
-    pub fn into_packets(self) -> impl Iterator<Item = T> {
-        self.requeued.into_iter().chain(self.queue).map(|entry| entry.pkt)
-    }
-
     /// Cuts a packet, and queues as many of its segments as the limit lets in (Linux `tbf_segment`).
     fn cut(&mut self, fat: T, max_len: u32, segmenter: &mut impl Segmenter<T>, dropped: &mut Vec<Dropped<T>>) {
         let mut segments = std::mem::take(&mut self.segments);

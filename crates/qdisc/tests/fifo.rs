@@ -115,7 +115,7 @@ fn end_of_a_discipline_hands_out_its_packets_in_order() {
     enqueue(&mut qdisc, &[1, 2, 3]);
     let first = qdisc.dequeue(NOW).unwrap();
     qdisc.requeue(first);
-    assert_eq!(qdisc.into_packets().map(|pkt| pkt.number).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(qdisc.reset(NOW).map(|pkt| pkt.number).collect::<Vec<_>>(), [0, 1, 2]);
 }
 
 #[test]

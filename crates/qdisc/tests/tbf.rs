@@ -166,7 +166,7 @@ fn fat_packet_is_cut_only_above_the_burst() {
         assert_eq!((cutter.calls, dropped.as_slice()), (calls, &[][..]), "burst {burst}");
         let want = Stats { qlen, backlog: u64::from(FAT_WIRE), ..Stats::default() };
         assert_eq!(qdisc.stats(), want, "burst {burst}");
-        let segments: Vec<u32> = qdisc.into_packets().map(|pkt| pkt.segment).collect();
+        let segments: Vec<u32> = qdisc.reset(START).map(|pkt| pkt.segment).collect();
         assert_eq!(segments, (0..qlen).collect::<Vec<_>>());
     }
 }

@@ -174,7 +174,7 @@ fn copied(bencher: Bencher<'_, '_>, count: usize) {
     Train::new(Version::V6, count, Order::Straight).bench(bencher, ReassemblyContext::LOCAL, Coalesce::Copy);
 }
 
-/// Every fragment stays a piece of its own, for somebody on its way.
+/// Every fragment stays a piece of its own, as for an observer on its way.
 #[divan::bench(name = "reasm/ipv6/kept", args = COUNTS)]
 fn kept(bencher: Bencher<'_, '_>, count: usize) {
     let tracking = ReassemblyContext { user: User::Tracking { hook: Hook::In, zone: 0 }, ..ReassemblyContext::LOCAL };

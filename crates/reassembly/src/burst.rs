@@ -8,7 +8,8 @@ use crate::cache::QUEUE_SIZE;
 use crate::contiguous::CopyPolicy;
 use crate::page_waste::{copy_to_small_page, is_thin, wastes_pages};
 use crate::queue::{Added, Refused};
-use crate::reassembly::{End, Reassembly, Table};
+use crate::reassembly::{End, Reassembly};
+use crate::table::Table;
 use crate::train::Train;
 use crate::verdict::{Count, Mibs, Verdict};
 
@@ -62,25 +63,21 @@ impl Reassembly {
             let is_copied = wastes_pages && is_thin(pkt);
             let is_moved = moves && !is_copied && !(how.spares && pkt.head_buf().is_scarce(mem));
             let csum = pkt.meta.csum;
-            let added = match () {
-                () if is_moved && queue.is_empty() => {
-                    queue.begin(&span, train.first(&span), || Some((burst.next()?, at)))
+            let added = if !is_moved {
+                None
+            } else if queue.is_empty() {
+                queue.begin(&span, train.first(&span), || Some((burst.next()?, at)))
+            } else if span.offset == 0 {
+                queue.add_front(&span, train.first(&span), spare, || Some((burst.next()?, at)))
+            } else if pkt.truesize() <= 4 * span.len() {
+                queue.add_slot(&span, csum, spare, || Some((burst.next()?, at + span.header_len)))
+            } else {
+                let bytes = pkt.head().get(at + span.header_len..at + span.packet_len());
+                let added = bytes.and_then(|bytes| queue.add_copy(mem, &span, csum, bytes));
+                if added.is_some() {
+                    burst.next();
                 }
-                () if is_moved && span.offset == 0 => {
-                    queue.add_front(&span, train.first(&span), spare, || Some((burst.next()?, at)))
-                }
-                () if is_moved && pkt.truesize() <= 4 * span.len() => {
-                    queue.add_slot(&span, csum, spare, || Some((burst.next()?, at + span.header_len)))
-                }
-                () if is_moved => {
-                    let bytes = pkt.head().get(at + span.header_len..at + span.packet_len());
-                    let added = bytes.and_then(|bytes| queue.add_copy(mem, &span, csum, bytes));
-                    if added.is_some() {
-                        burst.next();
-                    }
-                    added
-                }
-                () => None,
+                added
             };
             let added = match added {
                 Some(added) => Ok(added),

@@ -6,7 +6,7 @@ use packet::{Memory, Packet, prefetch};
 
 use crate::config::{Limits, Policy};
 use crate::contiguous::CopyPolicy;
-use crate::eviction::{EvictionLists, List, ListKind, ListLinks, Progress};
+use crate::eviction::{EvictionLists, Linked, List, ListKind, ListLinks, Progress};
 use crate::fragment_meta::{FirstFragment, FragmentRange};
 use crate::key::{Key, SourceKey};
 use crate::queue::{Added, Queue, Refused, Spare};
@@ -47,7 +47,14 @@ pub(crate) struct Waiting {
     /// The sender, while the datagram waits.
     source: Option<SlabId>,
     standing: Progress,
-    pub(crate) links: [ListLinks; ListKind::COUNT],
+    links: [ListLinks; ListKind::COUNT],
+}
+
+impl Linked for Waiting {
+    #[inline]
+    fn links(&mut self, of: ListKind) -> &mut ListLinks {
+        &mut self.links[of as usize]
+    }
 }
 
 /// Memory charged for a queue besides its fragments.
@@ -65,10 +72,12 @@ impl Gathering {
     /// as it is then copied once only; else when it fills some of it, so that a few fragments do not pin many times their
     /// length; never if a page is much of what may be used at all. So many bytes more are used, or fewer, than are charged yet.
     pub(crate) fn from(self, uncharged: isize) -> usize {
-        match () {
-            () if self.is_plenty(uncharged) => 0,
-            () if Memory::LARGE <= self.high_thresh / 4 => Memory::LARGE / 4,
-            () => usize::MAX,
+        if self.is_plenty(uncharged) {
+            0
+        } else if Memory::LARGE <= self.high_thresh / 4 {
+            Memory::LARGE / 4
+        } else {
+            usize::MAX
         }
     }
 
@@ -188,7 +197,7 @@ impl Cache {
             self.sources[source].pass(&mut waiting.queue.number, fragments);
         }
         if after != charged {
-            // What was charged before was not let go of meanwhile.
+            // Memory that was charged before was not freed meanwhile.
             self.release(source, standing, charged);
             self.charge(source, standing, after);
         }
@@ -269,7 +278,7 @@ impl Cache {
             self.prefetch_behind(victim);
             self.close(victim, |queue, spare| {
                 gone(victim, queue);
-                queue.discard(&mut spare.discards);
+                queue.discard(&mut spare.free_batch);
             });
         }
     }
@@ -291,7 +300,7 @@ impl Cache {
 
     /// Lets go of what made room.
     pub(crate) fn settle(&mut self) {
-        self.spare.discards.settle();
+        self.spare.free_batch.settle();
     }
 
     /// The datagram to be evicted next.

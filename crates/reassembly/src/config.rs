@@ -56,6 +56,7 @@ pub enum Coalesce {
 
 impl Default for Config {
     fn default() -> Self {
+        //= RFC 8200 §4.5 timeout
         let minute = Limits { high_thresh: 4 << 20, timeout: Duration::from_secs(60) };
         Self {
             policy: Policy::default(),

@@ -198,7 +198,7 @@ impl ContiguousRange {
         }
         let how = CopyPolicy { copies: false, ..how };
         self.end = next.end;
-        // Nobody is charged any more.
+        // The charge is dropped with its datagram.
         let mut pinned = MemoryCharge::default();
         for pkt in std::iter::once(next.first).chain(next.more) {
             self.append(mem, pkt, how, &mut pinned);

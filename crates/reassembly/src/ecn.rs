@@ -3,7 +3,7 @@
 use base::DropReason;
 use wire::Ecn;
 
-/// Which codepoints fragments have had.
+/// Codepoints that fragments have had.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Seen(u8);
 
@@ -17,7 +17,7 @@ impl Seen {
     /// datagram's (Linux's `ip_frag_ecn_table`).
     ///
     /// # Errors
-    /// [`DropReason::FragmentEcn`] if only some are not ECN-capable: somebody has changed what the sender said.
+    /// [`DropReason::FragmentEcn`] if only some are not ECN-capable: the sender's codepoint was changed on the way.
     pub(crate) fn join(self, tos: u8) -> Result<u8, DropReason> {
         const NOT_ECT: u8 = 1 << Ecn::NotEct as u8;
         const CE: u8 = 1 << Ecn::Ce as u8;

@@ -1,6 +1,5 @@
 //! Lists of datagrams in the order of eviction and of timeout.
 
-use crate::cache::Waiting;
 use crate::key::Key;
 use crate::slab_map::{SlabId, SlabMap};
 
@@ -11,7 +10,13 @@ pub(crate) struct ListLinks {
     pub(crate) younger: Option<SlabId>,
 }
 
-/// The lists that a queue is in: each a place in its [`Waiting::links`].
+/// An entry of lists, which holds its neighbours in each of them.
+pub(crate) trait Linked {
+    /// Neighbours in one list.
+    fn links(&mut self, of: ListKind) -> &mut ListLinks;
+}
+
+/// The lists that a queue is in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListKind {
     /// All, by when they time out.
@@ -36,30 +41,30 @@ pub(crate) struct List {
 
 impl List {
     /// Adds a queue.
-    pub(crate) fn push(&mut self, queues: &mut SlabMap<Key, Waiting>, of: ListKind, id: SlabId) {
+    pub(crate) fn push(&mut self, queues: &mut SlabMap<Key, impl Linked>, of: ListKind, id: SlabId) {
         let older = self.youngest.replace(id);
         match older {
-            Some(older) => queues[older].links[of as usize].younger = Some(id),
+            Some(older) => queues[older].links(of).younger = Some(id),
             None => self.oldest = Some(id),
         }
-        queues[id].links[of as usize] = ListLinks { older, younger: None };
+        *queues[id].links(of) = ListLinks { older, younger: None };
     }
 
     /// Takes a queue out that is in the list.
-    pub(crate) fn unlink(&mut self, queues: &mut SlabMap<Key, Waiting>, of: ListKind, id: SlabId) {
-        let ListLinks { older, younger } = queues[id].links[of as usize];
+    pub(crate) fn unlink(&mut self, queues: &mut SlabMap<Key, impl Linked>, of: ListKind, id: SlabId) {
+        let ListLinks { older, younger } = *queues[id].links(of);
         match older {
-            Some(older) => queues[older].links[of as usize].younger = younger,
+            Some(older) => queues[older].links(of).younger = younger,
             None => self.oldest = younger,
         }
         match younger {
-            Some(younger) => queues[younger].links[of as usize].older = older,
+            Some(younger) => queues[younger].links(of).older = older,
             None => self.youngest = older,
         }
     }
 
     /// Makes a queue the youngest that is in the list.
-    pub(crate) fn refresh(&mut self, queues: &mut SlabMap<Key, Waiting>, of: ListKind, id: SlabId) {
+    pub(crate) fn refresh(&mut self, queues: &mut SlabMap<Key, impl Linked>, of: ListKind, id: SlabId) {
         if self.youngest != Some(id) {
             self.unlink(queues, of, id);
             self.push(queues, of, id);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_fragmented_is_refused_and_leaves_nothing() {
+    fn packet_that_cannot_be_fragmented_leaves_no_fragments() {
         let mem = Memory::heap();
         let mut out = Vec::new();
         let packet = || Packet::with_data(&mem, &datagram(&[], 2000)).unwrap();

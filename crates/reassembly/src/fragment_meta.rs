@@ -42,7 +42,7 @@ pub(crate) struct FirstFragment {
 pub(crate) enum IllegalNextHeader {
     /// Another fragment header.
     Fragment,
-    /// Hop-by-hop options right behind it. Once it is taken out they might be where they belong, and nobody could tell what is
+    /// Hop-by-hop options right behind it. Once it is taken out they might be where they belong, and it would be unknown what is
     /// behind them from the headers of a packet that was never fragmented. Linux, too, does not know them here.
     HopByHop,
 }
@@ -125,7 +125,7 @@ impl FragmentMeta {
         self.span().packet_len()
     }
 
-    /// Its range in the datagram.
+    /// Range in the datagram.
     pub(crate) fn span(&self) -> FragmentRange {
         let Self { offset, end, more, header_len, .. } = *self;
         FragmentRange { offset, end, more, header_len, ecn: self.info.ecn(), dont_fragment: self.info.dont_fragment }
@@ -143,6 +143,7 @@ impl FragmentMeta {
 
     /// Tells a first fragment that does not hold its upper-layer header (Linux's `ipv6frag_thdr_truncated`).
     pub(crate) fn check_header_chain(&self, pkt: &Packet) -> Result<(), ParameterProblem> {
+        //= RFC 8200 §4.5 header-chain: a first fragment holds all headers up to the upper layer's, or is answered
         if self.offset > 0 || self.has_upper_layer(pkt) {
             return Ok(());
         }
@@ -150,7 +151,7 @@ impl FragmentMeta {
         Err(ParameterProblem { reason, code, pointer: 0 })
     }
 
-    /// Whether a first fragment holds all headers. Of those that nobody here reads, and that its summary stops in front of, it
+    /// Whether a first fragment holds all headers. Of those that this node does not read, and that its summary stops in front of, it
     /// has to hold what is behind them too (RFC 7112 §2).
     fn has_upper_layer(&self, pkt: &Packet) -> bool {
         let Info { mut protocol, header_len: mut at, total_len, .. } = self.info;
@@ -185,10 +186,13 @@ impl FragmentMeta {
         /// Offset of the fragment offset in a fragment header.
         const OFFSET_AT: usize = 2;
         let code = icmpv6::Problem::FIELD;
+        //= RFC 8200 §4.5 too-long: a fragment that ends beyond 65 535 bytes is answered with the place of its offset
         if self.end > usize::from(u16::MAX) {
             let pointer = self.header_len - frag::Header::LEN + OFFSET_AT;
             return Err(ParameterProblem { reason: DropReason::FragmentTooLong, code, pointer });
         }
+        //= RFC 8200 §4.5 multiple-of-8: a fragment before the last whose length is no multiple of 8 is answered
+        //=   with the place of the payload length
         if self.more && !self.end.is_multiple_of(8) {
             return Err(ParameterProblem { reason: DropReason::FragmentLength, code, pointer: PAYLOAD_LEN_AT });
         }

@@ -79,6 +79,7 @@ pub(crate) fn cut_v6(
                 return Err(reason);
             }
         }
+        //= RFC 5722 §4 no-overlaps-made: fragments that this node makes do not overlap
         at += here;
     }
     Ok(())

@@ -7,7 +7,6 @@ use packet::{Packet, SecPath};
 use wire::ip::Info;
 use wire::{FragInfo, Protocol};
 
-use crate::lowpan::LowpanInfo;
 use crate::secret::Secret;
 use crate::slab_map::Hashed;
 use crate::user::ReassemblyContext;
@@ -74,17 +73,19 @@ impl Key {
     pub(crate) fn v6(context: ReassemblyContext, [src, dst]: [u128; 2], link: Option<LinkId>, id: u32) -> Self {
         let addr = Ipv6Addr::from_bits(dst);
         let link = link.filter(|_| addr.is_multicast() || addr.is_unicast_link_local());
+        //= RFC 8200 §4.5 same-datagram: fragments of equal source, destination and identification are one datagram;
+        //=   the next header of later ones is ignored
         Self { src, dst, space: Space::V6, protocol: 0, id, link, context, sec_path: SecPath::new() }
     }
 
-    /// The key of a 6LoWPAN fragment, which means something on its link alone.
-    pub(crate) fn lowpan(link: Option<LinkId>, info: &LowpanInfo) -> Self {
+    /// The key of a 6LoWPAN fragment, which is valid on its link alone.
+    pub(crate) fn lowpan(link: Option<LinkId>, [src, dst]: [u128; 2], id: u32) -> Self {
         Self {
-            src: info.src.to_bits(),
-            dst: info.dst.to_bits(),
+            src,
+            dst,
             space: Space::Link,
             protocol: 0,
-            id: u32::from(info.size) << 16 | u32::from(info.tag),
+            id,
             link,
             context: ReassemblyContext::LOCAL,
             sec_path: SecPath::new(),

@@ -8,7 +8,8 @@ use crate::contiguous::CopyPolicy;
 use crate::fragment_meta::FragmentRange;
 use crate::key::Key;
 use crate::queue::Added;
-use crate::reassembly::{End, Reassembly, Table};
+use crate::reassembly::{End, Reassembly};
+use crate::table::Table;
 use crate::verdict::{Count, Verdict};
 
 /// A station of a wireless personal area network (IEEE 802.15.4 §7.2.1).
@@ -25,7 +26,7 @@ pub struct LinkAddr {
 pub enum Station {
     /// Given by the network.
     Short(u16),
-    /// Its own.
+    /// An address of the station's own, of 64 bits.
     Extended(u64),
 }
 
@@ -38,7 +39,7 @@ pub struct LowpanInfo {
     pub dst: LinkAddr,
     /// Bytes of the datagram as it was before compression, at most 2047.
     pub size: u16,
-    /// Which datagram it is.
+    /// Tag of the datagram.
     pub tag: u16,
     /// Offset of the fragment in the datagram, in blocks of 8 bytes.
     pub offset: u8,
@@ -90,12 +91,16 @@ impl Reassembly {
     /// what is there. An overlap ends the datagram (RFC 4944 §5.3), where Linux drops the fragment alone.
     pub fn handle_lowpan(&mut self, now: Instant, mem: &Memory, mut pkt: Packet, info: &LowpanInfo) -> Verdict {
         let span = info.span(pkt.len());
-        let reason = match () {
-            () if !SIZES.contains(&info.size) => Some(DropReason::FragmentTooLong),
-            () if span.end > usize::from(info.size) => Some(DropReason::FragmentEnd),
-            () if pkt.is_empty() => Some(DropReason::FragmentEmpty),
-            () if span.more && !span.end.is_multiple_of(8) => Some(DropReason::FragmentLength),
-            () => None,
+        let reason = if !SIZES.contains(&info.size) {
+            Some(DropReason::FragmentTooLong)
+        } else if span.end > usize::from(info.size) {
+            Some(DropReason::FragmentEnd)
+        } else if pkt.is_empty() {
+            Some(DropReason::FragmentEmpty)
+        } else if span.more && !span.end.is_multiple_of(8) {
+            Some(DropReason::FragmentLength)
+        } else {
+            None
         };
         if let Some(reason) = reason {
             return Verdict::Drop { reason, packets: 1 };
@@ -107,7 +112,8 @@ impl Reassembly {
         if let Csum::Partial { .. } = pkt.meta.csum {
             pkt.meta.csum = Csum::None;
         }
-        let key = Key::lowpan(pkt.meta.origin.port(), info);
+        let id = u32::from(info.size) << 16 | u32::from(info.tag);
+        let key = Key::lowpan(pkt.meta.origin.port(), [info.src, info.dst].map(LinkAddr::to_bits), id);
         let how = CopyPolicy { joins: false, ..self.how(key.context()) };
         let cache = self.table(Table::Lowpan);
         let id = cache.find_or_open(now, key);

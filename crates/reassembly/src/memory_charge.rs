@@ -1,6 +1,6 @@
 //! The memory that the fragments of one datagram keep from being used for something else.
 
-use packet::{Buf, Packet, PageName, SHELL};
+use packet::{Buf, PACKET_OVERHEAD, Packet, PageName};
 
 /// Charge for packets and their pages.
 ///
@@ -64,13 +64,13 @@ impl MemoryCharge {
     #[inline]
     pub(crate) fn keep_slot(&mut self, page: (PageName, usize)) {
         self.add(page);
-        self.bytes += SHELL;
+        self.bytes += PACKET_OVERHEAD;
     }
 
     /// Takes back what is charged for a run of one buffer, which has the page to itself.
     pub(crate) fn release_slot(&mut self, (page, size): (PageName, usize)) {
         self.latest = self.latest.map(|name| name.filter(|&name| name != page));
-        self.bytes -= size + SHELL;
+        self.bytes -= size + PACKET_OVERHEAD;
     }
 
     /// Charges for a packet that waits from now on, and for its pages.
@@ -98,7 +98,7 @@ impl MemoryCharge {
 
 /// Bytes of a packet itself and of its children.
 fn shells(pkt: &Packet) -> usize {
-    SHELL * (1 + pkt.frag_list().len())
+    PACKET_OVERHEAD * (1 + pkt.frag_list().len())
 }
 
 #[cfg(test)]
@@ -122,9 +122,12 @@ mod tests {
             let pkt = piece(at);
             pinned.keep(&pkt);
             kept.push(pkt);
-            assert_eq!(pinned.bytes(), want * Memory::LARGE + kept.len() * SHELL);
+            assert_eq!(pinned.bytes(), want * Memory::LARGE + kept.len() * PACKET_OVERHEAD);
         }
-        assert_eq!(MemoryCharge::least(kept.iter(), std::iter::empty()), 3 * Memory::LARGE + kept.len() * SHELL);
+        assert_eq!(
+            MemoryCharge::least(kept.iter(), std::iter::empty()),
+            3 * Memory::LARGE + kept.len() * PACKET_OVERHEAD
+        );
         let own = Packet::with_data(&mem, &[0; 100]).unwrap();
         let before = pinned.bytes();
         pinned.hold(pinned.claim(&own));

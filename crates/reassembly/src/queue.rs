@@ -3,7 +3,7 @@
 mod train;
 
 use base::DropReason;
-use packet::{Buf, Cut, Discards, Memory, PackedOrigin, Packet};
+use packet::{Buf, Cut, FreeBatch, Memory, PackedOrigin, Packet};
 use wire::ip::Info;
 use wire::{Version, frag};
 
@@ -52,7 +52,7 @@ pub(crate) struct Spare {
     #[expect(clippy::vec_box, reason = "a queue has the box, and most have none")]
     runs: Vec<Box<RangeTree>>,
     /// Buffers of evicted datagrams.
-    pub(crate) discards: Discards,
+    pub(crate) free_batch: FreeBatch,
 }
 
 impl Spare {
@@ -77,12 +77,12 @@ const LONGEST: usize = 1 << 17;
 /// page of a device, one that was cut for a small MTU does, and one that was cut to fill memory does not.
 pub(crate) const DENSITY: usize = 16;
 
-/// Why a fragment was not added.
+/// Reason for which a fragment was not added.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Refused {
     /// It is dropped alone.
     Fragment(DropReason),
-    /// Its datagram is dropped with it.
+    /// The whole datagram is dropped with it.
     Datagram(DropReason),
 }
 
@@ -105,7 +105,7 @@ impl Queue {
         *self = Self { number, largest, largest_df, ..Self::default() };
     }
 
-    /// Asks the processor to have near what has to be known to let go of the run that is all there is.
+    /// Prefetches what a drop of the only run reads.
     #[inline]
     pub(crate) fn prefetch_home(&self) {
         if let Some((_, run)) = &self.last {
@@ -114,10 +114,10 @@ impl Queue {
     }
 
     /// Lets go of the last run, if it is one buffer, with those of other datagrams.
-    pub(crate) fn discard(&mut self, discards: &mut Discards) {
+    pub(crate) fn discard(&mut self, free_batch: &mut FreeBatch) {
         let is_one_buf = self.last.as_ref().is_some_and(|(_, run)| run.is_one_buf());
         if is_one_buf && let Some((_, run)) = self.last.take() {
-            discards.add(run.into_buf());
+            free_batch.add(run.into_buf());
         }
     }
 
@@ -212,10 +212,12 @@ impl Queue {
         if span.dont_fragment {
             self.largest_df = self.largest_df.max(span.packet_len());
         }
-        match () {
-            () if self.last_in && self.received == self.len => Added::Whole,
-            () if is_long && is_dense && self.fragments > 1 => Added::Nearer,
-            () => Added::Hardly,
+        if self.last_in && self.received == self.len {
+            Added::Whole
+        } else if is_long && is_dense && self.fragments > 1 {
+            Added::Nearer
+        } else {
+            Added::Hardly
         }
     }
 
@@ -233,10 +235,16 @@ impl Queue {
     fn place(&self, offset: usize, end: usize) -> Result<bool, Refused> {
         const DUPLICATE: Refused = Refused::Fragment(DropReason::FragmentDuplicate);
         const OVERLAP: Refused = Refused::Datagram(DropReason::FragmentOverlap);
-        let against = |(from, to): (usize, usize)| match () {
-            () if offset >= to || end <= from => Ok(false),
-            () if offset >= from && end <= to => Err(DUPLICATE),
-            () => Err(OVERLAP),
+        //= RFC 5722 §4 overlap: a fragment that overlaps another ends its datagram, what came before included;
+        //=   one whose bytes have all come is dropped alone (RFC 8200 §4.5)
+        let against = |(from, to): (usize, usize)| {
+            if offset >= to || end <= from {
+                Ok(false)
+            } else if offset >= from && end <= to {
+                Err(DUPLICATE)
+            } else {
+                Err(OVERLAP)
+            }
         };
         let Some((start, last)) = &self.last else { return Ok(true) };
         if end > last.end {

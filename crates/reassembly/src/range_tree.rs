@@ -15,7 +15,7 @@ const LEAF: usize = u64::BITS as usize;
 pub(crate) struct RangeTree {
     /// Bit `n` says whether any run begins in the blocks of leaf `n`.
     occupied: u128,
-    /// Which of `leaves` those are.
+    /// Numbers of those `leaves`.
     leaf_of: Vec<u8>,
     leaves: Vec<Leaf>,
     /// Number of `leaves` in use. The others hold runs of earlier datagrams.
@@ -37,7 +37,7 @@ pub(crate) struct RangeTree {
 /// A run of one fragment that will be a slot of its datagram, and has nothing else to it.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// Its data; `None` if that lies in the page of tiny fragments.
+    /// Data; `None` if it lies in the page of tiny fragments.
     pub(crate) buf: Option<Buf>,
     pub(crate) start: u32,
     pub(crate) end: u32,
@@ -60,7 +60,7 @@ const _: () = assert!(FragOffset::MAX.bytes() + TINY <= Memory::LARGE);
 struct Leaf {
     /// Bit `n` says whether a run begins at block `n`.
     occupied: u64,
-    /// Which of the runs that is.
+    /// Numbers of those runs.
     run_of: [u16; LEAF],
 }
 

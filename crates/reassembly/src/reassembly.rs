@@ -14,6 +14,7 @@ use crate::page_waste::{copy_to_small_page, is_thin};
 use crate::queue::{Added, Refused};
 use crate::rebuild_header;
 use crate::slab_map::SlabId;
+use crate::table::Table;
 use crate::user::ReassemblyContext;
 use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
 
@@ -25,19 +26,6 @@ pub struct Reassembly {
     evicted: Vec<Evicted>,
 }
 
-/// Datagrams that share one limit, as they do in Linux.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Table {
-    /// IPv4, in every context (`FRAG` in `/proc/net/sockstat`).
-    V4,
-    /// IPv6, in every context but tracking (`FRAG6` in `/proc/net/sockstat6`).
-    V6,
-    /// IPv6 tracking.
-    TrackingV6,
-    /// 6LoWPAN.
-    Lowpan,
-}
-
 /// End of a batch of fragments of one datagram.
 pub(crate) enum End {
     /// The datagram waits for others.
@@ -46,28 +34,6 @@ pub(crate) enum End {
     Whole,
     /// The last fragment of the batch is not taken.
     Refused(Refused),
-}
-
-impl Table {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::V4, Self::V6, Self::TrackingV6, Self::Lowpan];
-
-    /// The counters of what it gives up, if that is counted.
-    const fn mibs(self) -> Option<Mibs> {
-        match self {
-            Self::V4 => Some(Mibs::of(Version::V4)),
-            Self::V6 => Some(Mibs::of(Version::V6)),
-            Self::TrackingV6 | Self::Lowpan => None,
-        }
-    }
-
-    const fn of(context: ReassemblyContext, version: Version) -> Self {
-        match version {
-            Version::V4 => Self::V4,
-            Version::V6 if context.user.is_observer(version) => Self::TrackingV6,
-            Version::V6 => Self::V6,
-        }
-    }
 }
 
 /// Usage of a table: `inuse` and `memory` of Linux's `sockstat`.
@@ -96,7 +62,7 @@ impl Reassembly {
         for (table, limits) in Table::ALL.into_iter().zip([v4, v6, tracking_v6, lowpan]) {
             let max_distance = if table == Table::V4 { max_distance } else { 0 };
             self.table(table).configure(limits, policy, max_distance);
-            self.make_room(table, None, &mut Count(table.mibs().map(|mibs| (&mut *counters, mibs))));
+            self.make_room(table, None, &mut Count(Mibs::of_table(table).map(|mibs| (&mut *counters, mibs))));
         }
     }
 
@@ -126,6 +92,8 @@ impl Reassembly {
             }
         };
         if version == Version::V6 {
+            //= RFC 8200 §4.5 atomic: a whole packet with a fragment header is delivered by itself, and does not
+            //=   touch fragments of its identification
             if fragment.is_atomic() {
                 return atomic(mem, pkt, &part, is_observer, &mut count);
             }
@@ -147,14 +115,14 @@ impl Reassembly {
         {
             return if is_observer { self.pass_on(&key, pkt, problem) } else { refuse(pkt, problem, &mut count) };
         }
-        // Its transport's sum covers other fragments too: nobody can make it from this one.
+        // Its transport's sum covers other fragments too, and cannot be made from this one.
         if let Csum::Partial { .. } = pkt.meta.csum {
             pkt.meta.csum = Csum::None;
         }
         self.enqueue(now, mem, table, key, pkt, &part, count)
     }
 
-    /// A fragment with a wrong length, for somebody who only looks on (Linux's `nf_ct_frag6_queue`): one that ends nowhere
+    /// A fragment with a wrong length, for an observer (Linux's `nf_ct_frag6_queue`): one that ends nowhere
     /// in a datagram is dropped, with any other its datagram is given up.
     fn pass_on(&mut self, key: &Key, pkt: Packet, problem: ParameterProblem) -> Verdict {
         if problem.reason == DropReason::FragmentTooLong {
@@ -291,8 +259,8 @@ impl Reassembly {
         self.tables.iter().filter_map(Cache::next).map(|(deadline, _)| deadline).min()
     }
 
-    /// Drops the datagrams that are not whole in time, and appends them to `expired`. Of a link that is gone nobody is
-    /// told, and IPv6 does not count it.
+    /// Drops the datagrams that are not whole in time, and appends them to `expired`. If the link is gone, no error is
+    /// sent, and IPv6 does not count it.
     pub fn handle_timeout(
         &mut self,
         now: Instant,

@@ -9,7 +9,7 @@ use wire::{Version, ipv6};
 use crate::fragment::cut;
 use crate::fragment_v6::cut_v6;
 
-/// Cuts a packet that was put together from fragments of at most `max_size` bytes, for somebody who is not its
+/// Cuts a packet that was put together from fragments of at most `max_size` bytes, for a node that is not its
 /// destination, as [`Verdict::Whole`](crate::Verdict::Whole) has them; IPv6 gets the identification `id`. Where its pieces
 /// are what came, they go out as they came; no fragment is larger than the largest that came, so the sender's discovery of
 /// the path's MTU sees what it would see without us (RFC 8201). A packet that was no fragment (`max_size` 0) goes out as it

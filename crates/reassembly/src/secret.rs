@@ -7,9 +7,9 @@ const MOST: usize = 10;
 
 /// One of a family of functions, chosen by chance.
 ///
-/// Of any two keys of the same length, whoever has chosen them, one in 2³² functions at most gives both the same sum
+/// Of any two keys of the same length, also of an attacker's choice, one in 2³² functions at most gives both the same sum
 /// ("multilinear-HM" of Lemire and Kaser, "Strongly universal string hashing is fast"), for a multiplication a word. Sums are
-/// mixed then: else, with some functions, keys that count up would fall to few chains of a table. Nobody outside sees a
+/// mixed then: else, with some functions, keys that count up would fall to few chains of a table. No peer sees a
 /// value from which to learn which function it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Secret {

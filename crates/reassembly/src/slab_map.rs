@@ -22,7 +22,7 @@ impl SlabId {
 
 /// Key that can be hashed.
 pub(crate) trait Hashed: Eq {
-    /// Its value: the same for equal keys.
+    /// Hash: the same for equal keys.
     fn hash(&self, secret: &Secret) -> u32;
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct KeyHash(u32);
 /// collide.
 ///
 /// Places are kept for others when what they were of is taken out, and nothing is moved on its way in or out. Those whose
-/// keys fall together are chained; there are as few of them as makes it likely that a key which nobody has is told by the
+/// keys fall together are chained; there are as few of them as makes it likely that a missing key is told by the
 /// chain's being empty, without a look at a place.
 #[derive(Debug)]
 pub(crate) struct SlabMap<K, V> {
@@ -105,12 +105,12 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         next
     }
 
-    /// Which chain a hash falls to.
+    /// Chain that a hash falls to.
     fn chain(&self, hash: u32) -> usize {
         hash as usize & self.chains.len().wrapping_sub(1)
     }
 
-    /// A place for one that nobody finds yet. Its value is what whoever had it last left there.
+    /// A place that is not linked yet. Its value is what its last use left there.
     #[inline]
     pub(crate) fn reserve(&mut self) -> SlabId {
         if let Some(id) = self.free.pop() {

@@ -12,7 +12,7 @@ use wire::{Protocol, ext, frag, icmpv6, ipv6};
 pub struct TruncatedChain {
     /// As much of a summary as an error message needs.
     pub info: Info,
-    /// Why.
+    /// Reason.
     pub reason: DropReason,
     /// The message's code.
     pub code: icmpv6::Problem,
@@ -77,6 +77,7 @@ impl TruncatedChain {
                     let (reason, code) = (DropReason::Ipv6Header, icmpv6::Problem::FIELD);
                     return Some(Self { info, reason, code, pointer: at });
                 }
+                //= RFC 8200 §4.5 header-chain
                 (None, Some(fragment)) if fragment.more => {
                     let (reason, code) = (DropReason::FragmentHeaderChain, icmpv6::Problem::HEADER_CHAIN);
                     return Some(Self { info, reason, code, pointer: 0 });

@@ -20,7 +20,7 @@ pub enum User {
     Tracking {
         /// Hook from which it is called.
         hook: Hook,
-        /// Its zone.
+        /// Number of its zone.
         zone: u16,
     },
     /// A packet socket that spreads flows (`IP_DEFRAG_AF_PACKET`).
@@ -79,8 +79,8 @@ impl User {
         matches!((self, version), (Self::Tracking { .. }, Version::V6))
     }
 
-    /// Whether the sender is told that a datagram was not whole in time, which was `for_us` or was to go on. Those who look
-    /// at IPv4 packets on their way leave that to whoever the datagram is for (Linux's `frag_expire_skip_icmp`; a switch
+    /// Whether the sender is told that a datagram was not whole in time, which was `for_us` or was to go on. Contexts that look
+    /// at IPv4 packets on their way leave that to the node that the datagram is for (Linux's `frag_expire_skip_icmp`; a switch
     /// among them, unlike Linux's).
     pub const fn tells_of_timeout(self, version: Version, for_us: bool) -> bool {
         match (self, version) {

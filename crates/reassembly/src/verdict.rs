@@ -5,7 +5,7 @@ use packet::Packet;
 use wire::ip::Info;
 use wire::{Version, icmpv6};
 
-use crate::reassembly::Table;
+use crate::table::Table;
 use crate::user::ReassemblyContext;
 
 /// Verdict about a fragment.
@@ -36,7 +36,7 @@ pub enum Verdict {
     },
     /// It is dropped.
     Drop {
-        /// Why.
+        /// Reason.
         reason: DropReason,
         /// Number of dropped packets: the fragment, and those of its datagram that waited unless it was a duplicate.
         packets: u64,
@@ -58,7 +58,7 @@ pub enum Verdict {
 /// A datagram that was not whole in time.
 #[derive(Debug)]
 pub struct Expired {
-    /// Its first fragment, of which an ICMP error tells the sender, and that one's summary; `None` if it has not come, or
+    /// First fragment, of which an ICMP error tells the sender, and its summary; `None` if it has not come, or
     /// the link is gone; it is that link's now. [`User::tells_of_timeout`](crate::User::tells_of_timeout) knows whether to tell.
     pub first: Option<(Packet, Info)>,
     /// Origin of the last fragment.
@@ -92,6 +92,15 @@ pub(crate) struct Mibs {
 }
 
 impl Mibs {
+    /// Counters of datagrams that a table gives up, if they are counted.
+    pub(crate) const fn of_table(table: Table) -> Option<Self> {
+        match table {
+            Table::V4 => Some(Self::of(Version::V4)),
+            Table::V6 => Some(Self::of(Version::V6)),
+            Table::TrackingV6 | Table::Lowpan => None,
+        }
+    }
+
     pub(crate) const fn of(version: Version) -> Self {
         match version {
             Version::V4 => Self {

@@ -26,7 +26,7 @@ pub fn esp(src: &str, dst: &str, spi: u32, mode: Mode, udp: bool) -> SaConfig {
     }
 }
 
-/// What asks for that SA.
+/// Template that asks for that SA.
 pub const fn template(sa: &SaConfig) -> Template {
     let (src, dst): (Option<IpAddr>, Option<IpAddr>) = (Some(sa.src), Some(sa.dst));
     Template { src, dst, spi: None, mode: sa.mode, reqid: sa.reqid, level: Level::Required }
@@ -41,7 +41,7 @@ pub fn policy(dir: Dir, src: &str, dst: &str, sas: &[SaConfig]) -> PolicyConfig 
     PolicyConfig { templates: sas.iter().map(template).collect(), ..PolicyConfig::new(dir, Selector::new(src, dst)) }
 }
 
-/// Has `near` protect what goes from `src` to `dst` by these SAs, the innermost first, and `far` demand it, of what it
+/// Lets `near` protect what goes from `src` to `dst` by these SAs, the innermost first, and `far` demand it, of what it
 /// forwards and of what is for itself.
 ///
 /// # Panics
@@ -58,7 +58,7 @@ pub fn link_pair(near: &mut Node, far: &mut Node, (src, dst): (&str, &str), sas:
     }
 }
 
-/// What makes the initialisation vectors of one SA others than those of all the rest: the worlds of one test share
+/// Mask by which the initialisation vectors of one SA differ from those of all others: the worlds of one test share
 /// keys, and IPsec's register of nonces sees them all.
 pub fn unique_mask() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -9,7 +9,7 @@ use ipsec::crypto::{Crypto, Task};
 
 use crate::Rng;
 
-/// How many tasks the device has room for.
+/// Number of tasks that the device has room for.
 const ROOM: usize = 64;
 
 /// A device for ciphers that takes a random time for each task, gives back what is done in any order, and often takes
@@ -17,7 +17,7 @@ const ROOM: usize = 64;
 pub struct SlowCrypto {
     rng: Rng,
     longest: Duration,
-    /// What it works on, and when that is done.
+    /// Tasks in progress, and the time at which each is done.
     away: Vec<(Instant, Task)>,
     busy_until: Instant,
     /// Whether it left something behind.

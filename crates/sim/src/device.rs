@@ -5,7 +5,7 @@ use std::time::Duration;
 use offload::{CsumOffload, Features, Gro, fit, gro};
 use packet::{Csum, Cut, Memory, Packet};
 
-/// What crosses a wire.
+/// Kind of packets that cross a wire.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Medium {
     /// A device shared with a guest, such as TUN: packets pass fat, with their marks.
@@ -17,30 +17,30 @@ pub enum Medium {
     UdpSocket,
 }
 
-/// What lies between two ends.
+/// Properties of a wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire {
-    /// What crosses it.
+    /// Kind of packets that cross it.
     pub medium: Medium,
     /// The longest packet, in bytes from its IP header on. A guest's device has none.
     pub mtu: usize,
-    /// How long a frame takes.
+    /// Time that a frame takes.
     pub delay: Duration,
-    /// How much longer a frame takes that is overtaken.
+    /// Additional time of a frame that is overtaken.
     pub late_by: Duration,
-    /// How many frames in a thousand are overtaken.
+    /// Number of frames in a thousand that are overtaken.
     pub late: u16,
-    /// How many frames in a thousand are lost.
+    /// Number of frames in a thousand that are lost.
     pub loss: u16,
-    /// How many frames in a thousand arrive twice.
+    /// Number of frames in a thousand that arrive twice.
     pub twice: u16,
-    /// How many frames in a thousand arrive with a bit flipped behind their outer headers.
+    /// Number of frames in a thousand that arrive with a bit flipped behind their outer headers.
     pub damaged: u16,
-    /// How often in a thousand the device is busy when it is handed frames: it takes some, and none for a while.
+    /// Number of times in a thousand that the device is busy when it is handed frames: it takes some, and none for a while.
     pub busy: u16,
 }
 
-/// What happened on a wire, both ways together.
+/// Counters of a wire, both ways together.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct WireStats {
     /// Frames that were put on it.
@@ -68,7 +68,7 @@ impl Wire {
         Self { loss, late, twice, busy, ..self }
     }
 
-    /// What goes on the wire of a packet that a device with these features was handed.
+    /// Frames on the wire of a packet that a device with these features was handed.
     ///
     /// # Panics
     /// When the device does not take such a packet, or what goes on the wire is longer than its MTU.
@@ -84,7 +84,7 @@ impl Wire {
         }
     }
 
-    /// What the other end receives of frames that arrived together, in its own memory.
+    /// Packets that the other end receives of frames that arrived together, in its own memory.
     ///
     /// # Panics
     /// When there is no memory.

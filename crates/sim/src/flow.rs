@@ -8,7 +8,7 @@ use wire::{Protocol, Version, checksum, icmp, icmpv6, ipv4, ipv6, tcp, udp};
 /// Bytes of a TCP header with the time stamp option, as a Linux sender has it (RFC 7323).
 const TCP_LEN: usize = tcp::Header::LEN + 12;
 
-/// Who sends to whom. What it makes begins with an IP header.
+/// Sender and receiver of packets. Each packet that it makes begins with an IP header.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
     /// The source.

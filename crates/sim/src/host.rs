@@ -1,4 +1,4 @@
-//! Everybody else: a guest behind a bare IP device, or a host on an Ethernet wire.
+//! Hosts that are no gateways: a guest behind a bare IP device, or a host on an Ethernet wire.
 
 use std::net::IpAddr;
 
@@ -8,18 +8,18 @@ use wire::ip::Info;
 use wire::nd::{AdvertFlags, LinkAddr, Nd, Neighbour};
 use wire::{EtherType, MacAddr, Protocol, arp, eth, icmpv6, ipv6, nd};
 
-/// A host. It keeps what it receives, tells who asks where it is, and answers pings.
+/// A host. It keeps what it receives, answers questions for its station, and answers pings.
 #[derive(Debug)]
 pub struct Host {
-    /// Its memory.
+    /// Memory.
     pub mem: Memory,
-    /// Its station address, if it is on Ethernet.
+    /// Station address, if it is on Ethernet.
     pub mac: Option<MacAddr>,
-    /// Its addresses.
+    /// Addresses.
     pub addresses: Vec<IpAddr>,
-    /// Where it sends everything, if it is on Ethernet.
+    /// Station to which it sends everything, if it is on Ethernet.
     pub gateway: MacAddr,
-    /// Whether it answers who asks where it is.
+    /// Whether it answers questions for its station.
     pub answers: bool,
     /// The IP packets that it received, without their Ethernet headers.
     pub inbox: Vec<Packet>,

@@ -1,6 +1,6 @@
 //! A simulation of nodes and what lies between them: for tests, and repeatable to the last bit.
 //!
-//! A [`World`] holds [`Node`]s, which are a [`datapath::Datapath`] and its memory, and [`Host`]s, which are everybody else. Their
+//! A [`World`] holds [`Node`]s, which are a [`datapath::Datapath`] and its memory, and [`Host`]s, which are all others. Their
 //! ends are joined by [`Wire`]s that lose, reorder, duplicate and delay frames, or take none for a while. Time is
 //! virtual: [`World::run_until`] goes from event to event, and every chance comes from one seed, which is printed when
 //! a test fails.

@@ -14,7 +14,7 @@ use wire::{EtherType, Protocol, eth, udp};
 use crate::{Medium, Node, PortOptions, Wire, esp, policy, unique_mask};
 
 /// A node with two Ethernet ports and two bare ones of different offloads, routes of every kind, SAs of every kind, of which
-/// the first protect nothing (ESP with NULL, so that whoever forges packets gets inside), and policies.
+/// the first protect nothing (ESP with NULL, so that a forger of packets gets inside), and policies.
 ///
 /// Each packet must end somewhere: sent, held, taken in or counted as dropped. [`rx`](Self::rx) checks that, and that the turn
 /// leaves no work to the next event; [`send`](Self::send) that the links take what is sent.
@@ -29,7 +29,7 @@ impl Maze {
     /// The ports: a guest's, an Ethernet one without offloads, a UDP socket's, an Ethernet one with all.
     pub const PORTS: [LinkId; 4] = [LinkId(1), LinkId(2), LinkId(3), LinkId(4)];
 
-    /// Of each port: its options and addresses.
+    /// Options and addresses of each port.
     fn ports() -> [(PortOptions, [&'static str; 2]); 4] {
         [
             (PortOptions::BARE.mtu(9000), ["10.1.0.254/24", "fd00:1::254/64"]),
@@ -271,7 +271,7 @@ struct WorkDone {
     counters: Counters,
 }
 
-/// Where packets ended so far.
+/// Numbers of packets by where they ended so far.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     dropped: u64,

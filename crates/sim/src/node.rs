@@ -12,22 +12,22 @@ use crate::soft_device::SoftDevice;
 /// A node under test.
 #[derive(Debug)]
 pub struct Node {
-    /// What it does.
+    /// The datapath.
     pub datapath: Datapath,
-    /// Its memory.
+    /// Memory.
     pub mem: Memory,
     /// The devices between its ports and their wires.
     pub(crate) devices: Vec<(LinkId, SoftDevice)>,
 }
 
-/// What a port is like, apart from its number and addresses.
+/// Options of a port, apart from its number and addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct PortOptions {
     /// The station address of an Ethernet port.
     pub mac: Option<MacAddr>,
     /// The layer-3 MTU.
     pub mtu: usize,
-    /// What the device does.
+    /// Offloads of the device.
     pub features: Features,
 }
 
@@ -92,14 +92,14 @@ impl Node {
         self.devices.push((id, device.clone()));
     }
 
-    /// Has the device at a port do its part for packets that are about to be on the wire.
+    /// Does the part of the device at a port for packets that are about to be on the wire.
     pub fn to_wire(&self, now: Instant, id: LinkId, packets: &mut Vec<Packet>) {
         if let Some((device, l3)) = self.device(id) {
             device.transmit(&self.mem, now, l3, packets);
         }
     }
 
-    /// Has the device at a port do its part for packets that were on the wire.
+    /// Does the part of the device at a port for packets that were on the wire.
     pub fn from_wire(&self, now: Instant, id: LinkId, packets: &mut Vec<Packet>) {
         if let Some((device, l3)) = self.device(id) {
             device.receive(&self.mem, now, l3, packets);
@@ -112,7 +112,7 @@ impl Node {
         Some((device, if is_ethernet { eth::Header::LEN } else { 0 }))
     }
 
-    /// Has a VRF be there whose device has the number `device`, and ports `slaves` belong to it. They have no addresses yet.
+    /// Adds a VRF with the device number `device`, to which ports `slaves` belong. They have no addresses yet.
     pub fn vrf(&mut self, device: u32, table: u32, slaves: &[u32]) -> LinkId {
         let device = LinkId(device);
         self.datapath.fib.set_vrf(device, Some(Vrf { table: TableId(table), up: true }));

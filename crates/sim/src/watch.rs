@@ -1,4 +1,4 @@
-//! What an onlooker sees on a wire.
+//! Observation of the frames on a wire.
 
 use packet::{Buf, Packet};
 use wire::ip::Info;
@@ -15,11 +15,11 @@ pub struct Seen {
     pub end: usize,
     /// The frame, by a number that tells it from the others of that wire.
     pub frame: u64,
-    /// What happened.
+    /// Fate of the frame.
     pub fate: Fate,
 }
 
-/// What happens to a frame: it is sent, and then it is lost or arrives, perhaps more than once.
+/// Fate of a frame: it is sent, and then it is lost or arrives, perhaps more than once.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Fate {
     /// It was put on the wire, with these bytes.

@@ -14,7 +14,7 @@ use crate::{Host, Node, Rng, Wire, WireStats};
 /// Frames that a device hands over at once.
 const BURST: usize = 64;
 
-/// Where a wire ends.
+/// End of a wire.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum End {
     /// At a port of the node with that number.
@@ -30,7 +30,7 @@ pub struct World {
     pub nodes: Vec<Node>,
     /// The hosts, in the order in which they were added.
     pub hosts: Vec<Host>,
-    /// What happened on each wire.
+    /// Counters of each wire.
     pub stats: Vec<WireStats>,
     /// Whether nodes take in what comes at once in two bursts, as workers do that find the second after the first.
     pub in_two_bursts: bool,
@@ -38,10 +38,10 @@ pub struct World {
     rng: Rng,
     _seed: PrintSeed,
     wires: Vec<Strung>,
-    /// What is on its way: when it arrives, which came first, and what.
+    /// Frames on their way: the time of arrival, their order, and the frame.
     coming: BTreeMap<(Instant, u64), Coming>,
     last: u64,
-    /// What was seen on the wires that are watched, since somebody took it.
+    /// Frames on the wires that are watched, since they were last taken.
     seen: Vec<Seen>,
 }
 
@@ -100,7 +100,7 @@ impl World {
         self.wires.len() - 1
     }
 
-    /// What time it is.
+    /// Current time.
     pub const fn now(&self) -> Instant {
         self.now
     }
@@ -110,17 +110,17 @@ impl World {
         self.wires[at].wire = wire;
     }
 
-    /// What a wire does.
+    /// Properties of a wire.
     pub fn wire(&self, at: usize) -> Wire {
         self.wires[at].wire
     }
 
-    /// Has every frame on a wire noted from now on.
+    /// Records every frame on a wire from now on.
     pub fn watch(&mut self, at: usize) {
         self.wires[at].watched = true;
     }
 
-    /// What happened on the wires that are watched since this was last asked, in the order in which it happened.
+    /// Frames on the wires that are watched since this was last asked, in order.
     pub fn take_seen(&mut self) -> Vec<Seen> {
         std::mem::take(&mut self.seen)
     }

@@ -1,9 +1,9 @@
-//! What is authentic and malformed, from seeds.
+//! Packets that are authentic and malformed, from seeds.
 
 use sim::{Choices, Rng, esp_inside};
 
 #[test]
-fn whatever_is_inside_of_esp_ends_somewhere_and_leaves_no_memory_behind() {
+fn any_inside_of_esp_ends_in_one_place_without_a_leak() {
     let seeds = std::env::var("FATPATH_SIM_SEEDS").map_or(400, |value| value.parse().expect("a number"));
     for seed in 0..seeds {
         let mut rng = Rng::new(seed);

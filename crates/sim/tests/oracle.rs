@@ -3,7 +3,7 @@
 use sim::{Choices, Oracle, Rng};
 
 #[test]
-fn whatever_is_done_to_the_databases_they_find_what_a_plain_search_finds() {
+fn databases_after_any_steps_agree_with_plain_search() {
     let mut protected = 0;
     for seed in 0..400 {
         let mut rng = Rng::new(seed);

@@ -7,12 +7,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{EtherType, MacAddr, Malformed};
 
-/// What an ARP packet is for.
+/// Operation of an ARP packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Operation(pub u16);
 
 impl Operation {
-    /// Who has the target's address?
+    /// Question for the station that has the target's address.
     pub const REQUEST: Self = Self(1);
     /// The sender has its address.
     pub const REPLY: Self = Self(2);
@@ -53,7 +53,7 @@ impl Header {
         }
     }
 
-    /// "Who has `target`? Tell `sender`." With an unspecified sender address it is a probe (RFC 5227 §1.1); with the
+    /// Question of `sender` for the station of `target`. With an unspecified sender address it is a probe (RFC 5227 §1.1); with the
     /// same address twice, an announcement.
     pub const fn request(sender: (MacAddr, Ipv4Addr), target: Ipv4Addr) -> Self {
         Self::new(Operation::REQUEST, sender, (MacAddr::ZERO, target))

@@ -78,7 +78,7 @@ pub const fn add_all<const N: usize>(sums: [u32; N]) -> u32 {
     narrow(acc)
 }
 
-/// What is left of partial sum `a` without `b`.
+/// Partial sum `a` without `b`.
 #[inline]
 pub const fn sub(a: u32, b: u32) -> u32 {
     add(a, !b)
@@ -91,12 +91,6 @@ pub const fn block_add(a: u32, block: u32, offset: usize) -> u32 {
     add(a, shift(block, offset))
 }
 
-/// Takes out the partial sum of a block that begins `offset` bytes into the summed range.
-#[inline]
-pub const fn block_sub(a: u32, block: u32, offset: usize) -> u32 {
-    sub(a, shift(block, offset))
-}
-
 const fn shift(block: u32, offset: usize) -> u32 {
     if offset % 2 == 1 { block.rotate_right(8) } else { block }
 }
@@ -105,18 +99,6 @@ const fn shift(block: u32, offset: usize) -> u32 {
 #[inline]
 pub const fn replace2(check: u16, old: u16, new: u16) -> u16 {
     replace_by_diff(check, diff2(old, new))
-}
-
-/// The check after a 32-bit field has changed.
-#[inline]
-pub const fn replace4(check: u16, old: u32, new: u32) -> u16 {
-    replace_by_diff(check, sub(new, old))
-}
-
-/// The check after an IPv6 address has changed.
-#[inline]
-pub fn replace16(check: u16, old: Ipv6Addr, new: Ipv6Addr) -> u16 {
-    replace_by_diff(check, sub(sum(&new.octets()), sum(&old.octets())))
 }
 
 /// The check after what it covers has changed by `diff`, the partial sum of the new bytes minus that of the old.

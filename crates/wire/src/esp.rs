@@ -28,7 +28,7 @@ impl fmt::Display for Spi {
     }
 }
 
-/// What every ESP packet begins with.
+/// First bytes of every ESP packet.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -44,7 +44,7 @@ impl Header {
         Self { spi: U32::new(spi.0), seq: U32::new(seq) }
     }
 
-    /// Which SA.
+    /// SPI of its SA.
     #[inline]
     pub const fn spi(&self) -> Spi {
         Spi(self.spi.get())
@@ -60,7 +60,7 @@ impl Header {
 /// Bytes of the trailer without its padding: pad length and next header.
 pub const TRAILER_LEN: usize = 2;
 
-/// How much padding and trailer follow `payload_len` bytes, so that they end on a multiple of `align` (RFC 4303 §2.4,
+/// Bytes of padding and trailer that follow `payload_len` bytes, so that they end on a multiple of `align` (RFC 4303 §2.4,
 /// where `align` is at least 4). The shortest that does it.
 ///
 /// # Panics
@@ -68,6 +68,7 @@ pub const TRAILER_LEN: usize = 2;
 #[inline]
 pub const fn trailer_len(payload_len: usize, align: usize) -> usize {
     assert!(align.is_power_of_two() && align >= 4 && align <= 128, "no cipher aligns like this");
+    //= RFC 4303 §2.4 alignment: the trailer ends on a multiple of 4 bytes and of the cipher's block
     let unpadded = payload_len.wrapping_add(TRAILER_LEN);
     TRAILER_LEN + (unpadded.wrapping_neg() & (align - 1))
 }
@@ -81,18 +82,19 @@ pub fn write_trailer(trailer: &mut [u8], next_header: Protocol) {
     let pad_len = trailer.len().checked_sub(TRAILER_LEN).and_then(|len| u8::try_from(len).ok());
     let pad_len = pad_len.unwrap_or_else(|| panic!("an ESP trailer of {} bytes", trailer.len()));
     let (padding, last) = trailer.split_at_mut(usize::from(pad_len));
+    //= RFC 4303 §2.4 padding-bytes: padding bytes count up from 1, unless the cipher asks for others
     for (byte, n) in padding.iter_mut().zip(1..=pad_len) {
         *byte = n;
     }
     last.copy_from_slice(&[pad_len, next_header.0]);
 }
 
-/// What the trailer says.
+/// Fields of the trailer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Trailer {
     /// Bytes of padding, 0 to 255.
     pub pad_len: usize,
-    /// What the payload is.
+    /// Protocol of the payload.
     pub next_header: Protocol,
 }
 
@@ -133,6 +135,7 @@ mod tests {
         assert!(Spi(255).is_reserved() && !Spi(256).is_reserved());
     }
 
+    //= test RFC 4303 §2.4 alignment
     #[test]
     fn padding_is_the_shortest_that_aligns() {
         let cases = [
@@ -153,6 +156,7 @@ mod tests {
         }
     }
 
+    //= test RFC 4303 §2.4 padding-bytes
     #[test]
     fn padding_counts_up_from_one() {
         let mut trailer = [0xff; 7];

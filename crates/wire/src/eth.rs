@@ -17,9 +17,9 @@ use crate::Malformed;
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Everybody on the link.
+    /// All stations of the link.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// Nobody: what ARP has in the field that it asks for.
+    /// No station: what ARP has in the field that it asks for.
     pub const ZERO: Self = Self([0; 6]);
 
     /// Tells a group address, broadcast among them, from a station's.
@@ -91,7 +91,7 @@ impl FromStr for MacAddr {
     }
 }
 
-/// What an Ethernet frame carries (IANA ieee-802-numbers).
+/// Protocol in an Ethernet frame (IANA ieee-802-numbers).
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct EtherType(pub u16);
 
@@ -149,30 +149,30 @@ impl Header {
         Self { dst, src, ethertype: U16::new(ethertype.0) }
     }
 
-    /// For whom the frame is.
+    /// Destination of the frame.
     #[inline]
     pub const fn dst(&self) -> MacAddr {
         self.dst
     }
 
-    /// Who sent it.
+    /// Source of the frame.
     #[inline]
     pub const fn src(&self) -> MacAddr {
         self.src
     }
 
-    /// What follows. Below 0x0600 it is a length (802.3), of a protocol that this node does not speak.
+    /// Protocol of the payload. Below 0x0600 it is a length (802.3), of a protocol that this node does not speak.
     #[inline]
     pub const fn ethertype(&self) -> EtherType {
         EtherType(self.ethertype.get())
     }
 
-    /// Changes for whom the frame is.
+    /// Changes the destination of the frame.
     pub const fn set_dst(&mut self, dst: MacAddr) {
         self.dst = dst;
     }
 
-    /// Changes who sent it.
+    /// Changes the source of the frame.
     pub const fn set_src(&mut self, src: MacAddr) {
         self.src = src;
     }
@@ -207,7 +207,7 @@ impl<'a> Eth<'a> {
         self.header
     }
 
-    /// What follows the header, padding of short frames included.
+    /// Bytes behind the header, padding of short frames included.
     #[inline]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload

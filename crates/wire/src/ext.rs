@@ -7,13 +7,13 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::ipv6::NEXT_HEADER_AT;
-use crate::{FragInfo, Malformed, Protocol, frag, ipv6};
+use crate::ipv6::{Ipv6, NEXT_HEADER_AT};
+use crate::{FragInfo, Malformed, Protocol, checksum, frag, ipv6};
 
-/// How many extension headers are walked. The longest order of RFC 8200 §4.1 that we can read has five.
+/// Most extension headers that are walked. The longest order of RFC 8200 §4.1 that we can read has five.
 pub const MAX_EXTENSIONS: usize = 8;
 
-/// What all extension headers but the fragment header begin with.
+/// First bytes of all extension headers but the fragment header.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -32,12 +32,12 @@ impl Header {
         Some(Self { next_header, len_blocks: (len / 8 - 1) as u8 })
     }
 
-    /// What follows this extension header.
+    /// Protocol that follows this extension header.
     pub const fn next_header(&self) -> Protocol {
         self.next_header
     }
 
-    /// Its length in bytes, 8 to 2048.
+    /// Length in bytes, 8 to 2048.
     pub const fn header_len(&self) -> usize {
         (self.len_blocks as usize + 1) * 8
     }
@@ -47,34 +47,34 @@ impl Header {
 /// byte at `next_header_at`. Both count from the IPv6 header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Place {
-    /// How many bytes of headers come before.
+    /// Bytes of headers in front of it.
     pub offset: usize,
-    /// Where the byte is that says what follows.
+    /// Offset of the byte that names what follows.
     pub next_header_at: usize,
 }
 
 /// The fragment header of a chain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Fragment {
-    /// Where the fragment header begins and what names it.
+    /// Place of the fragment header, and of the byte that names it.
     pub place: Place,
-    /// Which part of which datagram the packet is.
+    /// Position of the packet in its datagram.
     pub info: FragInfo,
 }
 
-/// What a walk over the chain found. All offsets count from the IPv6 header.
+/// Result of a walk over the chain. All offsets count from the IPv6 header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Chain {
-    /// What the walk stopped in front of. In a fragment after the first, what the fragment header says, which is
+    /// Header at which the walk stopped. In a fragment after the first, what the fragment header says, which is
     /// not what the bytes are.
     pub protocol: Protocol,
-    /// Where that begins.
+    /// Offset of that header.
     pub offset: usize,
-    /// Where the byte is that names it.
+    /// Offset of the byte that names it.
     pub next_header_at: usize,
     /// The fragment header, if there is one.
     pub fragment: Option<Fragment>,
-    /// Where the headers end that routers read: behind the last routing header, else behind the hop-by-hop options,
+    /// End of the headers that routers read: behind the last routing header, else behind the hop-by-hop options,
     /// else behind the IPv6 header. A fragment header goes here (RFC 8200 §4.5), and so does ESP in transport mode
     /// (RFC 4303 §3.1.1), which leaves the destination options that are for the last node protected inside. Linux
     /// differs in one case: it puts destination options outside when there is no routing header.
@@ -136,6 +136,25 @@ impl Chain {
     }
 }
 
+impl Ipv6<'_> {
+    /// Walks the extension headers.
+    ///
+    /// # Errors
+    /// As [`Chain::walk`].
+    #[inline]
+    pub fn chain(&self) -> Result<Chain, Malformed> {
+        Chain::walk(self.head, self.total_len())
+    }
+
+    /// Tells whether the checksum of the upper-layer protocol that `chain` found is right, if it is one that has a
+    /// pseudo-header (TCP, UDP, ICMPv6; RFC 8200 §8.1). Only for a packet that is all in the head, and whole.
+    pub fn transport_check_ok(&self, chain: &Chain) -> bool {
+        let payload = self.head.get(chain.offset..).unwrap_or_default();
+        let pseudo = checksum::pseudo_v6(self.header().src(), self.header().dst(), chain.protocol, payload.len());
+        checksum::fold(checksum::add(pseudo, checksum::sum(payload))) == 0xffff
+    }
+}
+
 const fn is_extension(protocol: Protocol) -> bool {
     matches!(protocol, Protocol::HOP_BY_HOP | Protocol::ROUTING | Protocol::FRAGMENT | Protocol::DEST_OPTS)
 }
@@ -149,7 +168,7 @@ fn bytes_at(head: &[u8], packet_len: usize, offset: usize, len: usize) -> Result
     head.get(offset..end).ok_or(Malformed::OutsideHead)
 }
 
-/// What a node does with a hop-by-hop or destination option that it does not know (RFC 8200 §4.2).
+/// Action of a node on a hop-by-hop or destination option that it does not know (RFC 8200 §4.2).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Unrecognised {
     /// Skips it.
@@ -165,11 +184,11 @@ pub enum Unrecognised {
 /// An option of a hop-by-hop or destination options header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Opt<'a> {
-    /// Its type.
+    /// Type.
     pub kind: u8,
-    /// Where its type byte is, from the start of the extension header.
+    /// Offset of its type byte from the start of the extension header.
     pub at: usize,
-    /// What follows its length byte.
+    /// Bytes behind its length byte.
     pub data: &'a [u8],
 }
 
@@ -177,7 +196,7 @@ impl Opt<'_> {
     /// Router alert (RFC 2711).
     pub const ROUTER_ALERT: u8 = 5;
 
-    /// What to do if its type is unknown.
+    /// Action if its type is unknown.
     pub const fn if_unrecognised(self) -> Unrecognised {
         match self.kind >> 6 {
             0 => Unrecognised::Skip,

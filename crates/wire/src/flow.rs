@@ -1,4 +1,4 @@
-//! What tells one flow from another.
+//! Flows, and the fields that tell one from another.
 
 use std::net::IpAddr;
 
@@ -69,7 +69,7 @@ fn ports(protocol: Protocol, transport: &[u8]) -> (u16, u16) {
     }
 }
 
-/// Where in a mobility header its type is (RFC 6275 §6.1.1).
+/// Offset of a mobility header's type (RFC 6275 §6.1.1).
 const MH_TYPE_AT: usize = 2;
 
 /// The key of a GRE header, if it has one (RFC 2890 §2).

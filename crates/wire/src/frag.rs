@@ -41,10 +41,10 @@ impl FragOffset {
     }
 }
 
-/// Which part of which datagram a fragment is.
+/// Position of a fragment in its datagram, and the datagram's identification.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FragInfo {
-    /// Where its payload begins in the datagram's.
+    /// Begin of its payload in the datagram's.
     pub offset: FragOffset,
     /// Whether others follow it.
     pub more: bool,
@@ -83,12 +83,12 @@ impl Header {
         Self { next_header, reserved: 0, offset_more: U16::new(field), id: U32::new(info.id) }
     }
 
-    /// What the fragmentable part begins with. In fragments after the first it means nothing.
+    /// Protocol at the front of the fragmentable part. In fragments after the first it means nothing.
     pub const fn next_header(&self) -> Protocol {
         self.next_header
     }
 
-    /// Which part of which datagram follows.
+    /// Position of the fragment in its datagram.
     pub const fn info(&self) -> FragInfo {
         let field = self.offset_more.get();
         FragInfo { offset: FragOffset(field >> 3), more: field & 1 == 1, id: self.id.get() }

@@ -5,10 +5,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Malformed, checksum};
 
-/// How long an error may be with its IP header, so that it passes everywhere (RFC 1812 §4.3.2.3).
+/// Most bytes of an error with its IP header, so that it passes everywhere (RFC 1812 §4.3.2.3).
 pub const MAX_ERROR_LEN: usize = 576;
 
-/// Why a destination cannot be reached: the code of type 3.
+/// Reason for an unreachable destination: the code of type 3.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Unreachable(pub u8);
 
@@ -21,12 +21,6 @@ impl Unreachable {
     pub const PROTOCOL: Self = Self(2);
     /// No one has the port.
     pub const PORT: Self = Self(3);
-    /// A source route failed.
-    pub const SOURCE_ROUTE: Self = Self(5);
-    /// The network is administratively prohibited (RFC 1122).
-    pub const NET_PROHIBITED: Self = Self(9);
-    /// The host is administratively prohibited (RFC 1122).
-    pub const HOST_PROHIBITED: Self = Self(10);
     /// Communication is administratively prohibited: what a prohibit route answers (RFC 1812 §5.2.7.1).
     pub const PROHIBITED: Self = Self(13);
 }
@@ -34,7 +28,7 @@ impl Unreachable {
 /// The code of type 3 for a packet that is too big and may not be fragmented (RFC 1191 §4).
 const FRAG_NEEDED: u8 = 4;
 
-/// What ran out: the code of type 11.
+/// Limit that ran out: the code of type 11.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Exceeded(pub u8);
 
@@ -50,16 +44,16 @@ impl Exceeded {
 pub enum Message {
     /// Ping.
     EchoRequest {
-        /// Which ping.
+        /// Number of the ping.
         id: u16,
-        /// Which of its packets.
+        /// Number of the packet among those of the ping.
         seq: u16,
     },
     /// The answer to a ping.
     EchoReply {
-        /// Which ping.
+        /// Number of the ping.
         id: u16,
-        /// Which of its packets.
+        /// Number of the packet among those of the ping.
         seq: u16,
     },
     /// The packet quoted behind cannot reach its destination.
@@ -69,13 +63,13 @@ pub enum Message {
         /// The next link's MTU.
         mtu: u16,
     },
-    /// Its time ran out.
+    /// The packet's time ran out.
     TimeExceeded(Exceeded),
-    /// Its header is wrong.
+    /// The packet's header is wrong.
     ParamProblem {
         /// 0 for the byte at `pointer`, 1 for a missing option, 2 for a bad length.
         code: u8,
-        /// Where in the quoted packet.
+        /// Offset in the quoted packet.
         pointer: u8,
     },
 }
@@ -133,7 +127,7 @@ impl Header {
         matches!(self.kind, 3 | 4 | 5 | 11 | 12)
     }
 
-    /// What the message says; `None` if that is of no concern to a node like this one.
+    /// The message, parsed; `None` if it is of no concern to a node like this one.
     pub const fn message(&self) -> Option<Message> {
         let [a, b] = [self.rest[0].get(), self.rest[1].get()];
         Some(match (self.kind, self.code) {
@@ -180,7 +174,7 @@ impl<'a> Icmp<'a> {
         self.header
     }
 
-    /// What follows the header: an echo's data, or the packet that an error quotes.
+    /// Bytes behind the header: an echo's data, or the packet that an error quotes.
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[Header::LEN..]
     }

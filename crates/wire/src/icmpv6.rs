@@ -7,10 +7,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Malformed, Protocol, checksum};
 
-/// How long an error may be with its IP header: IPv6's least MTU (RFC 4443 §2.4 c).
+/// Most bytes of an error with its IP header: IPv6's least MTU (RFC 4443 §2.4 c).
 pub const MAX_ERROR_LEN: usize = 1280;
 
-/// Why a destination cannot be reached: the code of type 1.
+/// Reason for an unreachable destination: the code of type 1.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Unreachable(pub u8);
 
@@ -25,7 +25,7 @@ impl Unreachable {
     pub const PORT: Self = Self(4);
 }
 
-/// What ran out: the code of type 3.
+/// Limit that ran out: the code of type 3.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Exceeded(pub u8);
 
@@ -36,7 +36,7 @@ impl Exceeded {
     pub const REASSEMBLY: Self = Self(1);
 }
 
-/// What is wrong with a header: the code of type 4.
+/// Fault of a header: the code of type 4.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Problem(pub u8);
 
@@ -61,27 +61,27 @@ pub enum Message {
         /// The next link's MTU.
         mtu: u32,
     },
-    /// Its time ran out.
+    /// The packet's time ran out.
     TimeExceeded(Exceeded),
-    /// Its headers are wrong.
+    /// The packet's headers are wrong.
     ParamProblem {
-        /// How.
+        /// Kind of fault.
         code: Problem,
-        /// Where in the quoted packet.
+        /// Offset in the quoted packet.
         pointer: u32,
     },
     /// Ping.
     EchoRequest {
-        /// Which ping.
+        /// Number of the ping.
         id: u16,
-        /// Which of its packets.
+        /// Number of the packet among those of the ping.
         seq: u16,
     },
     /// The answer to a ping.
     EchoReply {
-        /// Which ping.
+        /// Number of the ping.
         id: u16,
-        /// Which of its packets.
+        /// Number of the packet among those of the ping.
         seq: u16,
     },
 }
@@ -142,7 +142,7 @@ impl Header {
         self.kind < 128
     }
 
-    /// What the message says; `None` for neighbour discovery and for what is of no concern to a node like this one.
+    /// The message, parsed; `None` for neighbour discovery and for what is of no concern to a node like this one.
     pub const fn message(&self) -> Option<Message> {
         let rest = self.rest.get();
         let (id, seq) = ((rest >> 16) as u16, rest as u16);
@@ -196,7 +196,7 @@ impl<'a> Icmpv6<'a> {
         self.bytes
     }
 
-    /// What follows the header: an echo's data, or the packet that an error quotes.
+    /// Bytes behind the header: an echo's data, or the packet that an error quotes.
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[Header::LEN..]
     }

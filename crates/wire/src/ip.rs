@@ -1,11 +1,11 @@
-//! What the data path needs to know of an IP packet, found in one pass.
+//! Summary of an IP packet for the data path, made in one pass.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::ipv4::{self, Ipv4};
 use crate::ipv6::{self, Ipv6};
-use crate::{FragInfo, Malformed, Protocol};
+use crate::{Ecn, FragInfo, Malformed, Protocol};
 
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -56,45 +56,14 @@ impl fmt::Display for Version {
     }
 }
 
-/// Explicit congestion notification, the lower two bits of TOS and traffic class (RFC 3168 §5).
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-#[repr(u8)]
-pub enum Ecn {
-    /// The transport does not take part.
-    NotEct = 0,
-    /// It does, ECT(1).
-    Ect1 = 1,
-    /// It does, ECT(0).
-    Ect0 = 2,
-    /// Congestion was met on the way.
-    Ce = 3,
-}
-
-impl Ecn {
-    /// The lower two bits of `tos`.
-    pub const fn from_tos(tos: u8) -> Self {
-        match tos & 3 {
-            0 => Self::NotEct,
-            1 => Self::Ect1,
-            2 => Self::Ect0,
-            _ => Self::Ce,
-        }
-    }
-
-    /// `tos` with these as its lower two bits.
-    pub const fn in_tos(self, tos: u8) -> u8 {
-        tos & !3 | self as u8
-    }
-}
-
 /// A summary of one IP packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Info {
-    /// Where it comes from.
+    /// Source.
     pub src: IpAddr,
-    /// Where it goes.
+    /// Destination.
     pub dst: IpAddr,
-    /// What comes behind `header_len` bytes of headers. In a fragment after the first, what the first has there.
+    /// Protocol behind `header_len` bytes of headers. In a fragment after the first, what the first has there.
     pub protocol: Protocol,
     /// TTL or hop limit.
     pub ttl: u8,
@@ -106,11 +75,11 @@ pub struct Info {
     pub plain: bool,
     /// Bytes of IP headers, options and extension headers included: where the upper layer begins.
     pub header_len: usize,
-    /// Where the byte is that names `protocol`.
+    /// Offset of the byte that names `protocol`.
     pub next_header_at: usize,
     /// Bytes of the packet as its header says; at most as many as there are.
     pub total_len: usize,
-    /// Which part of a datagram it is, if it is one. In IPv6 also when it is atomic.
+    /// Position in its datagram, if it is a fragment. In IPv6 also when it is atomic.
     pub fragment: Option<FragInfo>,
     /// IPv4's identification, 0 in IPv6.
     pub id: u16,
@@ -118,7 +87,7 @@ pub struct Info {
     pub flow_label: u32,
 }
 
-/// What comes right behind the IP header that a packet begins with, if that has no options: the upper layer, or the first
+/// Protocol right behind the IP header that a packet begins with, if that has no options: the upper layer, or the first
 /// extension header of IPv6.
 #[inline]
 pub fn plain_protocol(packet: &[u8]) -> Option<Protocol> {
@@ -227,7 +196,7 @@ impl Info {
         }
     }
 
-    /// What `head`, of which this is the summary, holds of the upper layer.
+    /// Bytes of the upper layer in `head`, of which this is the summary.
     #[inline]
     pub fn payload<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         head.get(self.header_len..self.total_len.min(head.len())).unwrap_or_default()

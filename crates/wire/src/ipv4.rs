@@ -17,7 +17,7 @@ pub const MAX_HEADER_LEN: usize = 60;
 /// The most bytes of options.
 pub const MAX_OPTIONS: usize = MAX_HEADER_LEN - Header::LEN;
 
-/// Where the protocol field is.
+/// Offset of the protocol field.
 pub const PROTOCOL_AT: usize = 9;
 
 const DONT_FRAGMENT: u16 = 0x4000;
@@ -167,7 +167,7 @@ impl Header {
         self.flags_offset.get() & MORE_FRAGMENTS != 0
     }
 
-    /// Where the payload lies in its datagram.
+    /// Offset of the payload in its datagram.
     pub const fn frag_offset(&self) -> FragOffset {
         FragOffset::from_low_bits(self.flags_offset.get())
     }
@@ -178,7 +178,7 @@ impl Header {
         self.flags_offset = U16::new(flags | offset.blocks());
     }
 
-    /// Which part of its datagram this is; `None` for a whole one.
+    /// Position in its datagram; `None` for a whole one.
     #[inline]
     pub const fn fragment(&self) -> Option<FragInfo> {
         if self.flags_offset.get() & (MORE_FRAGMENTS | FragOffset::MAX.blocks()) == 0 {
@@ -211,7 +211,7 @@ impl Header {
         self.ttl
     }
 
-    /// What the payload is.
+    /// Protocol of the payload.
     #[inline]
     pub const fn protocol(&self) -> Protocol {
         self.protocol
@@ -243,14 +243,14 @@ impl Header {
         self.check = U16::new(checksum::finish(checksum::sum(self.as_bytes())));
     }
 
-    /// Where the packet comes from.
+    /// Source.
     #[inline]
     pub const fn src(&self) -> Ipv4Addr {
         let [a, b, c, d] = self.src;
         Ipv4Addr::new(a, b, c, d)
     }
 
-    /// Where the packet goes.
+    /// Destination.
     #[inline]
     pub const fn dst(&self) -> Ipv4Addr {
         let [a, b, c, d] = self.dst;
@@ -361,7 +361,7 @@ impl<'a> Ipv4<'a> {
         self.total_len() - self.header_len()
     }
 
-    /// What the head holds of the payload.
+    /// Bytes of the payload in the head.
     #[inline]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn version_and_lengths_are_checked_on_both_sides_of_each_boundary() {
+    fn version_and_lengths_are_checked_at_each_boundary() {
         // (first byte, total length, bytes in the head, bytes in the packet)
         let cases = [
             (0x45, 20, 20, 20, Ok((20, 0))),

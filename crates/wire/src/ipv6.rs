@@ -5,11 +5,11 @@ use std::net::Ipv6Addr;
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{Ecn, Malformed, Protocol, checksum};
+use crate::{Ecn, Malformed, Protocol};
 
 pub use crate::ext::{Chain, MAX_EXTENSIONS};
 
-/// Where the next-header field is.
+/// Offset of the next-header field.
 pub const NEXT_HEADER_AT: usize = 6;
 
 /// The link MTU that every IPv6 link has at least (RFC 8200 §5).
@@ -91,7 +91,7 @@ impl Header {
         self.payload_len = U16::new(len);
     }
 
-    /// What follows this header.
+    /// Protocol that follows this header.
     #[inline]
     pub const fn next_header(&self) -> Protocol {
         self.next_header
@@ -120,13 +120,13 @@ impl Header {
         self.hop_limit
     }
 
-    /// Where the packet comes from.
+    /// Source.
     #[inline]
     pub const fn src(&self) -> Ipv6Addr {
         Ipv6Addr::from_octets(self.src)
     }
 
-    /// Where the packet goes.
+    /// Destination.
     #[inline]
     pub const fn dst(&self) -> Ipv6Addr {
         Ipv6Addr::from_octets(self.dst)
@@ -147,7 +147,8 @@ impl Header {
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv6<'a> {
     header: &'a Header,
-    head: &'a [u8],
+    /// First bytes of the packet, which may not be all of it.
+    pub(crate) head: &'a [u8],
 }
 
 impl<'a> Ipv6<'a> {
@@ -190,27 +191,10 @@ impl<'a> Ipv6<'a> {
         Header::LEN + self.header.payload_len()
     }
 
-    /// What the head holds of the payload, from the first extension header on.
+    /// Bytes of the payload in the head, from the first extension header on.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.head[Header::LEN..]
-    }
-
-    /// Walks the extension headers.
-    ///
-    /// # Errors
-    /// As [`Chain::walk`].
-    #[inline]
-    pub fn chain(&self) -> Result<Chain, Malformed> {
-        Chain::walk(self.head, self.total_len())
-    }
-
-    /// Tells whether the checksum of the upper-layer protocol that `chain` found is right, if it is one that has a
-    /// pseudo-header (TCP, UDP, ICMPv6; RFC 8200 §8.1). Only for a packet that is all in the head, and whole.
-    pub fn transport_check_ok(&self, chain: &Chain) -> bool {
-        let payload = self.head.get(chain.offset..).unwrap_or_default();
-        let pseudo = checksum::pseudo_v6(self.header.src(), self.header.dst(), chain.protocol, payload.len());
-        checksum::fold(checksum::add(pseudo, checksum::sum(payload))) == 0xffff
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! - `Header`, the fixed part, laid over the bytes in place (`Header::ref_from`, `Header::mut_from`, `Header::write`).
 //!   Its accessors give host byte order and believe nothing: a length is what the wire says.
-//! - A checked view (`Ipv4`, `Udp`, …) made by `parse`, whose lengths were compared with the bytes at hand. Its
+//! - A checked view (`Ipv4`, `Udp`, …) made by `parse`, whose lengths were compared with the bytes that are there. Its
 //!   accessors cannot fail.
 //!
 //! A fat packet has its headers in the linear head and its payload in page slots, so views have a `parse_head` that
@@ -94,17 +94,19 @@ pub mod tunnel;
 pub mod udp;
 pub mod vlan;
 
+mod ecn;
 mod malformed;
 mod pattern;
 mod prediction;
 mod protocol;
 mod quote;
 
+pub use ecn::Ecn;
 pub use esp::Spi;
 pub use eth::{EtherType, MacAddr};
 pub use flow::FlowKey;
 pub use frag::{FragInfo, FragOffset};
-pub use ip::{Ecn, Version};
+pub use ip::Version;
 pub use malformed::Malformed;
 pub use pattern::Pattern;
 pub use prediction::{Prediction, RisingNumber};

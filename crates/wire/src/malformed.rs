@@ -1,4 +1,4 @@
-//! Why bytes are not the header they should be.
+//! Reasons for which bytes are not the header that they should be.
 
 use std::fmt;
 

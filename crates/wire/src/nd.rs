@@ -39,14 +39,14 @@ pub const fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | a & 0xff, b)
 }
 
-/// What an advertisement says of its sender.
+/// Claims of an advertisement about its sender.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AdvertFlags {
     /// It is a router.
     pub router: bool,
     /// It answers a solicitation.
     pub solicited: bool,
-    /// Its link-layer address replaces what was known.
+    /// The link-layer address replaces what was known.
     pub overriding: bool,
 }
 
@@ -74,7 +74,7 @@ pub struct Neighbour {
 header!(Neighbour, 24, Malformed::NdShort);
 
 impl Neighbour {
-    /// "Who has `target`?" The checksum comes last, by [`icmpv6::fill_check`].
+    /// Question for the station that has `target`. The checksum comes last, by [`icmpv6::fill_check`].
     pub const fn solicit(target: Ipv6Addr) -> Self {
         let target = target.octets();
         Self { kind: NEIGHBOUR_SOLICIT, code: 0, check: U16::ZERO, flags: U32::ZERO, target }
@@ -119,17 +119,17 @@ impl RouterAdvert {
         self.hop_limit
     }
 
-    /// How long it is a default router, in seconds; 0 if it is none.
+    /// Time as a default router, in seconds; 0 if it is none.
     pub const fn lifetime_secs(&self) -> u16 {
         self.lifetime_secs.get()
     }
 
-    /// How long a neighbour counts as reachable, in milliseconds.
+    /// Time for which a neighbour counts as reachable, in milliseconds.
     pub const fn reachable_ms(&self) -> u32 {
         self.reachable_ms.get()
     }
 
-    /// How long to wait between solicitations, in milliseconds.
+    /// Time between solicitations, in milliseconds.
     pub const fn retrans_ms(&self) -> u32 {
         self.retrans_ms.get()
     }
@@ -176,7 +176,7 @@ pub enum Opt<'a> {
     Other {
         /// The type byte.
         kind: u8,
-        /// What follows the length byte.
+        /// Bytes behind the length byte.
         data: &'a [u8],
     },
 }
@@ -249,30 +249,30 @@ impl<'a> Iterator for Options<'a> {
 pub enum Nd<'a> {
     /// "Is there a router?"
     RouterSolicit {
-        /// Its options.
+        /// Options.
         options: Options<'a>,
     },
     /// "I am a router."
     RouterAdvert {
-        /// What it says.
+        /// Fixed part of the message.
         header: &'a RouterAdvert,
-        /// Its options.
+        /// Options.
         options: Options<'a>,
     },
-    /// "Who has this address?"
+    /// Question for the station that has this address.
     NeighbourSolicit {
         /// The address.
         target: Ipv6Addr,
-        /// Its options.
+        /// Options.
         options: Options<'a>,
     },
     /// "I have this address."
     NeighbourAdvert {
         /// The address.
         target: Ipv6Addr,
-        /// Who says so, and why.
+        /// Claims about the sender, and the reason for the message.
         flags: AdvertFlags,
-        /// Its options.
+        /// Options.
         options: Options<'a>,
     },
 }

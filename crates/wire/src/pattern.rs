@@ -5,7 +5,7 @@ use crate::{Prediction, Version, ipv4, ipv6};
 /// The most bytes of headers that are compared: IPv6's and TCP's with every option, and some extension headers.
 const LONGEST: usize = 128;
 
-/// What most headers fit into.
+/// Bytes that most headers fit into.
 const SHORT: usize = 64;
 
 /// Bytes that are compared at a time.
@@ -18,12 +18,12 @@ pub struct Pattern {
     bytes: [u8; LONGEST],
     /// A bit is set where the bit of `bytes` stays: nowhere behind the headers.
     stays: [u8; LONGEST],
-    /// What comes next, once somebody has predicted it.
+    /// Prediction of the next packet, once it has been made.
     pub next: Prediction,
 }
 
 impl Default for Pattern {
-    /// Which nothing matches.
+    /// A pattern that nothing matches.
     fn default() -> Self {
         Self { len: 0, bytes: [0; LONGEST], stays: [0; LONGEST], next: Prediction::default() }
     }

@@ -5,7 +5,7 @@ use crate::ipv4;
 
 const WINDOW: usize = Prediction::WINDOW;
 
-/// Where an IPv4 header has its identification, and its checksum.
+/// Offsets of an IPv4 header's identification and checksum.
 const ID_AT: usize = 4;
 const CHECK_AT: usize = 10;
 
@@ -28,7 +28,7 @@ pub struct Prediction {
     rising: Rising,
 }
 
-/// What differs from packet to packet. It is not among the bytes that are compared at once, because a processor has to wait
+/// Fields that differ from packet to packet, apart from the bytes that are compared at once: a processor has to wait
 /// for some of what it loads together if others were just stored.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Rising {
@@ -41,7 +41,7 @@ struct Rising {
 /// A 32-bit number in the headers that goes up from packet to packet: TCP's sequence number, ESP's.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RisingNumber {
-    /// Where it is.
+    /// Offset.
     pub at: usize,
     /// By how much it goes up.
     pub step: u32,
@@ -156,7 +156,7 @@ mod tests {
             let mut prediction = Prediction::default();
             for n in 0..200_u16 {
                 let packet = v4(100, id_step.wrapping_mul(n), NUMBER.step.wrapping_mul(n.into()));
-                // A zero of ones' complement has two forms; whoever says the other one is looked at.
+                // A zero of ones' complement has two forms; a packet with the other one is looked at.
                 assert!(n == 0 || prediction.is(&packet, packet.len()) || packet[10..12] == [0, 0], "{id_step} {n}");
                 match n {
                     0 => prediction.set(&packet, 28, packet.len(), id_step, NUMBER, (0, &[])),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_differs_it_is_another_packet() {
+    fn prediction_with_any_other_difference_does_not_match() {
         let mut prediction = Prediction::default();
         prediction.set(&v4(90, 7, 5), 40, 90, 1, NUMBER, (30, &[0xff, 0x0f]));
         let next = v4(90, 8, 5 + NUMBER.step);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_predicted() {
+    fn prediction_of_headers_that_do_not_fit_is_none() {
         let packet = v4(90, 7, 5);
         for (front, headers) in [(&packet[..79], 40), (&packet[..], 81)] {
             let mut prediction = Prediction::default();

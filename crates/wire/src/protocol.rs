@@ -49,7 +49,7 @@ impl Protocol {
     /// UDP-Lite (RFC 3828).
     pub const UDPLITE: Self = Self(136);
 
-    /// Its name in lower case, as `/etc/protocols` has it; `None` for one that we have no word for.
+    /// Name in lower case, as `/etc/protocols` has it; `None` for one that we have no word for.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::HOP_BY_HOP => "hopopt",

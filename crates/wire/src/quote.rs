@@ -10,11 +10,11 @@ use crate::{Malformed, Protocol, Version};
 /// A packet that has lost its tail, and that a stranger may have made up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Quote<'a> {
-    /// Who is said to have sent it.
+    /// Source of the quoted packet, as it says.
     pub src: IpAddr,
-    /// To whom.
+    /// Destination.
     pub dst: IpAddr,
-    /// What it carries.
+    /// Protocol of the payload.
     pub protocol: Protocol,
     /// The first bytes of that; none of a fragment after the first.
     pub payload: &'a [u8],

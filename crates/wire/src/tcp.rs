@@ -12,13 +12,13 @@ mod options;
 
 pub use options::{Opt, Options};
 
-/// Where the checksum is: `csum_offset` of a partial checksum.
+/// Offset of the checksum: `csum_offset` of a partial checksum.
 pub const CHECK_AT: usize = 16;
 
-/// Where in a TCP header the sequence number is.
+/// Offset of the sequence number in a TCP header.
 pub const SEQ_AT: usize = 4;
 
-/// Where in a TCP header the two bytes are that end with the flags.
+/// Offset of the two bytes in a TCP header that end with the flags.
 pub const FLAGS_AT: usize = 12;
 
 /// The most bytes that the data offset can say: 15 words.
@@ -281,7 +281,7 @@ impl<'a> Tcp<'a> {
         self.whole_header.len()
     }
 
-    /// What the head holds of the payload.
+    /// Bytes of the payload in the head.
     #[inline]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload

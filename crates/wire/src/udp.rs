@@ -5,10 +5,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Malformed;
 
-/// Where the checksum is: `csum_offset` of a partial checksum.
+/// Offset of the checksum: `csum_offset` of a partial checksum.
 pub const CHECK_AT: usize = 6;
 
-/// Where in a UDP header the length is.
+/// Offset of the length in a UDP header.
 pub const LEN_AT: usize = 4;
 
 /// Ports, length, checksum.
@@ -103,7 +103,7 @@ impl<'a> Udp<'a> {
         self.header
     }
 
-    /// What the head holds of the payload.
+    /// Bytes of the payload in the head.
     #[inline]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload

@@ -34,7 +34,7 @@ impl Tci {
     }
 }
 
-/// What follows a type of [`EtherType::VLAN`].
+/// Tag behind a type of [`EtherType::VLAN`].
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -55,7 +55,7 @@ impl Header {
         Tci(self.tci.get())
     }
 
-    /// What follows the tag.
+    /// Protocol that follows the tag.
     pub const fn ethertype(&self) -> EtherType {
         EtherType(self.ethertype.get())
     }
@@ -83,7 +83,7 @@ impl<'a> Vlan<'a> {
         self.header
     }
 
-    /// What follows the tag.
+    /// Bytes behind the tag.
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
     }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::dev;
 use super::reader::{Result, Table, Value, quoted};
-use super::route;
 use base::Prefix;
 
 use crate::model::{AdjTransport, Config, CsumMode, HookType, IdentType, IlaConfig, IlaErrors, Locator, RouteEncap};
@@ -44,7 +44,7 @@ pub(super) fn read(table: &Table<'_>, config: &Config, seen: &mut Seen) -> Resul
     let match_value = table.need("loc_match", hint)?;
     let locator_match = locator(&match_value)?;
     let locator = locator(&table.need("loc", hint)?)?;
-    let dev = table.get("dev").map(|value| route::dev(&value, config)).transpose()?;
+    let dev = table.get("dev").map(|value| dev::read(&value, config)).transpose()?;
     let csum_mode = table.get("csum-mode").map_or(Ok(CsumMode::default()), |value| value.word(CSUM_MODES))?;
     let ident_type = table.get("ident-type").map_or(Ok(IdentType::default()), |value| value.word(IDENT_TYPES))?;
     let next = seen.0.len();

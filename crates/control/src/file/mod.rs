@@ -6,6 +6,7 @@
 mod algorithm;
 mod bridge;
 mod crypto;
+mod dev;
 mod document;
 mod host;
 mod ila;

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use base::{Prefix, TableId};
 
+use super::dev;
 use super::ila;
 use super::index::Index;
 use super::reader::{ConfigError, Result, Table, Value, quoted};
@@ -105,7 +106,7 @@ fn unicast(
     config: &Config,
     index: &Index,
 ) -> Result<RouteAction> {
-    let dev = table.get("dev").map(|value| dev(&value, config)).transpose()?;
+    let dev = table.get("dev").map(|value| dev::read(&value, config)).transpose()?;
     let Some((via, value)) = via else {
         let dev = dev.ok_or_else(|| table.missing("dev", "name a link, or a neighbour with via"))?;
         return Ok(RouteAction::Unicast { via: None, dev });
@@ -143,18 +144,6 @@ fn not_on_link(value: &Value<'_>, via: IpAddr, dev: Option<&str>) -> ConfigError
         Some(dev) => value.error(format!("{via} is not on link {dev}; use an address in one of its prefixes")),
         None => value.error(format!("{via} is on no link; use an address in a link's prefix")),
     }
-}
-
-/// Name of a link that is configured.
-pub(super) fn dev(value: &Value<'_>, config: &Config) -> Result<String> {
-    let name = value.str()?;
-    if config.links.iter().any(|link| link.name == name) {
-        return Ok(name.to_owned());
-    }
-    let names: Vec<&str> = config.links.iter().map(|link| link.name.as_str()).collect();
-    let hint =
-        if names.is_empty() { "no link is configured".to_owned() } else { format!("links are {}", names.join(", ")) };
-    Err(value.error(format!("no link is named {}; {hint}", quoted(name))))
 }
 
 /// A route that drops has neither neighbour nor link.

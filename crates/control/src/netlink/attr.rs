@@ -12,15 +12,15 @@ const TYPE_MASK: u16 = 0x3fff;
 /// The bit that says that attributes are in it.
 const NESTED: u16 = 0x8000;
 
-/// What an attribute has to look like.
+/// Form that an attribute has to have.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Kind {
-    /// Nothing is known of it: passed over, or refused by whoever is strict.
+    /// Unknown: passed over, or refused by a strict parse.
     #[default]
     Unknown,
     /// Anything.
     Any,
-    /// At least so many bytes, of which as many count; exactly so many for whoever is strict.
+    /// At least so many bytes, of which as many count; exactly so many in a strict parse.
     Int(u16),
     /// At least so many bytes.
     Min(u16),
@@ -54,10 +54,10 @@ pub const fn policy<const N: usize>(kinds: &[(u16, Kind)]) -> Policy<N> {
     table
 }
 
-/// How much is forgiven.
+/// Tolerance of a parse.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Strictness {
-    /// What is not known is passed over, and numbers may be too long (`NL_VALIDATE_LIBERAL`).
+    /// Unknown attributes are passed over, and numbers may be too long (`NL_VALIDATE_LIBERAL`).
     Liberal,
     /// Nothing (`NL_VALIDATE_STRICT`).
     Strict,
@@ -66,13 +66,13 @@ pub enum Strictness {
 /// One attribute.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Attr<'a> {
-    /// Its type, without flags.
+    /// Type, without flags.
     pub kind: u16,
     /// Whether it says that attributes are in it.
     pub nested: bool,
-    /// What is in it.
+    /// Payload.
     pub data: &'a [u8],
-    /// Where it begins, counted from the message's header.
+    /// Offset, counted from the message's header.
     pub offset: u32,
 }
 
@@ -87,21 +87,21 @@ macro_rules! numbers {
 
 impl<'a> Attr<'a> {
     numbers! {
-        /// Its first 8 bits, or 0 if it is shorter.
+        /// First 8 bits, or 0 if it is shorter.
         u8: u8 = u8::from_ne_bytes;
-        /// Its first 16 bits, or 0 if it is shorter.
+        /// First 16 bits, or 0 if it is shorter.
         u16: u16 = u16::from_ne_bytes;
-        /// Its first 16 bits in network byte order, or 0 if it is shorter.
+        /// First 16 bits in network byte order, or 0 if it is shorter.
         be16: u16 = u16::from_be_bytes;
-        /// Its first 32 bits, or 0 if it is shorter.
+        /// First 32 bits, or 0 if it is shorter.
         u32: u32 = u32::from_ne_bytes;
-        /// Its first 32 bits in network byte order, or 0 if it is shorter.
+        /// First 32 bits in network byte order, or 0 if it is shorter.
         be32: u32 = u32::from_be_bytes;
-        /// Its first 64 bits, or 0 if it is shorter.
+        /// First 64 bits, or 0 if it is shorter.
         u64: u64 = u64::from_ne_bytes;
     }
 
-    /// Its bytes up to a zero byte, as text. `None` if they are none.
+    /// Bytes up to a zero byte, as text. `None` if they are none.
     pub fn text(&self) -> Option<&'a str> {
         let end = self.data.iter().position(|&byte| byte == 0).unwrap_or(self.data.len());
         std::str::from_utf8(&self.data[..end]).ok()
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_of_one_type_the_last_counts_and_offsets_are_the_messages() {
+    fn last_attribute_of_a_type_counts_with_offset_in_the_message() {
         let inner = [attr(8, 1, &[1, 0, 0, 0]), attr(8, 1, &[2, 0, 0, 0])].concat();
         let bytes = [attr(5, 7, &[9, 0, 0, 0]), attr(20, 4 | NESTED, &inner)].concat();
         let found = parse(&bytes, 16, &POLICY, Strict).unwrap();

@@ -1,4 +1,4 @@
-//! Why a request is refused, and how that is said: `NLMSG_ERROR` with extended acknowledgement attributes.
+//! Reasons for refused requests, and their form: `NLMSG_ERROR` with extended acknowledgement attributes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -59,14 +59,14 @@ mod attr {
     pub(super) const MISS_NEST: u16 = 6;
 }
 
-/// Why a request is refused.
+/// Reason for which a request is refused.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Error {
     /// See [`errno`]; positive.
     pub errno: i32,
     /// The reason in words, as Linux has them, without a full stop.
     pub text: Option<Cow<'static, str>>,
-    /// Where the offending attribute begins, counted from the message's header.
+    /// Offset of the offending attribute, counted from the message's header.
     pub offset: Option<u32>,
     /// The type of the attribute that is missing, and where that begins in which it should be, if not in the message.
     pub missing: Option<(u16, Option<u32>)>,
@@ -88,7 +88,7 @@ impl Error {
         Self { errno, text: Some(Cow::Owned(text)), offset: None, missing: None }
     }
 
-    /// What is not supported, and that it is not.
+    /// Refusal of what is not supported, which `text` names.
     pub const fn unsupported(text: &'static str) -> Self {
         Self::text(errno::EOPNOTSUPP, text)
     }
@@ -136,7 +136,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// How much a client wants to be told.
+/// Detail of errors that a client wants.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AckOptions {
     /// `NETLINK_CAP_ACK`: its request is not quoted.

@@ -54,7 +54,7 @@ pub mod flag {
 /// `struct nlmsghdr`, without its length.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Header {
-    /// What the message is.
+    /// Type of the message.
     pub kind: u16,
     /// See [`flag`].
     pub flags: u16,
@@ -74,14 +74,14 @@ impl Header {
 /// One message of a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Message<'a> {
-    /// What its header says.
+    /// Header.
     pub header: Header,
     /// All of it, the header too.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Message<'a> {
-    /// What follows the header.
+    /// Bytes behind the header.
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[HEADER_LEN..]
     }
@@ -134,12 +134,12 @@ impl Writer {
         Self { bytes: Vec::with_capacity(len) }
     }
 
-    /// What has been written.
+    /// Bytes that have been written.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What has been written.
+    /// Bytes that have been written.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_message_is_read_again() {
         let mut writer = Writer::default();
         let header = Header { kind: 24, flags: flag::REQUEST | flag::ACK, seq: 7, port: 8 };
         writer.message(header, |w| {

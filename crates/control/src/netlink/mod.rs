@@ -3,7 +3,7 @@
 //! - [`message`] and [`attr`] are the codec: messages are cut out of datagrams, attributes judged by tables of
 //!   [`Kind`](attr::Kind)s. Whatever a client sends, the outcome is Linux's `errno`.
 //! - A [`Session`] is a client's socket: acknowledgements with reason and place ([`Error`]), dumps in parts, groups,
-//!   options, and who may do what.
+//!   options, and the client's rights.
 //! - A [`Protocol`] carries requests out: [`rtnl`] is `NETLINK_ROUTE`, [`xfrm`] is `NETLINK_XFRM`, [`generic`] is
 //!   `NETLINK_GENERIC`.
 //!

@@ -1,4 +1,4 @@
-//! What is kept of a node: requests that bring it about again, in netlink's own words.
+//! Saved state of a node: requests that bring it about again, in netlink's own words.
 
 use zeroize::Zeroizing;
 
@@ -10,9 +10,9 @@ const CAPACITY: usize = 4096;
 /// A request that brings something about, and what that is called.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Saved {
-    /// What kind of thing it is, such as `route`.
+    /// Kind of thing, such as `route`.
     pub noun: &'static str,
-    /// What it is called, such as `route 10.2.0.0/24`.
+    /// Label, such as `route 10.2.0.0/24`.
     pub label: String,
     /// The message, which may have keys in it.
     pub message: Zeroizing<Vec<u8>>,
@@ -79,7 +79,7 @@ pub(super) fn renumber_attribute(
     }
 }
 
-/// Where the value of the first attribute of that type begins, behind a fixed part of `fixed` bytes.
+/// Offset of the value of the first attribute of that type, behind a fixed part of `fixed` bytes.
 pub(super) fn find(message: &[u8], fixed: usize, kind: u16) -> Option<usize> {
     let mut at = HEADER_LEN + align(fixed);
     loop {

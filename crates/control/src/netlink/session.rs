@@ -8,15 +8,15 @@ use std::fmt;
 use super::error::{AckOptions, Error, errno, write_ack, write_done};
 use super::message::{Header, Message, Messages, Writer, flag, kind};
 
-/// What a family of requests does. It holds what they are about.
+/// Family of requests, which holds the state that they are about.
 pub trait Protocol {
     /// The highest number of a multicast group.
     const GROUPS: u32;
 
-    /// Whether everybody may listen to the groups.
+    /// Whether all clients may listen to the groups.
     const ANYONE_LISTENS: bool;
 
-    /// Whether everybody may make a request: it changes nothing, or is refused by [`handle`](Self::handle) where it would.
+    /// Whether all clients may make a request: it changes nothing, or is refused by [`handle`](Self::handle) where it would.
     fn only_reads(request: &Request<'_>) -> bool;
 
     /// Whether a request with those flags begins a dump.
@@ -38,12 +38,12 @@ pub trait Protocol {
 /// A dump that is under way. Each call writes what has room in one datagram, going on where the last one ended.
 pub type Dump<P> = Box<dyn FnMut(&mut P, &mut Part<'_>) -> Result<Progress, Error> + Send>;
 
-/// How far a dump has come.
+/// Progress of a dump.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Progress {
     /// There is more, and it had no room.
     More,
-    /// That was all.
+    /// The dump is complete.
     Done,
 }
 
@@ -61,7 +61,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Its type.
+    /// Type.
     pub const fn kind(&self) -> u16 {
         self.message.header.kind
     }
@@ -71,13 +71,13 @@ impl<'a> Request<'a> {
         self.message.header.has(flags)
     }
 
-    /// What follows its header.
+    /// Bytes behind its header.
     pub fn payload(&self) -> &'a [u8] {
         self.message.payload()
     }
 }
 
-/// Which multicast groups: 1 to 127.
+/// Set of multicast groups: 1 to 127.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Groups(u128);
 
@@ -118,11 +118,11 @@ const MAX_ANSWERS: usize = 256 << 10;
 #[derive(Debug, Default)]
 pub struct Outbox {
     writer: Writer,
-    /// Where each one ends, and for whom it is.
+    /// End and addressee of each one.
     ends: Vec<(usize, To)>,
 }
 
-/// For whom a datagram is.
+/// Addressee of a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum To {
     /// For the client that asked: an answer, which is lost if the client has no room for it.
@@ -181,7 +181,7 @@ impl Outbox {
         self.ends.push((self.writer.len(), to));
     }
 
-    /// Adds a notification that nobody asked for: its sequence number and port are 0.
+    /// Adds a notification without a request: its sequence number and port are 0.
     pub fn announce(&mut self, listeners: Groups, group: u32, kind: u16, body: impl FnOnce(&mut Writer)) {
         if listeners.has(group) {
             let header = Header { kind, ..Header::default() };
@@ -190,7 +190,7 @@ impl Outbox {
     }
 }
 
-/// Where a request's answers and notifications go.
+/// Destination of a request's answers and notifications.
 #[derive(Debug)]
 pub struct Reply<'a> {
     outbox: &'a mut Outbox,
@@ -212,7 +212,7 @@ impl<'a> Reply<'a> {
         self.outbox.push(To::Requester, |w| w.message(header, body));
     }
 
-    /// Whether somebody wants to hear what happens in `group`: a member, or the requester by `NLM_F_ECHO`.
+    /// Whether a client wants to hear what happens in `group`: a member, or the requester by `NLM_F_ECHO`.
     pub const fn is_heard(&self, group: u32) -> bool {
         self.echo || self.listeners.has(group)
     }
@@ -330,12 +330,12 @@ impl<P: Protocol> Session<P> {
         }
     }
 
-    /// Has requests from now on be those of a client that may change things, or that may only look.
+    /// Sets whether requests from now on are those of a client that may change things, or that may only look.
     pub const fn set_privileged(&mut self, privileged: bool) {
         self.privileged = privileged;
     }
 
-    /// Its port; 0 before it is bound.
+    /// Port; 0 before it is bound.
     pub const fn port(&self) -> u32 {
         self.port
     }
@@ -507,7 +507,7 @@ impl<P: Protocol> Session<P> {
     }
 }
 
-/// Carries out one request of somebody who may do everything, and tells nobody.
+/// Carries out one request with all rights, and notifies no client.
 ///
 /// # Errors
 /// Why it is refused. What is no message is `EINVAL`.

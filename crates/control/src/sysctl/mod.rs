@@ -10,55 +10,23 @@ mod settings;
 mod table;
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 use crate::netlink::error::errno;
 use crate::netlink::rtnl::Model;
 use settings::Setting;
 pub use settings::{EarlyDemux, L3mdevAccept, Settings};
-use table::{CONF, ENTRIES, LINK, NEIGH};
+use table::{CONF, ENTRIES, Entry, LINK, NEIGH, Value};
 
-/// Linux's `int`.
-const INT: RangeInclusive<i128> = i32::MIN as i128..=i32::MAX as i128;
-/// Linux's `unsigned int`.
-const UINT: RangeInclusive<i128> = 0..=u32::MAX as i128;
-/// Linux's `unsigned long`.
-const ULONG: RangeInclusive<i128> = 0..=u64::MAX as i128;
-/// Linux's `int` of jiffies, at a thousand to the second, in seconds.
-const SECONDS: RangeInclusive<i128> = -(i32::MAX as i128 / 1000)..=i32::MAX as i128 / 1000;
-
-/// A file, or one for each link and what is beside links.
-#[derive(Debug)]
-struct Entry {
-    name: &'static str,
-    value: Value,
-    mode: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Value {
-    Setting(Setting),
-    Fixed {
-        value: i32,
-        min: i64,
-        max: i64,
-    },
-    /// A link's.
-    Mtu,
-    /// None: to write it forgets what is known of IPv4 paths.
-    Flush,
-}
-
-/// What comes of writing a file.
+/// Effect of writing a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Written {
     /// The node is to become so.
     Settings(Settings),
-    /// What is known of paths to IPv4 destinations is to be forgotten (Linux `ipv4_sysctl_rtcache_flush`).
+    /// The cache of paths to IPv4 destinations is flushed (Linux `ipv4_sysctl_rtcache_flush`).
     ForgetPaths,
 }
 
-/// What has a name in the tree.
+/// Directory or file of the tree.
 #[derive(Clone, Copy, Debug)]
 pub enum Found {
     /// A directory.
@@ -71,12 +39,12 @@ pub enum Found {
 #[derive(Clone, Copy, Debug)]
 pub struct File {
     entry: &'static Entry,
-    /// That of the link that it is about.
+    /// MTU of the link that it is about.
     mtu: u32,
 }
 
 impl Found {
-    /// Its mode, with its type (`S_IFMT`).
+    /// Mode, with its type (`S_IFMT`).
     pub const fn mode(self) -> u32 {
         match self {
             Self::Dir => 0o40555,
@@ -85,7 +53,7 @@ impl Found {
     }
 }
 
-/// What `name` is, below `/proc/sys/net` and without a slash at either end: the empty name is the directory itself.
+/// Directory or file `name`, below `/proc/sys/net` and without a slash at either end: the empty name is the directory itself.
 pub fn find(name: &str, model: &Model) -> Option<Found> {
     let parts: Vec<&str> = name.split('/').filter(|_| !name.is_empty()).collect();
     let mut found = None;
@@ -161,15 +129,15 @@ pub fn list(dir: &str, after: &str, limit: usize, model: &Model) -> Option<Vec<(
 }
 
 impl File {
-    /// Whether somebody may write it.
+    /// Whether it may be written.
     pub const fn is_writable(self) -> bool {
         self.entry.mode & 0o200 != 0
     }
 
-    /// What it holds.
+    /// Reads its contents.
     ///
     /// # Errors
-    /// `EACCES`: nobody may read it.
+    /// `EACCES`: it may not be read.
     pub fn read(self, settings: &Settings) -> Result<String, i32> {
         self.value(settings).map(|value| format!("{value}\n")).ok_or(errno::EACCES)
     }
@@ -183,7 +151,7 @@ impl File {
         }
     }
 
-    /// What comes of `text`, written at the beginning, where a node has `settings`.
+    /// Effect of `text`, written at the beginning, where a node has `settings`.
     ///
     /// # Errors
     /// `EINVAL` if Linux would not take it; `EOPNOTSUPP` if no node of this kind can be so.
@@ -203,7 +171,7 @@ impl File {
     }
 }
 
-/// What programs have set of what files leave as it usually is, by name, which is what outlives a restart.
+/// Settings that programs have set and files leave as they usually are, by name, which outlive a restart.
 pub fn saved(now: &Settings, of_files: &Settings) -> impl Iterator<Item = (&'static str, String)> {
     let set = named_settings().filter(|(_, setting)| !is_said(*setting, of_files) && is_said(*setting, now));
     set.map(|(name, setting)| (name, setting.get(now).to_string()))
@@ -214,7 +182,7 @@ fn is_said(setting: Setting, of_files: &Settings) -> bool {
     setting.get(of_files) != setting.get(&Settings::default())
 }
 
-/// What a node that is as its files say becomes by what was [saved], and how many of these were set, and how many were not
+/// Settings of a node that is as its files say, after what was [saved], and how many of these were set, and how many were not
 /// because files say otherwise.
 ///
 /// # Errors

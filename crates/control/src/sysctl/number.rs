@@ -4,7 +4,16 @@ use std::ops::RangeInclusive;
 
 use crate::netlink::error::errno;
 
-/// What a page holds, but for the NUL behind it: no more of a text is looked at.
+/// Linux's `int`.
+pub(super) const INT: RangeInclusive<i128> = i32::MIN as i128..=i32::MAX as i128;
+/// Linux's `unsigned int`.
+pub(super) const UINT: RangeInclusive<i128> = 0..=u32::MAX as i128;
+/// Linux's `unsigned long`.
+pub(super) const ULONG: RangeInclusive<i128> = 0..=u64::MAX as i128;
+/// Linux's `int` of jiffies, at a thousand to the second, in seconds.
+pub(super) const SECONDS: RangeInclusive<i128> = -(i32::MAX as i128 / 1000)..=i32::MAX as i128 / 1000;
+
+/// Bytes of a page, but for the NUL behind them: no more of a text is looked at.
 const MAX_TEXT: usize = 4095;
 
 /// A number has fewer characters than this, so that it is known where it ends.

@@ -1,17 +1,17 @@
-//! What of a node can be set by `sysctl` while it runs.
+//! Settings of a node that `sysctl` can change while it runs.
 
 use std::ops::RangeInclusive;
 
-use super::{INT, SECONDS, UINT, ULONG, number};
+use super::number::{self, INT, SECONDS, UINT, ULONG};
 use crate::model::{Config, FragLimits, ReassemblyConfig, XfrmOptions};
 use crate::netlink::error::errno;
 
 /// All of it. It is part of what a file says, too.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Settings {
-    /// How fragments wait for each other.
+    /// Limits of waiting fragments.
     pub reassembly: ReassemblyConfig,
-    /// What holds for all SAs.
+    /// Settings of all SAs.
     pub xfrm: XfrmOptions,
     /// Early demux.
     pub early_demux: EarlyDemux,
@@ -79,7 +79,7 @@ pub(super) enum Family {
 }
 
 impl Settings {
-    /// What a file says of it.
+    /// Settings that a file has.
     pub const fn of(config: &Config) -> Self {
         Self {
             reassembly: config.reassembly,
@@ -90,7 +90,7 @@ impl Settings {
         }
     }
 
-    /// What it becomes when a file that said `old` says `new`: what the file changes, it sets; what programs have set beside
+    /// Settings after a file that said `old` says `new`: what the file changes, it sets; what programs have set beside
     /// that stays.
     #[must_use]
     pub fn reloaded(mut self, old: &Self, new: &Self) -> Self {
@@ -154,7 +154,7 @@ impl Setting {
         self.set(settings, value)
     }
 
-    /// What Linux takes.
+    /// Values that Linux takes.
     fn bounds(self, settings: &Settings) -> RangeInclusive<i128> {
         match self {
             Self::AcqExpires | Self::LarvalDrop => INT,

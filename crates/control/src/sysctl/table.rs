@@ -1,7 +1,29 @@
 //! The files, by their names below `/proc/sys/net`.
 
+use super::number::{INT, SECONDS};
 use super::settings::{Family, Setting};
-use super::{Entry, INT, SECONDS, Value};
+
+/// A file, or one for each link and what is beside links.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    pub(super) value: Value,
+    pub(super) mode: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value {
+    Setting(Setting),
+    Fixed {
+        value: i32,
+        min: i64,
+        max: i64,
+    },
+    /// A link's.
+    Mtu,
+    /// None: to write it forgets what is known of IPv4 paths.
+    Flush,
+}
 
 /// A part of a name that stands for links, and `all` and `default`.
 pub(super) const CONF: &str = "{conf}";
@@ -14,12 +36,12 @@ const fn setting(name: &'static str, setting: Setting) -> Entry {
     Entry { name, value: Value::Setting(setting), mode: 0o644 }
 }
 
-/// What is as it is, of Linux's type `int`.
+/// Entry with a fixed value, of Linux's type `int`.
 const fn fixed(name: &'static str, value: i32) -> Entry {
     between(name, value, *INT.start() as i64, *INT.end() as i64)
 }
 
-/// What is as it is, of a type without negative numbers.
+/// Entry with a fixed value, of a type without negative numbers.
 const fn count(name: &'static str, value: i32) -> Entry {
     between(name, value, 0, *INT.end() as i64)
 }
@@ -32,7 +54,7 @@ const fn between(name: &'static str, value: i32, min: i64, max: i64) -> Entry {
     Entry { name, value: Value::Fixed { value, min, max }, mode: 0o644 }
 }
 
-/// What Linux lets nobody write.
+/// Entry that Linux lets no client write.
 const fn shown(name: &'static str, value: i32) -> Entry {
     Entry { mode: 0o444, ..fixed(name, value) }
 }

@@ -28,7 +28,7 @@ fn file(name: &str) -> File {
     }
 }
 
-/// What comes of lines of names and values that are written one after the other.
+/// Settings after lines of names and values that are written one after the other.
 fn written(lines: &[(&str, &str, Result<(), i32>)]) -> Settings {
     let mut settings = Settings::default();
     for (name, text, want) in lines {
@@ -49,7 +49,7 @@ const INVALID: Result<(), i32> = Err(errno::EINVAL);
 const UNABLE: Result<(), i32> = Err(errno::EOPNOTSUPP);
 
 #[test]
-fn what_nobody_has_changed_is_as_in_linux() {
+fn unchanged_setting_is_as_in_linux() {
     let usual = [
         ("core/xfrm_acq_expires", "30\n"),
         ("core/xfrm_aevent_etime", "10\n"),
@@ -180,7 +180,7 @@ fn a_file_that_changes_sets_what_it_changes() {
 }
 
 #[test]
-fn what_programs_have_set_of_what_files_leave_is_saved_and_restored() {
+fn settings_of_programs_are_saved_and_restored() {
     let says = |keys: &str| Settings::of(&Config::from_toml(keys, "f").unwrap());
     let (usual, file) = (Settings::default(), says("[reassembly]\nipfrag_time = 9\n"));
     assert_eq!(saved(&usual, &usual).count() + saved(&file, &file).count(), 0);
@@ -218,7 +218,7 @@ fn what_programs_have_set_of_what_files_leave_is_saved_and_restored() {
 }
 
 #[test]
-fn what_is_not_here_is_not_found() {
+fn unknown_file_is_not_found() {
     let model = model(1500);
     for name in
         ["ipv4/tcp_rmem", "ipv4/conf/eth1/forwarding", "ipv4/conf/eth0", "ipv4/neigh/all", "x", "/", "ipv4/", "//"]
@@ -240,7 +240,7 @@ fn what_is_not_here_is_not_found() {
 }
 
 #[test]
-fn what_is_listed_is_found_and_what_is_there_is_listed() {
+fn listed_files_are_found_and_found_files_listed() {
     let model = model(1500);
     let names = |dir: &str| {
         let all = list(dir, "", usize::MAX, &model).unwrap();

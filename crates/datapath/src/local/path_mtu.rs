@@ -46,6 +46,7 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) ->
             && dp.fib.is_local(domain, quote.src)
             && (dp.ipsec.may_have_sent(quote) || is_of_socket(dp, cx, domain, quote))
     };
+    //= RFC 4301 §8.2.1 icmp-names-an-sa
     let Some(dst) = quote.filter(is_ours).map(|quote| quote.dst) else {
         return Err(DropReason::IcmpQuote);
     };

@@ -205,6 +205,8 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
             port.counters.count(Mib::Ip6ReasmFails);
         }
         // A broadcast to a subnet looks like any other packet by its address alone (RFC 1122 §3.2.2).
+        //= RFC 8200 §4.5 timeout: a datagram that is not whole after 60 seconds is dropped; its sender is told
+        //=   if the first fragment came
         if let Some((pkt, info)) = gone.first
             && !is_for_group(dp, dp.fib.domain(gone.origin.device()), info.dst)
         {

@@ -234,6 +234,7 @@ fn clear_dont_fragment(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason>
 
 /// Tells whether a packet may be cut to fit: it says so, or this node itself is its source (RFC 8200 §4.5).
 pub(super) fn may_fragment(ip: &IpPacket) -> bool {
+    //= RFC 8200 §4.5 source-alone: a packet is fragmented by its source alone: a router answers it with the MTU
     !ip.info.dont_fragment || ip.info.version() == Version::V6 && ip.pkt.meta.origin.is_local()
 }
 

@@ -74,6 +74,7 @@ fn options() -> [(&'static [u8], Outcome); 13] {
     ]
 }
 
+//= test RFC 8200 §4.2 unknown-options
 #[test]
 fn options_are_treated_as_their_types_say() {
     let to_us = Flow::new("fd00:1::1", "fd00:1::254");
@@ -92,6 +93,7 @@ fn options_are_treated_as_their_types_say() {
     check(&behind(&to_us, DEST_OPTS, &many), Outcome::Silent, INSIDE);
 }
 
+//= test RFC 8200 §4.2 unknown-options
 #[test]
 fn option_in_a_packet_to_a_group_is_reported_if_it_says_so() {
     let group = Flow::new("fd00:1::1", "ff02::1");
@@ -102,6 +104,7 @@ fn option_in_a_packet_to_a_group_is_reported_if_it_says_so() {
     }
 }
 
+//= test RFC 8200 §4.4 segments-left
 #[test]
 fn routing_header_with_segments_left_is_refused() {
     let to_us = Flow::new("fd00:1::1", "fd00:1::254");
@@ -135,6 +138,7 @@ fn option_behind_a_fragment_header_is_seen_when_whole() {
     assert_eq!(told(&only(node.tx(INSIDE))).message, Message::V6(problem));
 }
 
+//= test RFC 8200 §4.7 no-next-header
 #[test]
 fn packet_with_no_next_header_ends_silently() {
     let to_us = Flow::new("fd00:1::1", "fd00:1::254");

@@ -51,6 +51,7 @@ fn each_link_counts_its_own_share_of_ipv6() {
     assert_eq!(of_link(&node, INSIDE), counters(inside));
 }
 
+//= test RFC 8200 §3 hop-limit
 #[test]
 fn a_packet_goes_on_with_one_hop_less_in_every_geometry() {
     for flow in flows() {
@@ -69,6 +70,7 @@ fn a_packet_goes_on_with_one_hop_less_in_every_geometry() {
     }
 }
 
+//= test RFC 8200 §3 hop-limit
 #[test]
 fn the_last_hop_ends_here_and_its_sender_is_told() {
     for flow in flows() {
@@ -118,6 +120,7 @@ enum Want {
     Fragments(usize),
 }
 
+//= test RFC 8200 §4.5 source-alone
 #[test]
 fn an_mtu_is_about_what_is_on_the_wire_whatever_a_packets_size() {
     use Want::{Fragments, Told, Whole};

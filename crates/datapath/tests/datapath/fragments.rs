@@ -43,6 +43,7 @@ fn rx(node: &mut Node, link: LinkId, packets: Vec<Packet>) {
     assert_eq!(node.drops(), []);
 }
 
+//= test RFC 4303 §3.4.1 reassembly-first
 #[test]
 fn esp_that_was_fragmented_outside_is_opened() {
     let [flow, _] = flows();
@@ -194,6 +195,29 @@ fn what_is_not_whole_in_time_is_dropped_and_its_sender_told_and_what_is_for_othe
     assert_eq!((node.datapath.poll_timeout(), node.pages_in_use()), (None, 0));
 }
 
+//= test RFC 8200 §4.5 timeout
+#[test]
+fn ipv6_first_fragment_alone_is_answered_after_60_s() {
+    let mem = Memory::heap();
+    let flow = Flow::new("fd00:1::1", "fd00:1::254");
+    // The last one comes first.
+    for (keeps_first, answers) in [(true, 1), (false, 0)] {
+        let mut all = fragments(&mem, &flow.udp(400), 152);
+        let fragment = if keeps_first { all.pop().unwrap() } else { all.swap_remove(0) };
+        let (mut node, bytes) = (router(), fragment.to_vec());
+        node.rx_bytes(NOW, INSIDE, &bytes);
+        assert_eq!(node.datapath.poll_timeout(), Some(NOW + Duration::from_secs(60)));
+        node.timeout(NOW + Duration::from_secs(60));
+        assert_eq!(node.drops(), [(1, DropReason::FragmentTimeout, 1)]);
+        let sent = node.tx(INSIDE);
+        assert_eq!(sent.len(), answers);
+        for Told { message, quote, .. } in sent.iter().map(told) {
+            let want = icmpv6::Message::TimeExceeded(icmpv6::Exceeded::REASSEMBLY);
+            assert_eq!((message, quote), (Message::V6(want), bytes.clone()));
+        }
+    }
+}
+
 #[test]
 fn nobody_is_told_that_a_broadcast_was_not_whole_in_time() {
     for (dst, told) in [("10.1.0.254", 1), ("10.1.0.255", 0), ("255.255.255.255", 0), ("224.0.0.1", 0)] {
@@ -229,6 +253,7 @@ fn rules_for_fragments_can_change_while_some_wait() {
     assert_eq!(node.datapath.poll_timeout(), None);
 }
 
+//= test RFC 8200 §4.5 multiple-of-8
 #[test]
 fn a_fragment_that_breaks_the_rules_of_ipv6_is_answered() {
     let flow = Flow::new("fd00:1::1", "fd00:1::254");
@@ -245,6 +270,7 @@ fn a_fragment_that_breaks_the_rules_of_ipv6_is_answered() {
     assert_eq!(message, Message::V6(want));
 }
 
+//= test RFC 8200 §4.5 header-chain
 #[test]
 fn a_first_fragment_without_its_upper_layer_header_is_answered() {
     let flow = Flow::new("fd00:1::1", "fd00:1::254");

@@ -23,6 +23,7 @@ fn sealed(tunnel: Tunnel, flow: &Flow) -> Vec<u8> {
     only(world.nodes[0].tx(OUTSIDE)).to_vec()
 }
 
+//= test RFC 4301 §5.2 clear-where-protected
 #[test]
 fn what_comes_in_clear_where_esp_is_demanded_is_dropped() {
     let [through, _] = flows();
@@ -63,6 +64,7 @@ fn a_blocked_packet_neither_leaves_nor_comes_in() {
     }
 }
 
+//= test RFC 4301 §7 later-fragments
 #[test]
 fn a_later_fragment_is_not_in_clear_where_a_policy_for_some_ports_may_be_meant() {
     let [flow, _] = flows();
@@ -135,6 +137,7 @@ fn an_error_about_what_came_through_a_tunnel_goes_back_through_it_or_not_at_all(
     }
 }
 
+//= test RFC 4301 §5.1 protect-without-sa
 #[test]
 fn a_policy_without_its_sa_lets_nothing_leave() {
     let [flow, _] = flows();
@@ -162,6 +165,7 @@ fn a_tunnel_whose_end_no_route_leads_to_sends_nothing() {
     }
 }
 
+//= test RFC 4303 §3.4.2 unknown-sa
 #[test]
 fn esp_that_is_forged_replayed_or_unknown_is_counted_for_what_it_is() {
     let [flow, _] = flows();

@@ -141,6 +141,7 @@ fn transport_mode_protects_what_is_between_the_gateways_themselves() {
     }
 }
 
+//= test RFC 4301 §8.2.1 inner-mtu
 #[test]
 fn what_is_too_long_for_the_tunnel_is_told_the_inner_mtu() {
     let mtus = [1446, 1438, 1426, 1418];

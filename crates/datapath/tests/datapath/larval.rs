@@ -131,6 +131,7 @@ fn a_neighbour_is_told_nothing_in_clear_because_others_have_waited_for_the_sa() 
     assert_eq!((node.datapath.ipsec.held(), node.drops()), (0, vec![]));
 }
 
+//= test RFC 4301 §5.1 protect-without-sa
 #[test]
 fn packets_that_wait_in_vain_are_counted_by_their_link() {
     let mut nodes = gateways();

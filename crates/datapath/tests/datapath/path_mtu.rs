@@ -242,6 +242,7 @@ pub(crate) fn too_big(v6: bool, mtu: u16, to: &str, quote: &[u8]) -> Vec<u8> {
     }
 }
 
+//= test RFC 4301 §8.2.1 icmp-names-an-sa
 #[test]
 fn a_message_that_quotes_nothing_of_ours_is_counted_and_changes_nothing() {
     for tunnel in tunnels() {

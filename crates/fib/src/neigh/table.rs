@@ -31,7 +31,7 @@ pub(super) struct Place {
 
 /// Entries of one link and family that may be evicted, in order, and what limits the creation of more.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct NeighbourTable {
     /// Entries by [`Worth`], the oldest first.
     queues: [BTreeMap<u64, IpAddr>; 4],
     next_seq: u64,
@@ -45,7 +45,7 @@ pub(super) struct Table {
     pub(super) waiting_bytes: usize,
 }
 
-impl Default for Table {
+impl Default for NeighbourTable {
     fn default() -> Self {
         Self {
             queues: Default::default(),
@@ -58,7 +58,7 @@ impl Default for Table {
     }
 }
 
-impl Table {
+impl NeighbourTable {
     /// The number of entries that may be evicted.
     pub(super) fn len(&self) -> usize {
         self.queues.iter().map(BTreeMap::len).sum()
@@ -120,8 +120,8 @@ mod tests {
     }
 
     /// A table with so many entries of each worth; the oldest of them are 0, 50, 100 and 150.
-    fn table(counts: [u8; 4]) -> Table {
-        let mut table = Table::default();
+    fn table(counts: [u8; 4]) -> NeighbourTable {
+        let mut table = NeighbourTable::default();
         let worths = [Worth::Failed, Worth::Asked, Worth::Wanted, Worth::Confirmed];
         for (at, (worth, count)) in worths.into_iter().zip(counts).enumerate() {
             for n in 0..count {
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn removed_entry_is_in_the_order_no_more() {
-        let mut table = Table::default();
+        let mut table = NeighbourTable::default();
         let first = table.push(Worth::Asked, addr(1));
         let second = table.push(Worth::Asked, addr(2));
         table.remove(first);

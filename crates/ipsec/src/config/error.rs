@@ -1,4 +1,4 @@
-//! Why an SA or a policy is refused.
+//! Reasons for which an SA or a policy is refused.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use super::mode::{MAX_SAS, MAX_TEMPLATES, SaDir};
 use crate::engine::AlgorithmError;
 use crate::replay::MAX_WINDOW;
 
-/// Why an SA or a policy was refused.
+/// Reason for which an SA or a policy was refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConfigError {
     /// The algorithm, its key or its integrity check value.

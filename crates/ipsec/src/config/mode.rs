@@ -18,7 +18,7 @@ pub enum Mode {
     Tunnel,
 }
 
-/// Which way an SA's packets go, seen from this node: iproute2's `dir` of `ip xfrm state`.
+/// Direction of an SA's packets, seen from this node: iproute2's `dir` of `ip xfrm state`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum SaDir {
     /// They are received and opened.
@@ -27,7 +27,7 @@ pub enum SaDir {
     Out,
 }
 
-/// Which way a policy's packets go: Linux's `XFRM_POLICY_*`.
+/// Direction of a policy's packets: Linux's `XFRM_POLICY_*`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum Dir {

@@ -7,11 +7,11 @@ use super::mode::SaDir;
 /// Device that does an SA's work: iproute2's `offload crypto|packet dev DEV dir in|out`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Offload {
-    /// Its link.
+    /// Link of the device.
     pub dev: LinkId,
-    /// Which way the packets go.
+    /// Direction of the packets.
     pub dir: SaDir,
-    /// How much of the work is its.
+    /// Share of the work that it does.
     pub mode: OffloadMode,
 }
 

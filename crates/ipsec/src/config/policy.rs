@@ -1,4 +1,4 @@
-//! What a policy is made from: selectors, actions, templates.
+//! Configuration of policies: selectors, actions, templates.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::lifetime::{Lifetime, Limits};
 use crate::mark::Mark;
 use crate::request::Request;
 
-/// Which packets a policy or an SA is for (RFC 4301 §4.4.1.1).
+/// Packets that a policy or an SA is for (RFC 4301 §4.4.1.1).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Selector {
     /// Their sources.
@@ -34,24 +34,24 @@ pub struct Selector {
 pub struct PortMask {
     /// The bits that a port must have.
     pub port: u16,
-    /// Which bits are looked at; 0 for any port, `0xffff` for exactly one.
+    /// Bits that are compared; 0 for any port, `0xffff` for exactly one.
     pub mask: u16,
 }
 
 /// A security policy (RFC 4301 §4.4.1).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PolicyConfig {
-    /// Which way the packets go.
+    /// Direction of the packets.
     pub dir: Dir,
-    /// Which packets it is for.
+    /// Packets that it is for.
     pub selector: Selector,
     /// The smallest wins.
     pub priority: u32,
-    /// What becomes of them.
+    /// Action on them.
     pub action: Action,
     /// The SAs that they need, the innermost first. None: they pass in clear.
     pub templates: Vec<Template>,
-    /// Which marked packets it is for.
+    /// Marked packets that it is for.
     pub mark: Mark,
     /// The number of the XFRM interface that it is for; 0 for none.
     pub if_id: u32,
@@ -64,20 +64,20 @@ pub struct PolicyConfig {
     pub request: Option<Request>,
 }
 
-/// What tells one policy from another (Linux `xfrm_policy_bysel_ctx`). Its priority does not.
+/// Key of a policy (Linux `xfrm_policy_bysel_ctx`). The priority is not part of it.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct PolicyKey {
-    /// Which way the packets go.
+    /// Direction of the packets.
     pub dir: Dir,
-    /// Which packets it is for.
+    /// Packets that it is for.
     pub selector: Selector,
-    /// Which marked packets.
+    /// Marked packets that it is for.
     pub mark: Mark,
     /// The number of the XFRM interface.
     pub if_id: u32,
 }
 
-/// What a policy says of its packets.
+/// Action of a policy on its packets.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Action {
     /// They pass, protected as the templates say.
@@ -180,7 +180,7 @@ impl PolicyConfig {
         }
     }
 
-    /// What tells it from others.
+    /// Key of the policy.
     pub const fn key(&self) -> PolicyKey {
         PolicyKey { dir: self.dir, selector: self.selector, mark: self.mark, if_id: self.if_id }
     }

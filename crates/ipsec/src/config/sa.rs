@@ -27,19 +27,19 @@ pub struct SaConfig {
     /// The only direction in which it may be used; `None` leaves it to its use. One of [`SaDir::In`] is also used for
     /// packets to hosts that this node stands in front of (see [`Sad::opens_for_others`](crate::sad::Sad::opens_for_others)).
     pub dir: Option<SaDir>,
-    /// What is protected: whole packets or their payload.
+    /// Mode: whole packets or their payload are protected.
     pub mode: Mode,
     /// Ties the SA to the templates with the same number.
     pub reqid: u32,
-    /// How it protects.
+    /// Algorithm, with its keys.
     pub algorithm: Algorithm,
-    /// How many packets the anti-replay window spans; 0 checks nothing. At most [`MAX_WINDOW`].
+    /// Number of packets that the anti-replay window spans; 0 checks nothing. At most [`MAX_WINDOW`].
     pub replay_window: u32,
     /// Options that are off unless named.
     pub flags: SaFlags,
     /// The UDP header around ESP, if there is one.
     pub encap: Option<EspInUdp>,
-    /// Which inner packets may use it; `None` lets any.
+    /// Inner packets that may use it; `None` lets any.
     pub selector: Option<Selector>,
     /// The last sequence number sent (`replay-oseq`); 0 for a new SA.
     pub oseq: u64,
@@ -48,11 +48,11 @@ pub struct SaConfig {
     /// Inner packets of a tunnel that are shorter are padded to so many bytes, or to what the path takes if that is less
     /// (RFC 4303 §2.7); 0 pads none.
     pub tfcpad: u32,
-    /// What it does about a NAT between it and its peer.
+    /// Behaviour towards a NAT between it and its peer.
     pub nat: NatTraversal,
-    /// Which marked packets it is for. Two SAs with one destination and SPI differ in this.
+    /// Marked packets that it is for. Two SAs with one destination and SPI differ in this.
     pub mark: Mark,
-    /// What its packets are marked with afterwards (`output-mark`).
+    /// Mark that its packets get afterwards (`output-mark`).
     pub output_mark: Mark,
     /// The number of the XFRM interface that it is for; 0 for none.
     pub if_id: u32,
@@ -68,7 +68,7 @@ pub struct SaConfig {
     pub request: Option<Request>,
 }
 
-/// What an SA with a UDP header around ESP does about the NAT that it is for.
+/// Behaviour of an SA with a UDP header around ESP towards the NAT that it is for.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct NatTraversal {
     /// Seconds after which one of direction out that was not used sends a keepalive (RFC 3948 §4); 0 for never.
@@ -79,7 +79,7 @@ pub struct NatTraversal {
     pub follow: bool,
 }
 
-/// What an SA says of when its numbers are told of: `None` leaves it to the [node](crate::Ipsec::set_aevent_limits).
+/// Limits at which an SA's numbers are reported: `None` leaves it to the [node](crate::Ipsec::set_aevent_limits).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Aevents {
     /// After so many packets; 0: not by that.
@@ -89,7 +89,7 @@ pub struct Aevents {
 }
 
 impl Aevents {
-    /// What holds, if `usual` does where nothing is said.
+    /// Limits that hold, with `usual` for those that are not set.
     #[must_use]
     pub fn or(self, usual: AeventLimits) -> AeventLimits {
         AeventLimits { packets: self.packets.unwrap_or(usual.packets), time: self.time.unwrap_or(usual.time) }
@@ -179,6 +179,7 @@ impl SaConfig {
         if self.dst.is_unspecified() {
             return Err(ConfigError::NoDestination);
         }
+        //= RFC 4303 §2.1 spi-zero: SPI 0 is for local use and never on the wire: no SA has it
         if self.spi.0 == 0 {
             return Err(ConfigError::SpiZero);
         }
@@ -197,7 +198,7 @@ impl SaConfig {
         self.selector.as_ref().map_or(Ok(()), Selector::check)
     }
 
-    /// What no device can be asked for (Linux `xfrm_dev_state_add`).
+    /// Checks options that no device supports (Linux `xfrm_dev_state_add`).
     fn check_offload(&self) -> Result<(), ConfigError> {
         let Some(Offload { dir, mode, .. }) = self.offload else { return Ok(()) };
         if self.dir.is_some_and(|it| it != dir) {

@@ -1,4 +1,4 @@
-//! Who does the ciphers' work, and in which order it comes back.
+//! Threads and devices for the ciphers' work, and the order in which it comes back.
 //!
 //! A packet that is sealed or opened becomes a [`Task`] that owns all it needs: numbers are reserved and windows checked
 //! before, windows marked and packets passed on after, on the thread that owns the SAs. What lies between touches no

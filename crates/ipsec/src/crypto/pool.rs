@@ -1,7 +1,7 @@
 //! Threads that share the work of a burst with the worker that received it.
 //!
 //! Others begin while the worker that hands work in still takes in the burst, and when it is through it does as much as
-//! anybody: it passes on what is done, in order. While more arrives it leaves some to them, which is passed on with the
+//! any other: it passes on what is done, in order. While more arrives it leaves some to them, which is passed on with the
 //! next burst; else it waits, but only for what others have begun, at most one task each. A task that is alone is never
 //! handed out. Threads look for more for a while before they sleep, and are woken only when there is more than the worker
 //! itself takes up next; so one core never pays for them.
@@ -21,7 +21,7 @@ use super::task::{Crypto, Task};
 /// Tasks that may wait for a thread. What does not fit, its worker does itself.
 const WAITING: usize = 256;
 
-/// How often a thread looks for work in vain before it sleeps: some 200 microseconds on Zen 5, in which a worker receives or sends
+/// Number of times that a thread looks for work in vain before it sleeps: some 200 microseconds on Zen 5, in which a worker receives or sends
 /// a burst (as long as Linux polls before it halts a virtual processor, `halt_poll_ns`). To be woken costs both sides
 /// more than a task.
 const LOOKS: u32 = 16_000;
@@ -29,14 +29,14 @@ const LOOKS: u32 = 16_000;
 /// Tasks that each thread is left while more arrives: what it does while its worker passes on a burst, and takes in the next.
 const LEFT: usize = 2;
 
-/// How often a worker looks for the end of others' work before it lets them have its core.
+/// Number of times that a worker looks for the end of others' work before it lets them have its core.
 const PATIENCE: u32 = 200;
 
 /// Crypto threads of one worker.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// How many of the worker's tasks others have.
+    /// Number of the worker's tasks that others have.
     away: usize,
 }
 
@@ -135,7 +135,7 @@ impl Shared {
         self.done.push(task).expect("as much room as for what is to be done");
     }
 
-    /// Sleeps until there is work. Whoever brings some sees that somebody sleeps, or is seen to have brought it.
+    /// Sleeps until there is work. A thread that brings some sees a sleeper, or its work is seen before the sleep.
     fn sleep(&self) {
         let mut gate = self.gate();
         self.sleeping.fetch_add(1, SeqCst);
@@ -190,7 +190,7 @@ impl Crypto for Pool {
             if done.len() > before {
                 return;
             }
-            // What nobody has begun comes before what was not handed out.
+            // A task that no thread has begun comes before one that was not handed out.
             let waiting = if self.away > 0 { self.shared.todo.pop() } else { None };
             if let Some(mut task) = waiting.inspect(|_| self.away -= 1).or_else(|| todo.pop_front()) {
                 task.run();
@@ -205,7 +205,7 @@ impl Crypto for Pool {
         }
     }
 
-    /// A task that is alone is done at once, as nobody else gets it.
+    /// Does a task that is alone at once, as no other thread gets it.
     fn help(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
         self.take(now, todo, false);
         let before = done.len();

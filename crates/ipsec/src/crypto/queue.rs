@@ -95,7 +95,7 @@ impl Queue {
     }
 
     /// Tells whether this thread opens at once what now comes with this SPI: nothing that came before is still to be passed on,
-    /// and there is nobody else, or nothing for them to do.
+    /// and there is no other thread, or no work for it.
     #[inline]
     pub(crate) fn opens_at_once(&self, spi: Spi) -> bool {
         let is_first = self.batcher.is_empty() && self.passing.is_none() && self.opening.len() == 0;

@@ -16,7 +16,7 @@ pub struct Task {
     pub(super) job: Job,
 }
 
-/// What a [`Task`] is about.
+/// Job of a [`Task`].
 #[derive(Debug)]
 pub(crate) enum Job {
     Seal(PooledBox<SealJob>),
@@ -25,7 +25,7 @@ pub(crate) enum Job {
 
 /// Something that does the work of ciphers: threads, or a device.
 pub trait Crypto: fmt::Debug + Send {
-    /// Takes tasks off the front of `todo` that somebody else can begin with while more arrive: surely if there is `more` than
+    /// Takes tasks off the front of `todo` that another thread can begin with while more arrive: surely if there is `more` than
     /// these, else perhaps.
     fn take(&mut self, now: Instant, todo: &mut VecDeque<Task>, more: bool) {
         let _ = (now, todo, more);
@@ -35,13 +35,13 @@ pub trait Crypto: fmt::Debug + Send {
     /// now, in whatever order. What it leaves in `todo` it is offered again, in the same order, next time.
     fn work(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>);
 
-    /// As [`work`](Self::work) while more arrives: it waits for nobody, and leaves to others what they get to soon. What they
+    /// As [`work`](Self::work) while more arrives: it does not wait, and leaves to other threads what they get to soon. What they
     /// have is taken back by a later call.
     fn help(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
         self.work(now, todo, done);
     }
 
-    /// Tells whether it is worth calling [`work`](Self::work) again at once: somebody is at a task.
+    /// Tells whether it is worth calling [`work`](Self::work) again at once: a thread is at a task.
     fn is_at_it(&self) -> bool {
         false
     }

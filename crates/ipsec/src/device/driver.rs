@@ -11,24 +11,24 @@ use crate::sa::SaStats;
 /// An SA that a device is asked to take.
 #[derive(Debug)]
 pub struct NewState<'a> {
-    /// Its number, by which packets and callbacks name it.
+    /// Number, by which packets and callbacks name it.
     pub id: SaId,
-    /// What it is, with its key and its [`Offload`](super::Offload).
+    /// Configuration, with its key and its [`Offload`](super::Offload).
     pub config: &'a SaConfig,
     /// A random number of its own, for the initialisation vectors of a device that makes them.
     pub mask: u64,
 }
 
-/// Why a device does not take an SA or a policy.
+/// Reason for which a device does not take an SA or a policy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Refused {
     /// It is none for such (`EOPNOTSUPP`). Software does what can be done in software.
     Unsupported,
-    /// It could not, for this reason: whoever asked is told.
+    /// The device failed, for this reason, which is reported to the client.
     Failed(&'static str),
 }
 
-/// What a device is told of a packet before it gets it.
+/// Facts about a packet that a device is given before it gets the packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Facts {
     /// The SA.
@@ -43,7 +43,7 @@ pub struct Facts {
     pub encap: bool,
 }
 
-/// Who makes ESP of a packet.
+/// Place where ESP of a packet is made.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Treatment {
     /// This node.
@@ -52,7 +52,7 @@ pub enum Treatment {
     Cipher,
     /// The device: the packet goes to it as it is, with [`Esp::Protect`](packet::Esp::Protect).
     Device,
-    /// Nobody can.
+    /// Neither place.
     Refused(DropReason),
 }
 
@@ -77,11 +77,11 @@ pub trait Device: fmt::Debug + Send {
     /// uppermost 33 bits change; so the number of the next packet is above `top - 2³⁰` and at most 2³² above that.
     fn advance_esn(&mut self, id: SaId, top: u64);
 
-    /// Its packet mode, if it has one.
+    /// Packet mode, if it has one.
     fn packet_mode(&mut self) -> Option<&mut dyn PacketDevice>;
 }
 
-/// What a device does beyond that in packet mode.
+/// Functions of a device in packet mode.
 pub trait PacketDevice {
     /// Takes a policy (`xdo_dev_policy_add`).
     ///
@@ -92,7 +92,7 @@ pub trait PacketDevice {
     /// Forgets a policy (`xdo_dev_policy_delete`, `xdo_dev_policy_free`).
     fn delete_policy(&mut self, key: &PolicyKey);
 
-    /// What an SA has counted (`xdo_dev_state_update_stats`); `None` for one that it does not have.
+    /// Counters of an SA (`xdo_dev_state_update_stats`); `None` for one that it does not have.
     fn stats(&self, id: SaId) -> Option<SaStats>;
 }
 

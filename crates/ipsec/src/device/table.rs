@@ -31,7 +31,7 @@ impl Devices {
         self.get_mut(link)?.packet_mode()
     }
 
-    /// Has a device take an SA whose configuration says so. `None` if the work is left to software (Linux
+    /// Offers an SA to the device that its configuration names. `None` if the work is left to software (Linux
     /// `xfrm_dev_state_add`).
     ///
     /// # Errors
@@ -62,9 +62,9 @@ impl Devices {
         }
     }
 
-    /// Has a device take a policy whose configuration says so (Linux `xfrm_dev_policy_add`). It has one template at most, as
+    /// Offers a policy to the device that its configuration names (Linux `xfrm_dev_policy_add`). It has one template at most, as
     /// for the one driver of Linux that offloads policies (`mlx5e_xfrm_validate_policy`): a device does one layer of ESP, and
-    /// the keys of packet mode are used by nobody else.
+    /// the keys of packet mode are used by that device alone.
     ///
     /// # Errors
     /// Why the policy cannot be added.

@@ -9,7 +9,7 @@ use super::ipsec_mb::Gcm;
 use super::library::Library;
 use super::open_error::OpenError;
 use super::secret::Secret;
-use super::stream::{GcmStream, Pieces};
+use super::stream::{GcmStream, StreamPieces};
 
 /// Bytes of salt at the end of the keying material of RFC 4106 §8.1, the first ones of each nonce.
 pub(super) const SALT_LEN: usize = 4;
@@ -25,14 +25,14 @@ const FRONT: usize = Header::LEN + IV_LEN;
 
 /// A key and the salt of its nonces.
 pub(super) struct SaltedKey {
-    key: Key,
+    key: AeadKey,
     salt: [u8; SALT_LEN],
     /// For texts in pieces and shortened ICVs, if the algorithm has it.
     stream: Option<Box<GcmStream>>,
 }
 
 /// A library's key.
-pub(super) enum Key {
+pub(super) enum AeadKey {
     Ring(Secret<ring::LessSafeKey>),
     /// Zeroed by the library when it is freed.
     AwsLc(aws_lc::LessSafeKey),
@@ -44,14 +44,14 @@ impl SaltedKey {
     /// AES-GCM with a key and, in the last four bytes, the salt; `None` for a length that AES does not have.
     pub(super) fn gcm(material: &[u8], library: Library) -> Option<Self> {
         let (key, &salt) = material.split_last_chunk()?;
-        Some(Self { key: Key::gcm(key, library)?, salt, stream: Some(Box::new(GcmStream::new(key)?)) })
+        Some(Self { key: AeadKey::gcm(key, library)?, salt, stream: Some(Box::new(GcmStream::new(key)?)) })
     }
 
     /// ChaCha20-Poly1305 with a key of 32 bytes and the salt. AWS-LC's: `ring` copies the key to the stack for each packet, and
     /// leaves it there.
     pub(super) fn chacha20_poly1305(material: &[u8]) -> Option<Self> {
         let (key, &salt) = material.split_last_chunk()?;
-        Some(Self { key: Key::aws_lc(&aws_lc::CHACHA20_POLY1305, key)?, salt, stream: None })
+        Some(Self { key: AeadKey::aws_lc(&aws_lc::CHACHA20_POLY1305, key)?, salt, stream: None })
     }
 
     #[inline]
@@ -66,10 +66,10 @@ impl SaltedKey {
     /// Tells whether [`seal_from`](Self::seal_from) can be used: the library has it, and AWS-LC writes whole ICVs alone.
     pub(super) const fn reads_elsewhere(&self, icv_len: usize) -> bool {
         match self.key {
-            Key::Ring(_) => false,
-            Key::AwsLc(_) => icv_len == FULL_ICV,
+            AeadKey::Ring(_) => false,
+            AeadKey::AwsLc(_) => icv_len == FULL_ICV,
             #[cfg(feature = "ipsec-mb")]
-            Key::IpsecMb(_) => true,
+            AeadKey::IpsecMb(_) => true,
         }
     }
 
@@ -89,8 +89,8 @@ impl SaltedKey {
         iv_room.copy_from_slice(&iv);
         let (nonce, aad) = (self.nonce(iv), Aad::new(header, high));
         match &self.key {
-            Key::Ring(_) => unreachable!("asked before"),
-            Key::AwsLc(key) => {
+            AeadKey::Ring(_) => unreachable!("asked before"),
+            AeadKey::AwsLc(key) => {
                 debug_assert_eq!(icv_len, FULL_ICV, "asked before");
                 let (to, behind) = rest.split_at_mut(text.len());
                 let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
@@ -98,7 +98,7 @@ impl SaltedKey {
                     .expect("a packet within 64 GiB, with room for trailer and ICV");
             }
             #[cfg(feature = "ipsec-mb")]
-            Key::IpsecMb(key) => {
+            AeadKey::IpsecMb(key) => {
                 let (to, icv) = rest.split_at_mut(rest.len() - icv_len);
                 key.seal_from(nonce, aad.bytes(), (text, trailer), to, icv);
             }
@@ -117,7 +117,7 @@ impl SaltedKey {
         let (nonce, aad) = (self.nonce(iv.try_into().map_err(|_| OpenError::IcvWrong)?), Aad::new(header, high));
         match (&self.key, &self.stream) {
             #[cfg(feature = "ipsec-mb")]
-            (Key::IpsecMb(key), _) => {
+            (AeadKey::IpsecMb(key), _) => {
                 let (text, icv) = split_icv(sealed, icv_len)?;
                 key.open(nonce, aad.bytes(), text, icv).map(|()| text)
             }
@@ -125,11 +125,11 @@ impl SaltedKey {
                 let (text, icv) = split_icv(sealed, icv_len)?;
                 stream.open(nonce, aad.bytes(), text, icv).map(|()| text)
             }
-            (Key::Ring(key), _) => {
+            (AeadKey::Ring(key), _) => {
                 let nonce = ring::Nonce::assume_unique_for_key(nonce);
                 key.get().open_in_place(nonce, ring::Aad::from(aad.bytes()), sealed).map_err(|_| OpenError::IcvWrong)
             }
-            (Key::AwsLc(key), _) => {
+            (AeadKey::AwsLc(key), _) => {
                 let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
                 let (text, icv) = sealed.split_last_chunk_mut::<FULL_ICV>().ok_or(OpenError::IcvWrong)?;
                 // Without the ICV behind it a text is not moved to where it is already.
@@ -153,7 +153,7 @@ impl SaltedKey {
         icv_len: usize,
     ) -> Result<(), OpenError> {
         let end = packet.len().checked_sub(icv_len).ok_or(OpenError::IcvWrong)?;
-        let (mut pieces, mut front) = (Pieces::new(pieces), [0; FRONT]);
+        let (mut pieces, mut front) = (StreamPieces::new(pieces), [0; FRONT]);
         pieces.read(&mut front, |from, to| to.copy_from_slice(from));
         let (header, iv) = front.split_at(Header::LEN);
         let (nonce, aad) = (self.nonce(iv.try_into().map_err(|_| OpenError::IcvWrong)?), Aad::new(header, high));
@@ -180,7 +180,7 @@ fn split_icv(sealed: &mut [u8], icv_len: usize) -> Result<(&mut [u8], &[u8]), Op
     Ok((text, icv))
 }
 
-impl Key {
+impl AeadKey {
     /// AES-GCM with `key`; `None` for a length that AES does not have.
     pub(super) fn gcm(key: &[u8], library: Library) -> Option<Self> {
         match (key.len(), library) {
@@ -224,14 +224,14 @@ impl Key {
     }
 }
 
-/// What is authenticated beside the encrypted bytes (RFC 4106 §5): SPI and sequence number, all of it with ESN.
+/// Bytes that are authenticated and not encrypted (RFC 4106 §5): SPI and sequence number, all of it with ESN.
 pub(super) struct Aad {
     bytes: [u8; Header::LEN + 4],
     len: usize,
 }
 
 impl Aad {
-    /// Of the eight bytes of an ESP header, and the half that is not in it.
+    /// Bytes of an ESP header, and the half of the number that is not in it.
     #[inline]
     pub(super) fn new(header: &[u8], high: Option<u32>) -> Self {
         let mut bytes = [0; Header::LEN + 4];

@@ -1,10 +1,10 @@
-//! What an SA protects with, by Linux's names, and which keys and ICVs each takes.
+//! Algorithms of SAs, by Linux's names, and the keys and ICVs that each takes.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// How an SA protects, with its keys.
+/// Algorithm of an SA, with its keys.
 #[derive(Clone)]
 pub enum Algorithm {
     /// `rfc4106(gcm(aes))` (RFC 4106).
@@ -62,9 +62,9 @@ pub enum Encryption {
 /// A message authentication code, with its key.
 #[derive(Clone)]
 pub struct Authentication {
-    /// Which.
+    /// Kind of code.
     pub code: Code,
-    /// Its key, of any length but none; an AES key for [`Code::CmacAes`], of 16 bytes for [`Code::XcbcAes`].
+    /// Key, of any length but none; an AES key for [`Code::CmacAes`], of 16 bytes for [`Code::XcbcAes`].
     pub key: Zeroizing<Vec<u8>>,
     /// Bytes of the integrity check value: the code's front, of 4 bytes at least.
     pub icv_len: usize,
@@ -121,28 +121,28 @@ impl Code {
     }
 }
 
-/// Why there is no such algorithm.
+/// Reason for which there is no such algorithm.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AlgorithmError {
     /// Keying material of a length that the algorithm does not have.
     KeyLen {
         /// Linux's name of the algorithm.
         name: &'static str,
-        /// How many bytes it takes.
+        /// Lengths that it takes.
         takes: &'static str,
-        /// How many there are.
+        /// Length that was given.
         len: usize,
     },
     /// An integrity check value of a length that the algorithm does not have.
     IcvLen {
         /// Linux's name of the algorithm.
         name: &'static str,
-        /// How many bytes.
+        /// Number of bytes.
         len: usize,
     },
 }
 
-/// How many bytes of keying material an AES key with a salt of four is.
+/// Bytes of keying material that an AES key with a salt of four is.
 const AES_AND_SALT: &str = "20, 28 or 36";
 
 impl Algorithm {

@@ -17,7 +17,7 @@ pub(super) struct Gmac {
 }
 
 impl Gmac {
-    /// Of an AES key and four bytes of salt; `None` for a length that there is not.
+    /// Cipher of an AES key and four bytes of salt; `None` for a length that there is not.
     pub(super) fn new(material: &[u8]) -> Option<Self> {
         let (key, &salt) = material.split_last_chunk()?;
         let algorithm = match key.len() {

@@ -90,8 +90,8 @@ pub(super) struct Gcm(NonNull<u8>);
 
 // SAFETY: the block is its owner's alone and bound to no thread.
 unsafe impl Send for Gcm {}
-// SAFETY: the block is only read; what a packet needs is in the stack of who calls. The library's table, for which it wants a
-// thread each, is not used for packets. Its release 1.3 notes "no error" in a variable of the process, which nobody reads.
+// SAFETY: the block is only read; what a packet needs is in the caller's stack. The library's table, for which it wants a
+// thread each, is not used for packets. Its release 1.3 notes "no error" in a variable of the process, which is never read.
 unsafe impl Sync for Gcm {}
 
 impl Gcm {
@@ -106,7 +106,7 @@ impl Gcm {
         Some(Self(block))
     }
 
-    /// What a key takes.
+    /// Layout of a key.
     fn layout() -> Layout {
         // SAFETY: constants.
         let (size, align) = unsafe { (fatpath_gcm_size, fatpath_gcm_align) };
@@ -182,7 +182,7 @@ impl Gcm {
 impl Drop for Gcm {
     fn drop(&mut self) {
         let layout = Self::layout();
-        // SAFETY: the block is of that size, initialised since it was zeroed, and nobody else's.
+        // SAFETY: the block is of that size, initialised since it was zeroed, and only `self` refers to it.
         unsafe { slice::from_raw_parts_mut(self.0.as_ptr(), layout.size()) }.zeroize();
         // SAFETY: allocated with this layout, and not used again.
         unsafe { alloc::dealloc(self.0.as_ptr(), layout) }

@@ -36,12 +36,12 @@ use ccm::CcmAes;
 use gmac::Gmac;
 use separate::Separate;
 
-/// What every text is a multiple of (RFC 4303 §2.4).
+/// Least alignment of every text (RFC 4303 §2.4).
 const MIN_ALIGN: usize = 4;
 
 /// A cipher with the key of one SA. The key is zeroed on drop and shown by nothing.
 ///
-/// It begins a cache line: whoever counts those that hold it does not take it from a thread that works with it.
+/// It begins a cache line: a thread that counts its references does not take the line from a thread that works with it.
 #[repr(align(64))]
 pub struct Cipher {
     engine: Engine,
@@ -136,7 +136,7 @@ impl Cipher {
         self.icv_len
     }
 
-    /// What the encrypted bytes are a multiple of: the larger of the cipher's block and ESP's own 4 (RFC 4303 §2.4).
+    /// Alignment of the encrypted bytes: the larger of the cipher's block and ESP's own 4 (RFC 4303 §2.4).
     pub const fn align(&self) -> usize {
         self.align
     }

@@ -62,7 +62,7 @@ impl Separate {
         }
     }
 
-    /// What the text is a multiple of.
+    /// Alignment of the text.
     pub(super) fn block_len(&self) -> usize {
         if matches!(self.cipher, Cipher::Cbc(_)) { BLOCK_LEN } else { 1 }
     }

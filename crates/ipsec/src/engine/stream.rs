@@ -1,7 +1,7 @@
 //! AES-GCM (NIST SP 800-38D) that opens a text piece by piece, or by the front of its tag, through AWS-LC's `EVP_CIPHER`.
 //!
 //! The one-shot interfaces want a whole text in one buffer and a whole tag. Here the tag is compared last, when what is
-//! decrypted lies before the caller already, so what turns out forged is zeroed before anybody hears of it.
+//! decrypted lies before the caller already, so a forged text is zeroed before the call returns.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ffi::c_int;
@@ -56,7 +56,7 @@ impl GcmStream {
         &self,
         nonce: [u8; NONCE_LEN],
         aad: &[u8],
-        pieces: &mut Pieces<'p, impl Iterator<Item = &'p [u8]>>,
+        pieces: &mut StreamPieces<'p, impl Iterator<Item = &'p [u8]>>,
         text: &mut [u8],
         icv_len: usize,
     ) -> Result<(), OpenError> {
@@ -71,7 +71,7 @@ impl GcmStream {
         judge(is_authentic, text)
     }
 
-    /// Lends out a context that nobody else has.
+    /// Lends a context that no other call uses.
     fn with_context<T>(&self, f: impl FnOnce(&mut Context) -> T) -> T {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut context = idle.unwrap_or_else(|| Context::new(&self.key));
@@ -82,17 +82,17 @@ impl GcmStream {
 }
 
 /// Bytes in several places, from front to back.
-pub(super) struct Pieces<'p, I> {
+pub(super) struct StreamPieces<'p, I> {
     front: &'p [u8],
     behind: I,
 }
 
-impl<'p, I: Iterator<Item = &'p [u8]>> Pieces<'p, I> {
+impl<'p, I: Iterator<Item = &'p [u8]>> StreamPieces<'p, I> {
     pub(super) fn new(pieces: I) -> Self {
         Self { front: &[], behind: pieces }
     }
 
-    /// Has `each` fill `to` with the next bytes, stretch by stretch. `false` if there are fewer.
+    /// Lets `each` fill `to` with the next bytes, stretch by stretch. `false` if there are fewer.
     pub(super) fn read(&mut self, mut to: &mut [u8], mut each: impl FnMut(&'p [u8], &mut [u8])) -> bool {
         while !to.is_empty() {
             if self.front.is_empty() {
@@ -111,7 +111,7 @@ impl<'p, I: Iterator<Item = &'p [u8]>> Pieces<'p, I> {
 
 /// A key's schedule, and how far a packet is.
 ///
-/// Invariant: a context that is valid, initialised for decryption, and nobody else's. AWS-LC zeroes it when it is freed.
+/// Invariant: a context that is valid, initialised for decryption, and not shared. AWS-LC zeroes it when it is freed.
 struct Context(NonNull<aws_lc::EVP_CIPHER_CTX>);
 
 // SAFETY: the context is memory of its owner's alone and is bound to no thread.
@@ -191,7 +191,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: valid, and nobody else's.
+        // SAFETY: valid, and not shared.
         unsafe { aws_lc::EVP_CIPHER_CTX_free(self.0.as_ptr()) }
     }
 }

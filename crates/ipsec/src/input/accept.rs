@@ -8,9 +8,9 @@ use wire::Protocol;
 
 use super::decap;
 use super::inner::{Content, Taker};
-use super::refused::{Refused, refuse};
+use super::refused::{Dropped, refuse};
 use crate::config::Mode;
-use crate::open_job::{OpenJob, Piece, State};
+use crate::open_job::{OpenJob, Piece, PieceState};
 use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;
 
@@ -38,7 +38,7 @@ pub(super) fn pass_plain<T: Taker>(
     ControlFlow::Continue(None)
 }
 
-/// What becomes of a packet after the cipher (Linux `xfrm_input` from `lock` on).
+/// Result of a packet after the cipher (Linux `xfrm_input` from `lock` on).
 #[inline]
 pub(super) fn pass<'j>(
     sad: &mut Sad,
@@ -47,10 +47,10 @@ pub(super) fn pass<'j>(
     piece: Piece,
     mem: &Memory,
     now: Instant,
-) -> Result<Content<'j>, Refused> {
+) -> Result<Content<'j>, Dropped> {
     let sa = match piece.state {
         // Those before it are counted only now, and the SA may have gone while the cipher was busy.
-        State::Open { next_header, .. } if next_header != Protocol::NO_NEXT => sad.admit_in(job.sa, now)?,
+        PieceState::Open { next_header, .. } if next_header != Protocol::NO_NEXT => sad.admit_in(job.sa, now)?,
         _ => sad.get_mut(job.sa).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?,
     };
     accept(sa, moves, job, piece, mem, now)
@@ -65,20 +65,23 @@ pub(super) fn accept<'j>(
     piece: Piece,
     mem: &Memory,
     now: Instant,
-) -> Result<Content<'j>, Refused> {
+) -> Result<Content<'j>, Dropped> {
     let Piece { seq, id, state, inside: mut buf } = piece;
     let (payload_len, next_header, sum) = match state {
-        State::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),
-        State::Sealed | State::Forged => {
+        PieceState::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),
+        PieceState::Sealed | PieceState::Forged => {
+            //= RFC 4303 §3.4.4.1 wrong-icv: a packet with a wrong ICV is dropped and counted
             sa.stats.failed += 1;
             return Err((Mib::XfrmInStateProtoError, DropReason::EspIcv));
         }
-        State::Malformed => return Err((Mib::XfrmInStateProtoError, DropReason::EspFormat)),
+        PieceState::Malformed => return Err((Mib::XfrmInStateProtoError, DropReason::EspFormat)),
     };
+    //= RFC 4303 §2.6 dummy: a packet whose next header is 59 is a dummy: it is dropped, and its sender is not told
     if next_header == Protocol::NO_NEXT {
         return Err((Mib::XfrmInStateProtoError, DropReason::EspDummy));
     }
     let is_newest = seq > sa.replay.top() || sa.replay.size() == 0;
+    //= RFC 4303 §3.4.3 window-after-icv: the window moves only for a packet whose ICV is right
     sa.replay.mark(seq).map_err(|why| refuse(sa, why))?;
     if let Some(source) = job.outer.source() {
         moves.extend(sa.came_from(now, source, is_newest));
@@ -103,7 +106,7 @@ impl Sa {
     pub(super) fn passes_plainly(
         &mut self,
         job: &mut OpenJob,
-        (seq, id, state): (u64, u16, State),
+        (seq, id, state): (u64, u16, PieceState),
         inside: &mut Buf,
         mem: &Memory,
         now: Instant,

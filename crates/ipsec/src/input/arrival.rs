@@ -1,4 +1,4 @@
-//! Which SA a packet is of, and whether it may be: what is known before a cipher has been at it.
+//! Arrival of ESP: the SA of a packet, and the checks before its cipher.
 
 use base::{DropReason, Instant, Mib, SaId};
 use packet::Meta;
@@ -6,13 +6,13 @@ use wire::Spi;
 use wire::esp::Header;
 use wire::ip::Info;
 
-use super::refused::{Refused, refuse};
+use super::refused::{Dropped, refuse};
 use crate::config::SaDir;
 use crate::ipsec::Ipsec;
 use crate::open_job::{OpenJob, Storage};
 use crate::sad::Sad;
 
-/// What a packet or a train arrived with.
+/// Metadata that a packet or a train arrived with.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival<'a> {
     pub(super) now: Instant,
@@ -33,7 +33,7 @@ impl Arrival<'_> {
         last: Option<(Spi, SaId)>,
         front: &[u8],
         n: usize,
-    ) -> Result<(SaId, u64), Refused> {
+    ) -> Result<(SaId, u64), Dropped> {
         let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
         if self.meta.sec_path.is_full() {
             return Err((Mib::XfrmInBufferError, DropReason::PolicyDepth));
@@ -48,9 +48,10 @@ impl Arrival<'_> {
 
     /// Says whether a packet may be one of that SA, and what its whole sequence number may be.
     #[inline]
-    fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Refused> {
+    fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Dropped> {
         let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
         let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
+        //= RFC 4301 §4.1 simplex: an SA serves one direction: a packet that arrives for one to send by is dropped
         if sa.dir == Some(SaDir::Out) {
             return Err((Mib::XfrmInStateDirError, DropReason::EspDirection));
         }

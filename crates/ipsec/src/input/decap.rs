@@ -1,11 +1,11 @@
-//! What comes out of ESP as a packet again.
+//! Decapsulation: packets out of decrypted ESP.
 
 use base::{DropReason, Mib};
 use packet::{Buf, CopyReason, Csum, Memory, Packet};
 use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
 
-use super::refused::Refused;
+use super::refused::Dropped;
 use crate::open_job::{OuterHeaders, Untouched};
 use crate::outer::{write_own, write_v4};
 use crate::pieces::Pieces;
@@ -22,7 +22,7 @@ pub(super) fn tunnel(
     next_header: Protocol,
     sum: Option<u16>,
     untouched: &mut Option<Untouched>,
-) -> Result<Csum, Refused> {
+) -> Result<Csum, Dropped> {
     let refused = (Mib::XfrmInStateModeError, DropReason::EspFormat);
     let bytes = inside.bytes();
     let mut csum = sum.map_or(Csum::None, Csum::Complete);
@@ -54,6 +54,7 @@ pub(super) fn tunnel(
         csum = Csum::None;
         *untouched = None;
     }
+    //= RFC 4303 §2.7 tfc-padding: bytes behind the length of a tunnel's inner packet are padding, and are removed
     if total < len && total >= version.header_len() {
         inside.trim(total);
         csum = Csum::None;
@@ -72,6 +73,7 @@ fn marked(sa: &Sa, outer: &Info, inner: u8) -> Option<u8> {
     if sa.flags.decap_dscp {
         tos = Ecn::from_tos(inner).in_tos(outer.tos);
     }
+    //= RFC 4301 §5.1.2.1 dscp-and-ecn
     let can_carry = matches!(Ecn::from_tos(inner), Ecn::Ect0 | Ecn::Ect1);
     if !sa.flags.noecn && outer.ecn() == Ecn::Ce && can_carry {
         tos = Ecn::Ce.in_tos(tos);
@@ -91,7 +93,7 @@ impl OuterHeaders {
         next_header: Protocol,
         sum: Option<u16>,
         id: u16,
-    ) -> Result<Option<Buf>, Refused> {
+    ) -> Result<Option<Buf>, Dropped> {
         let len = self.info.header_len;
         let front = if self.push_own(mem, inside, next_header, id) {
             None
@@ -143,7 +145,7 @@ impl OuterHeaders {
         }
     }
 
-    /// What is known of a packet with such IP `headers`, what is behind which sums up to `sum`.
+    /// Checksum state of a packet with such IP `headers`, in front of bytes that sum up to `sum`.
     #[inline(always)]
     pub(super) fn complete(&self, headers: &[u8], sum: u16) -> Csum {
         let of_headers = match self.info.version() {

@@ -1,4 +1,4 @@
-//! What comes out of ESP packets, as it is handed on.
+//! Decrypted packets, as they are handed on.
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
@@ -6,9 +6,9 @@ use std::ops::ControlFlow;
 use base::{DropReason, Origin};
 use packet::{Buf, Meta, Packet};
 
-/// Who is handed what comes out of ESP packets.
+/// Consumer of decrypted packets.
 pub trait Taker {
-    /// What it breaks off with.
+    /// Value that it breaks off with.
     type Left;
 
     /// Takes a packet that lies in one buffer, TCP about which there was nothing to find out: most are such.
@@ -35,7 +35,7 @@ impl<F: FnMut(Inner<'_>)> Taker for Each<F> {
     }
 }
 
-/// What came out of one ESP packet.
+/// Decrypted contents of one ESP packet.
 #[derive(Debug)]
 pub enum Inner<'a> {
     /// A packet.
@@ -47,7 +47,7 @@ pub enum Inner<'a> {
 /// A packet that was inside of ESP.
 #[derive(Debug)]
 pub struct Content<'a> {
-    /// What its ESP header's place is taken by, if that does not fit in front of the rest.
+    /// Separate buffer for the IP headers, if there is no room for them in front of the payload.
     pub(super) front: Option<Buf>,
     pub(super) buf: Buf,
     pub(super) meta: &'a Meta,

@@ -6,10 +6,10 @@ use crate::replay::Replay;
 use crate::sa::Sa;
 
 /// Counter and reason of a dropped packet.
-pub(super) type Refused = (Mib, DropReason);
+pub(super) type Dropped = (Mib, DropReason);
 
 /// Counts a refused sequence number.
-pub(super) fn refuse(sa: &mut Sa, why: Replay) -> Refused {
+pub(super) fn refuse(sa: &mut Sa, why: Replay) -> Dropped {
     match why {
         Replay::Zero => {}
         Replay::Seen => sa.stats.replay += 1,

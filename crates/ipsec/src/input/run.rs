@@ -17,14 +17,14 @@ use crate::open_job::{Next, OpenJob, Piece};
 use crate::replay::Replay;
 use crate::sa::Sa;
 
-/// What a run was.
+/// Summary of a run.
 #[derive(Debug)]
 pub struct Run<T> {
-    /// How many packets there were in it.
+    /// Number of packets in it.
     pub packets: u64,
     /// The version of their IP headers.
     pub version: Version,
-    /// What it was broken off with, if it was.
+    /// Value that it was broken off with, if it was.
     pub broken: Option<T>,
 }
 
@@ -170,7 +170,7 @@ fn first_of(sa: &Sa, job: &mut OpenJob, burst: &Burst<'_>, l3: &impl Fn(&Packet)
     next_of(sa, job, burst, l3)
 }
 
-/// What the packet at the front of a burst is to `job`, if it is one more of it.
+/// Relation of the packet at the front of a burst to `job`, if it is one more of it.
 #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
 #[inline(always)]
 fn next_of(sa: &Sa, job: &mut OpenJob, burst: &Burst<'_>, l3: &impl Fn(&Packet) -> Option<usize>) -> Option<Next> {

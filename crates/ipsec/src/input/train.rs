@@ -7,7 +7,7 @@ use wire::ip::Info;
 use wire::{Protocol, Spi};
 
 use super::arrival::Arrival;
-use super::refused::Refused;
+use super::refused::Dropped;
 use super::{ENCAP_PEEK, Kind, Opened, PEEK, decap, kind};
 use crate::ipsec::Ipsec;
 use crate::pieces::Pieces;
@@ -36,7 +36,7 @@ impl Ipsec {
         let mut pieces = Pieces::new(pkt, &mut storage);
         let is_udp = info.protocol == Protocol::UDP;
         let arrival = Arrival { now, info, headers: &headers, meta: &meta, is_udp };
-        let mut train = Train { arrival, held: 0, has_job: false, id: info.id, last: None };
+        let mut train = TrainInput { arrival, held: 0, has_job: false, id: info.id, last: None };
         loop {
             let n = left.min(size);
             left -= n;
@@ -53,12 +53,12 @@ impl Ipsec {
 }
 
 /// A packet of an SA that there is no memory to open in (Linux `esp_input`).
-const fn not_opened(why: DropReason) -> Refused {
+const fn not_opened(why: DropReason) -> Dropped {
     (Mib::XfrmInStateProtoError, why)
 }
 
 /// A train that is taken in, packet by packet.
-struct Train<'a> {
+struct TrainInput<'a> {
     arrival: Arrival<'a>,
     /// Bytes at the front that are admitted, and lie in one piece.
     held: usize,
@@ -70,7 +70,7 @@ struct Train<'a> {
     last: Option<(Spi, SaId)>,
 }
 
-impl Train<'_> {
+impl TrainInput<'_> {
     /// Takes in the next `n` bytes, as what they are.
     #[inline]
     fn next(
@@ -124,7 +124,7 @@ impl Train<'_> {
         pieces: &mut Pieces<'_>,
         front: &[u8],
         n: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Dropped> {
         let (id, seq) = self.arrival.find(&mut ipsec.sad, self.last, front, n)?;
         if self.last.is_none_or(|(_, last)| last != id) {
             self.flush(ipsec, pieces);

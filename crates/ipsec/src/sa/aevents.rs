@@ -13,9 +13,9 @@ pub struct Aevent {
     pub by_time: bool,
 }
 
-/// What has been told of an SA's numbers.
+/// Numbers of an SA that were reported.
 #[derive(Debug, Default)]
-pub(crate) struct Aevents {
+pub(crate) struct ReportedNumbers {
     pub(crate) limits: AeventLimits,
     pub(crate) told: Numbers,
     /// Whether a packet was noticed.
@@ -31,7 +31,7 @@ pub(crate) struct Numbers {
     pub(crate) seen: u64,
 }
 
-/// What is waited for beside as many packets as are told of.
+/// Event that is waited for, apart from the number of packets.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Wait {
     /// As long since it was added as it would be since it was told.
@@ -48,8 +48,8 @@ impl Numbers {
     }
 }
 
-impl Aevents {
-    /// Has the numbers looked at when time next passes.
+impl ReportedNumbers {
+    /// Lets the numbers be looked at when time next passes.
     pub(crate) const fn touch(&mut self) {
         self.touched = true;
     }
@@ -66,7 +66,7 @@ impl Aevents {
     /// Looks at them. Some: they are to be told of, because time has passed or not.
     pub(crate) fn look(&mut self, now: Instant, added: Instant, numbers: Numbers, heard: bool) -> Option<bool> {
         let touched = std::mem::take(&mut self.touched);
-        // Whoever has not heard of it needs no timer for that.
+        // Without a listener that has heard of it there is no timer.
         if heard && self.wait == Wait::First && !self.limits.time.is_zero() {
             let first = added + self.limits.time;
             self.wait = if first <= now { Wait::Change } else { Wait::Time(first) };
@@ -101,8 +101,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_told_of_after_two_packets_and_after_a_second_if_they_change() {
-        let mut it = Aevents::default();
+    fn numbers_are_reported_after_two_packets_and_after_a_second() {
+        let mut it = ReportedNumbers::default();
         // (when, a packet was noticed, sent, what is told)
         let looks = [
             (3, true, 1, None),
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_first_packet_is_told_of_by_time_if_it_comes_late() {
-        let mut it = Aevents { touched: true, ..Aevents::default() };
+        let mut it = ReportedNumbers { touched: true, ..ReportedNumbers::default() };
         assert_eq!(it.look(at(15), at(5), Numbers { oseq: 1, ..Numbers::default() }, true), Some(true));
     }
 
@@ -136,17 +136,17 @@ mod tests {
             (AeventLimits { packets: 0, ..AeventLimits::default() }, (None, Some(at(10)))),
             (AeventLimits { time: Duration::ZERO, ..AeventLimits::default() }, (Some(false), None)),
         ] {
-            let mut it = Aevents { limits, touched: true, ..Aevents::default() };
+            let mut it = ReportedNumbers { limits, touched: true, ..ReportedNumbers::default() };
             let told = it.look(at(1), at(0), Numbers { seq: 1 << 33, ..Numbers::default() }, true);
             assert_eq!((told, it.due()), want, "{limits:?}");
         }
     }
 
     #[test]
-    fn a_late_packet_is_a_change_and_nothing_is_one_that_nobody_hears() {
+    fn late_packet_is_a_change_only_with_a_listener() {
         let late = Numbers { seen: 1, ..Numbers::default() };
         for heard in [true, false] {
-            let mut it = Aevents { wait: Wait::Time(at(1)), ..Aevents::default() };
+            let mut it = ReportedNumbers { wait: Wait::Time(at(1)), ..ReportedNumbers::default() };
             assert_eq!(it.look(at(1), at(0), late, heard), heard.then_some(true));
             assert_eq!(it.wait == Wait::Change, !heard);
         }

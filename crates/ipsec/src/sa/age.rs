@@ -2,13 +2,13 @@
 
 use base::{Instant, SaId};
 
-use super::aevents::Aevents;
+use super::aevents::ReportedNumbers;
 use crate::config::SaConfig;
 use crate::lifetime::Lifetime;
 use crate::request::Request;
 use crate::timers::{Timer, Timers};
 
-/// What of an SA has to do with its age, beside what is asked for each packet.
+/// Age of an SA, apart from what is read for each packet.
 #[derive(Debug)]
 pub(crate) struct Age {
     pub(crate) lifetime: Lifetime,
@@ -17,11 +17,11 @@ pub(crate) struct Age {
     /// When it was used first.
     pub(crate) first_used: Option<Instant>,
     pub(crate) timer: Timer,
-    /// How many SAs were added before it.
+    /// Number of SAs that were added before it.
     pub(crate) born: u64,
     /// The highest number received when its device was last told.
     pub(crate) esn_told: u64,
-    pub(crate) aevents: Aevents,
+    pub(crate) aevents: ReportedNumbers,
     /// The request that made the SA.
     pub(crate) request: Option<Request>,
 }
@@ -35,7 +35,7 @@ impl Age {
             timer: Timer::default(),
             born: 0,
             esn_told: config.seq,
-            aevents: Aevents::default(),
+            aevents: ReportedNumbers::default(),
             request: config.request.clone(),
         }
     }

@@ -73,7 +73,7 @@ pub struct Sa {
     pub(crate) stats: SaStats,
 }
 
-/// What few SAs have.
+/// Rarely used options, boxed to keep `Sa` small.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
     pub(crate) selector: Option<Selector>,
@@ -82,7 +82,7 @@ pub(crate) struct Extras {
     pub(crate) place: Place,
 }
 
-/// What an SA has counted: `ip -s xfrm state`.
+/// Counters of an SA: `ip -s xfrm state`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SaStats {
     /// Bytes protected: inner packets in tunnel mode, what follows the IP header in transport mode.
@@ -175,7 +175,7 @@ impl Sa {
         self.selector().is_none_or(|it| it.matches(flow) || quoted.is_some_and(|quoted| it.matches(quoted)))
     }
 
-    /// Its number on this node.
+    /// Number on this node.
     pub const fn id(&self) -> SaId {
         self.id
     }
@@ -200,7 +200,7 @@ impl Sa {
         self.dir
     }
 
-    /// What it protects.
+    /// Mode.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
@@ -210,7 +210,7 @@ impl Sa {
         self.reqid
     }
 
-    /// Its options.
+    /// Options.
     pub const fn flags(&self) -> SaFlags {
         self.flags
     }
@@ -220,7 +220,7 @@ impl Sa {
         self.encap
     }
 
-    /// Which inner packets may use it.
+    /// Inner packets that may use it.
     #[inline]
     pub fn selector(&self) -> Option<&Selector> {
         self.extras.as_deref()?.selector.as_ref()
@@ -231,7 +231,7 @@ impl Sa {
         self.extras.as_ref().map_or(0, |extras| extras.tfcpad)
     }
 
-    /// What it does about a NAT.
+    /// Behaviour towards a NAT.
     pub fn nat(&self) -> NatTraversal {
         self.extras.as_ref().map_or_else(NatTraversal::default, |extras| extras.nat)
     }
@@ -246,12 +246,12 @@ impl Sa {
         &self.replay
     }
 
-    /// Which marked packets it is for.
+    /// Marked packets that it is for.
     pub const fn mark(&self) -> Mark {
         self.mark
     }
 
-    /// What its packets are marked with afterwards.
+    /// Mark that its packets get afterwards.
     pub const fn output_mark(&self) -> Mark {
         self.output_mark
     }
@@ -266,7 +266,7 @@ impl Sa {
         self.age.lifetime
     }
 
-    /// What may be done with it.
+    /// State of its life.
     pub const fn state(&self) -> State {
         self.state
     }
@@ -296,7 +296,7 @@ impl Sa {
         self.age.request = Some(request);
     }
 
-    /// What it has counted.
+    /// Counters.
     pub const fn stats(&self) -> SaStats {
         self.stats
     }
@@ -315,7 +315,7 @@ impl Sa {
         }
     }
 
-    /// Has its window be of `size` packets up to `top`, and of these no others than `seqs` and `top` received, whatever was
+    /// Sets its window to `size` packets up to `top`, of which exactly `seqs` and `top` count as received, whatever was
     /// before: the operator says so.
     ///
     /// # Panics
@@ -331,7 +331,7 @@ impl Sa {
         (self.next_packets, self.next_bytes) = (0, 0);
     }
 
-    /// What it adds to a packet.
+    /// Bytes that it adds to a packet.
     pub fn overhead(&self) -> Overhead {
         Overhead {
             mode: self.mode,
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cache_line_says_whether_a_packet_is_for_it_and_four_hold_it() {
+    fn sa_fits_four_cache_lines_and_its_lookup_fits_one() {
         assert_eq!(size_of::<Option<Sa>>(), 4 * 64);
         assert_eq!(offset_of!(Sa, replay), 64);
         assert_eq!(offset_of!(Sa, out), 128);

@@ -17,7 +17,7 @@ impl Sa {
         self.offload.filter(|offload| offload.mode == OffloadMode::Packet).map(|offload| offload.dev)
     }
 
-    /// What a device's word on a packet of `link` is worth; without a word of one, whether the packet can be opened here.
+    /// Verdict about a packet of `link` by a device's report; without a report, whether the packet can be opened here.
     ///
     /// # Errors
     /// Why it goes no further (Linux `xfrm_input`).

@@ -10,19 +10,19 @@ use super::place::{Mapping, Place};
 use crate::config::{EspInUdp, NatTraversal, SaConfig};
 
 impl Sa {
-    /// Where its packets go: to its destination, or to the place that its peer has moved to.
+    /// Outer destination of its packets: the configured one, or the place that its peer has moved to.
     #[inline]
     pub fn end(&self) -> IpAddr {
         self.moved_to().map_or(self.dst, |place| place.ip())
     }
 
-    /// Where its peer has moved to, to whom it sends.
+    /// Place that the peer of an outbound SA has moved to.
     #[inline]
     pub fn moved_to(&self) -> Option<SocketAddr> {
         self.extras.as_deref()?.place.towards
     }
 
-    /// Where its peer is, to be written down.
+    /// Place of its peer, for changes.
     pub(crate) fn place_mut(&mut self) -> &mut Place {
         &mut self.extras.get_or_insert_default().place
     }
@@ -34,7 +34,7 @@ impl Sa {
         Some(EspInUdp { dport: self.moved_to().map_or(encap.dport, |place| place.port()), ..encap })
     }
 
-    /// Where its peer is, if it is one that sends ESP in UDP.
+    /// Place of its peer, if it is one that sends ESP in UDP.
     #[inline]
     fn peer(&self) -> Option<SocketAddr> {
         let said = SocketAddr::new(self.src, self.encap?.sport);

@@ -10,15 +10,15 @@ use wire::Spi;
 pub struct Mapping {
     /// The SA that it sends by.
     pub sa: SaId,
-    /// Its destination.
+    /// Destination.
     pub dst: IpAddr,
-    /// Its SPI.
+    /// SPI.
     pub spi: Spi,
-    /// Its `reqid`.
+    /// `reqid`.
     pub reqid: u32,
-    /// Where the peer was.
+    /// Former place of the peer.
     pub old: SocketAddr,
-    /// Where it is.
+    /// New place.
     pub new: SocketAddr,
     /// Whether the tunnels to it have followed.
     pub followed: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Place {
     pub(super) seen: Option<SocketAddr>,
     /// Whither it sends.
     pub(crate) towards: Option<SocketAddr>,
-    /// Where the peer was said to be last, and when.
+    /// Place of the peer that was reported last, and the time.
     pub(super) told: Option<(SocketAddr, Instant)>,
     /// When the next keepalive is looked at.
     pub(crate) keepalive: Option<Instant>,

@@ -1,13 +1,13 @@
 //! States of an SA.
 
-/// What may be done with an SA. Linux's `VOID` has no like here, because none is kept that is half made.
+/// State of an SA, and what may be done with it. Linux's `VOID` has no counterpart here, because no SA is kept half made.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum State {
     /// It is yet to come (`ACQ`).
     Acq,
     /// It may be used.
     Valid,
-    /// Nobody could make it.
+    /// It could not be made.
     Error,
     /// A hard limit is reached; it is about to be removed.
     Expired,

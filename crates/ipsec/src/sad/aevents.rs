@@ -1,8 +1,8 @@
-//! What is told of an SA's numbers while it is used, so that another node can go on with it: after so many packets, and
+//! Reports of an SA's numbers while it is used, so that another node can go on with it: after so many packets, and
 //! after a while (Linux `xfrm_replay_notify`, `xfrm_replay_timer_handler`).
 //!
 //! A packet is noticed where its SA's limits are looked at closely, and the numbers are compared when time next passes: once
-//! for all packets of a burst. Nobody looks closely for this while nobody listens.
+//! for all packets of a burst. Without a listener nothing is looked at closely for this.
 
 use base::{Instant, SaId};
 
@@ -17,7 +17,7 @@ impl Sa {
         self.age.aevents.limits
     }
 
-    /// Has its numbers told of after so many packets, or so long.
+    /// Sets after how many packets, or how long, numbers are reported.
     pub fn set_aevent_limits(&mut self, limits: AeventLimits) {
         self.age.aevents.limits = limits;
     }
@@ -45,7 +45,7 @@ impl Sa {
 }
 
 impl Sad {
-    /// Says whether somebody hears of numbers. Whoever begins to hears of those that change from now on.
+    /// Says whether the listener is told of numbers. It is told of those that change from now on.
     pub(crate) fn hear_numbers(&mut self, heard: bool) {
         if self.events.hear_numbers(heard) || !heard {
             return;

@@ -21,7 +21,7 @@ pub const MAX_LARVAE: usize = 1 << 14;
 /// An SA that is yet to come.
 #[derive(Clone, Debug)]
 pub struct Larval {
-    /// What tells it from others.
+    /// Number by which it is known.
     pub seq: u32,
     /// The outer source; unspecified for any.
     pub src: IpAddr,
@@ -31,24 +31,24 @@ pub struct Larval {
     pub spi: Spi,
     /// Tunnel or transport.
     pub mode: Mode,
-    /// What ties it to templates.
+    /// Number that templates name.
     pub reqid: u32,
     /// The only direction in which it may be used.
     pub dir: Option<SaDir>,
     /// The flow that acquired it.
     pub selector: Option<Selector>,
-    /// Which marked packets it is for.
+    /// Marked packets that it is for.
     pub mark: Mark,
     /// The number of the XFRM interface.
     pub if_id: u32,
-    /// [`State::Acq`], or [`State::Error`] if nobody could make it.
+    /// [`State::Acq`], or [`State::Error`] if it could not be made.
     pub state: State,
     /// When it was asked for.
     pub added: Instant,
     pub(crate) timer: Timer,
 }
 
-/// What one is looked up by: destination and `reqid`.
+/// Key by which one is looked up: destination and `reqid`.
 type Key = (IpAddr, u32);
 
 /// All of them.
@@ -58,7 +58,7 @@ pub(crate) struct Larvae {
     by_key: HashMap<Key, Vec<u32>, foldhash::fast::RandomState>,
     /// Those of several marks share a name.
     by_spi: HashMap<(IpAddr, Spi), Vec<u32>, foldhash::fast::RandomState>,
-    /// How many have an SPI.
+    /// Number of those that have an SPI.
     spis: HashMap<Spi, u32, foldhash::fast::RandomState>,
     timers: Timers<u32>,
     last_seq: u32,
@@ -107,7 +107,7 @@ impl Larvae {
         Some(seq)
     }
 
-    /// The next number that nobody has; never 0.
+    /// The next number that is free; never 0.
     fn free_seq(&mut self) -> u32 {
         loop {
             self.last_seq = self.last_seq.wrapping_add(1);
@@ -168,7 +168,7 @@ impl Larvae {
         self.spis.contains_key(&spi)
     }
 
-    /// Notes that nobody can make it.
+    /// Notes that it cannot be made.
     pub(crate) fn fail(&mut self, seq: u32) -> bool {
         self.by_seq.get_mut(&seq).is_some_and(|larval| {
             larval.state = State::Error;
@@ -191,12 +191,13 @@ impl Larvae {
         named.find(|larval| larval.mark.matches(mark))
     }
 
-    /// Why a packet is refused whose SPI no SA has: one may be to have it (Linux `xfrm_input`).
+    /// Drop reason of a packet whose SPI no SA has: one may be to have it (Linux `xfrm_input`).
     pub(crate) fn refuse(&self, dst: IpAddr, spi: Spi, mark: u32) -> (Mib, DropReason) {
         match self.by_spi(dst, spi, mark).map(|larval| (larval.dir, larval.state)) {
             Some((Some(SaDir::Out), _)) => (Mib::XfrmInStateDirError, DropReason::EspDirection),
             Some((_, State::Acq)) => (Mib::XfrmAcquireError, DropReason::EspState),
             Some(_) => (Mib::XfrmInStateInvalid, DropReason::EspState),
+            //= RFC 4303 §3.4.2 unknown-sa: a packet whose SPI and destination name no SA is dropped, and counted
             None => (Mib::XfrmInNoStates, DropReason::EspNoState),
         }
     }

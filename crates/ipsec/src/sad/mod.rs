@@ -42,9 +42,9 @@ pub struct Sad {
     /// The newest slot of a destination and `reqid`, from which the others are linked.
     by_template: HashIndex,
     hasher: foldhash::fast::RandomState,
-    /// How many SAs have an SPI.
+    /// Number of SAs that have an SPI.
     spis: Map<Spi, u32>,
-    /// How many SAs expect ESP in UDP at an address and port.
+    /// Number of SAs that expect ESP in UDP at an address and port.
     encap_ports: Map<(IpAddr, u16), usize>,
     timers: Timers<SaId>,
     pub(crate) larvae: Larvae,
@@ -54,13 +54,13 @@ pub struct Sad {
     pub(crate) aevent_limits: AeventLimits,
     /// Counts what may make another SA the best: whatever was remembered before is void.
     pub(crate) changes: u64,
-    /// How many SAs were ever added.
+    /// Number of SAs that were ever added.
     born: u64,
     /// SAs by the order in which they were added.
     by_birth: BTreeMap<u64, SaId>,
 }
 
-/// What a template is looked up by: destination and `reqid`.
+/// Key by which a template is looked up: destination and `reqid`.
 type TemplateKey = (IpAddr, u32);
 
 impl Sa {
@@ -232,7 +232,7 @@ impl Sad {
         }
     }
 
-    /// What an SA with that destination and SPI is called in [`Sad::by_spi`], and one with that destination and `reqid` in
+    /// Hashes of an SA with that destination and SPI in [`Sad::by_spi`], and of one with that destination and `reqid` in
     /// [`Sad::by_template`].
     #[inline]
     fn name(&self, dst: IpAddr, number: u32) -> u32 {
@@ -331,7 +331,7 @@ impl Sad {
         self.len() == 0 && self.larvae.len() == 0
     }
 
-    /// How many SAs there are, without those to come.
+    /// Number of SAs, without larval ones.
     pub fn len(&self) -> usize {
         self.by_spi.len()
     }

@@ -1,4 +1,4 @@
-//! Which SA a template gets (Linux `xfrm_state_find`, `xfrm_state_look_at`).
+//! Search for the SA of a template (Linux `xfrm_state_find`, `xfrm_state_look_at`).
 
 use std::net::IpAddr;
 
@@ -11,12 +11,12 @@ use crate::flowi::Flowi;
 use crate::mark::Mark;
 use crate::sa::{Sa, State};
 
-/// What is found for a template.
+/// Result of a search for a template.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Found {
     /// An SA to use.
     Sa(SaId),
-    /// None, and nobody is asked for one yet.
+    /// No SA, and none is asked for yet.
     Nothing,
     /// None, and one is being made, or could not be.
     Pending,

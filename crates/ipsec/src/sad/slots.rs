@@ -1,4 +1,4 @@
-//! Where SAs lie: in pieces that never move, each SA on cache lines of its own.
+//! Storage of SAs: in pieces that never move, each SA on cache lines of its own.
 
 use base::SaId;
 
@@ -23,7 +23,7 @@ pub(super) struct Slots {
     free: Vec<u32>,
 }
 
-/// What is kept of a slot beside its SA.
+/// State of a slot apart from its SA.
 #[derive(Clone, Copy, Debug)]
 struct Links {
     uses: u32,

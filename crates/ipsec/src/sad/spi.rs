@@ -12,18 +12,18 @@ use crate::mark::Mark;
 /// Random numbers that are tried before the SPIs are gone through one by one.
 const TRIES: usize = 32;
 
-/// What an SPI is wanted for: `ip xfrm state allocspi`.
+/// Request for an SPI: `ip xfrm state allocspi`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SpiRequest {
     /// The outer source of the SA to come.
     pub src: std::net::IpAddr,
-    /// Its destination, where the SPI means something.
+    /// Destination, at which the SPI is valid.
     pub dst: std::net::IpAddr,
-    /// Its mode.
+    /// Mode.
     pub mode: Mode,
-    /// Its `reqid`.
+    /// `reqid`.
     pub reqid: u32,
-    /// Which marked packets it is for.
+    /// Marked packets that it is for.
     pub mark: Mark,
     /// The number of its XFRM interface; 0 for none.
     pub if_id: u32,

@@ -18,7 +18,7 @@ use crate::mark::Mark;
 /// So many shapes are asked one after the other, before it is worth a look-up to find which of them can match.
 const FEW: usize = 4;
 
-/// Which bits of a flow, beside its destination, a selector looks at.
+/// Bits of a flow, apart from its destination, that a selector looks at.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Shape {
     src_len: u8,
@@ -39,7 +39,7 @@ struct Destination {
 
 /// All that a selector demands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Key {
+pub(super) struct MatchKey {
     dst: Destination,
     src: u128,
     shape: Shape,
@@ -50,14 +50,14 @@ pub(super) struct Key {
     mark: u32,
 }
 
-/// Which shapes the keys of a table have. What they stand for is the table's concern.
+/// Shapes of the keys of a table. The meaning of a key is the table's concern.
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
-    /// How many keys have each shape, with that length of destinations.
+    /// Number of keys of each shape, with that length of destinations.
     all: Vec<((u8, Shape), u32)>,
-    /// How many destinations have a prefix of each length.
+    /// Number of destinations with a prefix of each length.
     dst_lens: Vec<(u8, u32)>,
-    /// How many keys to a destination have each shape.
+    /// Number of keys to a destination of each shape.
     of: Map<Destination, Vec<(Shape, u32)>>,
 }
 
@@ -78,8 +78,8 @@ const fn masked(bits: u128, len: u8) -> u128 {
     }
 }
 
-impl Key {
-    /// What `selector` demands of packets with that mark and interface.
+impl MatchKey {
+    /// Key of `selector` for packets with that mark and interface.
     pub(super) fn new(selector: &Selector, mark: Mark, if_id: u32) -> Self {
         let &Selector { src, dst, protocol, sport, dport, dev } = selector;
         let of = |prefix: Prefix| bits_of(prefix.addr());
@@ -125,7 +125,7 @@ impl Key {
     }
 }
 
-impl Hash for Key {
+impl Hash for MatchKey {
     /// In few steps, because it is done for each look-up.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let &Self { dst, src, shape, protocol, dev, sport, dport, mark } = self;
@@ -146,7 +146,7 @@ impl Hash for Key {
 
 impl Shapes {
     /// Notes that there is a key more.
-    pub(super) fn insert(&mut self, key: &Key) {
+    pub(super) fn insert(&mut self, key: &MatchKey) {
         count(&mut self.all, (key.dst.len, key.shape));
         let shapes = self.of.entry(key.dst).or_insert_with(|| {
             count(&mut self.dst_lens, key.dst.len);
@@ -156,7 +156,7 @@ impl Shapes {
     }
 
     /// Notes that a key is gone.
-    pub(super) fn remove(&mut self, key: &Key) {
+    pub(super) fn remove(&mut self, key: &MatchKey) {
         discount(&mut self.all, (key.dst.len, key.shape));
         let Some(shapes) = self.of.get_mut(&key.dst) else { return };
         discount(shapes, key.shape);
@@ -168,15 +168,15 @@ impl Shapes {
 
     /// Hands over each key that `flow` matches, if there is one of that shape.
     #[inline]
-    pub(super) fn each_key(&self, flow: &Flowi, mut ask: impl FnMut(&Key)) {
+    pub(super) fn each_key(&self, flow: &Flowi, mut ask: impl FnMut(&MatchKey)) {
         let (src, dst) = (bits_of(flow.key.src), bits_of(flow.key.dst));
         let destination = |len| Destination { bits: masked(dst, len), len, if_id: flow.if_id };
         let mut ask_shape = |dst, shape: Shape| {
             if !shape.dev {
-                return ask(&Key::of_flow(flow, None, src, dst, shape));
+                return ask(&MatchKey::of_flow(flow, None, src, dst, shape));
             }
             for dev in flow.devices() {
-                ask(&Key::of_flow(flow, Some(dev), src, dst, shape));
+                ask(&MatchKey::of_flow(flow, Some(dev), src, dst, shape));
             }
         };
         if self.all.len() <= FEW {

@@ -16,9 +16,9 @@ use crate::events::{Event, Events, PolicyExpired};
 use crate::flowi::Flowi;
 use crate::hash_index::HashIndex;
 use crate::timers::{Timer, Timers};
-use index::{Key, Map, Shapes};
+use index::{Map, MatchKey, Shapes};
 
-/// How long after a soft limit it is told again (Linux `XFRM_KM_TIMEOUT`).
+/// Time after a soft limit until it is told again (Linux `XFRM_KM_TIMEOUT`).
 const TELL_AGAIN: Duration = Duration::from_secs(30);
 
 /// A policy's number among those that are there: another one may have it later.
@@ -46,11 +46,11 @@ pub struct Spd {
     arrived: u64,
 }
 
-/// Where a policy stands among others: the smallest first.
+/// Order of a policy among others: the smallest first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Order {
     priority: u32,
-    /// How many were added before it.
+    /// Number of policies that were added before it.
     born: u64,
 }
 
@@ -62,15 +62,15 @@ struct Table {
     policies: HashIndex,
     doubtful_shapes: Shapes,
     /// Those that do not let pass in clear what they are for, and may be for a fragment that does not say so.
-    doubtful: Map<Key, BTreeSet<Order>>,
+    doubtful: Map<MatchKey, BTreeSet<Order>>,
 }
 
 /// A policy, with its number.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// What tells it from others when it is shown; kept when it is replaced. Its lowest three bits are the direction.
+    /// Index by which it is shown; kept when it is replaced. Its lowest three bits are the direction.
     pub index: u32,
-    /// What it says.
+    /// Configuration.
     pub config: PolicyConfig,
     order: Order,
     /// Number of policies that were added or replaced before it.
@@ -91,9 +91,9 @@ impl Policy {
         self.used
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> MatchKey {
         let PolicyConfig { selector, mark, if_id, .. } = &self.config;
-        Key::new(selector, *mark, *if_id)
+        MatchKey::new(selector, *mark, *if_id)
     }
 
     /// Tells whether `flow` is one of those that it is for.
@@ -104,12 +104,12 @@ impl Policy {
     }
 
     /// The key by which fragments find it, if they have to.
-    fn doubtful_key(&self) -> Option<Key> {
+    fn doubtful_key(&self) -> Option<MatchKey> {
         let PolicyConfig { selector, mark, if_id, .. } = &self.config;
         let hidden = selector.sport.mask != 0
             || selector.dport.mask != 0
             || !selector.dst.is_ipv4() && selector.protocol.is_some();
-        (hidden && !self.config.allows_clear()).then(|| Key::of_fragments(selector, *mark, *if_id))
+        (hidden && !self.config.allows_clear()).then(|| MatchKey::of_fragments(selector, *mark, *if_id))
     }
 
     fn expired(&self, hard: bool) -> Event {
@@ -225,9 +225,9 @@ impl Spd {
         &self.tables[dir as usize][usize::from(is_ipv4)]
     }
 
-    /// What a policy is called in [`Table::policies`].
+    /// Hash of a policy in [`Table::policies`].
     #[inline]
-    fn name(&self, key: &Key) -> u32 {
+    fn name(&self, key: &MatchKey) -> u32 {
         (self.hasher.hash_one(key) >> 32) as u32
     }
 
@@ -237,7 +237,7 @@ impl Spd {
         self.changes += 1;
     }
 
-    /// What becomes of packets that no policy is for.
+    /// Action on packets that no policy is for.
     pub const fn default_action(&self, dir: Dir) -> Action {
         self.defaults[dir as usize]
     }
@@ -249,16 +249,17 @@ impl Spd {
         if selector.src.is_ipv4() != selector.dst.is_ipv4() {
             return None;
         }
-        let key = Key::new(selector, *mark, *if_id);
+        let key = MatchKey::new(selector, *mark, *if_id);
         let mut named = self.table(*dir, selector.dst.is_ipv4()).policies.with(self.name(&key)).map(PolicyId);
         named.find(|&id| self.get(id).is_some_and(|policy| policy.key() == key))
     }
 
-    /// Which policy is for `flow`.
+    /// Policy that is for `flow`.
     pub fn lookup(&self, dir: Dir, flow: &Flowi) -> Option<PolicyId> {
         self.first(dir, flow).map(|(_, id)| id)
     }
 
+    //= RFC 4301 §4.4.1 policy-order: policies are ordered, and the first that matches decides
     fn first(&self, dir: Dir, flow: &Flowi) -> Option<(Order, PolicyId)> {
         let mut first: Option<(Order, PolicyId)> = None;
         let table = self.table(dir, flow.key.dst.is_ipv4());
@@ -304,12 +305,12 @@ impl Spd {
         self.len() == 0 && self.defaults == [Action::Allow; 3]
     }
 
-    /// How many policies there are.
+    /// Number of policies.
     pub fn len(&self) -> usize {
         self.order.iter().map(BTreeMap::len).sum()
     }
 
-    /// How many policies there are of in, out and fwd.
+    /// Number of policies of in, out and fwd.
     pub fn counts(&self) -> [u32; 3] {
         self.order.each_ref().map(|order| order.len() as u32)
     }
@@ -358,7 +359,7 @@ impl Spd {
     }
 }
 
-/// The same ports, said in the one way that [`Key`] knows.
+/// The same ports, said in the one way that [`MatchKey`] knows.
 const fn canonical(port: PortMask) -> PortMask {
     PortMask { port: port.port & port.mask, mask: port.mask }
 }

@@ -22,7 +22,7 @@ pub(crate) fn mask() -> u64 {
     NEXT.fetch_add(1, Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15) << 20
 }
 
-/// What lets a tunnel carry both families.
+/// Flags that let a tunnel carry both families.
 pub(crate) const BOTH_FAMILIES: SaFlags = SaFlags {
     noecn: false,
     decap_dscp: false,
@@ -183,7 +183,7 @@ pub(crate) fn fat(version: Version, is_tcp: bool, size: u16, len: usize) -> (Vec
     (bytes, Csum::Partial { start: start as u16, offset: offset as u16 }, cut)
 }
 
-/// What general segmentation makes of a packet: what the inside of ESP must be.
+/// Packets that general segmentation makes: the expected inside of ESP.
 pub(crate) fn segments(mem: &Memory, bytes: &[u8], csum: Csum, cut: Cut) -> Vec<Vec<u8>> {
     let mut pkt = Packet::with_data(mem, bytes).unwrap();
     (pkt.meta.csum, pkt.meta.cut) = (csum, cut);

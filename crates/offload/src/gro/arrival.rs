@@ -1,4 +1,4 @@
-//! What GRO reads of a packet that arrives: once, and only what it compares.
+//! Fields of an arriving packet that GRO reads: once, and only those that it compares.
 
 use packet::{Csum, Memory, Meta, Packet};
 use wire::ipv6::Chain;
@@ -8,7 +8,7 @@ use wire::{Malformed, Protocol, Version, checksum as sums, ipv4, ipv6, udp};
 use crate::checksum;
 use crate::headers::Headers;
 
-/// What tells flows apart. Two packets that differ here have nothing to do with each other, and may overtake each other.
+/// Key of a flow. Two packets that differ here are independent, and may overtake each other.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Flow {
     /// Source, then destination; IPv4's two in the first.
@@ -24,9 +24,9 @@ pub(super) struct Arrival {
     pub(super) flow: Flow,
     pub(super) version: Version,
     pub(super) protocol: Protocol,
-    /// Where the transport header begins.
+    /// Offset of the transport header.
     pub(super) l4: u16,
-    /// Where the payload begins.
+    /// Offset of the payload.
     pub(super) end: u16,
     /// Bytes of payload.
     pub(super) payload: u32,
@@ -40,17 +40,17 @@ pub(super) struct Arrival {
     pseudo: u32,
 }
 
-/// What is read of a packet.
+/// Fields that are read of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'a> {
-    /// What lies in its head.
+    /// Bytes in its head.
     pub(super) head: &'a [u8],
     /// All its bytes.
     pub(super) len: usize,
     pub(super) meta: &'a Meta,
 }
 
-/// What GRO has to do with a packet.
+/// Treatment of a packet by GRO.
 #[derive(Debug)]
 pub(super) enum Class {
     /// It is of a flow that may be held.
@@ -105,7 +105,7 @@ impl<'a> View<'a> {
         Self { head: pkt.head(), len: pkt.len(), meta: &pkt.meta }
     }
 
-    /// What is missing is in the packet's other pieces, or nowhere.
+    /// Fault of bytes that are missing in the head: the packet may have them in its other pieces.
     #[cold]
     fn outside(&self, why: Malformed) -> Malformed {
         if self.head.len() < self.len { Malformed::OutsideHead } else { why }
@@ -244,7 +244,7 @@ impl Arrival {
         Ok(Class::Segment(self))
     }
 
-    /// What another TCP packet is whose headers are as long as this one's and of the same flow.
+    /// Fields of another TCP packet of the same flow, with headers of the same length.
     pub(super) fn anew(&self, View { head, len, .. }: View<'_>) -> Option<Self> {
         let id = match self.version {
             Version::V4 => ipv4::Header::ref_from(head).ok()?.id(),
@@ -267,7 +267,7 @@ impl Arrival {
         self.protocol == Protocol::TCP && usize::from(self.l4) == self.version.header_len()
     }
 
-    /// Where in the transport header the check is.
+    /// Offset of the check in the transport header.
     fn check_at(&self) -> u16 {
         if self.protocol == Protocol::UDP { udp::CHECK_AT as u16 } else { tcp::CHECK_AT as u16 }
     }
@@ -292,7 +292,7 @@ impl Arrival {
 }
 
 impl Flow {
-    /// That of a packet with TCP right behind an IP header without options; `None` of any other.
+    /// Key of a packet with TCP right behind an IP header without options; `None` of any other.
     #[inline]
     pub(super) fn of_plain_tcp(head: &[u8]) -> Option<Self> {
         if !wire::ip::is_plain_tcp(head) {

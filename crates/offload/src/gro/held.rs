@@ -1,10 +1,9 @@
-//! A held packet: what it accepts, how it grows, and what it is when it is let go.
+//! A held packet: segments that it accepts, how it grows, and its shape when it is flushed.
 
 use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Meta, Packet};
 use wire::tcp::{self, Flags};
 use wire::{Pattern, Prediction, Protocol, RisingNumber, Version, ipv4, udp};
 
-use super::Spare;
 use super::arrival::{Arrival, ENDING, LAST, View};
 use crate::gso::MAX_SEGMENTS;
 use crate::headers::Headers;
@@ -18,25 +17,28 @@ const MAX_DATAGRAMS: u16 = 64;
 /// Page slots that are filled when there are to be no children. One is left for a trailer.
 const MAX_SLOTS: usize = MAX_FRAGS - 1;
 
+/// Patterns that are not in use, boxed for reuse: a pattern is large.
+pub(super) type Spare = Vec<Box<Pattern>>;
+
 /// The first packet of a flow, and what was merged with it.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) packet: Packet,
-    /// What was read of the first packet.
+    /// Fields that were read of the first packet.
     pub(super) first: Arrival,
     /// The sequence number that comes next.
     next_seq: u32,
-    /// How many packets there are in this one.
+    /// Number of packets in this one.
     count: u16,
     /// Whether all have the same IPv4 identification; of one alone, whether those of its flow had before.
     fixed_id: bool,
     /// FIN and PSH, if the last one had them.
     last_flags: Flags,
-    /// What the headers of others are compared with, once there are others.
+    /// Bytes that the headers of others are compared with, once there are others.
     pattern: Option<Box<Pattern>>,
-    /// How many more may be merged that are as the pattern predicts, before anything else has to be looked at.
+    /// Packets that may still be merged as the pattern predicts, before anything else has to be looked at.
     room: u16,
-    /// What the bytes of such a packet sum up to: as those of the one before it, because what differs in number and
+    /// Sum of the bytes of such a packet, equal to that of the one before it: what differs in number and
     /// payload is made up for by the checks.
     sum: u16,
 }
@@ -48,7 +50,7 @@ impl Held {
         Self { packet, first, next_seq, count: 1, fixed_id, last_flags, pattern, room: 0, sum: 0 }
     }
 
-    /// Prepares to be compared with others. Which patterns nobody uses is in `spare`.
+    /// Prepares to be compared with others. Unused patterns are in `spare`.
     #[inline]
     pub(super) fn look(&mut self, spare: &mut Spare) {
         if self.pattern.is_none() {
@@ -71,7 +73,7 @@ impl Held {
         self.pattern = Some(pattern);
     }
 
-    /// How a packet continues this one, if it does: it came by the same link and SAs, its headers are those of the first
+    /// Step by which a packet continues this one, if it does: it came by the same link and SAs, its headers are those of the first
     /// but for what changes from segment to segment, and that is as it has to be. Its transport check is not looked at.
     /// [Prepared](Self::look).
     #[inline]
@@ -104,7 +106,7 @@ impl Held {
         fits.then_some(Step { payload, id, flags })
     }
 
-    /// What a packet is that may be held instead of this one, TCP: its headers are those of the first but for what changes
+    /// Summary of a TCP packet that may be held instead of this one: its headers are those of the first but for what changes
     /// from segment to segment. Its transport check is not looked at. [Prepared](Self::look).
     pub(super) fn begins_anew(&self, view: View<'_>) -> Option<Arrival> {
         let Self { first, pattern, .. } = self;
@@ -162,7 +164,7 @@ impl Held {
         self.packet.frag_list().is_empty() && taken + slots <= MAX_SLOTS
     }
 
-    /// Makes sure that the headers can be rewritten when the packet is let go. Only headers are copied.
+    /// Makes sure that the headers can be rewritten when the packet is flushed. Only headers are copied.
     ///
     /// Returns whether they can.
     #[inline]
@@ -297,7 +299,7 @@ impl Held {
     }
 }
 
-/// What a packet that continues another one has of its own.
+/// Fields of its own of a packet that continues another one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     /// Bytes of payload.

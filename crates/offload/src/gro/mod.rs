@@ -5,17 +5,16 @@
 //! moved by reference.
 //!
 //! Two things are stricter: a packet that can never be merged (options in the IPv4 header, a fragment, a wrong
-//! checksum) lets go of what is held between the same two addresses, so that it does not overtake; and IPv6 packets
+//! checksum) flushes what is held between the same two addresses, so that it does not overtake; and IPv6 packets
 //! whose extension headers differ are one flow that is not merged.
 
 mod arrival;
 mod held;
 
 use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
-use wire::Pattern;
 
 use self::arrival::{Arrival, Class, Flow, View};
-use self::held::Held;
+use self::held::{Held, Spare};
 use crate::checksum;
 
 /// Buckets that flows are spread over by hash (Linux `GRO_HASH_BUCKETS`).
@@ -24,18 +23,15 @@ const BUCKETS: usize = 8;
 /// Packets that a bucket holds (Linux `MAX_GRO_SKBS`).
 const PER_BUCKET: usize = 8;
 
-/// What is merged, and into which geometry.
+/// Packets that are merged, and the geometry of the result.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Config {
     /// Merges UDP too, into trains of equal datagrams. TCP always is.
     pub udp: bool,
-    /// Goes on with children when the page slots are full. Without, the packet is let go then, with one slot left for
+    /// Goes on with children when the page slots are full. Without, the packet is flushed then, with one slot left for
     /// a trailer: such a packet never has to be linearized on its way.
     pub frag_list: bool,
 }
-
-/// Patterns that nobody uses, each where it was made: it is large.
-type Spare = Vec<Box<Pattern>>;
 
 /// The packets held by one worker for the links that it serves.
 #[derive(Debug)]
@@ -57,7 +53,7 @@ impl Gro {
         Self { config, buckets, held: 0, latest: None, spare: Vec::new() }
     }
 
-    /// How many packets are held.
+    /// Number of held packets.
     pub fn held(&self) -> usize {
         self.held
     }
@@ -65,7 +61,7 @@ impl Gro {
     /// Takes a packet that begins with its IP header: holds it, merges it with one that is held, or appends it to
     /// `out`, behind whatever it must not overtake.
     ///
-    /// A transport checksum that nobody has verified yet is, before the packet is held or merged.
+    /// A transport checksum that is not verified yet is, before the packet is held or merged.
     pub fn receive(&mut self, mem: &Memory, mut pkt: Packet, out: &mut Vec<Packet>) {
         match Class::of(mem, &mut pkt, self.config.udp) {
             Class::Segment(arrival) => self.receive_segment(mem, pkt, &arrival, out),
@@ -133,7 +129,7 @@ impl Gro {
         Ok(())
     }
 
-    /// Where a flow is held.
+    /// Place of a held flow.
     #[inline]
     fn find(&self, flow: &Flow) -> Option<(usize, usize)> {
         let bucket = flow.bucket(BUCKETS);

@@ -14,7 +14,7 @@ use super::{fill_checks, fill_lengths, headers, on_wire, shaped};
 /// One packet: of which flow, what it does, how much payload, and a number for what it does.
 pub(crate) type Step = (u8, u8, u16, u16);
 
-/// Where each flow is: the next sequence number and identification, and how far the latter goes on.
+/// State of each flow: the next sequence number and identification, and how far the latter goes on.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     seq: u32,
@@ -22,7 +22,7 @@ struct Flow {
     id_step: u16,
 }
 
-/// What belongs together and has to stay in order: link, tag, and the fields that tell flows apart.
+/// Key of packets that have to stay in order: link, tag, and the fields that tell flows apart.
 type Key = (LinkId, Option<u16>, u8, u8, u32, Vec<u8>, Vec<u8>);
 
 /// Offers a packet that is one buffer as such, and gives it back if it is not merged.

@@ -8,12 +8,12 @@ use wire::ip::Info;
 
 use super::{fill_checks, fill_lengths, headers, on_wire, shaped, tunnel};
 
-/// What a packet says about itself, and how it lies in memory.
+/// Metadata of a packet, and how it lies in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claims {
-    /// Whose headers it has.
+    /// Number of the packet that has its headers.
     pub(crate) number: u8,
-    /// Which byte of them is changed, and how.
+    /// Place of the byte of them that is changed, and the change.
     pub(crate) change: (u16, u8),
     /// Bytes in front of the IP header.
     pub(crate) l3: u8,
@@ -142,7 +142,7 @@ fn check_fit(features: &Features, out: &[Packet]) {
     }
 }
 
-/// What comes out has the payload that came in, in segments of the size that was asked for.
+/// The result has the payload that came in, in segments of the size that was asked for.
 fn check_cut(cut: Cut, before: &[u8], out: &[Packet], l3: usize, tag: usize) {
     let len: usize = out.iter().map(|packet| packet.len() - tag).sum();
     if let [packet] = out {
@@ -164,7 +164,7 @@ fn check_cut(cut: Cut, before: &[u8], out: &[Packet], l3: usize, tag: usize) {
     assert!(payload == before[end..], "the payload");
 }
 
-/// Lengths and checks are right, or whoever gets the packet makes them so.
+/// Lengths and checks are right, or are made so by the receiver of the packet.
 fn check_right(packet: &Packet, l3: usize) {
     let bytes = on_wire(packet).split_off(l3);
     let info = Info::parse(&bytes, bytes.len()).expect("headers that were found before");

@@ -111,7 +111,7 @@ fn shaped(mem: &Memory, bytes: &[u8], shape: u8, cut: usize) -> Packet {
     }
 }
 
-/// The bytes on the wire, if whoever gets the packet completes its check.
+/// The bytes on the wire, if the receiver of the packet completes its check.
 fn on_wire(packet: &Packet) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     if let Csum::Partial { start, offset } = packet.meta.csum {

@@ -1,4 +1,4 @@
-//! What holds for any packet and any burst.
+//! Properties of any packet and any burst.
 
 use proptest::prelude::*;
 

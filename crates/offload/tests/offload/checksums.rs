@@ -90,7 +90,7 @@ fn a_right_check_verifies_and_one_flipped_bit_does_not() {
 }
 
 #[test]
-fn what_is_known_is_not_summed() {
+fn verified_check_is_not_summed() {
     let mem = Memory::heap();
     let mut data = tcp4(1, 1, 10).bytes();
     data[60] ^= 1;
@@ -182,7 +182,7 @@ fn a_fat_packet_has_no_check_of_its_own() {
 }
 
 #[test]
-fn what_has_no_partial_check_is_left_alone() {
+fn packet_without_partial_check_is_left_alone() {
     let mem = Memory::heap();
     for csum in [Csum::None, Csum::Unnecessary, Csum::Complete(5)] {
         let mut packet = received(&mem, &[1; 60]);

@@ -118,7 +118,7 @@ fn check_outcome(features: &Features, frame: &Frame, fat: bool, partial: bool, o
 }
 
 #[test]
-fn a_fat_packet_in_the_wrong_geometry_is_linearized_rather_than_cut() {
+fn fat_packet_in_wrong_geometry_is_linearized_not_cut() {
     let frame = tcp4(1, 1, 1000);
     let data = [&L2[..], &frame.bytes()].concat();
     let no_list = Features { frag_list: false, ..Features::ALL };
@@ -208,7 +208,7 @@ fn a_tag_needs_an_ethernet_header() {
 }
 
 #[test]
-fn a_device_that_finds_headers_itself_gets_only_checks_that_it_finds() {
+fn device_that_finds_headers_gets_only_checks_that_it_finds() {
     let mem = Memory::heap();
     let frame = tcp4(1, 1, 100);
     let cases = [
@@ -242,7 +242,7 @@ fn fragments_pass_and_are_never_cut() {
 }
 
 #[test]
-fn what_cannot_be_fitted_is_dropped_for_its_reason() {
+fn packet_that_cannot_be_fitted_is_dropped_for_its_reason() {
     let mem = Memory::heap();
     let frame = tcp4(1, 1, 1000).bytes();
     let fat = |kind| Cut::Gso(Gso { kind, size: 100, segs: 10, ecn: false, fixed_id: false });
@@ -262,7 +262,7 @@ fn what_cannot_be_fitted_is_dropped_for_its_reason() {
 }
 
 #[test]
-fn a_device_is_asked_for_what_is_in_the_bytes_whatever_a_guest_says() {
+fn device_gets_segments_by_the_bytes_not_by_guest_metadata() {
     let mem = Memory::heap();
     let frame = tcp4(1, 1, 1000);
     let states =
@@ -285,7 +285,7 @@ fn a_device_is_asked_for_what_is_in_the_bytes_whatever_a_guest_says() {
 }
 
 #[test]
-fn packets_in_one_buffer_are_split_for_a_device_that_does_not_take_them_and_get_their_tags() {
+fn frames_are_split_and_tagged_for_device_without_frames() {
     let mem = Memory::heap();
     let frames: Vec<Vec<u8>> = [100, 100, 30].iter().map(|&len| [&L2[..], &vec![len; len.into()]].concat()).collect();
     let bytes = frames.join(&[0xee; 10][..]);

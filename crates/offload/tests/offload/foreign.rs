@@ -1,4 +1,4 @@
-//! Memory that belongs to somebody else stays as it is, through every transform (a guest's pages, a page cache's).
+//! Memory of another owner stays as it is, through every transform (a guest's pages, a page cache's).
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn foreign(memory: &Arc<Vec<u8>>) -> Buf {
     Buf::foreign(Guest(Arc::clone(memory)))
 }
 
-/// Encrypts in place, as somebody behind us would: inverts every byte that may be written.
+/// Encrypts in place, as a later stage would: inverts every byte that may be written.
 fn scribble(packets: Vec<Packet>) {
     for packet in packets {
         let (head, frags, children) = packet.into_parts();

@@ -34,7 +34,7 @@ pub(crate) const SG_CSUM: Features = Features { csum: CsumOffload::Any, ..SG };
 pub(crate) struct Frame {
     pub(crate) v6: bool,
     pub(crate) protocol: u8,
-    /// What distinguishes flows.
+    /// Field that distinguishes flows.
     pub(crate) port: u16,
     pub(crate) ttl: u8,
     pub(crate) tos: u8,
@@ -57,10 +57,10 @@ pub(crate) struct Frame {
 
 pub(crate) const DF: u16 = 0x4000;
 
-/// What a test does to a frame.
+/// Change of a frame by a test.
 pub(crate) type ChangeFrame = fn(&mut Frame);
 
-/// What a test does to a packet.
+/// Change of a packet by a test.
 pub(crate) type ChangePacket = fn(&mut Packet);
 
 /// An IPv4 TCP segment with time stamps.
@@ -124,7 +124,7 @@ impl Frame {
         packet
     }
 
-    /// Where its payload begins.
+    /// Offset of its payload.
     pub(crate) fn header_len(&self) -> usize {
         self.bytes().len() - self.payload.len()
     }
@@ -192,7 +192,7 @@ fn transport_sum(packet: &[u8], l4: usize, protocol: u8) -> u16 {
     plain_sum(&[addresses, &len, &[0, 0, 0, protocol], transport].concat())
 }
 
-/// Where the transport begins, and its protocol.
+/// Offset of the transport header, and its protocol.
 fn find_transport(packet: &[u8]) -> (usize, u8) {
     match packet[0] >> 4 {
         4 => (usize::from(packet[0] & 15) * 4, packet[9]),
@@ -220,7 +220,7 @@ pub(crate) fn check_on_wire(packet: &[u8]) {
     assert_eq!(transport_sum(packet, l4, protocol), 0xffff, "transport checksum");
 }
 
-/// The packet as it would be on the wire if whoever gets it completes a partial check: what start and offset say.
+/// The packet as it would be on the wire if its receiver completes a partial check: what start and offset say.
 pub(crate) fn completed(pkt: &Packet) -> Vec<u8> {
     let mut bytes = pkt.to_vec();
     if let Csum::Partial { start, offset } = pkt.meta.csum {
@@ -289,7 +289,7 @@ impl Layout {
     }
 }
 
-/// What comes out of GRO when these come in as one burst.
+/// Packets that GRO makes of these, which come in as one burst.
 pub(crate) fn glue(mem: &Memory, config: Config, packets: Vec<Packet>) -> Vec<Packet> {
     let mut gro = Gro::new(config);
     let mut out = Vec::new();

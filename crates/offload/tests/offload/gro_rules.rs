@@ -1,4 +1,4 @@
-//! What GRO holds, in which order it lets go, and in which geometry.
+//! Packets that GRO holds, the order in which it releases them, and their geometry.
 
 use base::{LinkId, Origin, SaId};
 use offload::Gro;
@@ -32,7 +32,7 @@ fn a_merged_packet_says_how_to_cut_it() {
         assert_eq!(packet.meta.cut, Cut::Gso(Gso { kind, size: 100, segs: 2, ecn, fixed_id }));
         assert!(matches!(packet.meta.csum, Csum::Partial { .. }), "{packet:?}");
         assert_eq!(packet.meta.origin.device(), LinkId(7));
-        // What whoever completes the check sends is one large right packet, with the flags of first and last.
+        // A device that completes the check sends one large right packet, with the flags of first and last.
         let payload: Vec<u8> = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
         let flags = frames[0].flags | frames[1].flags;
         let want = Frame { payload, flags, ..frames[0].clone() }.bytes();
@@ -72,7 +72,7 @@ fn a_wrong_checksum_goes_through_as_it_came() {
 }
 
 #[test]
-fn what_somebody_verified_is_not_summed_again() {
+fn verified_packet_is_not_summed_again() {
     let mem = Memory::heap();
     let states = |frame: &Frame| {
         let l4 = if frame.v6 { 40 } else { 20 };
@@ -134,7 +134,7 @@ fn truesize_is_kept_but_for_the_shells() {
     let packets = Layout::Linear.packets(&mem, &stream(20));
     let before: usize = packets.iter().map(Packet::truesize).sum();
     let [packet] = glue(&mem, MERGE, packets).try_into().expect("one packet");
-    assert_eq!(packet.truesize(), before - 19 * packet::SHELL);
+    assert_eq!(packet.truesize(), before - 19 * packet::PACKET_OVERHEAD);
     drop(packet);
     assert_eq!((mem.small().in_use(), mem.large().in_use()), (0, 0));
 }
@@ -166,7 +166,7 @@ fn every_geometry_merges_to_the_same_bytes() {
 #[test]
 fn without_children_one_slot_is_left_whatever_comes() {
     let frames: Vec<_> = (0..60).map(|n| tcp4(1 + n * 1000, n as u16, 1000)).collect();
-    // Every head belongs to somebody else, and every third payload lies in many slots, or in a child.
+    // Every head is of another owner, and every third payload lies in many slots, or in a child.
     for (foreign, pieces) in
         [(false, 1), (true, 1), (false, 10), (true, 10), (true, 46), (true, 47), (true, 60), (false, 0)]
     {
@@ -242,7 +242,7 @@ fn no_more_than_64_flows_are_held_and_none_is_lost() {
 }
 
 #[test]
-fn what_is_around_a_packet_is_part_of_its_flow() {
+fn link_tag_and_sas_are_part_of_the_flow() {
     let changes: [(&str, ChangePacket); 4] = [
         ("nothing", |_| ()),
         ("link", |pkt| pkt.meta.origin = Origin::Port(LinkId(8)).into()),
@@ -303,7 +303,7 @@ fn a_packet_that_is_not_merged_does_not_overtake_its_flow() {
 
 /// As in a rekey, or when a route flips: what comes another way must not be let go before what came earlier.
 #[test]
-fn what_came_another_way_ends_what_is_held_of_its_flow() {
+fn packet_by_another_path_flushes_its_held_flow() {
     let changes: [(&str, ChangePacket); 3] = [
         ("link", |pkt| pkt.meta.origin = Origin::Port(LinkId(8)).into()),
         ("vlan", |pkt| pkt.meta.vlan = Some(1)),

@@ -28,7 +28,7 @@ fn headers_are_found_in_every_geometry_and_padding_is_cut_off() {
 }
 
 #[test]
-fn what_is_no_ip_is_refused_without_a_copy() {
+fn packet_that_is_no_ip_is_refused_without_a_copy() {
     for first in [0x00, 0x55, 0xff] {
         let mem = Memory::heap();
         let data = [&[first][..], &bytes(3000, 1)].concat();
@@ -40,7 +40,7 @@ fn what_is_no_ip_is_refused_without_a_copy() {
 }
 
 #[test]
-fn what_says_more_than_there_is_is_refused() {
+fn header_longer_than_the_packet_is_refused() {
     let mem = Memory::heap();
     for (frame, want) in [(tcp4(1, 1, 100), DropReason::IpTruncated), (tcp6(1, 100), DropReason::IpTruncated)] {
         let bytes = frame.bytes();

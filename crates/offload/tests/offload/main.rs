@@ -1,4 +1,4 @@
-//! What a peer, a device and the stack can see of checksums, segmentation and GRO.
+//! Behaviour of checksums, segmentation and GRO that a peer, a device and the stack can see.
 
 mod any;
 mod checksums;

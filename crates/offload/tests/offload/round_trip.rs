@@ -17,7 +17,7 @@ struct Step {
     kind: Kind,
 }
 
-/// What the next packet does.
+/// Step of the next packet.
 #[derive(Clone, Debug)]
 enum Kind {
     Continue,

@@ -1,4 +1,4 @@
-//! What segments look like, and which packets cannot be cut.
+//! Shape of segments, and packets that cannot be cut.
 
 use base::DropReason;
 use offload::gso::{MAX_SEGMENTS, segment};
@@ -15,7 +15,7 @@ fn kind(frame: &Frame) -> GsoKind {
     }
 }
 
-/// The frame as a fat packet whose check nobody has made, behind `l2`.
+/// The frame as a fat packet whose check is not made, behind `l2`.
 fn fat(mem: &Memory, frame: &Frame, size: u16, l2: &[u8]) -> Packet {
     let mut packet = Packet::with_data(mem, &[l2, &frame.bytes()].concat()).unwrap();
     mark(&mut packet, frame, size);
@@ -27,7 +27,7 @@ fn mark(packet: &mut Packet, frame: &Frame, size: u16) {
     packet.meta.cut = Cut::Gso(Gso { kind: kind(frame), size, segs, ecn: frame.flags & CWR != 0, fixed_id: false });
 }
 
-/// What each segment has to be.
+/// Bytes that each segment has to have.
 fn want(frame: &Frame, size: usize) -> Vec<Vec<u8>> {
     let segs = frame.payload.len().div_ceil(size);
     let cut = |(index, payload): (usize, &[u8])| {
@@ -240,7 +240,7 @@ fn the_most_segments_are_those_of_the_smallest_mtu() {
 }
 
 #[test]
-fn what_lies_about_its_headers_is_not_cut() {
+fn packet_with_false_header_metadata_is_not_cut() {
     let mem = Memory::heap();
     let cases: [(&str, Frame, ChangePacket, DropReason); 11] = [
         ("not fat", tcp4(1, 1, 50), |pkt| pkt.meta.cut = Cut::Whole, DropReason::CannotSegment),

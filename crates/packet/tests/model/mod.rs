@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use packet::{Buf, CopyReason, Csum, Memory, Packet, Pool, PoolDry, SHELL};
+use packet::{Buf, CopyReason, Csum, Memory, PACKET_OVERHEAD, Packet, Pool, PoolDry};
 
 /// One step: which operation, on which packets, how much.
 pub(crate) type Step = (u8, u8, u16);
@@ -144,7 +144,7 @@ impl World {
         let (children, expected) = (from.packet.frag_list().len(), joined(packet.meta.csum, from.packet.meta.csum));
         match kind {
             18 => {
-                let shell = SHELL + empty_head(&from.packet);
+                let shell = PACKET_OVERHEAD + empty_head(&from.packet);
                 match packet.try_coalesce(&self.mem, from.packet) {
                     Ok(delta) => {
                         assert!(delta == 0 || delta == theirs - shell, "{delta} of {theirs}");
@@ -166,7 +166,7 @@ impl World {
             }
             20 => {
                 let has_own = from.packet.headlen() > 0 || !from.packet.frags().is_empty();
-                let gone = if has_own { 0 } else { SHELL + empty_head(&from.packet) };
+                let gone = if has_own { 0 } else { PACKET_OVERHEAD + empty_head(&from.packet) };
                 packet.push_child(from.packet);
                 bytes.extend(from.bytes);
                 assert_eq!(packet.truesize(), ours + theirs - gone, "with {children} grandchildren");
@@ -174,7 +174,8 @@ impl World {
             _ => {
                 let mut from = from;
                 let len = (who << 8 | n) % (from.bytes.len() + 1);
-                let shells: Vec<_> = from.packet.frag_list().iter().map(|child| SHELL + empty_head(child)).collect();
+                let shells: Vec<_> =
+                    from.packet.frag_list().iter().map(|child| PACKET_OVERHEAD + empty_head(child)).collect();
                 let moved = from.packet.move_front(len, packet).is_ok();
                 let gone: usize = shells[..children - from.packet.frag_list().len()].iter().sum();
                 assert_eq!(packet.truesize() + from.packet.truesize(), ours + theirs - gone);
@@ -332,7 +333,7 @@ fn empty_head(packet: &Packet) -> usize {
     }
     let slots: usize = packet.frags().iter().map(Buf::truesize).sum();
     let children: usize = packet.frag_list().iter().map(Packet::truesize).sum();
-    packet.truesize() - SHELL - slots - children
+    packet.truesize() - PACKET_OVERHEAD - slots - children
 }
 
 /// The folded sum of big-endian words (RFC 1071 §1).

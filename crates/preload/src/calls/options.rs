@@ -34,7 +34,7 @@ pub(crate) fn is_on(slot: &Slot, option: u32) -> bool {
     slot.options.load(Relaxed) & bit(option) != 0
 }
 
-/// Its bit, among a connection's options.
+/// Bit of an option, among a connection's options.
 pub(crate) const fn bit(option: u32) -> u32 {
     1 << (option & 31)
 }
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     done
 }
 
-/// Has the gateway keep as much for a connection as the kernel would for a netlink socket of its buffer's size.
+/// Tells the gateway to keep as much for a connection as the kernel would for a netlink socket of its buffer's size.
 fn note_room(fd: c_int) {
     if let Some(slot) = table::get(fd)
         && let Some(room) = session::option(fd, libc::SO_RCVBUF)

@@ -12,7 +12,7 @@ use crate::session::{autobind, call, choose_port, tell_ports};
 use crate::table::Slot;
 use crate::{bypass, ike, next, session, table, vrf_socket};
 
-/// What `socket(2)` takes beside the type.
+/// Flags that `socket(2)` takes beside the type.
 const TYPE_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
 /// Kinds of sockets that the kernel has (`SOCK_MAX`).
@@ -112,7 +112,7 @@ pub(crate) unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, l
     }
 }
 
-/// `connect` of a netlink socket only says to whom it sends.
+/// `connect` of a netlink socket, which only sets the address that it sends to.
 ///
 /// # Safety
 /// `to` points to as many bytes as `len` says.

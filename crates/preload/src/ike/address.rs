@@ -4,7 +4,7 @@ use std::mem::{self, MaybeUninit};
 
 use libc::{c_int, c_void, cmsghdr, in_pktinfo, in6_pktinfo, msghdr, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
-/// What stands in front of each message on the gateway's socket: peer and own address.
+/// Bytes in front of each message on the gateway's socket: peer and own address.
 pub(super) const HEADER: usize = 40;
 
 /// An address and a port. Of an IPv4 address the first four bytes count, the others are zero.
@@ -141,7 +141,7 @@ pub(super) unsafe fn source(message: &msghdr, is_v6: bool) -> Option<[u8; 16]> {
     Some(addr).filter(|addr| *addr != [0; 16])
 }
 
-/// What the first control message holds, if it is that one.
+/// Contents of the first control message, if it is that one.
 ///
 /// # Safety
 /// As `sendmsg(2)`; any bytes are a valid `T`.
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_that_a_message_came_to_is_the_one_that_an_answer_comes_from() {
+    fn answer_comes_from_the_address_that_its_message_came_to() {
         for end in [V4, V6] {
             let mut room = [0_u64; 8];
             // SAFETY: a message without anything is all zeros.

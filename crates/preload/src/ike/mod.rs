@@ -24,11 +24,11 @@ use address::{End, HEADER, ends, header, put_destination, source};
 const IKE_PORT: u16 = 500;
 /// The port of ESP in UDP.
 const ENCAP_PORT: u16 = 4500;
-/// What stands in front of IKE on the port of ESP.
+/// Bytes in front of IKE on the port of ESP.
 const MARKER: [u8; 4] = [0; 4];
 /// The longest message.
 const MAX_LEN: usize = 65_507;
-/// How long the gateway may take to say whether it has a port: as long as it gives its own worker.
+/// Time that the gateway may take to say whether it has a port: as long as it gives its own worker.
 const PATIENCE: timespec = timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// A key manager's socket.

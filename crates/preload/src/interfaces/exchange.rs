@@ -50,7 +50,7 @@ pub(super) struct Address {
     pub(super) prefix_len: u8,
     /// The interface's number.
     pub(super) index: c_int,
-    /// Its name for this address.
+    /// Name of the interface for this address.
     pub(super) label: Option<Vec<u8>>,
     pub(super) own: Vec<u8>,
     /// The other end's, or its own again.
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_is_read_and_what_is_cut_short_is_not_read_past_its_end() {
+    fn truncated_interface_is_not_read_past_its_end() {
         let mut body = vec![0; INFO];
         body[2..4].copy_from_slice(&1_u16.to_ne_bytes());
         body[4..8].copy_from_slice(&7_i32.to_ne_bytes());

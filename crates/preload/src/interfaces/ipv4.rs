@@ -7,7 +7,7 @@ use super::lists::mask;
 use super::{Wanted, put_name};
 use crate::errno::Errno;
 
-/// What of an address is asked for.
+/// Part of an address that is asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Part {
     /// `SIOCGIFADDR`.
@@ -59,7 +59,7 @@ fn is_ipv4(address: &Address) -> bool {
     c_int::from(address.family) == libc::AF_INET && address.own.len() == 4
 }
 
-/// Where the four bytes of an address stand in a `struct sockaddr_in`, behind its family and its port.
+/// Offset of the four bytes of an address in a `struct sockaddr_in`, behind its family and its port.
 const AT: usize = 2;
 
 /// The IPv4 address that a `struct sockaddr_in` has, if it is one.

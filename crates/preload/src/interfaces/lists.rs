@@ -1,5 +1,5 @@
 //! `if_nameindex(3)` and `getifaddrs(3)`. The C library makes the sockets for them inside itself, where no other library
-//! is asked. What they return lies in memory as the C library lays it out, so whoever frees it need not know.
+//! is asked. What they return lies in memory as the C library lays it out, so the code that frees it need not know.
 
 use std::mem;
 use std::ptr;
@@ -168,7 +168,7 @@ fn lay_out(entries: &[Entry<'_>]) -> Result<*mut ifaddrs, Errno> {
     }
     for (at, entry) in entries.iter().enumerate() {
         let laid = all.wrapping_add(at);
-        // SAFETY: there is room for every entry, zeroed, and nobody else knows of it.
+        // SAFETY: there is room for every entry, zeroed, and no other reference to it.
         let laid = unsafe { &mut *laid };
         let (room, _) = laid.name.split_at_mut(NAME - 1);
         room.iter_mut().zip(entry.name).for_each(|(to, &byte)| *to = byte);
@@ -236,7 +236,7 @@ mod tests {
             seen.push((name.to_bytes().to_vec(), family, element.ifa_data.is_null()));
             at = element.ifa_next;
         }
-        // SAFETY: it is one piece, and nobody has it any more.
+        // SAFETY: it is one piece, and has no other owner.
         unsafe { libc::free(first.cast()) };
         let eth0 = || b"eth0".to_vec();
         let [packet, v4, v6] = [libc::AF_PACKET, libc::AF_INET, libc::AF_INET6].map(|it| Some(it as u16));

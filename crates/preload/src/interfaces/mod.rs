@@ -15,7 +15,7 @@ use crate::{next, session};
 use exchange::link;
 use ipv4::Part;
 
-/// How an interface is asked for.
+/// Name by which an interface is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wanted<'a> {
     /// By its name.
@@ -24,7 +24,7 @@ pub(crate) enum Wanted<'a> {
     Index(c_int),
 }
 
-/// What an `ioctl` asks.
+/// Question of an `ioctl`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Request {
     /// `SIOCGIFCONF`.
@@ -52,7 +52,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// What the `ioctl` of this number asks; `None` if it is not about interfaces.
+    /// Question of the `ioctl` of this number; `None` if it is not about interfaces.
     pub(crate) fn of(number: u32) -> Option<Self> {
         Some(match number {
             0x8912 => Self::List,

@@ -17,7 +17,7 @@ const MAX_OPEN: usize = 64;
 
 static OPEN: [AtomicPtr<Listing>; MAX_OPEN] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_OPEN];
 
-/// What a `DIR` is here.
+/// Contents of a `DIR` of ours.
 struct Listing {
     name: Name,
     /// Names that are known and were not told yet, and the one behind which they are.
@@ -78,7 +78,7 @@ impl Listing {
     }
 }
 
-/// Where it is known that a `DIR` is one of ours.
+/// Place of the note that a `DIR` is one of ours.
 fn place(dir: *mut DIR) -> Option<&'static AtomicPtr<Listing>> {
     OPEN.iter().find(|open| !dir.is_null() && open.load(Acquire).cast() == dir)
 }
@@ -86,7 +86,7 @@ fn place(dir: *mut DIR) -> Option<&'static AtomicPtr<Listing>> {
 /// The listing that a `DIR` is, if it is one of ours.
 ///
 /// # Safety
-/// Nobody else uses it meanwhile.
+/// No other thread uses it meanwhile.
 unsafe fn listing<'a>(dir: *mut DIR) -> Option<&'a mut Listing> {
     // SAFETY: what is known there lives; the rest is the caller's word.
     place(dir).and_then(|open| unsafe { open.load(Acquire).as_mut() })
@@ -101,7 +101,7 @@ fn open(name: Name) -> Result<*mut DIR, Errno> {
     if OPEN.iter().find(is_free).is_some() {
         return Ok(made.cast());
     }
-    // SAFETY: it was made here, and nobody knows it.
+    // SAFETY: it was made here, and has no other owner.
     drop(unsafe { Box::from_raw(made) });
     Err(Errno(libc::EMFILE))
 }
@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C-unwind" fn closedir(dir: *mut DIR) -> c_int {
         return unsafe { next::closedir(dir) };
     };
     let made = open.swap(ptr::null_mut(), AcqRel);
-    // SAFETY: `open` has made it, and nobody finds it any more.
+    // SAFETY: `open` has made it, and it cannot be found any more.
     drop(unsafe { Box::from_raw(made) });
     0
 }

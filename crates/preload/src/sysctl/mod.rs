@@ -28,7 +28,7 @@ use crate::files::in_memory;
 use crate::session::{self, Fd};
 use crate::table;
 
-/// Where the files are.
+/// Directory of the files.
 const ROOT: [&[u8]; 3] = [b"proc", b"sys", b"net"];
 /// Longer answers are in parts.
 const MAX_ANSWER: usize = 64 << 10;
@@ -40,7 +40,7 @@ const PAGE: usize = 4096;
 pub(crate) struct Name(Vec<u8>);
 
 impl Name {
-    /// What `path` names, seen from the directory `at`; `None` if that is elsewhere.
+    /// File or directory that `path` names, seen from the directory `at`; `None` if that is elsewhere.
     ///
     /// # Safety
     /// `path`, if not null, is a C string.
@@ -77,7 +77,7 @@ impl Name {
         parts.strip_prefix(&ROOT).map(|rest| Self(rest.join(&b'/')))
     }
 
-    /// What the host's file or directory `fd` would be here; `None` if it is none of those.
+    /// Counterpart of the host's file or directory `fd`; `None` if it is none of those.
     pub(crate) fn of_hosts(fd: c_int) -> Option<Self> {
         // SAFETY: any bytes are valid.
         let mut on: libc::statfs = unsafe { mem::zeroed() };
@@ -96,7 +96,7 @@ impl Name {
         }
     }
 
-    /// What it is, as `st_mode` has it.
+    /// Mode, as `st_mode` has it.
     ///
     /// # Errors
     /// `ENOENT`: the gateway has none of that name.
@@ -130,7 +130,7 @@ impl Name {
 
     fn open_to_write(&self, flags: c_int) -> Result<c_int, Errno> {
         let asked = self.ask(Sysctl::Open, flags & libc::O_CLOEXEC)?;
-        // So that it can be told from a netlink socket by a program that inherits it, and nobody waits for what never comes.
+        // So that it can be told from a netlink socket by a program that inherits it, and no reader waits for what never comes.
         // SAFETY: it takes no pointers.
         unsafe { libc::syscall(libc::SYS_shutdown, asked.fd.0, libc::SHUT_RD) };
         table::enter(asked.fd.0, table::FILE, 0, 0)?;
@@ -142,7 +142,7 @@ impl Name {
     }
 }
 
-/// What the gateway has said, and by which connection.
+/// Answer of the gateway, and the connection by which it came.
 struct Asked {
     fd: Fd,
     answer: Answer,
@@ -230,7 +230,7 @@ fn gone(errno: Errno) -> Errno {
     if errno.0 == libc::ECONNREFUSED { Errno(libc::EIO) } else { errno }
 }
 
-/// Has standard input, output and error known that another program has opened: they are connections to the gateway which
+/// Notes standard input, output and error that another program has opened: they are connections to the gateway which
 /// receive nothing.
 pub(crate) fn find_inherited() {
     let Some(gateway) = session::gateway().map(instance) else { return };
@@ -261,7 +261,7 @@ fn instance(address: &libc::sockaddr_un) -> Vec<u8> {
     name.get(..end).unwrap_or_default().to_vec()
 }
 
-/// Where a descriptor leads, in words.
+/// Name of the file that a descriptor leads to.
 fn link_of(fd: c_int, room: &mut [u8]) -> Option<&[u8]> {
     let mut path = *b"/proc/self/fd/0000000000\0";
     let mut left = u32::try_from(fd).ok()?;

@@ -1,4 +1,4 @@
-//! What `stat(2)` and `access(2)` say of such files.
+//! Answers of `stat(2)` and `access(2)` about such files.
 
 use std::mem;
 
@@ -9,7 +9,7 @@ use super::Name;
 use crate::errno::{Errno, returned};
 use crate::next;
 
-/// What there is to say of one, if `path` is one.
+/// Answer about a file, if `path` is one.
 ///
 /// # Safety
 /// `path`, if not null, is a C string; `into`, if not null, may be written.

@@ -73,7 +73,7 @@ unsafe fn written(stream: *mut FILE) -> Option<c_int> {
     table::is_file(fd).then_some(fd)
 }
 
-/// What came of a flush that the C library has `done`, with what came of all that was written before.
+/// Result of a flush that the C library has `done`, with that of all that was written before.
 ///
 /// # Safety
 /// `stream` is open.

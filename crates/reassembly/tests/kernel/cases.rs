@@ -4,13 +4,13 @@ use wire::{Protocol, Version, ipv4};
 
 use crate::world::{Piece, last, part};
 
-/// A protocol that nobody speaks (RFC 3692), so that a raw socket gets all of it.
+/// A protocol without a handler (RFC 3692), so that a raw socket gets all of it.
 pub(crate) const PROTOCOL: Protocol = Protocol(253);
 
 /// Another one.
 pub(crate) const OTHER_PROTOCOL: Protocol = Protocol(254);
 
-/// A piece of a datagram of a protocol that nobody speaks, if it is not so yet.
+/// A piece of a datagram of a protocol without a handler, if it is not so yet.
 pub(crate) fn of_nobody(piece: Piece) -> Piece {
     if piece.protocol == OTHER_PROTOCOL { piece } else { Piece { protocol: PROTOCOL, ..piece } }
 }

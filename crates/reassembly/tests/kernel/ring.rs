@@ -22,7 +22,7 @@ const FRAMES: u32 = 256;
 /// The longest UDP datagram of IPv4, which IPv6 takes too.
 const LONGEST: usize = 65_507;
 
-/// Its fragments at an MTU of 1500: 45 of 1480 bytes in IPv4, 46 of 1448 in IPv6.
+/// Fragments of the datagram at an MTU of 1500: 45 of 1480 bytes in IPv4, 46 of 1448 in IPv6.
 fn fragments(version: Version) -> usize {
     (LONGEST + 8).div_ceil(if version == Version::V4 { 1480 } else { 1448 })
 }

@@ -1,4 +1,4 @@
-//! A second algorithm: the list of holes of RFC 815, and who sent each byte. Any sequence of fragments has to end there
+//! A second algorithm: the list of holes of RFC 815, and the sender of each byte. Any sequence of fragments has to end there
 //! as it does in the real one.
 
 use packet::{Buf, Memory, Packet};
@@ -35,7 +35,7 @@ enum Outcome {
 
 /// State of one datagram.
 struct Holes {
-    /// Ranges that nobody has filled, each `from..to`.
+    /// Ranges that are not filled, each `from..to`.
     holes: Vec<(usize, usize)>,
     end: Option<usize>,
     highest: usize,
@@ -106,7 +106,7 @@ impl Holes {
     }
 }
 
-/// Sends fragments of a few datagrams, and compares each outcome, whoever asks and whatever becomes of their pages.
+/// Sends fragments of a few datagrams, and compares each outcome, in each context and whatever becomes of their pages.
 pub(crate) fn run(steps: &[Step]) {
     let users = [(User::Local, Coalesce::Move), (User::PacketSocket, Coalesce::Move), (User::Local, Coalesce::Copy)];
     for (user, coalesce) in users {

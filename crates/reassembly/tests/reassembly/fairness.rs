@@ -1,4 +1,4 @@
-//! A full table: who makes room, and who gets through.
+//! A full table: the datagrams that are evicted, and those that get through.
 
 use base::{Domain, DropReason, LinkId, Origin};
 use proptest::prelude::*;
@@ -64,7 +64,7 @@ fn source_is_not_charged_for_its_address_in_other_domain() {
         let mut world = world(version, Policy::Fair);
         world.context.domain = Domain::vrf(LinkId(8));
         world.send_all(&[part(0, 1448), part(1448, 1448)]);
-        // Of who has more than half of all memory, what grew longest ago makes room.
+        // Of the sources with more than half of all memory, the one that grew longest ago makes room.
         world.context.domain = Domain::vrf(LinkId(7));
         for n in 0..2000 {
             let at = n as usize % 2 * 1448;
@@ -169,7 +169,7 @@ fn victims(there: &[Piece], next: Piece) -> Vec<u32> {
 }
 
 #[test]
-fn what_goes_first_is_what_is_least_likely_to_become_whole() {
+fn datagram_least_likely_to_become_whole_is_evicted_first() {
     let new = |id, src| Piece { id, src, ..part(0, 1400) };
     let grown = |id, src| [new(id, src), Piece { id, src, ..part(1400, 1400) }];
     let next = |src| Piece { id: 99, src, ..part(0, 1400) };
@@ -187,7 +187,7 @@ fn what_goes_first_is_what_is_least_likely_to_become_whole() {
 }
 
 #[test]
-fn whoever_has_more_than_half_makes_room() {
+fn source_with_more_than_half_of_memory_makes_room() {
     let mut world = world(Version::V4, Policy::Fair);
     let one = {
         world.send(beginning(0, 2));
@@ -263,7 +263,7 @@ fn a_datagram_that_is_more_than_may_wait_is_given_up() {
 }
 
 #[test]
-fn what_made_room_is_told_by_the_link_it_came_by() {
+fn evicted_datagram_is_reported_with_its_link() {
     let mut world = world(Version::V4, Policy::Fair);
     let fragments = 3 * LIMIT as u32 / 2048;
     let mut evicted = 0;

@@ -65,6 +65,7 @@ fn fragmented_and_put_together_a_packet_is_what_it_was() {
     }
 }
 
+//= test RFC 5722 §4 no-overlaps-made
 #[test]
 fn headers_for_routers_are_in_each_fragment() {
     use Protocol as P;
@@ -105,7 +106,7 @@ fn a_payload_in_one_page_is_not_copied() {
 }
 
 #[test]
-fn what_may_not_be_fragmented_is_refused() {
+fn packet_that_may_not_be_fragmented_is_refused() {
     let mem = Memory::heap();
     let packet = || Packet::with_data(&mem, &part(0, 0).whole(Version::V6, 3000)).unwrap();
     let refused = |packet: Packet, mtu: usize| cut(&mem, packet, mtu).map(|all| all.len()).unwrap_err();

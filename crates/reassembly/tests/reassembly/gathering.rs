@@ -9,7 +9,7 @@ use crate::world::{BOTH, Piece, World, last, limited, no_limits, part};
 /// Linux's limit.
 const LIMIT: usize = 4 << 20;
 
-/// Why fragments are copied: all are, or their device has few frames.
+/// Reasons for copies of fragments: all are copied, or their device has few frames.
 const COPIED: [(Coalesce, Device); 2] = [(Coalesce::Copy, Device::Plenty), (Coalesce::Move, Device::Scarce)];
 
 /// Device that receives the fragments.

@@ -81,6 +81,7 @@ fn check(name: &str, version: Version, pieces: &[Piece], want: &Want) {
     world.assert_pages_came_home();
 }
 
+//= test RFC 5722 §4 overlap
 #[test]
 fn both_families_do_as_linux_does() {
     let tos = |piece: Piece, tos| Piece { tos, ..piece };
@@ -141,6 +142,7 @@ fn ipv4_trims_a_length_that_is_no_multiple_of_8() {
     check("less than 8", Version::V4, &[a(), part(104, 7), b(), c(), d()], &failed(5));
 }
 
+//= test RFC 8200 §4.5 multiple-of-8
 #[test]
 fn ipv6_length_not_multiple_of_8_is_answered_others_kept() {
     let problem = (DropReason::FragmentLength, Problem::FIELD, 4);
@@ -152,6 +154,7 @@ fn ipv6_length_not_multiple_of_8_is_answered_others_kept() {
     check("then the right one", Version::V6, &[a(), b(), part(208, 95), c(), d()], &want);
 }
 
+//= test RFC 8200 §4.5 same-datagram
 #[test]
 fn ipv6_ignores_later_next_headers_and_reserved_bits() {
     let other = |piece: Piece| Piece { protocol: Protocol(200), reserved: 0xff, ..piece };
@@ -159,6 +162,7 @@ fn ipv6_ignores_later_next_headers_and_reserved_bits() {
     check("reversed", Version::V6, &[other(d()), c(), other(b()), a()], &delivered(4));
 }
 
+//= test RFC 8200 §4.5 header-chain
 #[test]
 fn ipv6_refuses_a_first_piece_without_its_upper_layer_header() {
     let cases = [
@@ -180,6 +184,7 @@ fn ipv6_refuses_a_first_piece_without_its_upper_layer_header() {
     }
 }
 
+//= test RFC 8200 §4.5 header-chain
 #[test]
 fn ipv6_needs_upper_layer_header_behind_all_others() {
     const AH: [u8; 2] = [51, 4];
@@ -223,6 +228,7 @@ fn ipv6_needs_upper_layer_header_behind_all_others() {
     }
 }
 
+//= test RFC 8200 §4.7 no-next-header
 #[test]
 fn ipv6_does_not_look_for_what_follows_no_next_header() {
     let no_next = |piece: Piece| Piece { protocol: Protocol::NO_NEXT, ..piece };
@@ -230,6 +236,7 @@ fn ipv6_does_not_look_for_what_follows_no_next_header() {
     check("something all the same", Version::V6, &[no_next(part(0, 8))], &nothing(1));
 }
 
+//= test RFC 8200 §4.5 too-long
 #[test]
 fn ipv6_refuses_a_piece_that_ends_beyond_65535() {
     let problem = (DropReason::FragmentTooLong, Problem::FIELD, 42);
@@ -306,6 +313,7 @@ fn a_payload_of_exactly_65535_is_too_much_for_ipv4_alone() {
     }
 }
 
+//= test RFC 8200 §4.5 timeout
 #[test]
 fn a_datagram_that_times_out_is_quoted_if_its_first_piece_came() {
     for version in BOTH {
@@ -327,7 +335,7 @@ fn a_datagram_that_times_out_is_quoted_if_its_first_piece_came() {
 }
 
 #[test]
-fn what_is_quoted_of_a_trimmed_piece_is_what_was_kept() {
+fn trimmed_piece_is_quoted_as_it_was_kept() {
     let mut world = World::new(Version::V4);
     world.send_all(&[part(0, 103), part(96, 8)]);
     let [(bytes, info)] = &world.drain()[..] else { panic!("one first piece") };
@@ -335,6 +343,7 @@ fn what_is_quoted_of_a_trimmed_piece_is_what_was_kept() {
     assert_eq!((info.total_len, info.payload_len()), (116, 96));
 }
 
+//= test RFC 8200 §4.5 atomic
 #[test]
 fn atomic_fragment_does_not_touch_queue_of_its_id() {
     let atomic = last(0, 48);

@@ -80,7 +80,7 @@ fn a_new_configuration_holds_for_what_waits_already() {
             world.reassembly.check_invariants();
             world.reassembly.drain_evicted().map(|gone| gone.packets).sum::<u64>()
         };
-        // Whoever has to wait until time is up loses nothing, and nothing more comes in.
+        // A datagram that has to wait until time is up loses nothing, and nothing more comes in.
         assert_eq!(configure(&mut world, Policy::Linux, 4 * one, 12), 0);
         assert_eq!(world.reassembly.poll_timeout(), Some(Instant::ZERO + Duration::from_secs(12)));
         world.send(Piece { id: 99, ..part(0, 104) });
@@ -221,6 +221,7 @@ fn a_restarted_queue_has_its_whole_time_again() {
     assert_eq!(world.reassembly.poll_timeout(), Some(Instant::ZERO + Duration::from_secs(50)));
 }
 
+//= test RFC 8200 §4.5 same-datagram
 #[test]
 fn datagrams_that_differ_in_their_key_are_kept_apart() {
     type Change = fn(&mut Piece);
@@ -280,7 +281,7 @@ fn fragments_of_two_links_join_unless_destination_is_local() {
 }
 
 #[test]
-fn what_came_through_an_sa_is_not_mixed_with_what_did_not() {
+fn fragments_of_an_sa_are_not_mixed_with_others() {
     for version in BOTH {
         let mut world = World::new(version);
         let send = |world: &mut World, piece: Piece, path: &[u32]| {

@@ -98,7 +98,7 @@ fn duplicate_is_dropped_alone_overlap_ends_datagram() {
 }
 
 #[test]
-fn what_cannot_be_part_of_its_datagram_is_dropped_alone() {
+fn fragment_outside_its_datagram_is_dropped_alone() {
     let cases = [
         (part(39, 0, 8), DropReason::FragmentTooLong),
         (part(1281, 0, 96), DropReason::FragmentTooLong),

@@ -53,6 +53,7 @@ fn steps() -> impl Strategy<Value = Vec<model::Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
+    //= test RFC 5722 §4 overlap
     #[test]
     fn any_sequence_of_fragments_ends_as_the_list_of_holes_says(steps in steps()) {
         model::run(&steps);

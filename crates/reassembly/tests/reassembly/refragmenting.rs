@@ -62,7 +62,7 @@ fn fragments_of_any_sizes_go_on_as_they_came() {
 
 proptest! {
     #[test]
-    fn whatever_came_goes_on(blocks in prop::collection::vec(1_usize..180, 2..40), tail in 1_usize..1440) {
+    fn any_fragments_go_on(blocks in prop::collection::vec(1_usize..180, 2..40), tail in 1_usize..1440) {
         let lens: Vec<_> = blocks.into_iter().map(|it| 8 * it).chain([tail]).collect();
         for version in BOTH {
             let came: Vec<_> = pieces(&lens).iter().map(|piece| piece.bytes(version)).collect();

@@ -106,7 +106,7 @@ fn a_ring_runs_dry_of_what_waits_without_coalescing() {
 }
 
 #[test]
-fn what_waits_in_a_ring_is_moved_while_half_of_it_is_free() {
+fn waiting_fragment_is_moved_while_half_the_ring_is_free() {
     for version in BOTH {
         let mut world = world(version, Coalesce::Move);
         let ring = Pool::bounded(Memory::SMALL, 8);
@@ -126,7 +126,7 @@ fn what_waits_in_a_ring_is_moved_while_half_of_it_is_free() {
 fn a_fragment_is_charged_the_whole_of_a_page_that_others_share() {
     for version in BOTH {
         let mut world = World::with_config(version, limited(Policy::Fair, 1 << 20, 0));
-        // One in forty of what a device has received waits, the others were for somebody else.
+        // One in forty of the packets that a device has received waits, the others were for other nodes.
         for id in 0..40 {
             let bytes = Piece { id, ..part(0, 1448) }.bytes(version);
             let mut page = world.mem.large().take(0).unwrap();
@@ -155,7 +155,7 @@ fn without_coalescing_pieces_stay_what_they_were() {
 }
 
 #[test]
-fn where_no_page_is_free_for_a_copy_the_frame_waits() {
+fn frame_waits_if_no_page_is_free_for_a_copy() {
     for version in BOTH {
         for user in [User::Local, User::PacketSocket] {
             let mut world = world(version, Coalesce::Copy);

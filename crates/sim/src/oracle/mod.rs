@@ -1,6 +1,7 @@
 //! The databases of IPsec beside plain lists that are searched from end to end: whatever is done to both, they agree.
 
 mod draw;
+mod policy_key;
 mod search;
 
 use std::collections::VecDeque;
@@ -13,9 +14,9 @@ use ipsec::{
 
 use crate::Choices;
 use draw::{HOSTS, dir, end, flow, policy, sa, spi};
-use search::{known, same};
+use policy_key::{known, same};
 
-/// How many flows are asked about after each step.
+/// Number of flows that are asked about after each step.
 const ASKED: usize = 6;
 
 /// The databases, and the lists.
@@ -37,7 +38,7 @@ pub struct Oracle {
 struct PlainSa {
     id: SaId,
     config: SaConfig,
-    /// Which was the last to get its destination and `reqid`.
+    /// Order in which it got its destination and `reqid`.
     listed: u64,
     born: u64,
     added: Option<Instant>,
@@ -73,7 +74,7 @@ impl Oracle {
         }
     }
 
-    /// How many packets were asked about that SAs protect.
+    /// Number of packets that were asked about and that SAs protect.
     pub const fn protected(&self) -> u64 {
         self.protected
     }
@@ -293,7 +294,7 @@ impl Oracle {
     }
 }
 
-/// What is wrong with an SA, of what [`sa`] makes.
+/// Fault of an SA, of those that [`sa`] makes.
 fn config_error(config: &SaConfig) -> Option<ConfigError> {
     let families = [config.src, config.dst].map(|addr| addr.is_ipv4());
     if families[0] != families[1] {
@@ -303,7 +304,7 @@ fn config_error(config: &SaConfig) -> Option<ConfigError> {
     }
 }
 
-/// What is wrong with a policy, of what [`policy`] makes.
+/// Fault of a policy, of those that [`policy`] makes.
 fn policy_error(config: &PolicyConfig) -> Option<ConfigError> {
     if config.selector.src.is_ipv4() != config.selector.dst.is_ipv4() {
         return Some(ConfigError::SelectorFamily);

@@ -4,8 +4,7 @@ use std::net::IpAddr;
 
 use base::DropReason;
 use ipsec::{
-    Action, Decision, Dir, Flowi, Level, Mark, Mode, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, Selector,
-    Template,
+    Action, Decision, Dir, Flowi, Level, Mark, Mode, PolicyConfig, PortMask, SaConfig, SaDir, Selector, Template,
 };
 use wire::{Spi, Version};
 
@@ -112,15 +111,4 @@ impl Oracle {
 
 const fn matches(mark: Mark, of_packet: u32) -> bool {
     of_packet & mark.mask == mark.value
-}
-
-/// A key as the databases show it, which do not remember bits of a port that nobody looks at.
-pub(super) fn known(key: PolicyKey) -> PolicyKey {
-    let port = |it: PortMask| PortMask { port: it.port & it.mask, ..it };
-    let Selector { sport, dport, .. } = key.selector;
-    PolicyKey { selector: Selector { sport: port(sport), dport: port(dport), ..key.selector }, ..key }
-}
-
-pub(super) fn same(a: &PolicyKey, b: &PolicyKey) -> bool {
-    known(*a) == known(*b)
 }

@@ -68,12 +68,12 @@ impl Engine {
         self.inbound.get(&key).and_then(|ours| self.theirs.get(ours)).copied()
     }
 
-    /// What an SA of the node has counted.
+    /// Counters of an SA of the node.
     pub(super) fn stats(&self, id: SaId) -> Option<SaStats> {
         self.ipsec.sa(*self.ours.get(&id)?).map(Sa::stats)
     }
 
-    /// How many SAs and policies there are.
+    /// Number of SAs and policies.
     pub(super) fn load(&self) -> (usize, usize) {
         (self.ipsec.sad().len(), self.ipsec.spd().len())
     }
@@ -115,7 +115,7 @@ impl Engine {
     }
 }
 
-/// What policies are asked about a packet.
+/// Flow of a packet by which policies are looked up.
 fn flow_of(mem: &Memory, pkt: &mut Packet) -> Option<Flowi> {
     let info = ip_headers(mem, pkt).ok()?;
     pkt.may_pull(mem, pkt.len().min(info.header_len + PORTS_LEN)).ok()?;

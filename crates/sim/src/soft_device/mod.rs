@@ -31,7 +31,7 @@ pub struct SoftDevice(Arc<Mutex<State>>);
 struct State {
     follows_esn: bool,
     states: HashMap<SaId, CryptoState>,
-    /// What receives, by destination and SPI.
+    /// Inbound SAs, by destination and SPI.
     inbound: HashMap<(IpAddr, Spi), SaId>,
     /// The packet mode, if it has one.
     engine: Option<Engine>,
@@ -44,24 +44,24 @@ struct State {
 struct CryptoState {
     cipher: Cipher,
     esn: bool,
-    /// How far the node said the numbers are.
+    /// Highest number that the node has reported.
     top: u64,
     key: (IpAddr, Spi),
     dir: SaDir,
 }
 
-/// What goes wrong, until something else does.
+/// Faults, until others are set.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Faults {
-    /// Why it takes no SA and no policy.
+    /// Reason for which it takes no SA and no policy.
     pub refuse: Option<Refused>,
     /// It does nothing for packets: none may be left to it, and what comes goes by.
     pub busy: bool,
-    /// What it says of each packet that it opens, whatever is true; then it leaves the packet as it was.
+    /// Status that it reports of each packet that it opens, whatever is true; then it leaves the packet as it was.
     pub status: Option<EspStatus>,
 }
 
-/// What it has done.
+/// Counters of the device.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SoftStats {
     /// ESP packets that it has sealed.
@@ -91,17 +91,17 @@ impl SoftDevice {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has things go wrong from now on, or go right.
+    /// Sets faults, or none, from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// What it has done.
+    /// Counters.
     pub fn stats(&self) -> SoftStats {
         self.state().stats
     }
 
-    /// How many SAs and policies are on it.
+    /// Number of SAs and policies on it.
     pub fn load(&self) -> (usize, usize) {
         let state = self.state();
         let (sas, policies) = state.engine.as_ref().map_or((0, 0), Engine::load);

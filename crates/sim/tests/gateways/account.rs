@@ -1,4 +1,4 @@
-//! Where the packets ended: the sums that have to agree.
+//! Account of all packets: the sums that have to agree.
 
 use base::{DropReason, LinkId, Mib};
 
@@ -7,7 +7,7 @@ use crate::onlooker::Onlooker;
 use crate::plan::Kind;
 use crate::site::{INSIDE, Site, WANS};
 
-/// What happened in some days, both ways together.
+/// Sums of some days, both ways together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     pub(crate) sealed: u64,
@@ -118,7 +118,7 @@ fn is_without_sa(reason: DropReason) -> bool {
     matches!(reason, PolicyNoState | PolicyQueueFull | EspExpired | EspState)
 }
 
-/// How many packets that came in by some links were dropped for some reasons.
+/// Number of packets that came in by some links and were dropped for some reasons.
 fn drops(node: &sim::Node, links: &[LinkId], of: impl Fn(DropReason) -> bool) -> u64 {
     let drops = node.datapath.ports.drop_counts();
     drops

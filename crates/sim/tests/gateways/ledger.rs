@@ -32,9 +32,9 @@ pub(crate) struct Way {
     /// Those of which fragments that no host made were on a wire.
     cut: HashSet<Unit>,
     reassembly: Reassembly,
-    /// What hosts handed over in one piece, by the first packet in it.
+    /// Messages that hosts handed over in one piece, by the first packet in it.
     messages: HashMap<Unit, Vec<Unit>>,
-    /// How many packets were delivered, how many datagrams put together, and how many ICMP errors came back.
+    /// Number of packets that were delivered, of datagrams put together, and of ICMP errors that came back.
     pub(crate) delivered: u64,
     pub(crate) reassembled: u64,
     pub(crate) errors: u64,
@@ -58,7 +58,7 @@ struct Order {
     /// By wire, how far into `sent` what was put on it is.
     on_wire: [usize; 2],
     arrived: Vec<Unit>,
-    /// How far into `arrived` what was delivered is.
+    /// Position in `arrived` up to which packets are delivered.
     delivered: usize,
 }
 
@@ -126,7 +126,7 @@ impl Way {
         unit
     }
 
-    /// What was sealed into a frame is this packet: somebody sent it, not before what is on that wire already.
+    /// Notes that this packet was sealed into a frame: a host sent it, not before what is on that wire already.
     pub(crate) fn put_on_wire(&mut self, wire: usize, packet: &[u8]) -> Unit {
         let unit = unit_of(packet);
         let (flow, sent) = match self.units.get_mut(&unit) {
@@ -174,7 +174,7 @@ impl Way {
         order.delivered += 1 + next.unwrap_or_else(|| panic!("delivered out of order: {packet:02x?}"));
     }
 
-    /// How many fat or single packets of a host have not all been on a wire, whole or in fragments.
+    /// Number of fat or single packets of a host that have not all been on a wire, whole or in fragments.
     pub(crate) fn missing(&self) -> u64 {
         let missing = |unit: &Unit| match (self.cut.contains(unit), self.units[unit]) {
             (true, _) => 0,
@@ -198,7 +198,7 @@ fn cut(mem: &Memory, pkt: &Packet) -> Vec<Vec<u8>> {
     out.iter().map(Packet::to_vec).collect()
 }
 
-/// A packet without what routers change, and without an identification that nobody looks at (RFC 6864 §4.1).
+/// A packet without what routers change, and without an identification that is never compared (RFC 6864 §4.1).
 fn unit_of(packet: &[u8]) -> Unit {
     let mut bytes = packet.to_vec();
     if bytes[0] >> 4 == 4 {
@@ -215,7 +215,7 @@ fn unit_of(packet: &[u8]) -> Unit {
     hasher.finish()
 }
 
-/// What the fragments of an IPv4 packet have in common.
+/// Fields that the fragments of an IPv4 packet have in common.
 fn common(packet: &[u8]) -> Option<Common> {
     let info = Info::parse(packet, packet.len()).ok()?;
     let id = u32::from(u16::from_be_bytes([packet[4], packet[5]]));

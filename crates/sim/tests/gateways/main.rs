@@ -1,6 +1,6 @@
 //! Two gateways on a very bad day: wires that lose, repeat, reorder and damage, devices that are busy, rekeys, routes
 //! that flip, policies that come and go, SAs within SAs, that end and are padded, under traffic of every kind. Whatever happens, no payload is on the wire in
-//! clear, nothing is delivered twice or that nobody sent, the order of a flow is the wire's, each packet is accounted
+//! clear, nothing is delivered twice or without a sender, the order of a flow is the wire's, each packet is accounted
 //! for, and all memory comes back.
 //!
 //! A seed tells everything and is printed when it fails. `FATPATH_SIM_SEEDS` says how many there are of each kind, and
@@ -30,21 +30,21 @@ use traffic::Traffic;
 /// Seeds of each kind unless the environment says otherwise.
 const SEEDS: u64 = 100;
 
-/// What happens in one seed.
+/// Steps of one seed.
 const STEPS: usize = 60;
 
 #[test]
-fn whatever_happens_to_raw_tunnels_every_packet_is_accounted_for() {
+fn raw_tunnels_in_bad_days_account_for_every_packet() {
     each_seed(Kind::Tunnel);
 }
 
 #[test]
-fn whatever_happens_to_tunnels_in_udp_every_packet_is_accounted_for() {
+fn udp_tunnels_in_bad_days_account_for_every_packet() {
     each_seed(Kind::UdpTunnel);
 }
 
 #[test]
-fn whatever_happens_in_transport_mode_every_packet_is_accounted_for() {
+fn transport_mode_in_bad_days_accounts_for_every_packet() {
     each_seed(Kind::Transport);
 }
 

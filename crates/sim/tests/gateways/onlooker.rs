@@ -1,4 +1,4 @@
-//! Who looks at every frame between the gateways, and has the keys.
+//! An onlooker, which sees every frame between the gateways and has the keys.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -25,7 +25,7 @@ pub(crate) struct Onlooker {
     pub(crate) esp: [Frames; 2],
 }
 
-/// What became of the frames with ESP that went one way.
+/// Counts of the frames with ESP that went one way, by their fate.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Frames {
     pub(crate) sent: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Frames {
     pub(crate) peeled: u64,
 }
 
-/// What is in a frame with ESP.
+/// Decrypted contents of a frame with ESP.
 #[derive(Clone, Debug)]
 struct Sealed {
     /// The SPI and the whole sequence number of each SA, the outermost first.

@@ -1,4 +1,4 @@
-//! What one seed stands for: how the gateways are set up, and how bad the wires are.
+//! Plan of one seed: the configuration of the gateways, and the faults of the wires.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ipsec::{Lifetime, Limits, Mode};
 use offload::{CsumOffload, Features};
 use sim::{Medium, Rng, Wire};
 
-/// How the packets between the gateways look.
+/// Form of the packets between the gateways.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
     /// ESP in IP, in tunnel mode.
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Transport,
 }
 
-/// Who does a gateway's ciphers' work.
+/// Place where a gateway's ciphers run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Worker {
     /// The gateway, at once.
@@ -59,7 +59,7 @@ pub(crate) struct Plan {
     pub(crate) mtu: usize,
     /// Whether the inner and the outer links are glued.
     pub(crate) gro: [bool; 2],
-    /// What the inner and the outer links take over.
+    /// Offloads of the inner and the outer links.
     pub(crate) features: [Features; 2],
 }
 
@@ -116,7 +116,7 @@ impl Plan {
         Wire { damaged, ..self.good_wire().troubled(loss, late, twice, busy) }
     }
 
-    /// That wire on a good day.
+    /// The same wire without faults.
     pub(crate) const fn good_wire(&self) -> Wire {
         Wire::new(if self.udp { Medium::UdpSocket } else { Medium::Cable }, self.mtu)
     }

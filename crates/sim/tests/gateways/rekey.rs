@@ -1,4 +1,4 @@
-//! How SAs come and go, make-before-break: one after the other, and because they end.
+//! Rekeying, make-before-break: one SA after the other, and because they end.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use wire::Spi;
 
 use crate::site::{Generation, Lane, Site, Step};
 
-/// How long a frame may be on its way, with everything that a bad wire does.
+/// Longest time that a frame may be on its way, with everything that a bad wire does.
 const LONGEST_WAY: Duration = Duration::from_millis(50);
 
 impl Site {
@@ -40,7 +40,7 @@ impl Site {
         }
     }
 
-    /// Does what those who make keys do when they are told that an SA that sends is about to end, or has ended.
+    /// Replaces SAs as a key manager does when it is told that an SA that sends is about to end, or has ended.
     pub(crate) fn replace_expired(&mut self) {
         for from in 0..2 {
             self.held += self.world.nodes[from].datapath.ipsec.held() as u64;
@@ -74,7 +74,7 @@ impl Site {
         }
     }
 
-    /// Has every lane use an SA that does not end.
+    /// Gives every lane an SA that does not end.
     pub(crate) fn stay(&mut self) {
         self.lifetime = Lifetime::default();
         for lane in 0..self.lanes.len() {

@@ -25,16 +25,16 @@ const ENDS: [[&str; 2]; 2] = [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:
 pub(crate) struct Site {
     pub(crate) world: World,
     pub(crate) plan: Plan,
-    /// Which wire each gateway sends by.
+    /// Wire by which each gateway sends.
     active: [usize; 2],
     pub(crate) lanes: Vec<Lane>,
     pub(crate) next_spi: u32,
     /// Statistics of SAs that are gone: those that sent from each gateway, and those that received at it.
     pub(crate) gone: [Totals; 2],
-    /// How many SAs were replaced, and how many of them because they had ended.
+    /// Number of SAs that were replaced, and of those that had ended.
     pub(crate) rekeys: u64,
     pub(crate) expired: u64,
-    /// How many packets were seen waiting for an SA.
+    /// Number of packets that were seen waiting for an SA.
     pub(crate) held: u64,
     /// When an SA that sends from now on ends.
     pub(crate) lifetime: Lifetime,
@@ -61,15 +61,15 @@ pub(crate) struct Generation {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Step {
-    /// Its receiver knows it.
+    /// The receiver knows it.
     Known,
-    /// Its sender uses it.
+    /// The sender uses it.
     Used,
-    /// Its sender has forgotten it, and what it sent may still be on its way.
+    /// The sender has forgotten it, and what it sent may still be on its way.
     Unused,
 }
 
-/// What SAs have counted.
+/// Sums of the SAs' counters.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Totals {
     pub(crate) sealed: u64,
@@ -143,7 +143,7 @@ impl Site {
         site
     }
 
-    /// Has gateway `at` send by that wire from now on, both what it protects and what it would not.
+    /// Lets gateway `at` send by that wire from now on, both what it protects and what it would not.
     pub(crate) fn route_by(&mut self, at: usize, wan: usize) {
         let mut fib = Fib::default();
         let addr = |text: &str| text.parse::<IfAddr>().unwrap();
@@ -173,17 +173,17 @@ impl Site {
         self.active[at] = wan;
     }
 
-    /// Has a gateway send by the other wire.
+    /// Lets a gateway send by the other wire.
     pub(crate) fn flip_route(&mut self, at: usize) {
         self.route_by(at, 1 - self.active[at]);
     }
 
-    /// How many directions have SAs of their own.
+    /// Number of directions with SAs of their own.
     pub(crate) const fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Which SAs send from a gateway, with all that an onlooker needs to open what they seal.
+    /// Configuration of an SA that sends from a gateway, with all that an onlooker needs to open what it seals.
     pub(crate) fn shadow_of(&self, lane: usize, spi: u32) -> SaConfig {
         SaConfig { replay_window: 4096, dir: None, ..self.sa(&self.lanes[lane], spi, None) }
     }
@@ -256,7 +256,7 @@ impl Site {
         self.lanes.iter().enumerate().flat_map(of_lane)
     }
 
-    /// What the SAs that sent from, or received at, a gateway have counted in all.
+    /// Sums of what the SAs that sent from, or received at, a gateway have counted.
     pub(crate) fn totals(&self, at: usize) -> Totals {
         let mut totals = self.gone[at];
         for sa in self.world.nodes[at].datapath.ipsec.sad().iter() {
@@ -326,7 +326,7 @@ fn lanes(plan: &Plan) -> Vec<Lane> {
     lanes
 }
 
-/// What a lane protects.
+/// Networks that a lane protects.
 fn nets(from: usize, lane: &Lane, mode: Mode) -> Vec<(String, String)> {
     let (a, b) = (from + 1, 2 - from);
     match mode {

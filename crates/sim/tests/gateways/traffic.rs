@@ -1,4 +1,4 @@
-//! What the hosts say to each other: TCP-like streams, datagrams and pings of all sizes, fat and thin.
+//! Traffic of the hosts: TCP-like streams, datagrams and pings of all sizes, fat and thin.
 
 use ipsec::Mode;
 use packet::Packet;
@@ -8,10 +8,10 @@ use wire::{Protocol, ipv4};
 use crate::ledger::Ledger;
 use crate::site::Site;
 
-/// What every 16 bytes of payload begin with, and nothing on the outer wire may have in it.
+/// First bytes of every 16 bytes of payload, which nothing on the outer wire may contain.
 pub(crate) const MAGIC: [u8; 8] = *b"\xd1PL\xa9INT\xee";
 
-/// How a flow sends.
+/// Kind of traffic of a flow.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Manner {
     /// A stream in fat packets.
@@ -47,9 +47,9 @@ struct Stream {
     from: usize,
     flow: Flow,
     manner: Manner,
-    /// How much of a stream was sent.
+    /// Sequence number up to which a stream was sent.
     seq: u32,
-    /// How many messages were sent.
+    /// Number of messages that were sent.
     sent: u32,
     /// The last packet, for a host that sends it again.
     last: Option<(Vec<u8>, packet::Csum, packet::Cut)>,
@@ -90,7 +90,7 @@ impl Traffic {
         ])
     }
 
-    /// Has some host send something.
+    /// Lets some host send something.
     pub(crate) fn send(&mut self, site: &mut Site, ledger: &mut Ledger, rng: &mut Rng) {
         let at = rng.below(self.streams.len());
         let stream = &mut self.streams[at];
@@ -107,7 +107,7 @@ impl Traffic {
 }
 
 impl Stream {
-    /// Sends a packet that nobody fragments.
+    /// Sends a packet that is not fragmented.
     fn one(&mut self, site: &mut Site, ledger: &mut Ledger, rng: &mut Rng, mtu: usize) {
         let host = &mut site.world.hosts[self.from];
         if let Some((bytes, csum, cut)) = self.last.as_ref().filter(|_| rng.happens(30)) {

@@ -10,7 +10,7 @@ use crate::Malformed;
 pub struct Opt<'a> {
     /// The type byte: copy bit, class and number.
     pub kind: u8,
-    /// What follows the length byte.
+    /// Bytes behind the length byte.
     pub data: &'a [u8],
 }
 
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_ping_returns_are_the_recorded_options() {
+    fn ping_returns_the_recorded_options() {
         let mut options = [1, 148, 4, 0, 0, 7, 7, 8, 1, 2, 3, 4, 68, 4, 5, 0, 0, 0, 0, 0];
         assert_eq!(keep_recorded(&mut options), 12);
         assert_eq!(options, [7, 7, 8, 1, 2, 3, 4, 68, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -7,7 +7,7 @@ use crate::Malformed;
 pub enum Opt<'a> {
     /// The largest segment that the sender takes (RFC 9293 §3.7.1).
     Mss(u16),
-    /// How far the window is shifted, 0 to 14 (RFC 7323 §2); a larger value stands as it came.
+    /// Shift of the window, 0 to 14 (RFC 7323 §2); a larger value stands as it came.
     WindowScale(u8),
     /// Selective acknowledgments are welcome (RFC 2018 §2).
     SackPermitted,
@@ -17,14 +17,14 @@ pub enum Opt<'a> {
     Timestamps {
         /// The sender's clock.
         value: u32,
-        /// What it saw last of ours.
+        /// Latest value that the sender has seen of the other end.
         echo: u32,
     },
     /// Any other, with what follows its length byte.
     Other {
         /// The kind byte.
         kind: u8,
-        /// What follows the length byte.
+        /// Bytes behind the length byte.
         data: &'a [u8],
     },
 }

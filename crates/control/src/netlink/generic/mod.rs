@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_not_is_refused_as_linux_does() {
+    fn unknown_family_or_command_is_refused_as_by_linux() {
         let named = |name: &str| {
             asked(ID, 0, |w| {
                 w.fixed(&[GETFAMILY, 1, 0, 0]);

@@ -69,7 +69,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     }))
 }
 
-/// What a request says of an address.
+/// Address of a request.
 struct Wanted {
     index: u32,
     own: IpAddr,

@@ -12,7 +12,7 @@ use super::route::{LEN, POLICY};
 use super::table::{Key, Route};
 use super::*;
 
-/// What a request says of a route.
+/// Route of a request.
 #[derive(Clone, Debug)]
 struct Wanted {
     v4: bool,
@@ -29,7 +29,7 @@ struct Wanted {
     encap: Option<RouteEncap>,
 }
 
-/// What fatpath does not have of what a route may have, and what it says then.
+/// Attributes of routes that fatpath does not have, and the refusal of each.
 const UNSUPPORTED: [(u16, &str); 6] = [
     (RTA_METRICS, "fatpath has no route metrics"),
     (RTA_MULTIPATH, "fatpath has no multipath routes"),

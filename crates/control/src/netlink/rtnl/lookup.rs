@@ -21,7 +21,7 @@ const IPPROTO_TCP: u8 = 6;
 const IPPROTO_UDP: u8 = 17;
 const IPPROTO_ICMPV6: u8 = 58;
 
-/// What a lookup may name.
+/// Attributes that a lookup may have.
 const ASKED: Policy<RTA_MAX> = policy(&[
     (RTA_DST, Kind::Any),
     (RTA_SRC, Kind::Any),
@@ -151,7 +151,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         return Ok(());
     }
     let itself = (found.kind == RTN_LOCAL && !(v4 && found.src.is_some())).then_some(dst);
-    // Who sends a packet of another's is known.
+    // The sender of a forwarded packet is known.
     let own = match (iif, v4) {
         (Some(_), _) => None,
         (None, true) => src.or(itself),
@@ -182,7 +182,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     Ok(())
 }
 
-/// How IPv4 sends by a link that is named and no route leads by: the destination is taken for a neighbour (Linux
+/// Decision of IPv4 for a link that is named and no route leads by: the destination is taken for a neighbour (Linux
 /// `ip_route_output_key_hash_rcu`).
 fn on_link(model: &Model, dst: IpAddr, dev: u32, flags: u32) -> Result<Route, Error> {
     let is_up = model.link(dev).is_some_and(|link| link.up);
@@ -207,7 +207,7 @@ fn on_link(model: &Model, dst: IpAddr, dev: u32, flags: u32) -> Result<Route, Er
 /// A packet whose route is asked for.
 struct Asked {
     dst: IpAddr,
-    /// Whom the request says that it comes from.
+    /// Source that the request names.
     src: Option<IpAddr>,
     /// The node's own address that it would come from.
     own: Option<IpAddr>,
@@ -216,7 +216,7 @@ struct Asked {
     /// The link that it would come in by.
     iif: Option<IfIndex>,
     mark: Option<u32>,
-    /// Whose process it would come from.
+    /// User of the process that it would come from.
     uid: u32,
 }
 
@@ -303,7 +303,7 @@ fn select_v4(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
     chosen.or_else(|| others.find(|address| address.scope != RT_SCOPE_LINK)).map(|address| address.addr.addr())
 }
 
-/// Of RFC 6724 §5 what tells this node's addresses apart: their scope, their link, and how much of their subnet they share
+/// Rank of this node's addresses by RFC 6724 §5: their scope, their link, and how much of their subnet they share
 /// with `to` (Linux `ipv6_dev_get_saddr`). Of equals the first.
 fn select_v6(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
     let domain = model.domain(dev);

@@ -29,12 +29,12 @@ const FIRST_HANDLE: u32 = 0x8000_0000;
 /// Difference of two such numbers.
 const NEXT_HANDLE: u32 = 1 << 16;
 
-/// What the packets' side has to know of a change.
+/// Change that the packets' side has to know.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Delta {
     /// A route comes, in front of its equals or behind them.
     AddRoute {
-        /// Its table.
+        /// Table.
         table: TableId,
         /// The route.
         route: Route,
@@ -43,11 +43,11 @@ pub enum Delta {
     },
     /// A route goes.
     RemoveRoute {
-        /// Its table.
+        /// Table.
         table: TableId,
         /// The route.
         route: Route,
-        /// Whether nobody is told: IPv4's that go with a link or an address (Linux `fib_flush`).
+        /// Whether no listener is told: IPv4's that go with a link or an address (Linux `fib_flush`).
         quiet: bool,
     },
     /// A route takes the place of another with its prefix and metric.
@@ -88,7 +88,7 @@ type Tables = BTreeMap<(u8, std::cmp::Reverse<u64>), (u32, Table)>;
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(super) links: BTreeMap<u32, Link>,
-    /// What clients knew links by that are gone, until they are told of it.
+    /// Numbers of links that are gone, until their clients are told of it.
     departed: BTreeMap<u32, IfIndex>,
     last_index: u32,
     /// Number that the last queueing discipline got that came without one.
@@ -168,7 +168,7 @@ impl Family {
     }
 }
 
-/// Why no link beside `others` can be the host's interface of that number, if none can.
+/// Reason for which no link beside `others` can be the host's interface of that number, if none can.
 pub fn refusal<'a>(number: u32, mut others: impl Iterator<Item = (&'a str, IfIndex)>) -> Option<String> {
     if number >= IfIndex::FIRST_OWN {
         let first = IfIndex::FIRST_OWN;
@@ -256,12 +256,12 @@ impl Model {
         self.changed
     }
 
-    /// What has changed, in order, since it was taken.
+    /// Changes, in order, since they were taken.
     pub(super) fn deltas(&self) -> &[Delta] {
         &self.deltas
     }
 
-    /// What the packets' side is to be told, in order. Empties the list.
+    /// Changes that the packets' side is to be told, in order. Empties the list.
     pub fn take_deltas(&mut self) -> std::vec::Drain<'_, Delta> {
         self.departed.clear();
         self.deltas.drain(..)
@@ -289,7 +289,7 @@ impl Model {
         self.links.iter().find(has_it).map(|(&id, _)| id).or_else(own).unwrap_or(NO_LINK)
     }
 
-    /// Why no link can be the host's interface of that number, if none can.
+    /// Reason for which no link can be the host's interface of that number, if none can.
     pub fn refusal(&self, number: u32) -> Option<String> {
         let all = self.links.iter().map(|(&id, link)| (link.config.name.as_str(), link.ifindex(id)));
         refusal(number, all)
@@ -443,7 +443,7 @@ impl Model {
         self.changed = true;
     }
 
-    /// Has a table be there, with or without routes.
+    /// Makes a table, with or without routes.
     pub(super) fn make_table(&mut self, v4: bool, id: u32) {
         self.family_mut(v4).get_or_make(id);
     }

@@ -1,4 +1,4 @@
-//! `RTM_*NEIGH`: who has which link-layer address (`net/core/neighbour.c`).
+//! `RTM_*NEIGH`: link-layer addresses of neighbours (`net/core/neighbour.c`).
 
 use super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, parse, policy};
 use super::*;
@@ -19,7 +19,7 @@ const POLICY: Policy<NDA_MAX> = policy(&[
     (NDA_FLAGS_EXT, Kind::Int(4)),
 ]);
 
-/// What a request names.
+/// Neighbour that a request names.
 struct Named<'a> {
     link: LinkId,
     addr: IpAddr,
@@ -81,7 +81,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         NUD_NOARP => return Err(Error::unsupported("fatpath's neighbours on such a link cannot be noarp")),
         state @ (NUD_PERMANENT | NUD_REACHABLE | NUD_STALE) => state,
         NUD_DELAY | NUD_PROBE => NUD_STALE,
-        // Nothing is known, and nobody asks.
+        // Nothing is known, and nothing asks.
         _ => return Err(Error::unsupported("fatpath's neighbours are looked for when a packet needs them")),
     };
     let protocol = match named.attrs.get(NDA_PROTOCOL).map_or(0, Attr::u8) {

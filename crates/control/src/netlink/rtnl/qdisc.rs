@@ -170,7 +170,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// That a discipline has no other below itself.
+/// Refusal: a discipline has no other below itself.
 fn no_child(parent: &LinkQdisc) -> Error {
     match parent.options {
         // Linux's has one, a `bfifo` unless another was set there.
@@ -300,13 +300,13 @@ fn stats_of(all: &[(LinkId, Stats)], id: u32) -> Stats {
     all.iter().find(|(link, _)| link.0 == id).map_or(Stats::default(), |(_, stats)| *stats)
 }
 
-/// The discipline that a link is about to lose, with its counters, if somebody is to hear of it.
+/// The discipline that a link is about to lose, with its counters, if there is a listener.
 fn old<H: Host>(rtnl: &mut Rtnl<H>, id: u32, reply: &Reply<'_>) -> Result<Option<(LinkQdisc, Stats)>, Error> {
     let shown = rtnl.model.link(id).and_then(Link::shown_qdisc).filter(|_| reply.is_heard(RTNLGRP_TC));
     shown.map(|qdisc| Ok((qdisc, stats_of(&rtnl.host.qdisc_stats()?, id)))).transpose()
 }
 
-/// Tells who listens that a link has lost its discipline.
+/// Tells listeners that a link has lost its discipline.
 fn tell_gone<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stats)>, reply: &mut Reply<'_>) {
     // The link's, until it goes.
     const USERS: u32 = 1;
@@ -316,7 +316,7 @@ fn tell_gone<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stats)>, 
     }
 }
 
-/// Tells who listens which discipline a link has now.
+/// Tells listeners which discipline a link has now.
 fn tell<H: Host>(rtnl: &mut Rtnl<H>, id: u32, flags: u16, reply: &mut Reply<'_>) -> Result<(), Error> {
     if !reply.is_heard(RTNLGRP_TC) {
         return Ok(());

@@ -47,7 +47,7 @@ pub(super) const READ_POLICY: Policy<RTA_MAX> = {
     kinds
 };
 
-/// Which routes a dump is of (Linux `struct fib_dump_filter`).
+/// Filter of a dump of routes (Linux `struct fib_dump_filter`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Filter {
     table: u32,
@@ -56,7 +56,7 @@ struct Filter {
     dev: Option<u32>,
 }
 
-/// Routes that one part of a dump looks at, so that a filter that takes few of many keeps nobody waiting. A part may be empty
+/// Routes that one part of a dump looks at, so that a filter that takes few of many keeps no client waiting. A part may be empty
 /// then, and is not sent.
 const LOOKED_AT: usize = 16_384;
 

@@ -10,7 +10,7 @@ use super::*;
 /// Length of `struct fib_rule_hdr`.
 const LEN: usize = 12;
 
-/// What a rule says: ask a table, or drop (`FR_ACT_*`).
+/// Actions of rules that drop (`FR_ACT_*`).
 const FR_ACT_BLACKHOLE: u8 = 6;
 const FR_ACT_UNREACHABLE: u8 = 7;
 const FR_ACT_PROHIBIT: u8 = 8;
@@ -43,7 +43,7 @@ const POLICY: Policy<FRA_MAX> = policy(&[
     (FRA_DPORT_RANGE, Kind::Min(4)),
 ]);
 
-/// What fatpath's rules do not choose by.
+/// Selectors that fatpath's rules do not have.
 const UNSUPPORTED: [(u16, &str); 12] = [
     (FRA_SRC, "fatpath has no rules by source"),
     (FRA_IIFNAME, "fatpath has no rules by link"),
@@ -72,7 +72,7 @@ pub struct Rule {
     pub table: u32,
     /// Whether it is for packets in VRFs alone.
     pub l3mdev: bool,
-    /// Who made it: `RTPROT_*`.
+    /// Origin: `RTPROT_*`.
     pub protocol: u8,
 }
 
@@ -110,7 +110,7 @@ impl Rule {
     }
 }
 
-/// What a request says of a rule.
+/// Rule of a request.
 struct Wanted {
     v4: bool,
     to: Option<(IpAddr, u8)>,
@@ -208,7 +208,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_
     Ok(())
 }
 
-/// Tells who listens that a rule has come.
+/// Tells listeners that a rule has come.
 pub(super) fn tell_added(v4: bool, rule: &Rule, reply: &mut Reply<'_>) {
     reply.notify(group(v4), RTM_NEWRULE, 0, |w| write(w, v4, rule));
 }

@@ -1,4 +1,4 @@
-//! What clients have made of a node, as the requests that make it again.
+//! Changes that clients have made to a node, as the requests that make them again.
 
 use super::super::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set_flags};
 use super::*;
@@ -142,7 +142,7 @@ impl<H: Host> Rtnl<H> {
     }
 }
 
-/// What routes have in common of which a table has one behind the other.
+/// Fields in common of routes that stand one behind the other in a table.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct RouteKey {
     v4: bool,
@@ -153,7 +153,7 @@ pub struct RouteKey {
 }
 
 impl RouteKey {
-    /// That of the route that a request makes; `None` of other requests.
+    /// Place of the route that a request makes; `None` of other requests.
     pub fn of(message: &[u8]) -> Option<Self> {
         if kind_of(message) != RTM_NEWROUTE {
             return None;
@@ -170,7 +170,7 @@ impl RouteKey {
     }
 }
 
-/// What [`Rtnl::saved`] gives, without what `is_there` already when it is carried out. Beside a route that is there, others
+/// Requests of [`Rtnl::saved`], without those for what `is_there` already. Beside a route that is there, others
 /// with its prefix and metric come where they were: before it, or behind it.
 pub fn without(saved: Vec<Saved>, is_there: impl Fn(&Saved) -> bool) -> Vec<Saved> {
     let each = saved.into_iter().map(|saved| (RouteKey::of(&saved.message), is_there(&saved), saved));

@@ -1,9 +1,9 @@
-//! What is as it is and is only shown: `netconf` (`net/ipv4/devinet.c`).
+//! Settings that are fixed and only shown: `netconf` (`net/ipv4/devinet.c`).
 
 use super::super::attr::{Kind, Policy, parse, policy};
 use super::*;
 
-/// What `netconf` is about, beside links: all of them, and those to come.
+/// Subject of `netconf`, beside links: all of them, and those to come.
 const ALL: u32 = u32::MAX;
 const DEFAULT: u32 = u32::MAX - 1;
 

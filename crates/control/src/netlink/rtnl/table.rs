@@ -14,13 +14,13 @@ use super::nums::*;
 pub struct Route {
     /// The destinations.
     pub prefix: Prefix,
-    /// What becomes of their packets: `RTN_*`.
+    /// Action on their packets: `RTN_*`.
     pub kind: u8,
     /// Among routes to one prefix the smallest wins.
     pub metric: u32,
-    /// How far away they are: `RT_SCOPE_*`.
+    /// Distance: `RT_SCOPE_*`.
     pub scope: u8,
-    /// Who made it: `RTPROT_*`.
+    /// Origin: `RTPROT_*`.
     pub protocol: u8,
     /// The number of the link that it leads to; 0 for none.
     pub dev: u32,
@@ -34,14 +34,14 @@ pub struct Route {
     pub encap: Option<RouteEncap>,
 }
 
-/// Where a route stands in its table.
+/// Place of a route in its table.
 ///
 /// IPv4 is listed by address, and of one address the longest prefix first (Linux `fib_trie`). IPv6 is listed as its tree
 /// is walked, what lies in a prefix before it: by the prefix's last address.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Key {
     addr: u128,
-    /// How many bits the prefix leaves open.
+    /// Number of bits that the prefix leaves open.
     open: u8,
     metric: u32,
     /// Among routes with one metric: those in front are smaller.
@@ -52,7 +52,7 @@ pub struct Key {
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     routes: BTreeMap<Key, Route>,
-    /// How many routes have a prefix of each length.
+    /// Number of routes with a prefix of each length.
     lens: BTreeMap<u8, usize>,
 }
 

@@ -18,12 +18,12 @@ pub(super) const MTU: u32 = 65575;
 /// The smallest (`IPV6_MIN_MTU`).
 pub(super) const MIN_MTU: u32 = 1280;
 
-/// What the packets' side is to know of a VRF.
+/// State of a VRF for the packets' side.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Vrf {
     /// The name of its device.
     pub name: String,
-    /// Its table.
+    /// Table.
     pub table: TableId,
     /// Whether its device is up.
     pub up: bool,
@@ -38,7 +38,7 @@ impl Vrf {
     }
 }
 
-/// The link-layer address of the VRF's device of that number: locally administered, and seen by nobody.
+/// The link-layer address of the VRF's device of that number: locally administered, and on no wire.
 pub(super) const fn mac(index: u32) -> [u8; 6] {
     let [a, b, c, d] = index.to_be_bytes();
     [2, 0, a, b, c, d]
@@ -106,7 +106,7 @@ impl Model {
         }
     }
 
-    /// What a link would be made from again.
+    /// Configuration that a link would be made from again.
     pub fn config_of(&self, link: &Link) -> crate::model::LinkConfig {
         let master = link.master.and_then(|master| self.links.get(&master.index));
         let master = master.map(|master| master.config.name.clone());
@@ -180,7 +180,7 @@ impl Model {
         }
     }
 
-    /// Has a link belong to another VRF, or to none. It loses its routes, and its IPv6 addresses; those of IPv4 make theirs
+    /// Moves a link to another VRF, or to none. It loses its routes, and its IPv6 addresses; those of IPv4 make theirs
     /// anew when it is set up (Linux `fib_netdev_event`, `addrconf_notify`: `NETDEV_CHANGEUPPER`).
     pub(super) fn set_master(&mut self, index: u32, master: Option<Master>) {
         self.touch();
@@ -208,8 +208,8 @@ impl<H: Host> Rtnl<H> {
         }
     }
 
-    /// Has a link belong to a VRF, or to none. It is set down and up for that, if it is up, so that its routes and neighbours
-    /// move, and who listens is told in Linux's order (`do_vrf_add_slave`, `cycle_netdev`).
+    /// Moves a link to a VRF, or to none. It is set down and up for that, if it is up, so that its routes and neighbours
+    /// move, and listeners are told in Linux's order (`do_vrf_add_slave`, `cycle_netdev`).
     fn set_vrf(&mut self, index: u32, master: Option<Master>, reply: &mut Reply<'_>) -> Result<(), Error> {
         self.model.set_master(index, master);
         self.announce_link(index, reply)?;
@@ -231,7 +231,7 @@ impl<H: Host> Rtnl<H> {
         self.model.slaves(vrf).into_iter().try_for_each(|index| self.enslave(index, None, reply))
     }
 
-    /// Has a VRF be there whose device has just come: its table is, and the rules that come with the first one.
+    /// Adds a VRF whose device has just come: its table, and the rules that come with the first one.
     pub(super) fn add_vrf(&mut self, index: u32, reply: &mut Reply<'_>) {
         if let Some(table) = self.model.link(index).and_then(Link::l3_table) {
             [true, false].into_iter().for_each(|v4| self.model.make_table(v4, table));

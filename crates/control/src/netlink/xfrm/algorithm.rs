@@ -2,7 +2,7 @@
 
 use zeroize::Zeroizing;
 
-use super::check::Attributes;
+use super::attributes::Attributes;
 use super::nums::attr;
 use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc, Name};
 use crate::key::Key;
@@ -61,7 +61,7 @@ fn known<N: Name>(text: &str) -> Option<N> {
     N::NAMES.iter().find(|&&(known, _)| known == text).map(|&(_, name)| name)
 }
 
-/// What an SA protects with.
+/// Reads the algorithm of an SA.
 ///
 /// # Errors
 /// `ENOSYS`: an algorithm is not known; `EINVAL`: its key is of a wrong length.

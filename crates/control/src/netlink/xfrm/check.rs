@@ -1,56 +1,13 @@
-//! What a message may say (Linux `xfrma_policy`, `verify_newsa_info`, `verify_replay`, `verify_newpolicy_info`,
+//! Checks of messages (Linux `xfrma_policy`, `verify_newsa_info`, `verify_replay`, `verify_newpolicy_info`,
 //! `validate_tmpl`), in the order in which Linux finds fault with it.
 
 use super::algorithm::has_its_key;
+use super::attributes::Attributes;
 use super::layout::{Encap, Layout, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl};
 use super::nums::{AF_INET, AF_INET6, MAX_DEPTH, attr, mode, proto, sa_flag};
-use super::sa::Replay;
-use crate::netlink::attr::{Attr, Attrs, Kind, Policy, policy};
+use super::replay::{self, Replay};
+use crate::netlink::attr::Attr;
 use crate::netlink::error::{Error, errno};
-
-/// One more than the highest attribute.
-const ATTRS: usize = 42;
-
-/// The attributes of a message.
-pub(super) type Attributes<'a> = Attrs<'a, ATTRS>;
-
-/// What they look like.
-pub(super) const POLICY: Policy<ATTRS> = policy(&[
-    (attr::ALG_AUTH, Kind::Min(68)),
-    (attr::ALG_CRYPT, Kind::Min(68)),
-    (attr::ALG_COMP, Kind::Min(68)),
-    (attr::ENCAP, Kind::Min(24)),
-    (attr::TMPL, Kind::Min(64)),
-    (attr::SA, Kind::Min(224)),
-    (attr::POLICY, Kind::Min(168)),
-    (attr::SEC_CTX, Kind::Min(8)),
-    (attr::LTIME_VAL, Kind::Min(32)),
-    (attr::REPLAY_VAL, Kind::Min(12)),
-    (attr::REPLAY_THRESH, Kind::Int(4)),
-    (attr::ETIMER_THRESH, Kind::Int(4)),
-    (attr::SRCADDR, Kind::Min(16)),
-    (attr::COADDR, Kind::Min(16)),
-    (attr::LASTUSED, Kind::Int(8)),
-    (attr::POLICY_TYPE, Kind::Min(6)),
-    (attr::MIGRATE, Kind::Min(64)),
-    (attr::ALG_AEAD, Kind::Min(72)),
-    (attr::KMADDRESS, Kind::Min(40)),
-    (attr::ALG_AUTH_TRUNC, Kind::Min(72)),
-    (attr::MARK, Kind::Min(8)),
-    (attr::TFCPAD, Kind::Int(4)),
-    (attr::REPLAY_ESN_VAL, Kind::Min(24)),
-    (attr::SA_EXTRA_FLAGS, Kind::Int(4)),
-    (attr::PROTO, Kind::Int(1)),
-    (attr::ADDRESS_FILTER, Kind::Min(36)),
-    (attr::OFFLOAD_DEV, Kind::Min(8)),
-    (attr::SET_MARK, Kind::Int(4)),
-    (attr::SET_MARK_MASK, Kind::Int(4)),
-    (attr::IF_ID, Kind::Int(4)),
-    (attr::MTIMER_THRESH, Kind::Int(4)),
-    (attr::SA_DIR, Kind::Int(1)),
-    (attr::NAT_KEEPALIVE_INTERVAL, Kind::Int(4)),
-    (attr::SA_PCPU, Kind::Int(4)),
-]);
 
 /// The highest `XFRM_SHARE_*`.
 const SHARE_UNIQUE: u8 = 3;
@@ -68,6 +25,11 @@ fn if_wrong(wrong: bool, text: &'static str) -> Result<(), Error> {
 /// Whether SAs of a protocol have SPIs.
 pub(super) const fn is_ipsec(proto: u8) -> bool {
     matches!(proto, proto::AH | proto::ESP | proto::COMP)
+}
+
+/// Whether an SA's protocol is one of those that a request means.
+pub(super) const fn matches_proto(of: u8, wanted: u8) -> bool {
+    wanted == 0 || of == wanted || (wanted == proto::ANY && is_ipsec(of))
 }
 
 fn selector(sel: &Selector) -> Result<(), Error> {
@@ -116,7 +78,7 @@ pub(super) fn new_sa(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error>
         _ => return Err(invalid("Unsupported protocol")),
     }
     lengths(attrs)?;
-    replay(info, attrs)?;
+    replay_numbers(info, attrs)?;
     let known = [mode::TRANSPORT, mode::TUNNEL, mode::ROUTE_OPTIMIZATION, mode::BEET, mode::IPTFS];
     if_wrong(!known.contains(&info.mode), "Unsupported mode")?;
     if_wrong(has(attr::MTIMER_THRESH) && !has(attr::ENCAP), "MTIMER_THRESH attribute can only be set on ENCAP states")?;
@@ -150,7 +112,7 @@ fn security_context(attrs: &Attributes<'_>) -> Result<(), Error> {
 }
 
 /// Linux `verify_replay`.
-fn replay(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
+fn replay_numbers(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     let Some(attr) = attrs.get(attr::REPLAY_ESN_VAL) else {
         return if_wrong(info.flags & sa_flag::ESN != 0, "Missing required attribute for ESN");
     };
@@ -197,7 +159,7 @@ pub(super) fn known_direction(attrs: &Attributes<'_>) -> Result<(), Error> {
     }
 }
 
-/// What an SA of one direction has not (Linux 6.10, `verify_newsa_info`).
+/// Refuses options that an SA of one direction has not (Linux 6.10, `verify_newsa_info`).
 fn direction(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     let has_flag = |flag| info.flags & flag != 0;
     let extra = attrs.get(attr::SA_EXTRA_FLAGS).map_or(0, Attr::u32);
@@ -209,7 +171,7 @@ fn direction(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
             if_wrong(has_flag(sa_flag::ICMP), "Flag ICMP should not be set for output SA")?;
             if_wrong(has_flag(sa_flag::WILDRECV), "Flag WILDRECV should not be set for output SA")?;
             if_wrong(info.replay_window != 0, "Replay window should be 0 for output SA")?;
-            let received = match super::sa::legacy_replay(attrs) {
+            let received = match replay::legacy(attrs) {
                 Some(Replay::Legacy([_, seq, bitmap])) => seq != 0 || bitmap != 0,
                 _ => false,
             };
@@ -335,7 +297,7 @@ pub(super) fn policy_dir(dir: u8) -> Result<(), Error> {
     if_wrong(dir > 2, "Invalid policy direction")
 }
 
-/// Which kind of policy is meant: sub-policies are not supported.
+/// Checks the kind of policy: sub-policies are not supported.
 pub(super) fn policy_type(attrs: &Attributes<'_>) -> Result<(), Error> {
     match attrs.get(attr::POLICY_TYPE) {
         Some(attr) if attr.u8() == 1 => Err(Error::unsupported("Sub-policies are not supported").at(attr.offset)),
@@ -390,7 +352,7 @@ mod tests {
     use crate::netlink::message::{Header, Messages, Writer, flag};
     use crate::netlink::session::Request;
 
-    /// What a request of `kind` with that fixed part and these attributes is read as.
+    /// Result of parsing a request of `kind` with that fixed part and these attributes.
     fn read<T>(
         kind: u16,
         fixed: &[u8],
@@ -640,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_of_some_authentication_algorithms_is_refused_where_that_would_count() {
+    fn template_of_some_auth_algorithms_is_refused_where_it_counts() {
         let some = [u32::MAX ^ 4, u32::MAX, u32::MAX];
         for (dir, algos, want) in [
             (0, [u32::MAX; 3], true),

@@ -3,18 +3,19 @@
 
 use std::collections::VecDeque;
 
-use super::check::Attributes;
+use super::attributes::Attributes;
+use super::check::matches_proto;
+use super::database::{Database, Xfrm};
 use super::layout::{Addr, Fields};
 use super::nums::{attr, msg};
-use super::protocol::{Database, Xfrm, matches_proto};
 use super::sa::Sa;
 use crate::netlink::attr::Attr;
 use crate::netlink::session::{Dump, Progress};
 
-/// How many are fetched at once: the worker that is asked moves packets between two answers.
+/// Number of entries that are fetched at once: the worker that is asked moves packets between two answers.
 const CHUNK: usize = 64;
 
-/// Which SAs a dump is of: `XFRMA_ADDRESS_FILTER` and `XFRMA_PROTO`.
+/// Filter of a dump of SAs: `XFRMA_ADDRESS_FILTER` and `XFRMA_PROTO`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SaFilter {
     proto: u8,

@@ -1,4 +1,4 @@
-//! What happens to SAs and policies by itself, as it is told (Linux `build_acquire`, `build_expire`, `build_polexpire`,
+//! Events of SAs and policies without a request (Linux `build_acquire`, `build_expire`, `build_polexpire`,
 //! `build_mapping`, `build_aevent`).
 
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ pub enum Event {
     Expire {
         /// The SA.
         info: SaInfo,
-        /// Its mark.
+        /// Mark.
         mark: Mark,
         /// The number of its XFRM interface.
         if_id: u32,
@@ -40,11 +40,11 @@ pub enum Event {
     Mapping {
         /// The SA that it sends by.
         id: SaId,
-        /// Its `reqid`.
+        /// `reqid`.
         reqid: u32,
-        /// Where the peer was.
+        /// Former place of the peer.
         old: SocketAddr,
-        /// Where it is.
+        /// New place of the peer.
         new: SocketAddr,
     },
     /// An SA's numbers have changed.
@@ -59,7 +59,7 @@ pub enum Event {
 /// The SA that a packet needs.
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    /// Its number, by which it is answered.
+    /// Number by which it is answered.
     pub seq: u32,
     /// The SA's destination.
     pub daddr: Addr,
@@ -84,7 +84,7 @@ impl Event {
         }
     }
 
-    /// Tells those who listen.
+    /// Notifies the listeners.
     pub fn announce(&self, listeners: Groups, outbox: &mut Outbox) {
         let kind = match self {
             Self::Acquire(_) => msg::ACQUIRE,

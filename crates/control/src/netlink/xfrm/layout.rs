@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::nums::{AF_INET, AF_INET6};
 use crate::netlink::message::Writer;
 
-/// Reads one field after the other. Bytes that are not there read as zeros: who reads has looked at the length before.
+/// Reader of one field after the other. Bytes that are not there read as zeros: the caller has looked at the length before.
 #[derive(Debug)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
@@ -56,7 +56,7 @@ impl Fields<'_> {
 
 /// A structure that is read and written.
 pub(super) trait Layout: Sized {
-    /// Its length in bytes, with what pads it.
+    /// Length in bytes, with padding.
     const LEN: usize;
 
     fn read(from: &mut Fields<'_>) -> Self;
@@ -356,7 +356,7 @@ pub struct Tmpl {
     pub mode: u8,
     pub share: u8,
     pub optional: u8,
-    /// Which algorithms may be: of authentication, encryption, compression.
+    /// Algorithms that are allowed: of authentication, encryption, compression.
     pub algos: [u32; 3],
 }
 

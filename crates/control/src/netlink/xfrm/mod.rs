@@ -4,21 +4,25 @@
 //! Linux's order and words. What Linux has and this has not is refused as unsupported, by name: AH and IPComp, BEET and
 //! route optimisation, sub-policies, security labels, devices that do ESP, migration, SAs of one processor, IP-TFS.
 //!
-//! Keys are given out to whoever may ask, as by Linux: to those who may change them. Nothing else shows one.
+//! Keys are given out to clients that may change them, as by Linux. Nothing else shows one.
 
 mod algorithm;
+mod attributes;
 mod check;
+mod database;
 mod dump;
 mod event;
 pub mod layout;
 pub mod nums;
 mod policy;
 mod protocol;
+mod replay;
 mod sa;
 mod saved;
 
+pub use database::{Counts, Database, Xfrm};
 pub use event::{Acquire, Event, sa_id};
 pub use policy::{Policy, PolicyQuery};
-pub use protocol::{Counts, Database, Xfrm};
-pub use sa::{Mark, NewSa, NewSpi, Replay, Sa, SaQuery, Thresholds};
+pub use replay::Replay;
+pub use sa::{Mark, NewSa, NewSpi, Sa, SaQuery, Thresholds};
 pub use saved::{Numbers, renumber, saved_defaults, set_numbers};

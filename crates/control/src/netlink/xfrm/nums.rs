@@ -36,11 +36,11 @@ pub mod msg {
     pub const GET_AE: u16 = 0x1f;
     /// Moves SAs to other addresses.
     pub const MIGRATE: u16 = 0x21;
-    /// How many SAs there are.
+    /// Number of SAs.
     pub const NEW_SAD_INFO: u16 = 0x22;
     /// Asks for that.
     pub const GET_SAD_INFO: u16 = 0x23;
-    /// How many policies there are; or how they are kept.
+    /// Number of policies; or how they are kept.
     pub const NEW_SPD_INFO: u16 = 0x24;
     /// Asks for that.
     pub const GET_SPD_INFO: u16 = 0x25;
@@ -52,7 +52,7 @@ pub mod msg {
     pub const GET_DEFAULT: u16 = 0x28;
 }
 
-/// What `NEWAE` is about, and why (`XFRM_AE_*`).
+/// Subject and reason of `NEWAE` (`XFRM_AE_*`).
 pub mod ae_flag {
     /// The packets after which it is told are asked for.
     pub const REPLAY_THRESH: u32 = 1;
@@ -62,7 +62,7 @@ pub mod ae_flag {
     pub const REACHED: u32 = 1 << 4;
     /// Time has passed (`XFRM_AE_CE`).
     pub const TIMEOUT: u32 = 1 << 5;
-    /// Somebody has set the numbers (`XFRM_AE_CU`).
+    /// The numbers were set by a client (`XFRM_AE_CU`).
     pub const UPDATED: u32 = 1 << 6;
 }
 
@@ -106,10 +106,10 @@ pub mod attr {
     pub const IPTFS_DROP_TIME: u16 = 36;
     pub const IPTFS_PKT_SIZE: u16 = 41;
 
-    /// Of [`NEW_SAD_INFO`](super::msg::NEW_SAD_INFO).
+    /// Attribute of [`NEW_SAD_INFO`](super::msg::NEW_SAD_INFO).
     pub const SAD_CNT: u16 = 1;
     pub const SAD_HINFO: u16 = 2;
-    /// Of [`NEW_SPD_INFO`](super::msg::NEW_SPD_INFO).
+    /// Attribute of [`NEW_SPD_INFO`](super::msg::NEW_SPD_INFO).
     pub const SPD_INFO: u16 = 1;
     pub const SPD_HINFO: u16 = 2;
     pub const SPD_IPV4_HTHRESH: u16 = 3;

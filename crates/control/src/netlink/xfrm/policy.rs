@@ -1,6 +1,7 @@
 //! Policies in messages: read and written (Linux `xfrm_policy_construct`, `xfrm_dump_policy`).
 
-use super::check::{self, Attributes};
+use super::attributes::Attributes;
+use super::check;
 use super::layout::{Layout, PolicyId, PolicyInfo, Tmpl};
 use super::nums::attr;
 use super::sa::{Mark, mark, put_mark};
@@ -11,9 +12,9 @@ use crate::netlink::message::Writer;
 /// A policy, as a message says it or as it is shown.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Policy {
-    /// Its fixed part.
+    /// Fixed part.
     pub info: PolicyInfo,
-    /// What its packets have to go through.
+    /// SAs that its packets have to go through.
     pub templates: Vec<Tmpl>,
     /// For packets of which mark it is.
     pub mark: Mark,
@@ -57,12 +58,12 @@ impl Policy {
     }
 }
 
-/// Which policy a request means.
+/// Key of the policy that a request means.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PolicyQuery {
     /// By its number, if that is not 0, else by its selector.
     pub id: PolicyId,
-    /// Its mark.
+    /// Mark.
     pub mark: Mark,
     /// The number of its XFRM interface.
     pub if_id: u32,

@@ -1,12 +1,12 @@
 //! Requests, one function each, and what is told of them (Linux `xfrm_dispatch`).
 
-use std::collections::VecDeque;
-
-use super::check::{Attributes, POLICY};
+use super::attributes::{Attributes, POLICY};
+use super::database::{Counts, Database, Xfrm};
 use super::dump::{SaFilter, policies, sas};
 use super::layout::{Layout, LifetimeCur, PolicyId, PolicyInfo, SaId, SaInfo};
-use super::nums::{HASH_MAX, ae_flag, attr, group, msg, proto};
+use super::nums::{HASH_MAX, ae_flag, attr, group, msg};
 use super::policy::{Policy, PolicyQuery};
+use super::replay;
 use super::sa::{NewSa, NewSpi, Sa, SaQuery};
 use crate::netlink::attr::Attr;
 use crate::netlink::attr::{Strictness, parse};
@@ -15,150 +15,10 @@ use crate::netlink::message::HEADER_LEN;
 use crate::netlink::message::{Writer, flag};
 use crate::netlink::session::{Dump, Protocol, Reply, Request};
 
-/// SAs and policies, which requests are about.
-///
-/// Of what is dumped each entry has a place that it keeps: the newest comes first and has the highest.
-pub trait Database {
-    /// Adds an SA, or completes or changes one.
-    ///
-    /// # Errors
-    /// Why not.
-    fn add_sa(&mut self, sa: Box<NewSa>, update: bool) -> Result<(), Error>;
-
-    /// Finds an SA.
-    ///
-    /// # Errors
-    /// `ESRCH`: there is none.
-    fn find_sa(&mut self, query: &SaQuery) -> Result<Sa, Error>;
-
-    /// Takes an SA out, and returns what it was.
-    ///
-    /// # Errors
-    /// `ESRCH`: there is none.
-    fn remove_sa(&mut self, query: &SaQuery) -> Result<Sa, Error>;
-
-    /// Ends an SA as if its time had come: softly or not.
-    ///
-    /// # Errors
-    /// `ESRCH`: there is none.
-    fn expire_sa(&mut self, query: &SaQuery, hard: bool) -> Result<(), Error>;
-
-    /// Sets what an SA has counted and its numbers.
-    ///
-    /// # Errors
-    /// `ESRCH`: there is none; `EINVAL`: it is yet to come, or its window has another length.
-    fn set_counts(&mut self, query: &SaQuery, counts: Counts) -> Result<(), Error>;
-
-    /// Promises an SPI, and returns the SA that is to come.
-    ///
-    /// # Errors
-    /// `ENOENT`: there is none in the range.
-    fn alloc_spi(&mut self, request: Box<NewSpi>) -> Result<Sa, Error>;
-
-    /// Removes all SAs of a protocol. Tells whether there were any.
-    ///
-    /// # Errors
-    /// Nobody answers.
-    fn flush_sas(&mut self, proto: u8) -> Result<bool, Error>;
-
-    /// SAs below a place, at most `limit` of them, with their places.
-    ///
-    /// # Errors
-    /// Nobody answers.
-    fn sas(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Sa)>, Error>;
-
-    /// How many SAs there are.
-    ///
-    /// # Errors
-    /// Nobody answers.
-    fn count_sas(&mut self) -> Result<u32, Error>;
-
-    /// Adds a policy; `update`: or replaces the one that is there.
-    ///
-    /// # Errors
-    /// Why not.
-    fn add_policy(&mut self, policy: Box<Policy>, update: bool) -> Result<(), Error>;
-
-    /// Finds a policy, and takes it out if that is wanted.
-    ///
-    /// # Errors
-    /// `ENOENT`: there is none.
-    fn find_policy(&mut self, query: &PolicyQuery, remove: bool) -> Result<Policy, Error>;
-
-    /// Removes all policies. Tells whether there were any.
-    ///
-    /// # Errors
-    /// Nobody answers.
-    fn flush_policies(&mut self) -> Result<bool, Error>;
-
-    /// Policies below a place, at most `limit` of them, with their places.
-    ///
-    /// # Errors
-    /// Nobody answers.
-    fn policies(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Policy)>, Error>;
-
-    /// How many policies there are of in, out and fwd.
-    ///
-    /// # Errors
-    /// Nobody answers.
-    fn count_policies(&mut self) -> Result<[u32; 3], Error>;
-
-    /// Which of in, out and fwd block what no policy is for.
-    ///
-    /// # Errors
-    /// Nobody answers.
-    fn defaults(&mut self) -> Result<[bool; 3], Error>;
-
-    /// Says which of in, out and fwd do; `None` leaves one as it is.
-    ///
-    /// # Errors
-    /// Nobody answers.
-    fn set_defaults(&mut self, block: [Option<bool>; 3]) -> Result<(), Error>;
-}
-
-/// What `NEWAE` sets.
-#[derive(Clone, Debug, Default)]
-pub struct Counts {
-    /// The numbers of an SA whose window is one of up to 32: `oseq`, `seq`, and those that were seen.
-    pub legacy: Option<super::sa::Replay>,
-    /// The numbers of the others.
-    pub esn: Option<super::sa::Replay>,
-    /// What it has been used for.
-    pub used: Option<LifetimeCur>,
-    /// When its numbers are told of.
-    pub thresholds: super::sa::Thresholds,
-}
-
-/// `NETLINK_XFRM`, over a database.
-#[derive(Debug)]
-pub struct Xfrm<D> {
-    /// The SAs and policies.
-    pub database: D,
-    /// Prefix lengths from which policies would be found by a hash, of IPv4 and IPv6; here all are, and these are shown.
-    thresholds: [[u8; 2]; 2],
-}
-
 /// `XFRM_USERPOLICY_BLOCK`.
 pub(super) const BLOCK: u8 = 1;
 /// `XFRM_USERPOLICY_ACCEPT`.
 pub(super) const ACCEPT: u8 = 2;
-
-impl<D: Database> Xfrm<D> {
-    /// Over `database`.
-    pub const fn new(database: D) -> Self {
-        Self { database, thresholds: [[32, 32], [128, 128]] }
-    }
-
-    /// What it is over.
-    pub const fn database_mut(&mut self) -> &mut D {
-        &mut self.database
-    }
-
-    /// What it was over.
-    pub fn into_database(self) -> D {
-        self.database
-    }
-}
 
 /// The lengths of the requests' fixed parts (Linux `xfrm_msg_min`); `None` if there is no such request.
 const fn fixed_len(kind: u16) -> Option<usize> {
@@ -205,7 +65,7 @@ impl<D: Database + 'static> Protocol for Xfrm<D> {
     const GROUPS: u32 = 8;
     const ANYONE_LISTENS: bool = false;
 
-    /// Keys are shown, so nobody else may even look.
+    /// Keys are shown, so other clients may not even look.
     fn only_reads(_: &Request<'_>) -> bool {
         false
     }
@@ -338,8 +198,8 @@ impl<D: Database> Xfrm<D> {
             return Err(Error::text(errno::EINVAL, "NLM_F_REPLACE flag is required"));
         }
         let counts = Counts {
-            legacy: super::sa::legacy_replay(attrs),
-            esn: super::sa::esn_replay(attrs),
+            legacy: replay::legacy(attrs),
+            esn: replay::esn(attrs),
             used: attrs.get(attr::LTIME_VAL).map(|attr| LifetimeCur::of(attr.data)),
             thresholds: super::sa::Thresholds::of(attrs),
         };
@@ -494,13 +354,8 @@ pub(super) fn write_ae(w: &mut Writer, sa: &Sa, flags: u32) {
     }
 }
 
-/// Which SA `struct xfrm_aevent_id` means.
+/// Key of the SA that `struct xfrm_aevent_id` means.
 fn ae_query(fixed: &[u8], attrs: &Attributes<'_>) -> SaQuery {
     let SaId { daddr, spi, family, proto } = SaId::of(fixed);
     SaQuery { daddr, spi: Ok(spi), family, proto, mark: super::sa::mark(attrs) }
-}
-
-/// Whether an SA's protocol is one of those that a request means.
-pub(super) const fn matches_proto(of: u8, wanted: u8) -> bool {
-    wanted == 0 || of == wanted || (wanted == proto::ANY && super::check::is_ipsec(of))
 }

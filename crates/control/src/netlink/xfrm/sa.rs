@@ -2,9 +2,11 @@
 //! `copy_to_user_state_extra`).
 
 use super::algorithm;
-use super::check::{self, Attributes};
-use super::layout::{Addr, Encap, Layout, LifetimeCur, ReplayEsn, SaInfo};
+use super::attributes::Attributes;
+use super::check;
+use super::layout::{Addr, Encap, Layout, LifetimeCur, SaInfo};
 use super::nums::{attr, sa_flag};
+use super::replay::{self, Replay};
 use crate::algorithm::Algorithm;
 use crate::netlink::attr::Attr;
 use crate::netlink::error::{Error, errno};
@@ -19,14 +21,14 @@ pub struct Mark {
     pub mask: u32,
 }
 
-/// What a message says of an SA, found to be right as far as that can be told from the message.
+/// SA of a message, found to be right as far as that can be told from the message.
 #[derive(Clone, Debug)]
 pub struct NewSa {
-    /// Its fixed part, with the selector's family filled in.
+    /// Fixed part, with the selector's family filled in.
     pub info: SaInfo,
-    /// How it protects.
+    /// Algorithm.
     pub algorithm: Algorithm,
-    /// What is around ESP.
+    /// Header around ESP.
     pub encap: Option<Encap>,
     /// The care-of address of mobile IPv6, which is shown.
     pub coaddr: Option<Addr>,
@@ -38,7 +40,7 @@ pub struct NewSa {
     pub extra_flags: u32,
     /// The numbers that it begins with, and its window if that is of more than 32.
     pub replay: Option<Replay>,
-    /// What it has been used for before.
+    /// Use before.
     pub used: Option<LifetimeCur>,
     /// The length that packets are padded to; 0 for none.
     pub tfcpad: u32,
@@ -99,7 +101,7 @@ impl NewSa {
             mark: mark(attrs),
             set_mark,
             extra_flags: word(attr::SA_EXTRA_FLAGS),
-            replay: replay(attrs),
+            replay: replay::of(attrs),
             used: attrs.get(attr::LTIME_VAL).map(|attr| LifetimeCur::of(attr.data)),
             tfcpad: word(attr::TFCPAD),
             if_id: word(attr::IF_ID),
@@ -111,7 +113,7 @@ impl NewSa {
         })
     }
 
-    /// How many packets its window spans.
+    /// Number of packets that its window spans.
     pub fn replay_window(&self) -> u32 {
         match &self.replay {
             Some(Replay::Esn(replay)) => replay.replay_window,
@@ -127,44 +129,19 @@ pub(super) fn mark(attrs: &Attributes<'_>) -> Mark {
     Mark { value: attr.u32(), mask }
 }
 
-/// The numbers that a request says. Those with a bitmap of any length win.
-fn replay(attrs: &Attributes<'_>) -> Option<Replay> {
-    esn_replay(attrs).or_else(|| legacy_replay(attrs))
-}
-
-/// Those with a bitmap of any length.
-pub(super) fn esn_replay(attrs: &Attributes<'_>) -> Option<Replay> {
-    attrs.get(attr::REPLAY_ESN_VAL).map(|attr| Replay::Esn(ReplayEsn::of(attr.data)))
-}
-
-/// Those with a bitmap of 32.
-pub(super) fn legacy_replay(attrs: &Attributes<'_>) -> Option<Replay> {
-    let mut from = super::layout::Fields(attrs.get(attr::REPLAY_VAL)?.data);
-    Some(Replay::Legacy([from.u32(), from.u32(), from.u32()]))
-}
-
 /// An address as an attribute holds it.
 pub(super) fn address(attr: &crate::netlink::attr::Attr<'_>) -> Addr {
     super::layout::Fields(attr.data).addr()
 }
 
-/// How an SA's numbers are shown.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Replay {
-    /// `oseq`, `seq` and the bitmap of a window of up to 32, of which bit 0 is `seq`.
-    Legacy([u32; 3]),
-    /// The others, of whose bitmap bit `(n - 1) % window` is number `n`.
-    Esn(ReplayEsn),
-}
-
 /// An SA as it is now.
 #[derive(Clone, Debug)]
 pub struct Sa {
-    /// Its fixed part, with what it has counted.
+    /// Fixed part, with counters.
     pub info: SaInfo,
-    /// How it protects; `None` of one that is yet to come.
+    /// Algorithm; `None` of one that is yet to come.
     pub algorithm: Option<Algorithm>,
-    /// What is around ESP.
+    /// Header around ESP.
     pub encap: Option<Encap>,
     /// The care-of address of mobile IPv6.
     pub coaddr: Option<Addr>,
@@ -176,7 +153,7 @@ pub struct Sa {
     pub set_mark: Mark,
     /// `XFRM_SA_XFLAG_*`.
     pub extra_flags: u32,
-    /// Its numbers.
+    /// Sequence numbers.
     pub replay: Replay,
     /// The length that packets are padded to.
     pub tfcpad: u32,
@@ -195,7 +172,7 @@ pub struct Sa {
 }
 
 impl Sa {
-    /// What it is called.
+    /// Key of the SA.
     pub(super) const fn id(&self) -> super::layout::SaId {
         let SaInfo { daddr, spi, family, proto, .. } = self.info;
         super::layout::SaId { daddr, spi, family, proto }
@@ -261,16 +238,16 @@ pub(super) fn put_mark(w: &mut Writer, mark: Mark) {
     }
 }
 
-/// Which SA a request means.
+/// Key of the SA that a request means.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SaQuery {
-    /// Its destination.
+    /// Destination.
     pub daddr: Addr,
-    /// Its SPI; `None`: whichever has this source.
+    /// SPI; an address: any SA with this source.
     pub spi: Result<u32, Addr>,
     /// The family of its addresses.
     pub family: u16,
-    /// Its protocol.
+    /// Protocol.
     pub proto: u8,
     /// The mark of packets that it is for.
     pub mark: Mark,
@@ -290,7 +267,7 @@ impl SaQuery {
     }
 }
 
-/// What an SPI is asked for (`struct xfrm_userspi_info`).
+/// Request for an SPI (`struct xfrm_userspi_info`).
 #[derive(Clone, Debug)]
 pub struct NewSpi {
     /// The SA that is to come.
@@ -299,7 +276,7 @@ pub struct NewSpi {
     pub min: u32,
     /// The largest that will do.
     pub max: u32,
-    /// Its mark.
+    /// Mark.
     pub mark: Mark,
     /// The number of its XFRM interface.
     pub if_id: u32,

@@ -7,7 +7,7 @@ use super::nums::{attr, msg};
 use super::protocol::BLOCK;
 use super::{Policy, Sa};
 
-/// What is said of the numbers of an SA that is made again.
+/// Sequence numbers of an SA that is made again.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Numbers {
     /// The number after which it sends.
@@ -41,7 +41,7 @@ impl Sa {
     }
 }
 
-/// Has the SA of a request begin at `numbers`, as far as its direction has any.
+/// Sets the numbers at which the SA of a request begins, as far as its direction has any.
 pub fn set_numbers(message: &mut [u8], numbers: Numbers) {
     let dir = find(message, SaInfo::LEN, attr::SA_DIR).and_then(|at| message.get(at).copied());
     let oseq = if dir == Some(1) { 0 } else { numbers.oseq };
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// What the gateway would take a request for.
+    /// Request as the gateway would read it.
     fn parsed(message: &[u8]) -> NewSa {
         let message = Messages::new(message).next().unwrap();
         let request = Request { message, strict: false, privileged: true, port: 0 };
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_by_time_and_what_is_yet_to_come_is_told() {
+    fn time_limit_and_larval_state_of_an_sa_are_told() {
         let mut it = sa(0, false);
         assert!(!it.has_time_limit() && it.saved().is_some());
         it.info.lft.soft_add_expires_seconds = 1;

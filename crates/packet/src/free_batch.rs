@@ -2,15 +2,15 @@
 
 use crate::buf::Buf;
 
-/// Buffers that are let go of together: pages that go home to one pool do so under one lock.
+/// Batch of buffers that are freed together: pages of one pool go back to it under one lock.
 #[derive(Debug, Default)]
-pub struct Discards(Vec<Buf>);
+pub struct FreeBatch(Vec<Buf>);
 
-impl Discards {
+impl FreeBatch {
     /// Buffers that are collected before they are freed, at most.
     const MOST: usize = 32;
 
-    /// Lets go of a buffer, at the latest when [`settle`](Self::settle) is called.
+    /// Frees a buffer, at the latest when [`settle`](Self::settle) is called.
     #[inline]
     pub fn add(&mut self, buf: Buf) {
         self.0.push(buf);
@@ -19,7 +19,7 @@ impl Discards {
         }
     }
 
-    /// Lets go of all that waits.
+    /// Frees all buffers of the batch.
     #[inline]
     pub fn settle(&mut self) {
         if !self.0.is_empty() {
@@ -36,12 +36,12 @@ mod tests {
     #[test]
     fn pages_go_home_in_batches_and_when_asked() {
         let (mem, other) = (Memory::heap(), Pool::heap(512));
-        let mut discards = Discards::default();
+        let mut batch = FreeBatch::default();
         for n in 1..=100 {
-            discards.add(if n % 3 == 0 { other.take(0) } else { mem.small().take(0) }.unwrap());
-            assert_eq!(mem.small().in_use() + other.in_use(), n % Discards::MOST);
+            batch.add(if n % 3 == 0 { other.take(0) } else { mem.small().take(0) }.unwrap());
+            assert_eq!(mem.small().in_use() + other.in_use(), n % FreeBatch::MOST);
         }
-        discards.settle();
+        batch.settle();
         assert_eq!((mem.small().in_use(), other.in_use()), (0, 0));
     }
 }

@@ -8,7 +8,8 @@ use crate::copies::CopyReason;
 use crate::csum;
 use crate::meta::Csum;
 use crate::packet::{MAX_FRAGS, Packet};
-use crate::pool::{Memory, PoolDry};
+use crate::page::PoolDry;
+use crate::pool::Memory;
 
 impl Packet {
     /// Grows the data by `n` bytes at the front and returns them, for the caller to fill in. The head moves to a page

@@ -1,0 +1,264 @@
+//! Plain words, as far as a program can tell: first words of doc comments, persons in comments, and names of tests.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Directories whose Rust files follow the rules.
+const SOURCES: [&str; 6] = ["bench/peers", "bin", "crates", "fuzz/fuzz_targets", "tests", "xtask"];
+
+/// Files with faults from before the rules, and how many each has. A number can only become smaller.
+const ALLOWED: &str = "xtask/src/words_allowed.txt";
+
+/// Words that begin a noun clause, name a person, or refer to something outside the sentence.
+const FORBIDDEN: [&str; 17] = [
+    "What",
+    "Whatever",
+    "Who",
+    "Whoever",
+    "Whose",
+    "How",
+    "Where",
+    "Wherever",
+    "Nobody",
+    "Somebody",
+    "Everybody",
+    "That",
+    "Has",
+    "Of",
+    "Its",
+    "Which",
+    "Why",
+];
+
+/// Words of a comment that stand for a person.
+const PERSONS: [&str; 11] = [
+    "nobody",
+    "somebody",
+    "everybody",
+    "anybody",
+    "someone",
+    "anyone",
+    "everyone",
+    "whoever",
+    "whomever",
+    "who",
+    "whom",
+];
+
+/// First words of a test's name that name no unit.
+const NO_UNITS: [&str; 11] =
+    ["what", "whatever", "who", "whoever", "whose", "how", "where", "nobody", "that", "has", "of"];
+
+/// Characters of the longest test name.
+const LONGEST_NAME: usize = 60;
+
+/// Every fault of one file, as `line: fault`.
+fn faults(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut previous_marker = None;
+    let mut is_test = false;
+    for (number, line) in text.lines().map(str::trim).enumerate() {
+        let marker = ["///", "//!"].into_iter().find(|marker| line.starts_with(marker) && !line.starts_with("////"));
+        if let Some(marker) = marker
+            && previous_marker != Some(marker)
+        {
+            let first = line[marker.len()..].split(|c: char| !c.is_alphanumeric()).find(|word| !word.is_empty());
+            // A name in backquotes is code.
+            let is_code = line[marker.len()..].trim_start().starts_with(['`', '[']);
+            if let Some(word) = first.filter(|word| !is_code && FORBIDDEN.contains(word)) {
+                found.push(format!("{}: doc comment starts with {word:?}", number + 1));
+            }
+        }
+        previous_marker = marker;
+        for word in words_of_comment(line).filter(|word| PERSONS.contains(&word.to_lowercase().as_str())) {
+            found.push(format!("{}: {word:?} in a comment; name the caller, thread or type", number + 1));
+        }
+        is_test |= line.starts_with("#[test]");
+        if is_test && let Some(name) = function_name(line) {
+            is_test = false;
+            let len = name.chars().count();
+            if len > LONGEST_NAME {
+                found.push(format!("{}: test name of {len} characters: {name}", number + 1));
+            }
+            if name.split('_').next().is_some_and(|word| NO_UNITS.contains(&word)) {
+                found.push(format!("{}: test name without a unit in front: {name}", number + 1));
+            }
+        }
+    }
+    found
+}
+
+/// Words of the comment that a line has, but for code in backquotes.
+fn words_of_comment(line: &str) -> impl Iterator<Item = &str> {
+    let at = if line.starts_with("//") { Some(0) } else { line.find(" // ") };
+    let comment = at.map_or("", |at| &line[at..]);
+    let text = comment.split('`').step_by(2);
+    text.flat_map(|text| text.split(|c: char| !c.is_alphanumeric() && c != '_')).filter(|word| !word.is_empty())
+}
+
+/// The name of the function that a line declares.
+fn function_name(line: &str) -> Option<&str> {
+    let declared = line.strip_prefix("fn ").or_else(|| Some(line.split_once(" fn ")?.1))?;
+    declared.split(['(', '<']).next().filter(|_| !line.starts_with("//"))
+}
+
+/// The Rust files below `directory`, build output left out.
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("target") {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Faults of the tree beside those that the list allows.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// Files with more faults than they may have, with these.
+    pub(crate) new: Vec<String>,
+    /// Files that the list allows more faults than they have.
+    pub(crate) mended: Vec<String>,
+    /// Text of the list with every number as small as it can be.
+    pub(crate) list: String,
+}
+
+/// Compares the faults of all files below `root` with the list.
+pub(crate) fn compare(root: &Path) -> Findings {
+    let list = fs::read_to_string(root.join(ALLOWED)).unwrap_or_else(|error| panic!("{ALLOWED}: {error}"));
+    let mut files = Vec::new();
+    SOURCES.iter().for_each(|directory| sources(&root.join(directory), &mut files));
+    let mut found = BTreeMap::new();
+    for file in &files {
+        let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let name = file.strip_prefix(root).expect("a file below the root").display().to_string();
+        found.insert(name, faults(&text));
+    }
+    findings(&list, &found)
+}
+
+fn findings(list: &str, found: &BTreeMap<String, Vec<String>>) -> Findings {
+    let mut findings = Findings::default();
+    let mut allowed: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in list.lines() {
+        if line.is_empty() || line.starts_with('#') {
+            findings.list += line;
+            findings.list.push('\n');
+            continue;
+        }
+        let (name, count) = line.split_once(' ').unwrap_or_else(|| panic!("a file and a number: {line}"));
+        let count: usize = count.parse().unwrap_or_else(|error| panic!("{line}: {error}"));
+        let left = found.get(name).map_or(0, Vec::len);
+        if left < count {
+            findings.mended.push(format!("{name}: {left} faults are left of {count}"));
+        }
+        if left > 0 {
+            let _ = writeln!(findings.list, "{name} {}", left.min(count));
+        }
+        allowed.insert(name, count);
+    }
+    for (name, faults) in found {
+        let limit = allowed.get(name.as_str()).copied().unwrap_or(0);
+        if faults.len() > limit {
+            let all = faults.join("\n  ");
+            findings.new.push(format!("{name}: {} faults, {limit} are allowed\n  {all}", faults.len()));
+        }
+    }
+    findings
+}
+
+/// Writes the list with smaller numbers, and says which files have too many faults. Tells whether there are none.
+pub(crate) fn lower(root: &Path) -> bool {
+    let findings = compare(root);
+    let path = root.join(ALLOWED);
+    fs::write(&path, &findings.list).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    for line in findings.mended.iter().chain(&findings.new) {
+        println!("{line}");
+    }
+    findings.new.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stages::root;
+
+    #[test]
+    fn comments_and_test_names_follow_the_rules_of_plain_words() {
+        let Findings { new, mended, .. } = compare(root());
+        assert!(new.is_empty(), "CONTRIBUTING.md, \"Plain words\":\n{}", new.join("\n"));
+        assert!(mended.is_empty(), "run cargo xtask words:\n{}", mended.join("\n"));
+    }
+
+    #[test]
+    fn list_of_allowed_faults_only_shrinks() {
+        let faults = |n: usize| vec!["1: fault".to_owned(); n];
+        let found = [("a.rs", 2), ("b.rs", 2), ("c.rs", 0), ("e.rs", 1)];
+        let found = found.map(|(name, n)| (name.to_owned(), faults(n))).into();
+        let findings = findings("# Head\na.rs 1\nb.rs 3\nc.rs 1\nd.rs 4\n", &found);
+        assert_eq!(findings.list, "# Head\na.rs 1\nb.rs 2\n");
+        assert_eq!(findings.mended.len(), 3, "{findings:?}");
+        let new: Vec<&str> = findings.new.iter().filter_map(|text| text.lines().next()).collect();
+        assert_eq!(new, ["a.rs: 2 faults, 1 are allowed", "e.rs: 1 faults, 0 are allowed"]);
+    }
+
+    #[test]
+    fn checker_accepts_nouns_verbs_code_and_later_lines() {
+        let name = "n".repeat(LONGEST_NAME);
+        let good = [
+            "//! Offset of a fragment.\n//! What follows is a second line.",
+            "/// Tells whether a prefix is one of IPv4.",
+            "/// `What` is a type, and [`Who`] another.",
+            "/// [Where](Self::place) is a link.",
+            "/// Whatsoever and Hashes are other words.",
+            "//// What no doc comment begins with.",
+            "/// Name of `who` and of `nobody`, as whole words.",
+            "/// Prefix whose host bits are zero.",
+            "let url = \"http://who\";",
+            "let x = 1; // the whole of it",
+            "#[test]\nfn whatsoever_is_another_word() {}",
+            "// What a comment that is no documentation begins with.",
+            "/// A table:\n///\n/// | a | b |\n/// Of a cell.",
+            &format!("#[test]\nfn {name}() {{}}"),
+            &format!("fn {name}_that_is_no_test() {{}}"),
+            &format!("#[test]\n#[cfg(unix)]\nfn short() {{}}\nfn {name}_helper() {{}}"),
+        ];
+        for text in good {
+            assert_eq!(faults(text), [] as [&str; 0], "{text}");
+        }
+    }
+
+    #[test]
+    fn checker_finds_forbidden_first_words_and_long_names() {
+        let name = "n".repeat(LONGEST_NAME + 1);
+        let bad = [
+            ("//! What a packet is.", 1),
+            ("/// Its length.", 1),
+            ("/// Packet that nobody takes.", 1),
+            ("let x = 1; /\u{2f} for whoever asks", 1),
+            ("// Who asks.", 1),
+            ("#[test]\nfn what_is_long_is_cut() {}", 2),
+            ("#[test]\nfn of_two_packets_one_is_cut() {}", 2),
+            ("/// Where, in a domain.", 1),
+            ("///That: no route.", 1),
+            ("///   *How* many.", 1),
+            ("/// That's a pronoun.", 1),
+            ("fn f() {}\n    /// Has a link leave.", 2),
+            ("//! A module.\n\n/// Where it begins.", 3),
+            ("//! A module.\n/// Of an item.", 2),
+            ("/// A field.\na: u8,\n/// Which one sends.", 3),
+            (&format!("#[test]\nfn {name}() {{}}"), 2),
+            (&format!("#[test]\n#[ignore]\npub async fn {name}() {{}}"), 3),
+            (&format!("proptest! {{\n    #[test]\n    fn {name}(a in 0..3) {{}}\n}}"), 3),
+        ];
+        for (text, line) in bad {
+            let found = faults(text);
+            assert!(found.len() == 1 && found[0].starts_with(&format!("{line}: ")), "{text}: {found:?}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Names of types: one that other files of a crate can see is unique in its crate.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Names that several files of a crate declare, as `crate Name`, from before the rule. The list can only shrink. In `wire` a name
+/// has its module in front: `udp::Header`.
+const ALLOWED: &str = include_str!("type_names_allowed.txt");
+
+/// Rust files below `directory` that are not tests.
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("tests") {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Names of the types that a file declares for others: `pub` or `pub(…)`, outside of its tests and of `impl` blocks and traits.
+fn visible_types(text: &str) -> BTreeSet<&str> {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    text.lines().filter_map(visible_type).collect()
+}
+
+fn visible_type(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("pub")?;
+    let rest = if rest.starts_with('(') { rest.split_once(')')?.1 } else { rest };
+    let mut words = rest.split_whitespace().filter(|word| *word != "unsafe");
+    let kind = words.next()?;
+    let name = words.next()?.split(['<', '(', '{', ';', ':', '=']).next()?;
+    matches!(kind, "struct" | "enum" | "union" | "trait" | "type").then_some(name)
+}
+
+#[test]
+fn visible_type_is_unique_in_its_crate() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut packages: Vec<PathBuf> = ["bin", "xtask"].map(|name| root.join(name)).into();
+    packages.extend(fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path()));
+    let mut unneeded: BTreeSet<&str> = ALLOWED.lines().filter(|line| !line.starts_with('#')).collect();
+    let mut twice = Vec::new();
+    for package in packages {
+        let mut files = Vec::new();
+        sources(&package.join("src"), &mut files);
+        let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for file in files {
+            let text = fs::read_to_string(&file).unwrap();
+            for name in visible_types(&text) {
+                let file = file.strip_prefix(&package).unwrap().display().to_string();
+                names.entry(name.to_owned()).or_default().push(file);
+            }
+        }
+        let package = package.strip_prefix(root).unwrap().display().to_string();
+        for (name, files) in names.iter().filter(|(_, files)| files.len() > 1) {
+            if !unneeded.remove(format!("{package} {name}").as_str()) {
+                twice.push(format!("{package} {name}: {}", files.join(", ")));
+            }
+        }
+    }
+    assert!(twice.is_empty(), "declared more than once:\n{}", twice.join("\n"));
+    assert!(unneeded.is_empty(), "unique by now, take out of xtask/tests/type_names_allowed.txt: {unneeded:?}");
+}
+
+#[test]
+fn visible_types_are_those_that_other_files_can_name() {
+    let text = "pub struct A<T>(T);\npub(crate) enum B {\npub(in crate::x) type C = u8;\nstruct D;\n    pub struct E;\n\
+        pub unsafe trait F: Send {\npub fn g() {}\npub use h::H;\npub(super) union I {\n#[cfg(test)]\nmod tests {\npub struct J;";
+    assert_eq!(visible_types(text).into_iter().collect::<Vec<_>>(), ["A", "B", "C", "F", "I"]);
+}
