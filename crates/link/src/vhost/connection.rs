@@ -4,7 +4,8 @@
 //! socket's buffer and there is room for the answer: a front end that sends half a message delays no other port.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recv, recvmsg, send};
+use vhost::vhost_user::message::MAX_ATTACHED_FD_ENTRIES;
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
 use super::device::Device;
@@ -97,11 +99,21 @@ impl Connection {
     /// Handles one message. Tells whether there was one as a whole.
     pub(super) fn handle_one(&mut self) -> Result<bool, Closed> {
         let mut header = [0; HEADER];
-        let (peeked, _) = match recv(&self.socket, &mut header, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        // Descriptors come as copies, which are closed right away.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_ATTACHED_FD_ENTRIES))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let peeked = match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut header)], &mut control, flags) {
             Ok(peeked) => peeked,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
             Err(err) => return Err(err.into()),
         };
+        drop(control);
+        if peeked.flags.contains(ReturnFlags::CTRUNC) {
+            // The crate `vhost` would lose the header, and wait for another one.
+            return Err(Closed::Refused("message with too many descriptors".to_owned()));
+        }
+        let peeked = peeked.bytes;
         if peeked == 0 {
             return Err(Closed::Gone);
         }

@@ -1,5 +1,10 @@
 //! Messages of front ends, good and bad, whole and in pieces.
 
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 use vhost::vhost_user::message::VhostUserSingleMemoryRegion;
 
@@ -25,6 +30,20 @@ fn partial_message_does_not_block_recv() {
     let mut answer = [0; 20];
     std::io::Read::read_exact(&mut socket, &mut answer).unwrap();
     assert_eq!(answer[..12], [1, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0]);
+}
+
+#[test]
+fn more_descriptors_than_a_message_may_have_close_it() {
+    let mut back = back_end(1);
+    let socket = UnixStream::connect(&back.socket).unwrap();
+    let fds = vec![socket.as_fd(); 40];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(40))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let message = [1_u32, 1, 0].map(u32::to_ne_bytes).concat();
+    sendmsg(&socket, &[IoSlice::new(&message)], &mut control, SendFlags::empty()).unwrap();
+    let err = back.recv(&Memory::heap(), &mut Vec::new()).unwrap_err().to_string();
+    assert_eq!(err, "vm0: vhost-user: connection closed: message with too many descriptors");
 }
 
 #[test]
