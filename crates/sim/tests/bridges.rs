@@ -23,7 +23,6 @@ const MESSAGE: usize = 0x1_0000;
 struct Station {
     vlan: u16,
     mac: MacAddr,
-    bridge: usize,
     /// Whether its address has moved to another station.
     has_left: bool,
 }
@@ -153,7 +152,7 @@ impl Site {
         let host = self.world.add_host(Host::ethernet(mac, &[], MacAddr::ZERO));
         let wire = Wire::new(if is_cable { Medium::Cable } else { Medium::Guest }, 1500);
         self.world.join(wire, End::Port(bridge, link), End::Host(host));
-        self.stations.push(Station { vlan, mac, bridge, has_left: false });
+        self.stations.push(Station { vlan, mac, has_left: false });
         host
     }
 

@@ -6,7 +6,7 @@ use offload::{CsumOffload, Features, checksum};
 use packet::{Buf, Csum, Cut, Memory, Packet};
 use sim::{Flow, Node, PortOptions};
 use switch::{Vid, VlanFlags};
-use wire::{EtherType, Protocol, Version, eth, tcp};
+use wire::{EtherType, Version, eth, tcp};
 
 use crate::common::*;
 
@@ -298,19 +298,16 @@ fn tagged_frames_that_wait_are_fitted_to_fewer_features() {
     let all = Features { frames: false, ..Features::ALL };
     for flow in flows() {
         for is_tagged in [false, true] {
-            let mut node = bridged(all, is_tagged);
+            let mut node = bridged(&[all], is_tagged);
             let shape = Shape { fat: true, partial: true, pieces: Pieces::FragList };
-            let pkt = frame(&node.mem, &flow, true, shape);
+            let (pkt, sent) = frame(&node.mem, &flow, Content::Tcp, shape);
             node.rx(NOW, LinkId(1), vec![pkt]);
             node.datapath.refit(&node.mem, LinkId(2), Features::NONE);
             assert_eq!(node.drops(), [], "tag {is_tagged}");
             let packets = node.tx(LinkId(2));
             assert_eq!(packets.len(), 5, "tag {is_tagged}");
-            let l3 = if is_tagged { TAGGED } else { eth::Header::LEN };
-            for pkt in packets {
-                assert_fits(&pkt, &Features::NONE, "refit");
-                payload(&node.mem, &pkt.to_vec()[l3..]);
-            }
+            let got = arrived(&node.mem, packets, Features::NONE, Content::Tcp, is_tagged, "refit");
+            assert!(got == sent, "payload");
         }
     }
 }
