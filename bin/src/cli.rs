@@ -136,7 +136,7 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
-/// What `run` is told.
+/// Arguments of `run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// The configuration, TOML or lines for ip; without one the gateway starts empty
@@ -150,7 +150,7 @@ pub(crate) struct RunArgs {
     pub(crate) instance: String,
 }
 
-/// What `save` is told.
+/// Arguments of `save`.
 #[derive(Args, Debug)]
 pub(crate) struct SaveArgs {
     /// Which gateway
@@ -158,7 +158,7 @@ pub(crate) struct SaveArgs {
     pub(crate) instance: String,
 }
 
-/// What `check` is told.
+/// Arguments of `check`.
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
     /// The configuration, TOML or lines for ip
@@ -166,7 +166,7 @@ pub(crate) struct CheckArgs {
     pub(crate) config: Vec<PathBuf>,
 }
 
-/// What `load` is told.
+/// Arguments of `load`.
 #[derive(Args, Debug)]
 pub(crate) struct LoadArgs {
     /// The configuration
@@ -177,7 +177,7 @@ pub(crate) struct LoadArgs {
     pub(crate) instance: String,
 }
 
-/// What `show` is told.
+/// Arguments of `show`.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
     /// What to show

@@ -126,7 +126,7 @@ impl World {
                 }
                 let copies = self.lan.counters().copies;
                 let answer = self.lan.send(self.units[2], &descs, choices.byte().into(), choices.word());
-                // Refused is not carried to anyone.
+                // A refused frame is copied to no adapter.
                 let is_refused = answer.result == Err(Refusal::Parameter);
                 assert!(!is_refused || self.lan.counters().copies == copies);
             }

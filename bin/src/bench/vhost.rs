@@ -250,7 +250,7 @@ struct Spent {
     wakeups: u64,
 }
 
-/// What a back end received.
+/// Counters of a back end that has received frames.
 #[derive(Clone, Copy, Debug, Default)]
 struct Received {
     packets: u64,
@@ -291,7 +291,7 @@ impl BackEnd {
         Ok(Received { packets, bytes, copied })
     }
 
-    /// What it has spent so far (proc(5)).
+    /// Processor time and wake-ups of the process so far (proc(5)).
     fn spent(&self) -> Result<Spent, String> {
         let read = |name| {
             let path = format!("/proc/{}/{name}", self.child.id());

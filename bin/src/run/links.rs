@@ -22,7 +22,7 @@ const MOST_DISCARDED: usize = 1024;
 /// Pause before a device that takes no more packets, and does not tell when it does again, is retried.
 pub(crate) const RETRY_DEVICE: Duration = Duration::from_millis(1);
 
-/// What is to become of a link.
+/// Change of a link.
 pub(crate) enum LinkChange {
     /// It comes, and is down.
     Open(Box<dyn Link>, LinkConfig),
@@ -156,14 +156,14 @@ impl Node {
         }
     }
 
-    /// Has the path know of a link that has changed.
+    /// Tells the datapath of a link that has changed.
     pub(crate) fn see_link(&mut self, id: LinkId) {
         if let Some(Some(Slot { wanted, .. })) = self.slots.get(id.0 as usize) {
             self.set_port(id, *wanted);
         }
     }
 
-    /// Has the path know of a link as it is, of which those features are wanted.
+    /// Tells the datapath of a link as it is, with the features that are wanted of it.
     pub(crate) fn set_port(&mut self, id: LinkId, wanted: FeatureSet) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         slot.wanted = wanted;
@@ -232,7 +232,7 @@ impl Node {
         self.follow_state(now, id);
     }
 
-    /// Has the path know whether packets can pass by a link, if that has changed. Tells whether it has.
+    /// Tells the datapath whether packets can pass by a link, if that has changed. Returns whether it has.
     fn follow_state(&mut self, now: Instant, id: LinkId) -> bool {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return false };
         let is_up = slot.is_up();
@@ -330,7 +330,7 @@ impl Node {
         Some(received)
     }
 
-    /// Has the datapath take in the burst that was received from a link, and sends what comes of it.
+    /// Passes the burst that was received from a link to the datapath.
     pub(crate) fn take_in(&mut self, now: Instant, id: LinkId) {
         self.datapath.take_in(now, &self.mem, id, &mut self.burst);
         self.send_all(now);

@@ -1,5 +1,5 @@
-//! Bridges with VLANs in a tree, hosts at their ports, and frames that are counted at each of them: who is meant gets all of a
-//! frame, once, and no one else gets any of it.
+//! Bridges with VLANs in a tree, hosts at their ports, and frames that are counted at each of them: the host that a frame is
+//! for gets all of it, once, and other hosts get none of it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -236,7 +236,7 @@ impl Site {
         *self.received.entry((at, number)).or_default() += payload.len();
     }
 
-    /// Checks that every message from number `first` on arrived at those who were meant, once.
+    /// Checks that every message from number `first` on arrived at the stations that it was for, once.
     fn check_from(&mut self, first: usize) {
         self.collect();
         for (number, message) in self.messages.iter().enumerate().skip(first) {

@@ -161,7 +161,7 @@ impl Archive {
 pub struct GuestDevice<'a> {
     /// Socket of the switch.
     pub socket: &'a Path,
-    /// Its address.
+    /// Link-layer address of the guest.
     pub mac: &'a str,
     /// Pairs of queues, and processors of the guest.
     pub queues: u16,

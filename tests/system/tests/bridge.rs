@@ -385,7 +385,7 @@ s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 s.bind((sys.argv[1], 0))
 s.send(bytes.fromhex(\"ffffffffffff02000000009988b5\") + bytes(46))'";
 
-/// What `bridge monitor fdb` prints while addresses are learnt, move, age, are set and flushed, here and on Linux.
+/// Compares lines of `bridge monitor fdb` here and on Linux while addresses are learnt, move, age, are set and flushed.
 fn monitored() -> Outcome {
     let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
     far.sh("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6")?;

@@ -1,6 +1,7 @@
 //! Adapter: the driver and its device.
 
 mod receive;
+mod scratch;
 mod settings;
 mod transmit;
 
@@ -172,7 +173,7 @@ pub struct Adapter {
     /// Frames that were dropped for want of a buffer before it was opened last.
     no_buffer_before: u64,
     mem: Memory,
-    scratch: transmit::Scratch,
+    scratch: scratch::Scratch,
 }
 
 impl Adapter {
@@ -209,7 +210,7 @@ impl Adapter {
             counters: AdapterCounters::default(),
             no_buffer_before: 0,
             mem: Memory::heap(),
-            scratch: transmit::Scratch::default(),
+            scratch: scratch::Scratch::default(),
             config,
         };
         adapter.set_mtu(lan, config.mtu)?;

@@ -8,6 +8,7 @@ use offload::{Features, checksum, gso};
 use packet::{Buf, Csum, Cut, Packet};
 use wire::{eth, tcp};
 
+use super::scratch::Scratch;
 use super::{Adapter, FragListMode, TX_BUFFER};
 use crate::descriptor::{BufDesc, FrameFlags};
 use crate::error::Refusal;
@@ -27,7 +28,7 @@ pub enum TxError {
     Closed,
     /// It has no such transmit queue.
     NoQueue,
-    /// Its destination is the adapter itself (`EOPNOTSUPP`).
+    /// Sent to the adapter's own address (`EOPNOTSUPP`).
     OwnAddress,
     /// It has no Ethernet header.
     Truncated,
@@ -54,16 +55,6 @@ impl fmt::Display for TxError {
 }
 
 impl Error for TxError {}
-
-/// Storage that is kept.
-#[derive(Debug, Default)]
-pub(super) struct Scratch {
-    segments: Vec<Packet>,
-    pieces: Vec<Buf>,
-    descs: Vec<BufDesc>,
-    /// Addresses of pieces that are mapped for the frame in hand.
-    mapped: Vec<u32>,
-}
 
 /// Words about a frame for the hypervisor.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,6 +2,7 @@
 
 use arrayvec::ArrayVec;
 
+use super::free_list::{FreeList, Posted};
 use super::tcp::Tcp;
 use super::{Firmware, Lan, Registration};
 use crate::attributes::Attributes;
@@ -20,40 +21,6 @@ const ADDRESSES: usize = 12;
 /// Pieces of a frame, with one for a tag and one more where the addresses end.
 type Pieces<'a> = ArrayVec<&'a [u8], { Firmware::MAX_DESCRIPTORS + 2 }>;
 
-/// Posted buffers of one size, the one that was posted last on top.
-#[derive(Debug)]
-pub(super) struct FreeList {
-    size: usize,
-    posted: Vec<Posted>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Posted {
-    address: u32,
-    correlator: u64,
-}
-
-impl FreeList {
-    pub(super) fn len(&self) -> usize {
-        self.posted.len()
-    }
-
-    /// Adds a buffer to the list of its size.
-    pub(super) fn post(lists: &mut Vec<Self>, desc: BufDesc, correlator: u64) {
-        let at = lists.binary_search_by_key(&desc.len(), |list| list.size).unwrap_or_else(|at| {
-            lists.insert(at, Self { size: desc.len(), posted: Vec::new() });
-            at
-        });
-        lists[at].posted.push(Posted { address: desc.address(), correlator });
-    }
-
-    /// Takes the smallest buffer of at least `len` bytes.
-    fn take(lists: &mut [Self], len: usize) -> Option<(usize, Posted)> {
-        let list = lists.iter_mut().find(|list| list.size >= len && !list.posted.is_empty())?;
-        Some((list.size, list.posted.pop()?))
-    }
-}
-
 /// A frame on its way, as its sender has described it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent<'a> {
@@ -68,11 +35,11 @@ pub(super) struct Sent<'a> {
 /// Work of the hypervisor on a frame for one receiver.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// None: it goes with these flags.
+    /// Nothing: it is delivered with these flags.
     Pass(FrameFlags),
-    /// Its checksum is made.
+    /// Completes its checksum.
     Complete,
-    /// It is cut.
+    /// Cuts it into segments.
     Cut,
 }
 

@@ -12,6 +12,7 @@
 mod deliver;
 mod filter;
 mod forward;
+mod free_list;
 mod tcp;
 
 use packet::Buf;
@@ -22,11 +23,11 @@ use crate::descriptor::{BufDesc, RxEntry};
 use crate::error::{Refusal, SettingError};
 use crate::io_memory::IoMemory;
 
-use deliver::FreeList;
 pub use filter::McastCommand;
 use filter::McastFilter;
 pub(crate) use forward::MIN_MSS;
 pub use forward::SendAnswer;
+use free_list::FreeList;
 
 /// Most VLANs of an adapter beside the one of its untagged frames.
 pub const MAX_VLANS: usize = 20;
@@ -126,7 +127,7 @@ pub struct Lan {
     ports: Vec<Port>,
     counters: LanCounters,
     /// Frames that are brought together to be changed.
-    scratch: tcp::Scratch,
+    scratch: tcp::FrameStorage,
 }
 
 /// Hypervisor's record of an adapter.
@@ -162,7 +163,7 @@ impl Lan {
             firmware: Firmware { descriptors, copies_per_call, ..firmware },
             ports: Vec::new(),
             counters: LanCounters::default(),
-            scratch: tcp::Scratch::default(),
+            scratch: tcp::FrameStorage::default(),
         }
     }
 

@@ -6,7 +6,7 @@ use wire::{Protocol, checksum, tcp};
 
 /// Frames in the making, kept for their storage.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct FrameStorage {
     /// A whole frame.
     pub(super) frame: Vec<u8>,
     /// A segment of one.

@@ -276,7 +276,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// What a front end says of a ring.
+/// Ring as a front end describes it.
 struct Ring {
     base: u16,
     place: VringConfigData,
