@@ -1,6 +1,7 @@
 //! `fatpath bench`: its figures have the shape that it promises.
 
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -14,11 +15,21 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
+/// Held by the benchmark that runs: two at once would measure each other.
+static RUNNING: Mutex<()> = Mutex::new(());
+
+/// Figures of a short run of a benchmark.
+fn measure(name: &str, slice_ms: u32) -> Outcome<Value> {
+    let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let slice = slice_ms.to_string();
+    let text = run(Command::new(fatpath()).args(["bench", name, "--json", "--rounds", "1", "--slice", &slice]))?;
+    serde_json::from_str(&text).map_err(|error| format!("{error}: {text}").into())
+}
+
 /// Briefly: what it says is looked at, not how much.
 fn esp() -> Outcome {
-    let text = run(Command::new(fatpath()).args(["bench", "esp", "--json", "--rounds", "1", "--slice", "3"]))?;
-    let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
-    assert_eq!((&figures["bench"], &figures["rounds"]), (&"esp".into(), &1.into()), "{text}");
+    let figures = measure("esp", 3)?;
+    assert_eq!((&figures["bench"], &figures["rounds"]), (&"esp".into(), &1.into()), "{figures}");
     for side in ["tx", "rx"] {
         for group in ["transport/null", "tunnel/aes-gcm-128", "tunnel/chacha20-poly1305", "tunnel/aes-gcm-256-64b"] {
             for case in ["baseline", "fat", "worker", "limit"] {
@@ -32,20 +43,19 @@ fn esp() -> Outcome {
             for of in ["fat/baseline", "fat/limit", "worker/fat"] {
                 let name = format!("{side}/{group}");
                 let ratio = entry(&figures["ratios"], |entry| entry["name"] == name.as_str() && entry["of"] == of);
-                assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{name} {of} in {text}");
+                assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{name} {of} in {figures}");
             }
         }
     }
     let share = entry(&figures["ratios"], |entry| entry["name"] == "flood/wrong-icv" && entry["of"] == "mixed/share");
-    assert!(share.is_some_and(|share| share["median"].as_f64() > Some(0.0)), "{text}");
+    assert!(share.is_some_and(|share| share["median"].as_f64() > Some(0.0)), "{figures}");
     Ok(())
 }
 
 /// Briefly, too; and a back end whose guests do nothing sleeps.
 fn vhost() -> Outcome {
-    let text = run(Command::new(fatpath()).args(["bench", "vhost", "--json", "--rounds", "1", "--slice", "9"]))?;
-    let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
-    assert_eq!((&figures["bench"], &figures["rounds"]), (&"vhost".into(), &1.into()), "{text}");
+    let figures = measure("vhost", 9)?;
+    assert_eq!((&figures["bench"], &figures["rounds"]), (&"vhost".into(), &1.into()), "{figures}");
     let case = |name: &str| {
         let name = format!("vhost/{name}");
         entry(&figures["cases"], |entry| entry["name"] == name.as_str()).cloned().ok_or(name)
@@ -61,17 +71,20 @@ fn vhost() -> Outcome {
     }
     for of in ["large/copy-large", "small/copy-small"] {
         let ratio = entry(&figures["ratios"], |entry| entry["of"] == of);
-        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {text}");
+        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {figures}");
     }
     let idle = case("idle")?;
-    assert_eq!((&idle["guests"], &idle["wakeups"], &idle["cpu_us"]), (&8.0.into(), &0.0.into(), &0.0.into()), "{text}");
+    assert_eq!(
+        (&idle["guests"], &idle["wakeups"], &idle["cpu_us"]),
+        (&8.0.into(), &0.0.into(), &0.0.into()),
+        "{figures}"
+    );
     Ok(())
 }
 
 /// The trunk adapter's cases and ratios.
 fn trunk() -> Outcome {
-    let text = run(Command::new(fatpath()).args(["bench", "trunk", "--json", "--rounds", "1", "--slice", "3"]))?;
-    let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+    let figures = measure("trunk", 3)?;
     for case in ["off", "checksum", "large-send", "cut", "linearized", "in-place"] {
         let name = format!("trunk/{case}");
         let case = entry(&figures["cases"], |entry| entry["name"] == name.as_str()).ok_or(name)?;
@@ -81,7 +94,7 @@ fn trunk() -> Outcome {
     }
     for of in ["linearized/cut", "in-place/linearized", "large-send/off"] {
         let ratio = entry(&figures["ratios"], |entry| entry["name"] == "trunk" && entry["of"] == of);
-        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {text}");
+        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {figures}");
     }
     Ok(())
 }
