@@ -176,7 +176,8 @@ pub(super) fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cas
     if let Some(device) = ip.socket_device.filter(|&device| dp.has_host_port(device)) {
         return Ok(device);
     }
-    let of_flow = device_of(dp, cx, domain, &ip.flow);
+    let of_echo = echo_flow(ip).and_then(|flow| device_of_key(dp, cx, domain, &flow));
+    let of_flow = of_echo.or_else(|| device_of(dp, cx, domain, &ip.flow));
     if let Some(device) = of_flow.or_else(|| device_of(dp, cx, domain, &answer_to_quoted(ip)?)) {
         return Ok(device);
     }
@@ -202,7 +203,11 @@ pub(super) fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cas
 
 /// Device that a socket has sent packets of the flow by.
 pub(super) fn device_of(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, came: &FlowKey) -> Option<LinkId> {
-    let device = dp.established.find(cx.now, domain, &flow_in(domain, *came)?)?.device;
+    device_of_key(dp, cx, domain, &flow_in(domain, *came)?)
+}
+
+fn device_of_key(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, came: &FlowKey) -> Option<LinkId> {
+    let device = dp.established.find(cx.now, domain, came)?.device;
     Some(device).filter(|&device| dp.has_host_port(device))
 }
 
@@ -213,6 +218,24 @@ pub(super) fn flow_in(domain: Domain, flow: FlowKey) -> Option<FlowKey> {
         _ if domain == Domain::DEFAULT => None,
         _ => Some(FlowKey { sport: 0, dport: 0, ..flow }),
     }
+}
+
+/// Flow under which an echo request of a socket and its replies are remembered in a VRF: by addresses and identifier, so that pings
+/// of one peer by several devices stay apart (RFC 792, RFC 4443 §4.1; Linux `ping_lookup`).
+pub(super) fn echo_flow(ip: &IpPacket) -> Option<FlowKey> {
+    /// Stands for a port that is none, so that no flow of addresses alone is like it.
+    const ECHO: u16 = 1;
+    let kinds = match ip.flow.protocol {
+        Protocol::ICMP => [8, 0],
+        Protocol::ICMPV6 => [128, 129],
+        _ => return None,
+    };
+    let mut header = [0; 8];
+    let is_echo = ip.info.has_transport() && kinds.contains(&ip.flow.sport);
+    if !is_echo || !ip.pkt.read_at(ip.info.header_len, &mut header) {
+        return None;
+    }
+    Some(FlowKey { sport: u16::from_be_bytes([header[4], header[5]]), dport: ECHO, ..ip.flow })
 }
 
 /// Device of a packet that a socket so bound gets, or the refusal of one that no socket gets.

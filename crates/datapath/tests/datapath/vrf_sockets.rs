@@ -118,28 +118,55 @@ fn unbound_socket_that_accepts_answers_in_the_vrf() {
     }
 }
 
+/// An echo request with that identifier.
+fn echo(flow: &Flow, id: u16) -> Vec<u8> {
+    Flow { sport: id, ..*flow }.ping(1, 8)
+}
+
+/// An echo reply with that identifier.
+fn echo_reply(flow: &Flow, id: u16) -> Vec<u8> {
+    let (v4, at) = (flow.src.is_ipv4(), flow.version().header_len());
+    let mut bytes = echo(flow, id);
+    // Another type, and the checksum moved along.
+    let step: u16 = if v4 { 8 << 8 } else { 0 };
+    bytes[at] = if v4 { 0 } else { 129 };
+    let sum = u16::from_be_bytes([bytes[at + 2], bytes[at + 3]]);
+    let sum = if v4 { sum.checked_add(step).unwrap_or(sum.wrapping_add(step) + 1) } else { sum - 0x100 };
+    bytes[at + 2..at + 4].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn pings_of_one_peer_by_two_devices_get_their_own_replies() {
+    for flow in to_us() {
+        let sent = back(&flow);
+        for replies in [[(1, RED), (2, INSIDE)], [(2, INSIDE), (1, RED)]] {
+            let mut node = node();
+            for (id, by) in [(1, RED), (2, INSIDE)] {
+                down_bytes(&mut node, by, &echo(&sent, id));
+            }
+            assert_eq!(node.tx(INSIDE).len(), 2);
+            for (id, by) in replies {
+                let reply = echo_reply(&flow, id);
+                node.rx_bytes(NOW, INSIDE, &reply);
+                assert_eq!(only(up(&mut node, by)).to_vec(), reply, "{id}");
+            }
+            assert_eq!((up_by(&mut node), node.drops()), ([0, 0, 0], vec![]));
+        }
+    }
+}
+
 #[test]
 fn answers_go_up_by_the_device_that_the_socket_sent_by() {
     for flow in to_us() {
         let sent = back(&flow);
-        let ping = |flow: &Flow, kind: u8| {
-            let (v4, at) = (flow.src.is_ipv4(), flow.version().header_len());
-            let mut bytes = flow.ping(1, 8);
-            if kind == 0 {
-                // An answer: another type, and the checksum moved along.
-                let step: u16 = if v4 { 8 << 8 } else { 0 };
-                bytes[at] = if v4 { 0 } else { 129 };
-                let sum = u16::from_be_bytes([bytes[at + 2], bytes[at + 3]]);
-                let sum = if v4 { sum.checked_add(step).unwrap_or(sum.wrapping_add(step) + 1) } else { sum - 0x100 };
-                bytes[at + 2..at + 4].copy_from_slice(&sum.to_be_bytes());
-            }
-            bytes
-        };
         for by in [RED, INSIDE] {
             let mut node = node();
-            for (out, reply) in
-                [(sent.udp(10), flow.udp(10)), (sent.tcp(1, 10), flow.tcp(1, 10)), (ping(&sent, 8), ping(&flow, 0))]
-            {
+            for (out, reply) in [
+                (sent.udp(10), flow.udp(10)),
+                (sent.tcp(1, 10), flow.tcp(1, 10)),
+                (echo(&sent, 7), echo_reply(&flow, 7)),
+            ] {
                 down_bytes(&mut node, by, &out);
                 assert_eq!(node.tx(INSIDE).len(), 1);
                 node.rx_bytes(NOW, INSIDE, &reply);
