@@ -81,9 +81,12 @@ struct World {
     oracle: Oracle,
     tick: u64,
     egress: Egress,
-    /// Database as a listener to its changes has it: port, kind and stickiness, by address and VLAN.
-    heard: BTreeMap<([u8; 6], u16), (Option<LinkId>, FdbKind, bool)>,
+    /// Database as a listener to its changes has it, by address and VLAN.
+    heard: BTreeMap<([u8; 6], u16), Heard>,
 }
+
+/// Port, kind and stickiness of an entry.
+type Heard = (Option<LinkId>, FdbKind, bool);
 
 fn link(port: u32) -> Option<LinkId> {
     (port != OWN).then_some(LinkId(port))

@@ -170,10 +170,8 @@ impl Adapter {
         } else {
             self.counters.tx_linearized += u64::from(!pkt.is_linear());
             if let Some(bytes) = lan.io(self.unit).bytes_mut(address, len) {
-                gather(&pkt, bytes);
+                pkt.read_at(0, bytes);
             }
-            // Its pages are let go of while they are near.
-            drop(pkt);
             self.counters.copied.copies += 1;
             self.counters.copied.bytes += len as u64;
             descs.push(BufDesc::new(words.flags, len, address));
@@ -293,20 +291,6 @@ impl Adapter {
                 }
             }
         }
-    }
-}
-
-/// Copies all pieces of a packet, each of which is asked for while the one before is copied.
-fn gather(pkt: &Packet, mut to: &mut [u8]) {
-    let mut bufs = pkt.bufs().peekable();
-    while let Some(buf) = bufs.next() {
-        if let Some(next) = bufs.peek() {
-            next.prefetch();
-            next.prefetch_home();
-        }
-        let (front, rest) = to.split_at_mut(buf.len());
-        front.copy_from_slice(buf.bytes());
-        to = rest;
     }
 }
 

@@ -2,6 +2,7 @@
 //! `br_fill_linkxstats`).
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use ::switch::{Bridge, Vid, VlanStats, Vlans};
 use base::{IfIndex, LinkId};
@@ -70,10 +71,10 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result
         };
         let mut messages = Vec::new();
         if let Some((attr, bridge, vlans)) = kind.filter(|(attr, ..)| mask & filter(*attr) != 0) {
-            if !counted.contains_key(&bridge) {
-                counted.insert(bridge, rtnl.host.with_bridge(bridge, |bridge, _| stats_of(bridge))?);
-            }
-            let counted = &counted[&bridge];
+            let counted = match counted.entry(bridge) {
+                Entry::Occupied(counted) => counted.into_mut(),
+                Entry::Vacant(free) => free.insert(rtnl.host.with_bridge(bridge, |bridge, _| stats_of(bridge))?),
+            };
             let is_own = attr == IFLA_STATS_LINK_XSTATS;
             let each: Vec<_> = vlans.members().iter().map(|vid| xstats(vid, vlans, is_own, counted)).collect();
             messages.extend(each.chunks(VLANS).map(|part| Some((attr, part.to_vec()))));
@@ -125,11 +126,11 @@ fn write(w: &mut Writer, counters: &Counters) {
     const LINK_XSTATS_TYPE_BRIDGE: u16 = 1;
     const BRIDGE_XSTATS_VLAN: u16 = 1;
     let Counters { index, link, vlans } = counters;
-    let mask =
-        filter(IFLA_STATS_LINK_64) * u32::from(link.is_some()) | vlans.as_ref().map_or(0, |(attr, _)| filter(*attr));
+    let of_link = if link.is_some() { filter(IFLA_STATS_LINK_64) } else { 0 };
+    let of_vlans = vlans.as_ref().map_or(0, |(attr, _)| filter(*attr));
     w.fixed(&[AF_UNSPEC, 0, 0, 0]);
     w.fixed(&index.0.to_ne_bytes());
-    w.fixed(&mask.to_ne_bytes());
+    w.fixed(&(of_link | of_vlans).to_ne_bytes());
     if let Some(stats) = link {
         w.put(IFLA_STATS_LINK_64, link::counters(stats).map(u64::to_ne_bytes).as_flattened());
     }
