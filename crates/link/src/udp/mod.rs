@@ -1,10 +1,9 @@
-//! UDP sockets (udp(7)) as links of IP packets: the way to the world of a node that owns no interface.
+//! UDP sockets (udp(7)) as links of IP packets, for a node that owns no interface.
 //!
-//! The kernel strips IP and UDP headers from what it delivers and makes them for what we send. This link puts them back
-//! ([`synthetic`]), so that nobody else has to know that it is a socket. Trains of datagrams go through the kernel as
-//! one buffer in both directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. What ICMP says of the
-//! path's MTU is received as the message that it was ([`paths`]). Don't Fragment of a datagram is that of the IP header that was
-//! in front of it ([`discovery`]).
+//! The kernel strips IP and UDP headers from received datagrams and adds them to sent ones. This link restores them
+//! ([`synthetic`]), so that the datapath sees IP packets. Trains of datagrams go through the kernel as one buffer in both
+//! directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. ICMP reports of the path MTU are received as
+//! ICMP messages again ([`paths`]). A sent datagram has the Don't Fragment flag of the packet's IP header ([`discovery`]).
 
 mod discovery;
 mod errors;
@@ -44,23 +43,23 @@ use synthetic::{Ends, Unsendable, Unwrapped, unwrap, wrap};
 /// Datagrams or trains received in one system call: as many 64 KiB pages as the second-level cache holds.
 const RECV_MESSAGES: usize = 8;
 
-/// Packets that one call of [`Link::recv`] brings at most, but for the rest of a system call.
+/// Packets after which a call of [`Link::recv`] makes no further system call.
 const BURST_PACKETS: usize = 64;
 
-/// Bytes after which a burst ends, but for the rest of a system call.
+/// Bytes after which a call of [`Link::recv`] makes no further system call.
 const BURST_BYTES: usize = 256 << 10;
 
-/// The longest payload: that of a datagram as of a train.
+/// Longest payload of a datagram or a train.
 const LONGEST: usize = 65_535;
 
-/// How often a packet is tried again that was refused for an error about an earlier one.
+/// Retries of a packet that was refused with an error about an earlier one.
 const MAX_RETRIES: u8 = 3;
 
 /// Bursts after which port 500 is read while the link's own socket is never empty.
 const IKE_EVERY: u8 = 16;
 
-/// How often a burst is received again after an error about an earlier packet, and entries that are then read of the
-/// error queue at once.
+/// Retries of a receive call after an error about an earlier packet, and entries of the error queue that one such call
+/// reads.
 const MAX_ERRORS: usize = 16;
 
 const _: () = assert!(synthetic::MAX_HEADERS < Memory::HEADROOM);
@@ -72,37 +71,37 @@ pub(crate) struct UdpLink {
     mtu: usize,
     socket: std::net::UdpSocket,
     local: SocketAddr,
-    /// Port 500, for key managers of the host side.
+    /// Port 500, for IKE daemons of the host side.
     ike: Option<IkePort>,
     /// Bursts since that port was read.
     ike_waits: u8,
-    /// Path MTU discovery mode: that of the packets sent last.
+    /// Path MTU discovery mode of the last packets sent.
     discovery: Discovery,
-    /// Messages in one call, 1 in the thin way.
+    /// Messages in one system call; 1 without offloads.
     width: usize,
-    /// Whether it takes trains and pieces.
+    /// Whether the link takes trains, and packets in several pieces.
     is_fat: bool,
     offloads: Offloads,
     features: Features,
     stats: LinkStats,
     slots: Vec<Slot>,
-    /// What `SO_RXQ_OVFL` said last.
+    /// Last value of `SO_RXQ_OVFL`.
     overflows: u32,
-    /// How often the packet at hand was tried again.
+    /// Retries of the packet at the front.
     retries: u8,
     /// Whether the first message of the last call was a [train of several packets](joining).
     has_joined: bool,
-    /// Packets that are still sent singly, since such a train was refused.
+    /// Packets left to send singly after the kernel refused such a train.
     singly: usize,
     /// Whether the error queue has to be read.
     errors_wait: bool,
-    /// The last packet that did not fit the first link: to where, and its quote.
+    /// Destination and quote of the last packet that did not fit the first link.
     too_big: Option<(IpAddr, Vec<u8>)>,
-    /// Paths that a train did not fit: from and to where, what they take, and the train's quote.
+    /// Paths that a train did not fit: our address, the MTU of the first link, and the train's quote.
     narrow: Vec<(IpAddr, u32, Vec<u8>)>,
 }
 
-/// Where one message is received to.
+/// Receive buffers of one message.
 #[derive(Debug)]
 struct Slot {
     posted: Posted,
@@ -111,7 +110,7 @@ struct Slot {
 }
 
 impl UdpLink {
-    /// One system call. Tells how many messages it brought, and their bytes.
+    /// Makes one system call. Returns the number of messages received, and their bytes.
     fn recv_batch(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<(usize, usize)> {
         let mut batch = RecvBatch::new();
         for slot in &mut self.slots {
@@ -174,7 +173,7 @@ impl UdpLink {
         wrap(payload, &ends, size)?.ok_or(DropReason::TransportHeader)
     }
 
-    /// Sends the first packet if it is from port 500. Tells how many were sent.
+    /// Sends the first packet if it is from port 500. Returns the number of packets sent.
     #[cold]
     fn send_ike(&self, packets: &[Packet]) -> io::Result<usize> {
         let unsendable = || io::Error::from(io::ErrorKind::InvalidData);
@@ -185,7 +184,7 @@ impl UdpLink {
         Ok(1)
     }
 
-    /// Receives from port 500, if its turn has come. `is_idle`: the link's own socket has had nothing.
+    /// Receives from port 500 if the link's own socket was empty (`is_idle`), and every so often otherwise.
     fn recv_ike(&mut self, mem: &Memory, is_idle: bool, out: &mut Vec<Packet>) {
         let Some(port) = &self.ike else { return };
         self.ike_waits += 1;
@@ -195,7 +194,7 @@ impl UdpLink {
         }
     }
 
-    /// Whether the socket can send this, and how.
+    /// Parameters for sending a packet, if the socket can send it.
     fn prepare(&self, packet: &Packet) -> Result<Message, Unsendable> {
         let Unwrapped { ends: Ends { src, mut dst, tos }, dont_fragment, header_len } = unwrap(packet)?;
         let discovery = Discovery::of(packet.meta.cut, src.is_ipv4(), dont_fragment);
@@ -279,14 +278,14 @@ impl Batches for UdpLink {
     #[cold]
     fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Refused> {
         let errno = errno(err);
-        // An error about an earlier packet comes in place of the answer about this one, but only once.
+        // An error about an earlier packet may be returned for this one; the kernel returns it once.
         if is_soft(errno) && self.retries < MAX_RETRIES {
             self.retries += 1;
             self.errors_wait = true;
             return Ok(Refused::Again);
         }
         self.retries = 0;
-        // What the kernel says of a train need not hold of each datagram in it.
+        // The error may be about the train only, not about each datagram in it.
         if std::mem::take(&mut self.has_joined) && matches!(errno, libc::EINVAL | libc::EIO | libc::EMSGSIZE) {
             self.singly = joining::PAUSE;
             return Ok(Refused::Again);
@@ -300,7 +299,7 @@ impl Batches for UdpLink {
                     self.errors_wait = true;
                     DropReason::PacketTooBig
                 } else if errno == libc::EMSGSIZE {
-                    // Routers say so, or who forges what they say: it is nothing about the offload.
+                    // A report from the network, possibly forged, says nothing about the offload.
                     DropReason::PacketTooBig
                 } else if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
                     self.features = features(&self.offloads, self.is_fat);
@@ -337,7 +336,7 @@ struct Message {
     discovery: Discovery,
 }
 
-/// What the socket takes over.
+/// Offloads of the socket.
 fn features(offloads: &Offloads, is_fat: bool) -> Features {
     let features = offloads.features();
     let features = if is_fat { features } else { Features { csum: features.csum, ..Features::NONE } };
@@ -413,7 +412,7 @@ impl Link for UdpLink {
         while packets < BURST_PACKETS && bytes < BURST_BYTES {
             let (more, more_bytes) = self.recv_batch(mem, out)?;
             (packets, bytes) = (packets + more, bytes + more_bytes);
-            // Woken for nothing, it may be for an error that somebody else was told of.
+            // A wakeup without a packet may be for an error that another system call has already returned.
             if self.errors_wait || packets == 0 {
                 let failed = self.errors_wait;
                 self.recv_errors(mem, out);
@@ -443,9 +442,9 @@ mod tests {
     use super::*;
     use crate::open::{Config, ConfigKind};
 
-    /// A forged "fragmentation needed" that quotes our port has any call fail with `EMSGSIZE`.
+    /// A forged "fragmentation needed" that quotes our port makes any call fail with `EMSGSIZE`.
     #[test]
-    fn whoever_says_again_and_again_that_a_train_is_too_long_costs_no_offload() {
+    fn forged_emsgsize_for_a_train_costs_no_offload() {
         let bind: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let config =
             Config { name: "wan".to_owned(), kind: ConfigKind::Udp { bind }, mtu: None, offloads: true, index: None };

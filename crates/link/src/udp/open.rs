@@ -1,4 +1,4 @@
-//! How the socket is made.
+//! Opening of the socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,11 +18,11 @@ use crate::sys::mmsg::MAX_MESSAGES;
 use crate::sys::sockaddr::SOCKADDR_LEN;
 use crate::sys::socket::{set_buffer, set_option};
 
-/// Bytes that the kernel may hold for us in either direction.
+/// Size of the socket buffer in each direction, in bytes.
 const SOCKET_BUFFER: i32 = 8 << 20;
 
 impl UdpLink {
-    /// Binds a socket, and finds out what the kernel does for it.
+    /// Binds a socket, and probes its offloads.
     pub(crate) fn open(config: &Config, bind: SocketAddr) -> Result<Self, OpenError> {
         let name = &config.name;
         let failed = |call| move |err: io::Error| OpenError::new(name, call, err);

@@ -1,4 +1,4 @@
-//! What the kernel has found out about the paths of earlier packets, and the messages that tell of it.
+//! Path MTU reports about earlier packets, from the error queue, and the ICMP messages made from them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use crate::sys::sockaddr::{self, SOCKADDR_LEN};
 use crate::sys::socket::get_option;
 
 impl UdpLink {
-    /// Reads the error queue, and appends what it says of paths.
+    /// Reads the error queue, and appends an ICMP message for each path MTU report.
     #[cold]
     pub(super) fn recv_errors(&mut self, mem: &Memory, out: &mut Vec<Packet>) {
         self.errors_wait = false;
@@ -54,7 +54,7 @@ impl UdpLink {
         }
     }
 
-    /// What the first link to where a packet goes takes, if that is less than the packet's segments are.
+    /// Source, first link's MTU and quote of a packet whose segments are longer than that MTU; `None` if they fit.
     #[cold]
     pub(super) fn narrow(&self, packet: &Packet) -> Option<(IpAddr, u32, Vec<u8>)> {
         let Unwrapped { ends: Ends { src, dst, .. }, header_len, .. } = unwrap(packet).ok()?;
@@ -70,14 +70,14 @@ impl UdpLink {
     }
 }
 
-/// The headers of a packet, which are `header_len` bytes, and the first of its payload.
+/// The headers of a packet, `header_len` bytes, and the first bytes of its payload.
 pub(super) fn first_bytes(packet: &Packet, header_len: usize) -> Vec<u8> {
     let mut bytes = vec![0; packet.len().min(header_len + errors::QUOTE_LEN)];
     packet.read_at(0, &mut bytes);
     bytes
 }
 
-/// Tells an error that the network reported about an earlier packet (ip(7)): it is over once it was read.
+/// Tells whether an error is one that the network reported about an earlier packet (ip(7)); reading clears such an error.
 pub(super) fn is_soft(errno: i32) -> bool {
     [
         libc::ECONNREFUSED,
