@@ -17,9 +17,9 @@ use wire::eth::EtherType;
 use wire::{MacAddr, eth, vlan};
 
 use crate::burst::{self, Batches, Refused};
+use crate::config::Config;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::open::Config;
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
 use crate::stats::LinkStats;

@@ -10,8 +10,8 @@ use base::DropReason;
 use offload::{CsumOffload, Features};
 use packet::{Csum, Cut, Memory, Meta, Packet, SecPath};
 
+use crate::config::DEFAULT_MTU;
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::open::DEFAULT_MTU;
 use crate::stats::LinkStats;
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 

@@ -22,17 +22,17 @@ use wire::{eth, vlan};
 use self::attach::{Attached, unfit};
 use self::pieces::Pieces;
 use crate::burst::{self, Batches, Refused};
+use crate::config::Config;
 use crate::error::failed;
 use crate::offloads::Offloads;
-use crate::open::Config;
 use crate::pieces::{tagged, vlan_tag};
 use crate::stats::LinkStats;
 use crate::sys::errno;
 use crate::sys::ifreq::Interface;
 use crate::sys::sockaddr::link_layer_of;
 use crate::sys::socket::{bind, has_lost_interface};
-use crate::sys::xsk::{Queue, XdpStats, Xsk};
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::sys::xsk::{Queue, Xsk};
+use crate::{Kind, Layer, Link, Offload, OpenError, RingState, Sent};
 
 pub use self::attach::XdpMode;
 
@@ -51,27 +51,6 @@ const FRAME_SIZES: [u32; 2] = [2048, 4096];
 /// Reserved EtherType (IEEE 802 numbers), which no station sends. A packet socket bound to it receives no frames, but gets an
 /// error when the interface goes down, which AF_XDP sockets do not.
 const UNUSED_ETHERTYPE: u16 = 0xffff;
-
-/// State of a device's frame rings, all queues together.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct RingState {
-    /// Whether the driver runs the XDP program, rather than the network stack.
-    pub native: bool,
-    /// Whether the driver writes to our frames itself (zero copy).
-    pub zero_copy: bool,
-    /// Receive queues.
-    pub queues: u32,
-    /// Receive frames of each queue.
-    pub frames: u32,
-    /// Bytes of a frame.
-    pub frame_size: u32,
-    /// Frames that packets hold.
-    pub held: u64,
-    /// Times that a queue ran out of frames because packets held them all.
-    pub rx_no_buffer: u64,
-    /// The kernel's own counters.
-    pub kernel: XdpStats,
-}
 
 /// AF_XDP sockets on one interface.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use wire::MacAddr;
 use super::TunLink;
 use super::open::{attach, set_up_queue};
 use crate::af_packet::{PacketLink, Station};
-use crate::open::{Config, ConfigKind};
+use crate::config::{Config, ConfigKind};
 use crate::posted::Posted;
 use crate::stats::LinkStats;
 use crate::sys::ifreq::{Interface, tun_set_persistent};

@@ -18,9 +18,9 @@ use wire::{FlowKey, MacAddr, eth, vlan};
 
 pub use host::HostDevice;
 
+use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::offloads::Offloads;
-use crate::open::DEFAULT_MTU;
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
 use crate::stats::LinkStats;

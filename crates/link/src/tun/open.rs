@@ -7,9 +7,9 @@ use rustix::fs::{Mode, OFlags};
 use wire::MacAddr;
 
 use super::{TunLink, longest};
+use crate::config::Config;
 use crate::error::text;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::open::Config;
 use crate::posted::Posted;
 use crate::stats::LinkStats;
 use crate::sys::ifreq::{Interface, tun_attach, tun_set_header_len, tun_set_index, tun_set_offload};

@@ -3,12 +3,11 @@
 //! order.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 use packet::Cut;
 
-use super::UdpLink;
 use crate::sys::socket::set_option;
 
 /// Path MTU discovery mode of a socket (ip(7), ipv6(7)). In every mode the kernel reports *fragmentation needed*, and never
@@ -34,26 +33,24 @@ impl Discovery {
             (false, false) => Self::Probe,
         }
     }
-}
 
-impl UdpLink {
-    /// Sets the socket's path MTU discovery mode to that of the next packets.
+    /// Sets the path MTU discovery mode of a socket, which has been `self`, to that of the next packets.
     #[inline]
-    pub(super) fn set_discovery(&mut self, discovery: Discovery) -> io::Result<()> {
-        if self.discovery == discovery {
+    pub(super) fn change(&mut self, discovery: Self, socket: &UdpSocket, local: SocketAddr) -> io::Result<()> {
+        if *self == discovery {
             return Ok(());
         }
-        let (level, name) = match self.local {
+        let (level, name) = match local {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
         };
         let value = match discovery {
-            Discovery::Probe => libc::IP_PMTUDISC_PROBE,
-            Discovery::Omit => libc::IP_PMTUDISC_OMIT,
-            Discovery::Dont => libc::IPV6_PMTUDISC_DONT,
+            Self::Probe => libc::IP_PMTUDISC_PROBE,
+            Self::Omit => libc::IP_PMTUDISC_OMIT,
+            Self::Dont => libc::IPV6_PMTUDISC_DONT,
         };
-        set_option(self.socket.as_fd(), level, name, value)?;
-        self.discovery = discovery;
+        set_option(socket.as_fd(), level, name, value)?;
+        *self = discovery;
         Ok(())
     }
 }

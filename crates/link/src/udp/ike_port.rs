@@ -10,8 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use base::DropReason;
 use packet::{Memory, Packet};
 
-use super::synthetic::{Ends, Unwrapped, wrap};
-use super::{LONGEST, set_ip};
+use super::synthetic::{Ends, LONGEST, Unwrapped, set_ip, wrap};
 use crate::OpenError;
 use crate::pieces::skipping;
 use crate::stats::LinkStats;
@@ -111,7 +110,7 @@ mod tests {
     use super::super::UdpLink;
     use super::super::synthetic::unwrap;
     use super::*;
-    use crate::open::{Config, ConfigKind};
+    use crate::config::{Config, ConfigKind};
     use crate::{Link, Sent};
 
     fn link() -> UdpLink {

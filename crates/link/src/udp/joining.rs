@@ -3,7 +3,7 @@
 
 use packet::{Cut, Packet};
 
-use super::Message;
+use super::message::Message;
 
 /// Datagrams in a train at most, as Linux's `UDP_MAX_SEGMENTS` was before 6.10.
 const MAX_TRAIN: usize = 64;

@@ -9,6 +9,7 @@ mod discovery;
 mod errors;
 mod ike_port;
 mod joining;
+mod message;
 mod open;
 mod paths;
 mod probe;
@@ -24,9 +25,9 @@ use offload::Features;
 use packet::{Memory, Packet};
 
 use crate::burst::{self, Batches, Refused};
+use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::offloads::Offloads;
-use crate::open::DEFAULT_MTU;
 use crate::pieces::skipping;
 use crate::posted::Posted;
 use crate::stats::LinkStats;
@@ -37,8 +38,9 @@ use crate::sys::sockaddr::{self, SOCKADDR_LEN, SockAddr};
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 use discovery::Discovery;
 use ike_port::IkePort;
-use paths::{first_bytes, is_soft};
-use synthetic::{Ends, Unsendable, Unwrapped, unwrap, wrap};
+use message::Message;
+use paths::{MAX_ERRORS, Paths, first_bytes, is_soft, narrow};
+use synthetic::{Ends, LONGEST, Unsendable, Unwrapped, set_ip, unwrap, wrap};
 
 /// Datagrams or trains received in one system call: as many 64 KiB pages as the second-level cache holds.
 const RECV_MESSAGES: usize = 8;
@@ -49,18 +51,11 @@ const BURST_PACKETS: usize = 64;
 /// Bytes after which a call of [`Link::recv`] makes no further system call.
 const BURST_BYTES: usize = 256 << 10;
 
-/// Longest payload of a datagram or a train.
-const LONGEST: usize = 65_535;
-
 /// Retries of a packet that was refused with an error about an earlier one.
 const MAX_RETRIES: u8 = 3;
 
 /// Bursts after which port 500 is read while the link's own socket is never empty.
 const IKE_EVERY: u8 = 16;
-
-/// Retries of a receive call after an error about an earlier packet, and entries of the error queue that one such call
-/// reads.
-const MAX_ERRORS: usize = 16;
 
 const _: () = assert!(synthetic::MAX_HEADERS < Memory::HEADROOM);
 
@@ -93,12 +88,8 @@ pub(crate) struct UdpLink {
     has_joined: bool,
     /// Packets left to send singly after the kernel refused such a train.
     singly: usize,
-    /// Whether the error queue has to be read.
-    errors_wait: bool,
-    /// Destination and quote of the last packet that did not fit the first link.
-    too_big: Option<(IpAddr, Vec<u8>)>,
-    /// Paths that a train did not fit: our address, the MTU of the first link, and the train's quote.
-    narrow: Vec<(IpAddr, u32, Vec<u8>)>,
+    /// Path MTU reports.
+    paths: Paths,
 }
 
 /// Receive buffers of one message.
@@ -124,7 +115,7 @@ impl UdpLink {
             Ok(received) => received,
             Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok((0, 0)),
             Err(err) if is_soft(errno(&err)) => {
-                self.errors_wait = true;
+                self.paths.errors_wait = true;
                 return Ok((0, 0));
             }
             Err(err) => return Err(failed(&self.name, "recvmmsg", &err)),
@@ -245,7 +236,7 @@ impl Batches for UdpLink {
             }
         }
         let Some(first) = prepared.first() else { return self.send_ike(packets) };
-        self.set_discovery(first.discovery)?;
+        self.discovery.change(first.discovery, &self.socket, self.local)?;
         let may_join = self.features.uso && self.singly == 0;
         let mut trains = ArrayVec::<(usize, Option<Control>), MAX_MESSAGES>::new();
         let mut at = 0;
@@ -281,7 +272,7 @@ impl Batches for UdpLink {
         // An error about an earlier packet may be returned for this one; the kernel returns it once.
         if is_soft(errno) && self.retries < MAX_RETRIES {
             self.retries += 1;
-            self.errors_wait = true;
+            self.paths.errors_wait = true;
             return Ok(Refused::Again);
         }
         self.retries = 0;
@@ -293,10 +284,10 @@ impl Batches for UdpLink {
         let reason = match errno {
             libc::EAGAIN => return Ok(Refused::Stop(Sent::Busy)),
             libc::EINVAL | libc::EIO | libc::EMSGSIZE if packet.meta.cut.gso().is_some() => {
-                if let Some(narrow) = self.narrow(packet) {
-                    self.narrow.truncate(MAX_ERRORS);
-                    self.narrow.push(narrow);
-                    self.errors_wait = true;
+                if let Some(found) = narrow(packet) {
+                    self.paths.narrow.truncate(MAX_ERRORS);
+                    self.paths.narrow.push(found);
+                    self.paths.errors_wait = true;
                     DropReason::PacketTooBig
                 } else if errno == libc::EMSGSIZE {
                     // A report from the network, possibly forged, says nothing about the offload.
@@ -311,7 +302,7 @@ impl Batches for UdpLink {
             libc::EBADF | libc::ENOTSOCK => return Err(failed(&self.name, "sendmmsg", err)),
             libc::EMSGSIZE => {
                 if let Ok(Unwrapped { ends, header_len, .. }) = unwrap(packet) {
-                    self.too_big = Some((ends.dst.ip(), first_bytes(packet, header_len)));
+                    self.paths.too_big = Some((ends.dst.ip(), first_bytes(packet, header_len)));
                 }
                 DropReason::PacketTooBig
             }
@@ -328,25 +319,11 @@ impl Batches for UdpLink {
     }
 }
 
-/// A packet as the socket sends it.
-struct Message {
-    name: SockAddr,
-    control: Control,
-    header_len: usize,
-    discovery: Discovery,
-}
-
 /// Offloads of the socket.
 fn features(offloads: &Offloads, is_fat: bool) -> Features {
     let features = offloads.features();
     let features = if is_fat { features } else { Features { csum: features.csum, ..Features::NONE } };
     Features { ufo: true, ..features }
-}
-
-fn set_ip(addr: &mut SocketAddr, ip: Option<IpAddr>) {
-    if let Some(ip) = ip {
-        addr.set_ip(ip);
-    }
 }
 
 impl Link for UdpLink {
@@ -413,9 +390,9 @@ impl Link for UdpLink {
             let (more, more_bytes) = self.recv_batch(mem, out)?;
             (packets, bytes) = (packets + more, bytes + more_bytes);
             // A wakeup without a packet may be for an error that another system call has already returned.
-            if self.errors_wait || packets == 0 {
-                let failed = self.errors_wait;
-                self.recv_errors(mem, out);
+            if self.paths.errors_wait || packets == 0 {
+                let failed = self.paths.errors_wait;
+                self.paths.recv_errors(&self.socket, self.local, &mut self.stats, mem, out);
                 errors += 1;
                 if failed && more == 0 && errors < MAX_ERRORS {
                     continue;
@@ -440,7 +417,7 @@ mod tests {
     use wire::{Protocol, ipv4, udp};
 
     use super::*;
-    use crate::open::{Config, ConfigKind};
+    use crate::config::{Config, ConfigKind};
 
     /// A forged "fragmentation needed" that quotes our port makes any call fail with `EMSGSIZE`.
     #[test]

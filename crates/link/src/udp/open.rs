@@ -7,10 +7,11 @@ use std::os::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::discovery::Discovery;
+use super::paths::Paths;
 use super::{RECV_MESSAGES, Slot, UdpLink, features, probe};
 use crate::OpenError;
+use crate::config::{Config, DEFAULT_MTU};
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_USO};
-use crate::open::{Config, DEFAULT_MTU};
 use crate::posted::Posted;
 use crate::stats::LinkStats;
 use crate::sys::cmsg::CONTROL_LEN;
@@ -96,9 +97,7 @@ impl UdpLink {
             retries: 0,
             has_joined: false,
             singly: 0,
-            errors_wait: false,
-            too_big: None,
-            narrow: Vec::new(),
+            paths: Paths::default(),
         })
     }
 }

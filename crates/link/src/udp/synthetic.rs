@@ -11,6 +11,9 @@ use wire::{Malformed, Protocol, ip, ipv4, ipv6, udp};
 /// Longest IP and UDP headers.
 pub(crate) const MAX_HEADERS: usize = ipv6::Header::LEN + udp::Header::LEN;
 
+/// Longest payload of a datagram or a train.
+pub(crate) const LONGEST: usize = 65_535;
+
 /// Source and destination of a train.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Ends {
@@ -87,6 +90,13 @@ pub(crate) struct Unsendable;
 impl From<Malformed> for Unsendable {
     fn from(_: Malformed) -> Self {
         Self
+    }
+}
+
+/// Sets the IP address of a socket address, if there is one.
+pub(crate) fn set_ip(addr: &mut SocketAddr, ip: Option<IpAddr>) {
+    if let Some(ip) = ip {
+        addr.set_ip(ip);
     }
 }
 
