@@ -1,8 +1,8 @@
 //! Packet sockets (packet(7)): whole frames of an interface of this host, with virtio-net headers.
 //!
-//! The kernel delivers what the interface received, glued by its GRO or never cut (veth), and cuts what we send if the
-//! interface does not. The host's own stack sees the same frames, unless the link is exclusive: an interface that fatpath owns has no
-//! addresses there.
+//! The kernel delivers frames as the interface received them, merged by its GRO or never segmented (veth), and segments what
+//! we send if the interface does not. The host's own stack sees the same frames, unless the link is exclusive: an interface
+//! that fatpath owns has no addresses there.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,9 +17,9 @@ use wire::eth::EtherType;
 use wire::{MacAddr, eth, vlan};
 
 use crate::burst::{self, Batches, Refused};
+use crate::config::Config;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::open::Config;
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
 use crate::stats::LinkStats;
@@ -33,22 +33,22 @@ use crate::sys::socket::{bind, has_lost_interface, set_buffer, set_option};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
-/// Frames that a quiet interface is asked for in one system call; a busy one for up to [`MAX_MESSAGES`].
+/// Frames requested in one system call from a quiet interface; up to [`MAX_MESSAGES`] from a busy one.
 const FEW_MESSAGES: usize = 4;
 
-/// Frames that one call of [`Link::recv`] brings at most, but for the rest of a system call.
+/// Frames after which a call of [`Link::recv`] makes no further system call.
 const BURST_PACKETS: usize = 64;
 
-/// Bytes after which a burst ends, but for the rest of a system call.
+/// Bytes after which a call of [`Link::recv`] makes no further system call.
 const BURST_BYTES: usize = 256 << 10;
 
-/// A frame at its longest.
+/// Longest frame.
 const LONGEST: usize = 65_575 + eth::Header::LEN + 2 * vlan::Header::LEN;
 
 /// Bytes of a frame that go to a small page.
 const FRONT: usize = Memory::SMALL - Memory::HEADROOM;
 
-/// Bytes that the kernel may hold for us in either direction.
+/// Size of the socket buffer in each direction, in bytes.
 const SOCKET_BUFFER: i32 = 8 << 20;
 
 /// A packet socket on one interface.
@@ -56,20 +56,20 @@ const SOCKET_BUFFER: i32 = 8 << 20;
 pub(crate) struct PacketLink {
     name: String,
     mtu: usize,
-    /// The one that it is to have, if that is not the interface's own.
+    /// Configured MTU; `None` for the interface's own.
     wanted_mtu: Option<u16>,
     layer: Layer,
     socket: OwnedFd,
-    /// Frames in one call when sending, 1 in the thin way.
+    /// Frames sent in one system call; 1 without offloads.
     width: usize,
     offloads: Offloads,
     features: Features,
     stats: LinkStats,
     slots: Vec<Slot>,
-    /// How many of them the next system call gets: about twice as many frames as the last one brought.
+    /// Slots passed to the next system call: about twice the frames that the last call received.
     asking: usize,
     interface: Interface,
-    /// Its number when the socket was bound to it.
+    /// Index of the interface when the socket was bound.
     index: i32,
     /// Whether the last call found the interface down.
     down: bool,
@@ -87,7 +87,7 @@ pub(crate) struct Station {
     pub(crate) ip_only: bool,
 }
 
-/// Where one frame is received to: a small page, which holds what goes on a wire, and a large one for the rest of a fat
+/// Receive buffers of one frame: a small page, which holds a frame of wire size, and a large one for the remainder of a fat
 /// frame.
 #[derive(Debug)]
 struct Slot {
@@ -188,14 +188,14 @@ impl PacketLink {
         is_ip && (is_group || self.layer == Layer::Ethernet(dst))
     }
 
-    /// Looks whether the interface is up again. The socket itself tells of its end once, and is silent from then on.
+    /// Checks whether the interface is up again. The socket reports that it went down once, and never that it came back.
     #[cold]
     fn see_if_back(&mut self) -> io::Result<()> {
         self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.name, call, &err))?;
         if self.is_gone() {
             return Err(failed(&self.name, "getsockname", &io::Error::from_raw_os_error(libc::ENODEV)));
         }
-        // That it was down the socket has yet to tell, if it was found out otherwise.
+        // Clears the pending ENETDOWN, which is still there if another call found the interface down.
         let _ = socket_error(&self.socket);
         self.down = false;
         Ok(())
@@ -206,7 +206,7 @@ impl PacketLink {
         failed(&self.name, call, err)
     }
 
-    /// One system call. Tells how many frames it brought, and their bytes.
+    /// Makes one system call. Returns the number of frames received, and their bytes.
     fn recv_batch(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<(usize, usize)> {
         let mut batch = RecvBatch::new();
         for slot in &mut self.slots[..self.asking] {
@@ -220,7 +220,7 @@ impl PacketLink {
         let received = match batch.recv(self.socket.as_fd()) {
             Ok(received) => received,
             Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok((0, 0)),
-            // A frame whose offload the kernel has no virtio-net header for; it is gone.
+            // The kernel has dropped a frame whose offload no virtio-net header describes.
             Err(err) if errno(&err) == libc::EINVAL => {
                 self.stats.rx_drop(DropReason::VirtioHeader);
                 return Ok((0, 0));
@@ -327,12 +327,12 @@ impl Slot {
     }
 }
 
-/// What the kernel does for us, and one call for many packets.
+/// Features of the socket: the kernel's offloads, and many packets in one call.
 fn features(offloads: &Offloads) -> Features {
     Features { frames: true, ..offloads.features() }
 }
 
-/// The MTU that is wanted, or the interface's own.
+/// Configured MTU, or the interface's own.
 fn mtu_of(interface: &Interface, name: &str, wanted: Option<u16>) -> Result<usize, OpenError> {
     let limit = interface.mtu().map_err(|err| OpenError::new(name, "SIOCGIFMTU", err))?;
     let mtu = wanted.map_or(limit, usize::from);
@@ -346,7 +346,7 @@ fn mtu_of(interface: &Interface, name: &str, wanted: Option<u16>) -> Result<usiz
 /// The VLAN tag in `struct tpacket_auxdata`, which the kernel took out of the frame.
 fn tag_of(auxdata: &[u8]) -> Option<u16> {
     let status = u32::from_ne_bytes(*auxdata.first_chunk()?);
-    // Behind status, len, snaplen, mac and net.
+    // The tag follows status, len, snaplen, mac and net.
     let tci = u16::from_ne_bytes(*auxdata.get(16..)?.first_chunk()?);
     (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(tci)
 }
@@ -427,7 +427,7 @@ impl Link for PacketLink {
             let asked = self.asking;
             let (more, more_bytes) = self.recv_batch(mem, out)?;
             (packets, bytes) = (packets + more, bytes + more_bytes);
-            // Fewer than were asked for: there are no more. `asking` is already about the next call.
+            // A short batch: the socket is empty. `self.asking` is already the size of the next batch.
             if more < asked {
                 break;
             }

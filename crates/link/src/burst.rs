@@ -1,4 +1,4 @@
-//! How a burst is sent by a socket that takes many packets in one system call.
+//! Sending of a burst by a socket that takes many packets in one system call.
 
 use std::io;
 
@@ -6,23 +6,23 @@ use packet::Packet;
 
 use crate::{LinkStats, Sent};
 
-/// What becomes of a packet that the kernel did not take.
+/// Result of a packet that the kernel refused.
 pub(crate) enum Refused {
-    /// It was dropped; the others go on.
+    /// The packet was dropped; the others are sent.
     Dropped,
-    /// It is tried again.
+    /// The packet is tried again.
     Again,
-    /// It and those behind it stay where they are.
+    /// The packet and those behind it stay in the burst.
     Stop(Sent),
 }
 
 /// A socket that takes many packets in one system call.
 pub(crate) trait Batches {
-    /// Sends packets from the front of `packets` in one system call, and tells how many went, each of those in one buffer
-    /// counted.
+    /// Sends packets from the front of `packets` in one system call, and returns how many were sent. Packets that share a
+    /// buffer count one by one.
     fn send_batch(&mut self, packets: &[Packet]) -> io::Result<usize>;
 
-    /// What becomes of the packet at the front, which the kernel did not take.
+    /// Handles an error of the kernel about the packet at the front.
     fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Refused>;
 
     fn stats_mut(&mut self) -> &mut LinkStats;
@@ -51,8 +51,8 @@ pub(crate) fn send(link: &mut impl Batches, burst: &mut Vec<Packet>) -> io::Resu
     outcome
 }
 
-/// Counts the first `count` packets, those in one buffer as well, as sent. Tells how many of `packets` are gone with
-/// them; the next one may have lost some of those that it is.
+/// Counts the first `count` wire packets as sent, including those that share a buffer. Returns how many of `packets` were
+/// sent whole; the one behind them may have lost some of its wire packets.
 fn sent(stats: &mut LinkStats, packets: &mut [Packet], count: usize) -> usize {
     let mut left = count;
     for (gone, packet) in packets.iter_mut().enumerate() {

@@ -1,13 +1,13 @@
-//! What capture files have in common.
+//! Link types, records, errors and byte order of both capture formats.
 
 use std::fmt;
 use std::io::{self, Read};
 use std::time::Duration;
 
-/// The longest packet that is read: Linux's `MAXIMUM_SNAPLEN`. A file that has a longer one is not believed.
+/// Longest packet that is read: libpcap's `MAXIMUM_SNAPLEN`. A longer one is an error.
 pub const MAX_PACKET: usize = 256 << 10;
 
-/// What captured packets begin with (<https://www.tcpdump.org/linktypes.html>).
+/// Outermost header of captured packets (<https://www.tcpdump.org/linktypes.html>).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LinkType {
     /// An Ethernet header.
@@ -41,32 +41,32 @@ impl LinkType {
 /// A captured packet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Record {
-    /// When, since the Unix epoch.
+    /// Time since the Unix epoch.
     pub at: Duration,
-    /// What it begins with.
+    /// Outermost header.
     pub link_type: LinkType,
-    /// Which way it went, if the file says.
+    /// Direction, if the file says.
     pub outbound: Option<bool>,
-    /// How long it was before the capture cut it.
+    /// Length before the capture truncated the packet.
     pub original_len: usize,
-    /// Its bytes.
+    /// Captured bytes.
     pub bytes: Vec<u8>,
 }
 
-/// Why a file cannot be read on.
+/// Errors that end the reading of a file.
 #[derive(Debug)]
 pub enum CaptureError {
-    /// The system's.
+    /// Error of the system.
     Io(io::Error),
-    /// The file ends in the middle of something.
+    /// The file ends within a header, packet or block.
     CutShort,
-    /// It does not begin as a capture file does.
+    /// The magic number is not one of this format.
     Magic,
     /// A version other than 2.4 or 1.0.
     Version,
-    /// A packet or block longer than is sensible, with its length.
+    /// A packet or block above the limit, with its length.
     TooLong(u32),
-    /// A block whose lengths contradict each other, or its contents.
+    /// A block whose lengths contradict each other or its contents.
     Block,
     /// A packet of an interface that the file has not described.
     Interface(u32),

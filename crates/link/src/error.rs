@@ -3,16 +3,16 @@
 use std::fmt;
 use std::io;
 
-/// A link could not be opened.
+/// Failure to open a link.
 #[derive(Debug)]
 pub struct OpenError {
-    /// The link, or the device it stands on.
+    /// The link, or its device.
     pub device: String,
     /// The call that failed.
     pub call: &'static str,
-    /// What the system said.
+    /// Error of the system.
     pub source: io::Error,
-    /// What to do about it, if that is known.
+    /// Remedy, if one is known.
     pub hint: Option<&'static str>,
 }
 
@@ -25,7 +25,7 @@ impl OpenError {
         Self { device: device.to_owned(), call, source, hint }
     }
 
-    /// What the link has no address for.
+    /// Error of setting the address of a link that has none.
     pub(crate) fn no_address(device: &str) -> Self {
         Self::new(device, "address", io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
@@ -51,7 +51,7 @@ impl std::error::Error for OpenError {
     }
 }
 
-/// What the system said, without the number that std appends.
+/// Text of an error without the number that std appends.
 pub(crate) fn text(err: &io::Error) -> String {
     let text = err.to_string();
     match err.raw_os_error() {
@@ -60,7 +60,7 @@ pub(crate) fn text(err: &io::Error) -> String {
     }
 }
 
-/// An error of a link that was working, with the device and the call.
+/// Error of an open link, with the device and the call.
 #[cold]
 pub(crate) fn failed(device: &str, call: &'static str, source: &io::Error) -> io::Error {
     io::Error::new(source.kind(), format!("{device}: {call}: {}", text(source)))

@@ -1,4 +1,4 @@
-//! What happens to the host's interfaces, which no packet tells.
+//! Change notifications of the host's interfaces (rtnetlink's `RTMGRP_LINK`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,28 +10,28 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 /// `RTMGRP_LINK`.
 const LINKS: u32 = 1;
 
-/// Tells when some interface of the host's namespace has changed, so that links are to be [looked at](crate::Link::look).
+/// Socket that reports changes of any interface in the host's namespace, after which links are [looked at](crate::Link::look).
 #[derive(Debug)]
 pub struct HostLinks(OwnedFd);
 
 impl HostLinks {
-    /// Listens from now on.
+    /// Opens the socket.
     ///
     /// # Errors
-    /// The system has no rtnetlink, or no room.
+    /// Errors of the system: no rtnetlink, or no memory.
     pub fn listen() -> io::Result<Self> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        // Its protocol 0 is rtnetlink.
+        // Protocol `None` is 0, rtnetlink.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         bind(&socket, &SocketAddrNetlink::new(0, LINKS))?;
         Ok(Self(socket))
     }
 
-    /// Tells whether something has changed since it was last asked. What and where, the interfaces say.
+    /// Tells whether an interface has changed since the last call. The notifications are discarded.
     pub fn have_changed(&self) -> bool {
         let mut changed = false;
         loop {
-            // Of a message that is longer the rest is gone, too.
+            // One byte is enough: the kernel discards the remainder of a longer message.
             match recv(&self.0, &mut [0; 1], RecvFlags::DONTWAIT) {
                 Ok(_) | Err(Errno::NOBUFS) => changed = true,
                 Err(Errno::INTR) => {}

@@ -1,4 +1,4 @@
-//! A link of this node alone: the datapath moves its packets, and no device does.
+//! Internal link of this node: the datapath moves its packets, without a device.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -7,8 +7,8 @@ use offload::Features;
 use packet::{Memory, Packet};
 use wire::eth::MacAddr;
 
+use crate::config::DEFAULT_MTU;
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::open::DEFAULT_MTU;
 use crate::stats::LinkStats;
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
@@ -25,7 +25,7 @@ pub struct InternalLink {
 }
 
 impl InternalLink {
-    /// Own port of a bridge, of that link-layer address. Without an MTU it has 1500 bytes.
+    /// Own port of a bridge, with that link-layer address. The MTU is 1500 bytes by default.
     pub fn bridge(name: &str, mac: MacAddr, mtu: Option<u16>) -> Self {
         Self::new(name, Kind::Bridge, mac, mtu, "left to the ports")
     }
@@ -81,7 +81,7 @@ impl Link for InternalLink {
         Layer::Ethernet(self.mac)
     }
 
-    /// Every offload: the ports, or the link below, have frames cut and summed that their devices take no other way.
+    /// Every offload: the ports, or the link below, segment frames and complete checksums where their devices do not.
     fn features(&self) -> Features {
         Features { frames: false, ..Features::ALL }
     }
@@ -106,7 +106,7 @@ impl Link for InternalLink {
         Ok(())
     }
 
-    /// Leaves the packets: the datapath takes them on.
+    /// Leaves the packets in the burst: the datapath moves them.
     fn send(&mut self, _: &mut Vec<Packet>) -> io::Result<Sent> {
         Ok(Sent::Busy)
     }

@@ -1,20 +1,20 @@
-//! Links: where packets come from and go to. TUN, TAP, UDP sockets, packet sockets, AF_XDP, guests, memory; and capture files.
+//! Links, the drivers that receive and send packets: TUN, TAP, UDP sockets, packet sockets, AF_XDP, guests, memory; and capture
+//! files.
 //!
-//! A [`Link`] moves [`Packet`](packet::Packet)s in bursts, without waiting. This crate decides how: which system call,
-//! how many packets in one, which of the kernel's offloads are used. It leaves to others what the packets mean, what a
-//! link cannot do ([`Link::features`] says; the caller fits packets to it), when to poll, and what to do about a link
-//! that fails.
+//! A [`Link`] moves [`Packet`](packet::Packet)s in bursts, without blocking. This crate decides which system calls are made,
+//! how many packets go in one, and which of the kernel's offloads are used. It leaves to its callers the meaning of packets,
+//! the fitting of packets to a link's [`features`](Link::features), when to poll, and what to do about a link that fails.
 //!
 //! - [`open`] makes a link of the host from a [`Config`]: a TUN or TAP device with virtio-net headers, a UDP socket with
 //!   the kernel's own UDP GSO and GRO, or an interface by a packet socket with virtio-net headers. Packets are fat in
 //!   both directions where the kernel can.
-//! - AF_XDP brings an interface's frames in pages that packets point into, which go back to its ring with the last of them
-//!   ([`Link::settle`]); how the interface can be driven is probed ([`XdpMode`]), and [`Link::ring`] tells how the ring fares.
-//! - [`HostDevice`] makes a persistent device of a node's host side in another network namespace, for which [`unshare`] is there, and
-//!   the link over its queue.
-//! - [`vhost::open`] makes a port for a guest, by vhost-user: rings in the guest's memory, of which nothing is believed. [`vhost::open_front`] is the
-//!   other end of such a port, in memory of ours ([`Link::guest`] tells of either).
-//! - [`memory::pair`] makes two ends of a wire in this process, for tests and measurements.
+//! - AF_XDP receives an interface's frames in pages that packets point into; a page goes back to the ring with its last packet
+//!   ([`Link::settle`]). The driver mode is probed ([`XdpMode`]), and [`Link::ring`] returns the state of the ring.
+//! - [`HostDevice`] makes a persistent device of a node's host side in another network namespace, which [`unshare`] makes, and
+//!   the link over the device's queue.
+//! - [`vhost::open`] makes a port for a guest, by vhost-user: rings in the guest's memory, whose contents are not trusted.
+//!   [`vhost::open_front`] is the other end of such a port, in memory of ours. [`Link::guest`] returns the state of either end.
+//! - [`memory::pair`] makes two ends of a wire in this process, for tests and benchmarks.
 //! - [`TrunkAdapter`] is a POWER partition's virtual Ethernet adapter on a simulated hypervisor's LAN: a model, in this process too.
 //! - Each offload is probed when the link is opened, and given up with its reason when a packet is refused because of
 //!   it; [`Link::send`] then leaves the packet with the caller, to be fitted again in software ([`Sent::Refit`]).
@@ -32,6 +32,7 @@ mod af_packet;
 mod af_xdp;
 mod burst;
 pub mod capture;
+mod config;
 mod error;
 mod host_links;
 mod internal;
@@ -43,6 +44,7 @@ pub mod pcap;
 pub mod pcapng;
 mod pieces;
 mod posted;
+mod ring_state;
 mod stats;
 mod sys;
 mod trunk_adapter;
@@ -51,13 +53,15 @@ mod udp;
 pub mod vhost;
 pub mod virtio;
 
-pub use af_xdp::{RingState, XdpMode};
+pub use af_xdp::XdpMode;
+pub use config::{Config, ConfigKind};
 pub use error::OpenError;
 pub use host_links::HostLinks;
 pub use internal::InternalLink;
 pub use link::{Kind, Layer, Link, Sent};
 pub use offloads::Offload;
-pub use open::{Config, ConfigKind, has_device, has_interface, link_settings, open};
+pub use open::{has_device, has_interface, link_settings, open};
+pub use ring_state::RingState;
 pub use stats::LinkStats;
 pub use sys::discard::{Discard, DiscardThread, discard};
 pub use sys::namespace::{Namespace, unshare};

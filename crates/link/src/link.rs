@@ -1,4 +1,4 @@
-//! What every link can do.
+//! The trait of all links, its results, and kinds of links.
 
 use std::fmt;
 use std::io;
@@ -11,36 +11,36 @@ use wire::eth::MacAddr;
 use crate::vhost::GuestState;
 use crate::{LinkStats, Offload, OpenError, RingState};
 
-/// A link: packets come in and go out in bursts, and no call waits.
+/// Link that receives and sends packets in bursts; no call blocks.
 ///
-/// A link that goes down or away says so as an error of [`recv`](Self::recv) or [`send`](Self::send), with the device
-/// and the call in its text. From then on `recv` says so until it is up again. A device that [is gone](Self::is_gone) does not
-/// come back: a link on another device of its name is opened anew.
+/// [`recv`](Self::recv) or [`send`](Self::send) of a link whose device goes down or away is an error, with the device
+/// and the call in its text. From then on `recv` fails until the device is up again. A device that [is gone](Self::is_gone)
+/// does not come back: the link is opened anew on another device of the same name.
 pub trait Link: fmt::Debug + Send {
-    /// Its name in this node.
+    /// Name in this node.
     fn name(&self) -> &str;
 
-    /// What moves its bytes.
+    /// Kind of the link.
     fn kind(&self) -> Kind;
 
-    /// The number of the host's interface that it is, as its network namespace numbers it; `None` if it is none.
+    /// Index of the host's interface, in the interface's network namespace; `None` if the link has none.
     fn host_index(&self) -> Option<u32>;
 
     /// The layer-3 MTU in bytes.
     fn mtu(&self) -> usize;
 
-    /// Gives it another MTU while it is open; `None` as in [`Config::mtu`](crate::Config::mtu).
+    /// Changes the MTU of the open link; `None` as in [`Config::mtu`](crate::Config::mtu).
     ///
     /// # Errors
-    /// The system does not allow it; the MTU is as it was.
+    /// The system refuses; the MTU is unchanged.
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError>;
 
-    /// What it was told of its MTU last, as in [`set_mtu`](Self::set_mtu).
+    /// The last argument of [`set_mtu`](Self::set_mtu).
     fn wanted_mtu(&self) -> Option<u16> {
         u16::try_from(self.mtu()).ok()
     }
 
-    /// Looks at what the host has made of its interface meanwhile. Tells whether it has another MTU.
+    /// Rereads the state of the host's interface. Tells whether the MTU has changed.
     ///
     /// # Errors
     /// The interface is down or gone.
@@ -48,47 +48,47 @@ pub trait Link: fmt::Debug + Send {
         Ok(false)
     }
 
-    /// Tells, of a link that has failed, whether its device was deleted or has left the namespace for good.
+    /// Tells whether the device of a failed link was deleted or has left the namespace for good.
     fn is_gone(&self) -> bool {
         false
     }
 
-    /// Lets go of a device that [is gone](Self::is_gone) and may have come back, so that the link can be opened on it again.
+    /// Releases a device that [is gone](Self::is_gone), so that the link can be opened again on a new device of that name.
     fn release(&mut self) {}
 
-    /// Gives it another link-layer address while it is open; an interface of the host's gets it too.
+    /// Changes the link-layer address of the open link, and of its interface of the host, if it has one.
     ///
     /// # Errors
-    /// It has none, or the system does not allow it; the address is as it was.
+    /// The link has no address, or the system refuses; the address is unchanged.
     fn set_mac(&mut self, _mac: MacAddr) -> Result<(), OpenError> {
         Err(OpenError::no_address(self.name()))
     }
 
-    /// Opens port 500 of its address, where IKE begins, or closes it. A link has one if its address is the host's, and one address, and its
-    /// port that of ESP in UDP; another does nothing.
+    /// Opens or closes port 500 of the link's address, where IKE begins. Only a UDP link that is bound to a single address and
+    /// to the port of ESP in UDP has this port; for any other link the call does nothing.
     ///
     /// # Errors
-    /// The system does not allow it; the port is closed.
+    /// The system refuses; the port is closed.
     fn set_ike_port(&mut self, _wanted: bool) -> Result<(), OpenError> {
         Ok(())
     }
 
-    /// What its packets begin with.
+    /// Outermost header of the link's packets.
     fn layer(&self) -> Layer;
 
-    /// What it takes over of the work on packets that are sent. Only [`Sent::Refit`] changes it.
+    /// Offloads of the link for packets that are sent. They change only with [`Sent::Refit`].
     fn features(&self) -> Features;
 
-    /// Each offload that it can have, and whether it has.
+    /// Each offload of this kind of link, and whether it is on.
     fn offloads(&self) -> &[Offload];
 
-    /// What it has moved and dropped.
+    /// Counters of packets moved and dropped.
     fn stats(&self) -> &LinkStats;
 
     /// Sets the counters, to continue those of the link that this one replaces.
     fn set_stats(&mut self, stats: LinkStats);
 
-    /// The device's ring, if it receives into frames of one.
+    /// State of the device's ring, if the link receives into ring frames.
     fn ring(&self) -> Option<RingState> {
         None
     }
@@ -103,53 +103,53 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
-    /// Gives the device back what came home from packets, and enters in the ledger what it had to copy. To be called once
-    /// after packets have been dropped or sent, also if the link has nothing to receive: a ring that ran dry brings nothing.
+    /// Returns freed frames to the device's ring, and enters copies in the ledger. To be called once after packets have
+    /// been dropped or sent, also if the link has nothing to receive: an empty ring receives nothing.
     ///
-    /// Returns whether the device has yet to be told again of some of what was sent: then it is to be called again after a
-    /// while, of which nothing tells.
+    /// Returns whether the device still has to be kicked for some sent packets: then the call is to be repeated after a
+    /// while, since no descriptor becomes ready.
     fn settle(&mut self, _mem: &Memory) -> bool {
         false
     }
 
-    /// Each descriptor to wait for: readable when there is something to receive. None for a link in memory.
+    /// Descriptors to poll: readable when there is something to receive. None for a link in memory.
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Those of them that become writable again after [`Sent::Busy`]. None: nothing tells, and it is to be tried again.
+    /// Descriptors that become writable again after [`Sent::Busy`]. If there are none, the caller retries after a while.
     fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.poll_fds()
     }
 
-    /// Appends a burst of what has come in, possibly nothing. What is malformed or too long is dropped and counted.
+    /// Appends a burst of received packets, possibly none. Malformed and too long packets are dropped and counted.
     ///
     /// The packets' [`Meta::origin`](packet::Meta::origin) is left to the caller.
     ///
     /// # Errors
-    /// The link is down or gone. Packets appended before are good.
+    /// The link is down or gone. Packets appended before the error are valid.
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()>;
 
-    /// Sends packets from the front of `burst` and removes them. What the system refuses for another reason than an
-    /// offload is dropped and counted.
+    /// Sends packets from the front of `burst` and removes them. A packet that the system refuses for another reason than
+    /// an offload is dropped and counted.
     ///
     /// # Errors
-    /// The link is down or gone. What was not sent is still in `burst`.
+    /// The link is down or gone. Packets that were not sent are still in `burst`.
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent>;
 }
 
-/// How far [`Link::send`] came.
+/// Result of [`Link::send`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum Sent {
-    /// Everything is gone.
+    /// The burst is empty.
     All,
-    /// The link takes no more at present; the rest is still in the burst.
+    /// The link is full; unsent packets are still in the burst.
     Busy,
-    /// The first packet that is left was refused for an offload, which is now off: fit the rest again to
+    /// The first packet left in the burst was refused for an offload, which is now off: fit the burst again to
     /// [`Link::features`].
     Refit,
 }
 
-/// What a link's packets begin with.
+/// Outermost header of a link's packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Layer {
     /// An Ethernet header; this is our own address.
@@ -158,7 +158,7 @@ pub enum Layer {
     Ip,
 }
 
-/// What moves a link's bytes.
+/// Kind of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
     /// A TUN device.
@@ -179,14 +179,14 @@ pub enum Kind {
     VhostUser,
     /// A back end of vhost-user.
     VirtioUser,
-    /// A model of a virtual Ethernet adapter, in this process.
+    /// A simulated virtual Ethernet adapter, in this process.
     TrunkAdapter,
     /// A queue in this process.
     Memory,
 }
 
 impl Kind {
-    /// The word for it in a configuration and in `fatpath show links`.
+    /// Name of the kind in a configuration and in `fatpath show links`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Tun => "tun",

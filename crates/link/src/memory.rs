@@ -1,5 +1,5 @@
-//! Two ends of a wire in this process, for tests and measurements. Nothing is copied: a packet that is sent is the one
-//! that is received, with what both sides of a virtio-net device would know of it.
+//! Two ends of a wire in this process, for tests and benchmarks. Nothing is copied: the receiver gets the sent packet itself,
+//! with the metadata that a virtio-net device would carry.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,26 +10,26 @@ use base::DropReason;
 use offload::{CsumOffload, Features};
 use packet::{Csum, Cut, Memory, Meta, Packet, SecPath};
 
+use crate::config::DEFAULT_MTU;
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::open::DEFAULT_MTU;
 use crate::stats::LinkStats;
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
-/// Packets that one call of [`Link::recv`] brings at most.
+/// Packets that one call of [`Link::recv`] returns at most.
 const BURST_PACKETS: usize = 64;
 
-/// What one end of a wire is like.
+/// Configuration of one end of a wire.
 #[derive(Clone, Debug)]
 pub struct End {
-    /// Its name.
+    /// Name of the link.
     pub name: String,
-    /// What its packets begin with.
+    /// Outermost header of its packets.
     pub layer: Layer,
-    /// Its layer-3 MTU in bytes.
+    /// Layer-3 MTU in bytes.
     pub mtu: usize,
-    /// What it does with packets that are sent.
+    /// Offloads for packets that are sent.
     pub features: Features,
-    /// Packets that may be on their way from here; the link is busy while there are as many.
+    /// Limit of packets in flight from this end; at the limit the link is busy.
     pub queue: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct MemoryLink {
     refuses: Option<String>,
 }
 
-/// Packets on their way.
+/// Packets in flight.
 #[derive(Debug, Default)]
 struct Queue(Mutex<VecDeque<Packet>>);
 
@@ -79,17 +79,18 @@ impl MemoryLink {
         Self { features: end.features, end, offloads, stats: LinkStats::ZERO, out, into, refuses: None }
     }
 
-    /// From now on refuses the next packet that asks for an offload, once for each, as a kernel that had promised it.
+    /// Makes the link refuse the next packet that needs an offload, once per offload, like a kernel that lacks an offload it
+    /// had accepted.
     pub fn refuse_offloads(&mut self, why: &str) {
         self.refuses = Some(why.to_owned());
     }
 
-    /// Packets that were sent from here and not yet received.
+    /// Packets sent from this end and not yet received.
     pub fn in_flight(&self) -> usize {
         self.out.lock().len()
     }
 
-    /// Tells whether the link was told that it could be given this packet.
+    /// Tells whether the packet fits the link's features.
     fn takes(&self, packet: &Packet) -> bool {
         let csum = !matches!(packet.meta.csum, Csum::Partial { .. }) || self.features.csum != CsumOffload::None;
         let cut = packet.meta.cut.gso().is_none_or(|gso| self.features.cuts(gso, packet.len()));
@@ -99,7 +100,7 @@ impl MemoryLink {
         csum && cut && pieces && children && together
     }
 
-    /// Leaves of a packet's knowledge what the other side can know.
+    /// Reduces a packet's metadata to the part that the other end can know.
     fn as_received(mut packet: Packet) -> Packet {
         let csum = match packet.meta.csum {
             partial @ Csum::Partial { .. } => partial,
@@ -183,7 +184,7 @@ impl Link for MemoryLink {
         let out = Arc::clone(&self.out);
         let mut queue = out.lock();
         if self.features.frames && burst.iter().any(|packet| packet.meta.cut.packets() > 1) {
-            // Each takes a place on the wire.
+            // Each wire packet counts against the limit.
             std::mem::take(burst).into_iter().for_each(|packet| packet.into_frames(burst));
         }
         let room = self.end.queue.saturating_sub(queue.len()).min(burst.len());
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_received_in_order() {
+    fn packets_sent_are_received_in_order() {
         let mem = Memory::heap();
         let (mut a, mut b) = pair(End::new("a"), End::new("b"));
         let (mut burst, mut got) = (packets(&mem, 3), Vec::new());
@@ -269,7 +270,7 @@ mod tests {
         assert_eq!((a.send(&mut burst).unwrap(), burst.len()), (Sent::Refit, 1));
         assert!(!a.features().tso4 && a.features().tso6);
         assert_eq!(a.offloads()[1].why.as_deref(), Some("told to"));
-        // Cut in software by the caller.
+        // Segmented in software by the caller.
         let mut burst = packets(&mem, 3);
         assert_eq!(a.send(&mut burst).unwrap(), Sent::All);
         let mut got = Vec::new();
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_features_is_dropped_and_counted() {
+    fn packet_beyond_the_features_is_dropped_and_counted() {
         let mem = Memory::heap();
         let (mut a, _b) = pair(End { features: Features::NONE, ..End::new("a") }, End::new("b"));
         let mut in_pieces = packets(&mem, 1).remove(0);

@@ -1,4 +1,4 @@
-//! Which offloads a link has, and why not the others.
+//! Offloads of a link, and the reason for each that is off.
 
 use offload::{CsumOffload, Features};
 use packet::{Csum, GsoKind, Packet};
@@ -6,18 +6,18 @@ use packet::{Csum, GsoKind, Packet};
 /// One offload of a link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Offload {
-    /// Its name: `rx-` for what we receive unfinished, `tx-` for what we send so.
+    /// Name: `rx-` for packets received with work left to do, `tx-` for packets sent so.
     pub name: &'static str,
-    /// Whether it is in use.
+    /// Whether the offload is on.
     pub on: bool,
-    /// Why not, or how it was found to work.
+    /// Reason why the offload is off, or the evidence that it works.
     pub why: Option<String>,
 }
 
 /// The offloads of a link.
 #[derive(Debug)]
 pub(crate) struct Offloads {
-    /// In the order in which they are shown.
+    /// Offloads in display order.
     all: Vec<Offload>,
     max_segs: usize,
 }
@@ -27,10 +27,10 @@ pub(crate) const TX_TSO4: &str = "tx-tso4";
 pub(crate) const TX_TSO6: &str = "tx-tso6";
 pub(crate) const TX_USO: &str = "tx-uso";
 
-/// Segments of a UDP train that every kernel takes which takes trains (`UDP_MAX_SEGMENTS`; 128 since Linux 6.9).
+/// Segments of a UDP train that every kernel with UDP GSO accepts (`UDP_MAX_SEGMENTS`; 128 since Linux 6.9).
 pub(crate) const SAFE_UDP_SEGS: usize = 64;
 
-/// What a link without offloads says of each.
+/// Reason that a link configured without offloads shows for each.
 pub(crate) const BY_CONFIGURATION: &str = "offloads = false";
 
 impl Offloads {
@@ -38,7 +38,7 @@ impl Offloads {
         Self { all: Vec::new(), max_segs: Features::NONE.gso_max_segs }
     }
 
-    /// Those of a link that takes no longer trains, whoever asks.
+    /// Offloads of a link that never takes more than [`SAFE_UDP_SEGS`] segments.
     pub(crate) const fn with_safe_trains() -> Self {
         Self { all: Vec::new(), max_segs: SAFE_UDP_SEGS }
     }
@@ -59,7 +59,7 @@ impl Offloads {
         self.all.iter().any(|offload| offload.name == name && offload.on)
     }
 
-    /// What the link does for packets that are sent, by the `tx-` offloads that are on.
+    /// Features of the link for packets that are sent, from the `tx-` offloads that are on.
     pub(crate) fn features(&self) -> Features {
         let csum = if self.is_on(TX_CSUM) { CsumOffload::Any } else { CsumOffload::None };
         let (tso4, tso6, uso) = (self.is_on(TX_TSO4), self.is_on(TX_TSO6), self.is_on(TX_USO));
@@ -67,8 +67,8 @@ impl Offloads {
         Features { sg: true, frag_list: true, csum, tso4, tso6, uso, tso_ecn, gso_max_segs, ..Features::NONE }
     }
 
-    /// Gives up the offload that `packet` was refused for, if it asked for one that is on, or the length of trains if
-    /// that may be it: one long train must not cost all others theirs. Tells whether it did.
+    /// Turns off the offload that `packet` was refused for, if that is on. For a long UDP train it lowers the segment limit
+    /// first, so that one long train does not cost shorter ones their offload. Tells whether anything changed.
     #[cold]
     pub(crate) fn give_up(&mut self, packet: &Packet, why: &str) -> bool {
         let asked = match (packet.meta.cut.gso(), packet.meta.csum) {
@@ -89,7 +89,7 @@ impl Offloads {
             }
         }
         let mut gave_up = false;
-        // Who makes no checksums does not cut either.
+        // Segmentation needs checksum offload.
         let all = asked == TX_CSUM;
         for offload in &mut self.all {
             if offload.on && (offload.name == asked || all && [TX_TSO4, TX_TSO6, TX_USO].contains(&offload.name)) {

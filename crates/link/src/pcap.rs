@@ -18,10 +18,10 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a file of packets of one kind.
+    /// Starts a file of packets of one link type.
     ///
     /// # Errors
-    /// The file's.
+    /// Errors of the file.
     pub fn new(mut file: W, link_type: LinkType) -> io::Result<Self> {
         let mut header = [0; 24];
         header[..4].copy_from_slice(&MAGIC_NANOS.to_le_bytes());
@@ -57,7 +57,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Reads a capture file. Give it a buffered one.
+/// Reads a capture file, which should be buffered.
 #[derive(Debug)]
 pub struct Reader<R: Read> {
     file: R,
@@ -89,7 +89,7 @@ impl<R: Read> Reader<R> {
     /// The next packet; `None` at the end.
     ///
     /// # Errors
-    /// [`CaptureError`]; there is no way on then.
+    /// [`CaptureError`]; reading cannot continue.
     pub fn read(&mut self) -> Result<Option<Record>, CaptureError> {
         let mut header = [0; 16];
         if !read_or_end(&mut self.file, &mut header)? {

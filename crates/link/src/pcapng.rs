@@ -1,5 +1,5 @@
-//! The capture format of today (draft-ietf-opsawg-pcapng): written with one interface, nanoseconds and directions; read
-//! with as many sections and interfaces as there are, in either byte order. What is not a packet is skipped.
+//! The pcapng capture format (draft-ietf-opsawg-pcapng): written with one interface, nanoseconds and directions; read
+//! with any number of sections and interfaces, in either byte order. Blocks other than packets are skipped.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -19,7 +19,7 @@ const OPTION_FLAGS: u16 = 2;
 const OPTION_RESOLUTION: u16 = 9;
 const OPTION_OFFSET: u16 = 14;
 
-/// Which way a packet went, in the lowest two bits of `epb_flags`.
+/// Direction of a packet, in the lowest two bits of `epb_flags`.
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
@@ -39,7 +39,7 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a file of packets of one interface.
+    /// Starts a file of packets of one interface.
     ///
     /// # Errors
     /// The file's.
@@ -104,7 +104,7 @@ fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// Reads a capture file. Give it a buffered one.
+/// Reads a capture file, which should be buffered.
 #[derive(Debug)]
 pub struct Reader<R: Read> {
     file: R,
@@ -112,7 +112,7 @@ pub struct Reader<R: Read> {
     interfaces: Vec<Interface>,
 }
 
-/// What a section says of one interface.
+/// Interface description of a section.
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link_type: LinkType,
@@ -132,7 +132,7 @@ impl<R: Read> Reader<R> {
         let mut reader = Self { file, order: Order::Little, interfaces: Vec::new() };
         let mut kind = [0; 4];
         reader.file.read_exact(&mut kind)?;
-        // The same in both byte orders.
+        // The section header's type is a palindrome: it reads the same in both byte orders.
         if kind != SECTION.to_le_bytes() {
             return Err(CaptureError::Magic);
         }
@@ -143,7 +143,7 @@ impl<R: Read> Reader<R> {
     /// The next packet; `None` at the end.
     ///
     /// # Errors
-    /// [`CaptureError`]; there is no way on then.
+    /// [`CaptureError`]; reading cannot continue.
     pub fn read(&mut self) -> Result<Option<Record>, CaptureError> {
         loop {
             let mut kind = [0; 4];
@@ -167,7 +167,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The rest of a block of `len` bytes, `known` of which are its frame and what was read of its body.
+    /// Remainder of the body of a block of `len` bytes, of which `known` are its framing and the part already read.
     fn body(&mut self, len: u32, known: usize) -> Result<Vec<u8>, CaptureError> {
         let rest = (len as usize).checked_sub(known).filter(|_| len.is_multiple_of(4)).ok_or(CaptureError::Block)?;
         if rest > MAX_BLOCK {
@@ -182,7 +182,7 @@ impl<R: Read> Reader<R> {
         Ok(body)
     }
 
-    /// A section header behind its type: from here on another byte order and other interfaces.
+    /// Reads a section header behind its type: the byte order and the interfaces are new from here on.
     fn section(&mut self) -> Result<(), CaptureError> {
         let mut start = [0; 12];
         self.file.read_exact(&mut start)?;
@@ -214,7 +214,7 @@ impl<R: Read> Reader<R> {
                     interface.units = units.filter(|&units| units <= 1 << 32).ok_or(CaptureError::Block)?;
                 }
                 (OPTION_OFFSET, value) if value.len() >= 8 => {
-                    // Seconds; those before the epoch are not counted.
+                    // Seconds; an offset before the epoch is ignored.
                     let (low, high) = (self.order.u32(value, 0), self.order.u32(value, 4));
                     let (low, high) = if self.order == Order::Little { (low, high) } else { (high, low) };
                     let seconds = i64::from(high) << 32 | i64::from(low);

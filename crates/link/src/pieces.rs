@@ -1,19 +1,19 @@
-//! A packet as the pieces that a system call takes.
+//! A packet as the slices of an `iovec`.
 
 use packet::Packet;
 use wire::EtherType;
 
-/// Where a VLAN tag goes in an Ethernet frame: behind the two addresses.
+/// Offset of the VLAN tag in an Ethernet frame: behind the two addresses.
 const TAG_AT: usize = 12;
 
-/// The tag that stands beside a frame, as it is on the wire.
+/// Wire form of the VLAN tag in a frame's metadata.
 pub(crate) fn vlan_tag(packet: &Packet) -> Option<[u8; 4]> {
     let [a, b] = EtherType::VLAN.0.to_be_bytes();
     let [c, d] = packet.meta.vlan?.to_be_bytes();
     Some([a, b, c, d])
 }
 
-/// The data from the front on, with `tag` put in its place if there is one.
+/// The frame's slices, with `tag` inserted at its offset if there is one.
 pub(crate) fn tagged<'a>(packet: &'a Packet, tag: Option<&'a [u8; 4]>) -> impl Iterator<Item = &'a [u8]> {
     let at = if tag.is_some() { TAG_AT.min(packet.headlen()) } else { 0 };
     let addresses = &packet.head()[..at];
@@ -21,7 +21,7 @@ pub(crate) fn tagged<'a>(packet: &'a Packet, tag: Option<&'a [u8; 4]>) -> impl I
     [addresses, tag].into_iter().chain(skipping(packet, at)).filter(|piece| !piece.is_empty())
 }
 
-/// The data behind its first `n` bytes.
+/// The frame's slices behind the first `n` bytes.
 pub(crate) fn skipping(packet: &Packet, n: usize) -> impl Iterator<Item = &[u8]> {
     let mut skip = n;
     packet.chunks().filter_map(move |chunk| {

@@ -1,15 +1,15 @@
-//! A page that waits to be received into.
+//! Receive page posted to the system.
 
 use packet::{Buf, Memory, PoolDry};
 
-/// Starts of packets in a page, so that headers of small ones do not straddle more cache lines than they have to.
+/// Alignment of packets in a page, so that headers of small packets straddle as few cache lines as possible.
 const ALIGN: usize = 64;
 
-/// Room for one packet, in a page that several small ones share one after the other: each gets its own exclusive
-/// stretch, and the page goes home when the last of them does.
+/// Room for one packet, in a page that several small packets share one after the other: each gets an exclusive
+/// range, and the page returns to its pool with the last of them.
 #[derive(Debug, Default)]
 pub(crate) struct Posted {
-    /// All room is data.
+    /// Buffer whose room is all data, so that it can be borrowed as a slice.
     buf: Option<Buf>,
 }
 
@@ -18,7 +18,7 @@ impl Posted {
         Self { buf: None }
     }
 
-    /// At least `need` bytes of room; some are zero, some are an earlier packet's.
+    /// At least `need` bytes of room, zeroed or with bytes of an earlier packet.
     pub(crate) fn room(&mut self, mem: &Memory, headroom: usize, need: usize) -> Result<&mut [u8], PoolDry> {
         if self.buf.as_ref().is_none_or(|buf| buf.len() < need) {
             let mut buf = mem.take(headroom, need)?;
@@ -29,8 +29,8 @@ impl Posted {
         self.buf.as_mut().and_then(Buf::bytes_mut).ok_or(PoolDry)
     }
 
-    /// The first `len` bytes of the room, which have been received into. What is left of the page stays posted if
-    /// that is `need` bytes behind `headroom`.
+    /// Takes the first `len` bytes of the room, which hold a received packet. The remainder of the page stays posted if
+    /// it has `need` bytes behind `headroom`.
     ///
     /// # Panics
     /// When there is less room.

@@ -1,4 +1,4 @@
-//! What a link has moved.
+//! Counters of a link.
 
 use base::DropReason;
 use packet::{Cut, Packet};
@@ -8,31 +8,31 @@ use packet::{Cut, Packet};
 pub struct LinkStats {
     /// Packets received.
     pub rx_packets: u64,
-    /// The wire packets in them.
+    /// Wire packets in the packets received.
     pub rx_wire_packets: u64,
-    /// Their bytes, with all headers that the link carries.
+    /// Bytes received, with all headers that the link carries.
     pub rx_bytes: u64,
-    /// System calls that brought at least one packet.
+    /// System calls that received at least one packet.
     pub rx_calls: u64,
     /// Packets that came and were dropped here, or before us because we were too slow.
     pub rx_dropped: u64,
     /// Packets sent.
     pub tx_packets: u64,
-    /// The wire packets in them.
+    /// Wire packets in the packets sent.
     pub tx_wire_packets: u64,
-    /// Their bytes.
+    /// Bytes sent.
     pub tx_bytes: u64,
-    /// System calls that took at least one packet.
+    /// System calls that sent at least one packet.
     pub tx_calls: u64,
     /// Packets that could not be sent.
     pub tx_dropped: u64,
-    /// Errors that the network reported to the socket (ICMP unreachable and the like), which cost no packet here.
+    /// Errors that the network reported to the socket (ICMP unreachable and the like), without a drop on this link.
     pub soft_errors: u64,
     drops: [u64; DropReason::COUNT],
 }
 
 impl LinkStats {
-    /// Nothing has happened yet.
+    /// All counters zero.
     pub const ZERO: Self = Self {
         rx_packets: 0,
         rx_wire_packets: 0,
@@ -53,7 +53,7 @@ impl LinkStats {
         self.drops[reason as usize]
     }
 
-    /// Every reason for which packets were dropped, with their number.
+    /// Drop reasons that occurred, with their counts.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         let all = DropReason::ALL.iter().map(|&reason| (reason, self.dropped_for(reason)));
         all.filter(|&(_, count)| count > 0)
@@ -76,13 +76,13 @@ impl LinkStats {
         }
     }
 
-    /// One of the packets that a packet is ([`Cut::Frames`]), of which others were not sent yet.
+    /// Counts one frame of a packet ([`Cut::Frames`]) that still has unsent frames.
     pub(crate) fn sent_frame(&mut self, frame: &[u8]) {
         self.tx_wire_packets += 1;
         self.tx_bytes += frame.len() as u64;
     }
 
-    /// The first of the packets that a packet is ([`Cut::Frames`]), of which the last counts for all.
+    /// Counts the first frame of a packet ([`Cut::Frames`]), whose last frame counts the packet.
     pub(crate) fn sent_first_frame(&mut self, packet: &Packet) {
         self.tx_packets += u64::from(packet.meta.cut.packets() <= 1);
         packet.frames().take(1).for_each(|frame| self.sent_frame(frame));

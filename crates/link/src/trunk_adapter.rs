@@ -11,8 +11,8 @@ use offload::{CsumOffload, Features};
 use packet::{Copied, CopyReason, Memory, Packet};
 use wire::MacAddr;
 
+use crate::config::DEFAULT_MTU;
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::open::DEFAULT_MTU;
 use crate::stats::LinkStats;
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 

@@ -4,15 +4,16 @@
 
 use std::mem;
 use std::slice;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use libc::{c_int, c_void, sockaddr_storage, socklen_t};
 use nlsock::{MAX_BYPASS, protocol};
 
 use crate::errno::Errno;
+use crate::fd::duplicate;
 use crate::unsaid::{self, BYPASS};
-use crate::{next, session, table};
+use crate::{bypass_ports, next, session, table};
 
 /// Length of `struct xfrm_userpolicy_info`, and offsets in it.
 const POLICY_LEN: usize = 168;
@@ -26,16 +27,8 @@ const ALLOW: u8 = 0;
 /// Ports that always bypass policies: IKE's.
 const ALWAYS: [u16; 2] = [500, 4500];
 
-/// The ports; 0 is none.
-static PORTS: [AtomicU32; MAX_BYPASS] = [const { AtomicU32::new(0) }; MAX_BYPASS];
-
 /// Sockets that were not bound when they got their policy, by their inode numbers.
 static UNBOUND: [AtomicU64; MAX_BYPASS] = [const { AtomicU64::new(0) }; MAX_BYPASS];
-
-/// The ports for the gateway.
-pub(crate) fn ports() -> impl Iterator<Item = u16> {
-    PORTS.iter().filter_map(|port| u16::try_from(port.load(Acquire)).ok().filter(|&port| port != 0))
-}
 
 /// Notes a policy of a socket.
 ///
@@ -88,14 +81,10 @@ fn add(port: u16) -> Result<(), Errno> {
     if ALWAYS.contains(&port) || port == 0 {
         return Ok(());
     }
-    let port = u32::from(port);
-    let is_free = |place: &AtomicU32| place.compare_exchange(0, port, AcqRel, Relaxed).is_ok();
-    if !PORTS.iter().any(|place| place.load(Acquire) == port) && !PORTS.iter().any(is_free) {
-        return Err(Errno(libc::ENOSPC));
-    }
+    bypass_ports::insert(port)?;
     for (fd, slot) in table::live(|slot| slot.protocol.load(Relaxed) == protocol::XFRM) {
         // Its descriptor may be something else's by now, but this one is what it is.
-        if let Some(same) = session::duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
+        if let Some(same) = duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
             unsaid::note(slot, BYPASS);
             // That the gateway is gone shows in the next call; the next one is told.
             let _ = session::tell_unsaid(same.0, slot);

@@ -6,8 +6,9 @@ use std::mem;
 use libc::{FILE, c_char, c_int, c_uint};
 
 use crate::errno::{Errno, checked, returned};
-use crate::session::{self, Fd};
-use crate::{next, sysctl, table};
+use crate::fd::Fd;
+use crate::memory_file::in_memory;
+use crate::{gateway, next, sysctl, table};
 
 /// Those that the gateway has.
 const NAMES: [&[u8]; 13] = [
@@ -45,8 +46,8 @@ unsafe fn ours(path: *const c_char) -> Option<Result<c_int, Errno>> {
     if !NAMES.contains(&name) && !is_of_link(name) {
         return None;
     }
-    session::gateway()?;
-    let is_on_host_side = session::is_on_host_side();
+    gateway::address()?;
+    let is_on_host_side = gateway::is_on_host_side();
     if is_on_host_side && OF_SOCKETS.contains(&name) {
         return None;
     }
@@ -110,7 +111,7 @@ fn is_of_link(name: &[u8]) -> bool {
 
 /// The text of a file, from the gateway's control socket.
 fn ask(name: &[u8]) -> Option<Vec<u8>> {
-    let address = session::beside(b".sock")?;
+    let address = gateway::beside(b".sock")?;
     // SAFETY: it takes no pointers.
     let fd = Fd(checked(unsafe { next::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) }).ok()?);
     // SAFETY: the address is that long.
@@ -151,22 +152,6 @@ fn unquoted(reply: &[u8]) -> Option<Vec<u8>> {
         });
     }
     Some(text)
-}
-
-/// A file in memory that holds `text`; of the flags of `open(2)` it has `O_CLOEXEC`.
-///
-/// # Errors
-/// What the system says.
-pub(crate) fn in_memory(text: &[u8], flags: c_int) -> Result<c_int, Errno> {
-    let cloexec = if flags & libc::O_CLOEXEC != 0 { libc::MFD_CLOEXEC } else { 0 };
-    // SAFETY: the name is a C string.
-    let fd = Fd(checked(unsafe { libc::memfd_create(c"fatpath".as_ptr(), cloexec) })?);
-    // SAFETY: there are as many bytes. The place to read from stays the beginning.
-    let written = unsafe { libc::syscall(libc::SYS_pwrite64, fd.0, text.as_ptr(), text.len(), 0) };
-    match usize::try_from(written) {
-        Ok(len) if len == text.len() => Ok(fd.keep()),
-        _ => Err(Errno::last()),
-    }
 }
 
 /// File that is opened in place of `path`, if it is one of the gateway's.
@@ -293,7 +278,7 @@ macro_rules! streams_again {
                 return stream;
             };
             // SAFETY: it is open.
-            returned(found.and_then(|fd| unsafe { become_file(stream, session::Fd(fd)) }).inspect_err(|_| {
+            returned(found.and_then(|fd| unsafe { become_file(stream, Fd(fd)) }).inspect_err(|_| {
                 if !stream.is_null() {
                     // SAFETY: it is open, and the caller has none of it.
                     unsafe { next::fclose(stream) };
@@ -326,7 +311,7 @@ unsafe fn stream(file: Result<c_int, Errno>, mode: *const c_char) -> *mut FILE {
 /// # Safety
 /// `stream`, if not null, is open.
 unsafe fn is_hosts(stream: *mut FILE) -> Option<sysctl::Name> {
-    session::gateway()?;
+    gateway::address()?;
     // SAFETY: the caller's word.
     if stream.is_null() { None } else { sysctl::Name::of_hosts(unsafe { libc::fileno(stream) }) }
 }
@@ -335,7 +320,7 @@ unsafe fn is_hosts(stream: *mut FILE) -> Option<sysctl::Name> {
 ///
 /// # Safety
 /// `stream`, if not null, is open.
-unsafe fn become_file(stream: *mut FILE, fd: session::Fd) -> Result<*mut FILE, Errno> {
+unsafe fn become_file(stream: *mut FILE, fd: Fd) -> Result<*mut FILE, Errno> {
     if stream.is_null() {
         return Err(Errno::last());
     }

@@ -26,12 +26,17 @@
 //! both families. `wordexp(3)` starts its shell with the environment that the program has.
 
 mod bypass;
+mod bypass_ports;
 mod calls;
+mod connection;
 mod environment;
 mod errno;
+mod fd;
 mod files;
+mod gateway;
 mod ike;
 mod interfaces;
+mod memory_file;
 mod next;
 mod receive;
 mod reconnect;
@@ -39,7 +44,10 @@ mod report;
 mod send;
 mod session;
 mod stack;
+mod start;
 mod start_check;
+mod stream_functions;
+mod switches;
 mod sysctl;
 mod table;
 mod unsaid;

@@ -13,7 +13,7 @@ use libc::{
     pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
-use crate::sysctl::stream::Functions;
+use crate::stream_functions::Functions;
 
 /// The address of the function `name` behind this library, kept in `found` once it is known. Threads that look for it at
 /// the same time find the same.

@@ -8,12 +8,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, c_uint, c_void, cmsghdr, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t, ucred};
 use nlsock::{FromDaemon, Lookout, WORD, option};
 
-use crate::calls::options::{PASSCRED, is_on};
+use crate::calls::options::PASSCRED;
 use crate::errno::{Errno, checked};
 use crate::next;
 use crate::reconnect;
 use crate::send::Pieces;
 use crate::session::{settle, tell_unsaid};
+use crate::switches::is_on;
 use crate::table::Slot;
 use crate::unsaid;
 

@@ -16,10 +16,11 @@ use std::thread;
 use libc::{c_int, c_uint, iovec, pollfd};
 use nlsock::{ToDaemon, option, protocol};
 
-use crate::bypass;
-use crate::calls::options::{SWITCHES, is_on};
+use crate::bypass_ports;
+use crate::connection::{Rights, awaited, connected, tell};
 use crate::errno::{Errno, checked};
-use crate::session::{Fd, Rights, awaited, connected, tell};
+use crate::fd::Fd;
+use crate::switches::{SWITCHES, is_on};
 use crate::table::{self, FILE, Slot};
 use crate::unsaid::Calls;
 
@@ -307,7 +308,7 @@ fn adopt(slot: &Slot) -> Vec<u8> {
     });
     let groups = groups.map(|group| ToDaemon::SetOption { option: option::ADD_MEMBERSHIP, value: group });
     let is_of_xfrm = slot.protocol.load(Relaxed) == protocol::XFRM;
-    let bypass = bypass::ports().map(ToDaemon::Bypass).filter(|_| is_of_xfrm);
+    let bypass = bypass_ports::all().map(ToDaemon::Bypass).filter(|_| is_of_xfrm);
     for call in [Some(hello), room, len, port].into_iter().flatten().chain(switches).chain(groups).chain(bypass) {
         bytes.extend_from_slice(call.head().as_bytes());
     }

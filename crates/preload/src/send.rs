@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t};
 use nlsock::{MAX_DATA, ToDaemon};
 
+use crate::connection::{refused, wait_for_room};
 use crate::errno::{Errno, checked};
 use crate::next;
-use crate::session::{autobind, refused, wait_for_room};
+use crate::session::autobind;
 use crate::table::Slot;
 use crate::unsaid::Calls;
 

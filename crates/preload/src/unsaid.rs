@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use nlsock::{MAX_HEAD, ToDaemon, protocol};
 
-use crate::bypass;
-use crate::calls::options::{SWITCHES, bit};
+use crate::bypass_ports;
+use crate::switches::{SWITCHES, bit};
 use crate::table::Slot;
 
 /// The protocol.
@@ -87,7 +87,7 @@ impl Calls {
         let switches =
             switches.map(|option| ToDaemon::SetOption { option, value: u32::from(options & bit(option) != 0) });
         let is_new_of_xfrm = protocol == protocol::XFRM && has(HELLO | BYPASS);
-        let bypass = bypass::ports().map(ToDaemon::Bypass).filter(|_| is_new_of_xfrm);
+        let bypass = bypass_ports::all().map(ToDaemon::Bypass).filter(|_| is_new_of_xfrm);
         for call in [hello, room, len, port].into_iter().flatten().chain(switches).chain(bypass) {
             calls.push(call);
         }

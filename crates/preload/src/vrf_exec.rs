@@ -5,12 +5,12 @@ use std::ffi::CStr;
 
 use libc::{c_char, c_int};
 
+use crate::gateway;
 use crate::report;
-use crate::session;
 
 /// Ends the program if it is such a command.
 pub(crate) fn refuse(count: c_int, arguments: *const *const c_char) {
-    if arguments.is_null() || session::gateway().is_none() {
+    if arguments.is_null() || gateway::address().is_none() {
         return;
     }
     let words = (0..usize::try_from(count).unwrap_or(0)).map(|number| {

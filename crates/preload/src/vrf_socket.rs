@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use libc::c_int;
 
 use crate::errno::{Errno, checked};
-use crate::session::Fd;
+use crate::fd::Fd;
 
 /// Makes a socket that is bound to the device.
 ///

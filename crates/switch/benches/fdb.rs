@@ -1,9 +1,9 @@
 //! Nanoseconds for the decision about a frame whose source and destination are known, among many addresses and VLANs:
 //! `cargo bench -p fatpath-switch`.
 //!
-//! `spread/N` takes a random pair of N addresses for each frame, so that its entries come from memory when N of them do not fit a
-//! cache; `hot/N` one of 64 pairs among N. `floor/N` is the read of two random entries' cache lines, which nothing that looks N
-//! addresses up can be faster than. `vlans/N` is `hot` in each of N VLANs in turn, 64 addresses in all.
+//! `spread/N` takes a random pair of N addresses for each frame, so that its entries miss the cache when N of them do not fit;
+//! `hot/N` takes one of 64 pairs among N. `floor/N` reads the cache lines of two random entries: the lower bound of any look-up
+//! among N addresses. `vlans/N` is `hot` in each of N VLANs in turn, 64 addresses in all.
 
 use base::{Instant, LinkId};
 use divan::{Bencher, black_box};
@@ -107,7 +107,7 @@ fn floor(bencher: Bencher<'_, '_>, addresses: u32) {
     bencher.counter(divan::counter::ItemsCount::new(64_u32)).bench_local(|| {
         let mut sum = 0;
         for number in &numbers[at..at + 64] {
-            // The second one waits for the first, as the look-up of the destination does for that of the source.
+            // The second read depends on the first, as the look-up of the destination does on that of the source.
             let first = black_box(&lines)[*number as usize][0];
             sum += lines[(number ^ first as u32) as usize % lines.len()][1];
         }

@@ -43,19 +43,19 @@ pub struct FdbRequest {
     pub port: Option<LinkId>,
     /// The address.
     pub mac: MacAddr,
-    /// Its VLAN. `None` stands for no VLAN and for each one that the port is in.
+    /// VLAN of the address. `None` stands for no VLAN and for each VLAN that the port is in.
     pub vid: Option<Vid>,
     /// Kind.
     pub kind: FdbKind,
-    /// Whether it stays at its port when its address is seen elsewhere.
+    /// Whether the entry is sticky: it stays at its port when its address is seen at another one.
     pub is_sticky: bool,
-    /// Whether an entry that is not there is made (`NLM_F_CREATE`).
+    /// Whether a missing entry is created (`NLM_F_CREATE`).
     pub create: bool,
-    /// Whether an entry that is there is an error (`NLM_F_EXCL`).
+    /// Whether an existing entry is an error (`NLM_F_EXCL`).
     pub exclusive: bool,
 }
 
-/// Entries that a flush removes: those that fit each condition.
+/// Filter of a flush: entries that match every condition are removed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct FlushFilter {
     /// Port, `Some(None)` for the bridge itself; any if `None`.
@@ -72,7 +72,7 @@ impl Bridge {
     /// Ports that a bridge may have (Linux `BR_MAX_PORTS`, which counts from 1).
     pub const MAX_PORTS: usize = 1023;
 
-    /// Time without refresh after which a dynamic entry is gone, unless set otherwise.
+    /// Default ageing time: a dynamic entry expires so long after its last refresh.
     pub const AGEING_TIME: Duration = Duration::from_secs(300);
 
     /// A bridge of that address without ports, which does not filter by VLAN. Its own port is in VLAN 1, untagged.
@@ -116,7 +116,7 @@ impl Bridge {
         self.default_pvid
     }
 
-    /// Time without refresh after which a dynamic entry is gone.
+    /// Ageing time: a dynamic entry expires so long after its last refresh.
     pub fn ageing_time(&self) -> Duration {
         self.ageing_time
     }
@@ -208,7 +208,7 @@ impl Bridge {
         let number = self.number_of(link)?;
         self.numbers.remove(&link);
         self.trunks.retain(|&trunk| trunk != number);
-        // Local addresses go to ports that have them too, of which this one is none any more.
+        // Cleared first, so that the port's local entries move to other ports of the same address.
         let keys = self.fdb.keys_of(number, |_| true);
         self.ports[usize::from(number)] = None;
         for key in keys {
@@ -381,7 +381,7 @@ impl Bridge {
     /// Adds or changes entries (Linux `br_fdb_add`).
     ///
     /// # Errors
-    /// [`FdbError`], all but `Missing` for a request that creates, and all but `Exists` for one that is not exclusive.
+    /// [`FdbError`]; never `Missing` for a request that creates, never `Exists` for one that is not exclusive.
     pub fn add_fdb(&mut self, now: Instant, request: &FdbRequest) -> Result<(), FdbError> {
         self.fdb.set_now(now);
         let number = self.fdb_owner(request.port)?;
@@ -441,8 +441,8 @@ impl Bridge {
         self.fdb.remove(FdbKey::new(vid, mac))
     }
 
-    /// Removes the entries that fit. Costs as much as the port has entries, or the whole table without a port. Returns their
-    /// number.
+    /// Removes the entries that match, and returns their number. The cost grows with the port's entries, or with the table
+    /// if the filter names no port.
     ///
     /// # Errors
     /// [`FdbError::NoPort`].
@@ -477,7 +477,7 @@ impl Bridge {
         self.fdb.node(key).map(|node| self.fdb.entry_of(node))
     }
 
-    /// Every entry that has not expired, in no order.
+    /// Every entry that has not expired, in arbitrary order.
     pub fn fdb_entries(&mut self, now: Instant) -> impl Iterator<Item = FdbEntry> + '_ {
         self.fdb.set_now(now);
         let Self { fdb, .. } = &*self;
@@ -499,7 +499,7 @@ impl Bridge {
         self.fdb.len()
     }
 
-    /// Addresses learnt behind a port, which its limit bounds.
+    /// Addresses learnt behind a port, at most its limit.
     pub fn learnt(&self, link: LinkId) -> u32 {
         self.numbers.get(&link).map_or(0, |&number| self.fdb.learnt(number))
     }
@@ -514,8 +514,8 @@ impl Bridge {
         self.fdb.next_expiry()
     }
 
-    /// Removes entries that have expired, 1024 at most: if there are more, [`poll_timeout`](Self::poll_timeout) is in the past.
-    /// Returns their number.
+    /// Removes expired entries, 1024 at most, and returns their number. If more have expired,
+    /// [`poll_timeout`](Self::poll_timeout) is in the past.
     pub fn handle_timeout(&mut self, now: Instant) -> usize {
         self.fdb.set_now(now);
         self.fdb.expire(EXPIRED_PER_CALL)
@@ -603,7 +603,7 @@ impl Bridge {
         if number == OWN_PORT { self.mac } else { self.port_at(number).mac }
     }
 
-    /// Entries that a request without a VLAN stands for: the one without and one for each VLAN of the port.
+    /// Keys that a request without a VLAN stands for: one without a VLAN and one for each VLAN of the port.
     fn keys_of_request(&self, number: PortNumber, mac: MacAddr, vid: Option<Vid>) -> Vec<FdbKey> {
         let each = vid.is_none().then(|| self.vlans_of(number).members().iter());
         std::iter::once(vid).chain(each.into_iter().flatten().map(Some)).map(|vid| FdbKey::new(vid, mac)).collect()
@@ -625,7 +625,7 @@ impl Bridge {
         }
     }
 
-    /// Removes what a port has in VLANs that it is no more in: dynamic entries, and the local one of its own address.
+    /// Removes a port's dynamic entries, and the local entry of its own address, in VLANs that it has left.
     fn flush_vlans_of(&mut self, number: PortNumber, vids: &VidSet) {
         let mac = self.mac_of(number);
         let keys = self.fdb.keys_of(number, |node| {
@@ -644,7 +644,7 @@ impl Bridge {
         }
     }
 
-    /// Removes an entry whose port has lost it. A local one goes to another port of the same address in that VLAN, or to the
+    /// Removes an entry of a port. A local entry moves to another port of the same address in that VLAN, or to the
     /// bridge (Linux `fdb_delete_local`).
     fn remove_entry_of_port(&mut self, key: FdbKey) {
         let Some(&Node { kind, owner, .. }) = self.fdb.node(key) else { return };
@@ -665,7 +665,7 @@ impl Bridge {
         heirs.next().map(Port::number).or(own)
     }
 
-    /// Exchanges the local entries of a port, or of the bridge.
+    /// Replaces the local entries of a port, or of the bridge.
     fn change_mac(&mut self, number: PortNumber, mac: MacAddr) {
         let old = self.mac_of(number);
         let keys =
@@ -683,8 +683,8 @@ impl Bridge {
         }
     }
 
-    /// Puts the trunks in order, and flushes what was learnt behind those that are not active in a VLAN: it is behind the
-    /// active one now.
+    /// Sorts the trunks, and flushes dynamic entries behind trunks that are on standby in the entry's VLAN: those addresses
+    /// are behind the active trunk now.
     fn elect_trunks(&mut self) {
         let mut trunks: Vec<(_, LinkId, PortNumber)> = self
             .ports()
@@ -915,7 +915,7 @@ mod tests {
     fn flush_removes_what_fits() {
         let filter = FlushFilter::default();
         let port = Some(Some(LinkId(1)));
-        // Of the six local entries, one static and one dynamic behind each port, in no VLAN and in VLAN 1.
+        // The six local entries; one static and one dynamic behind each port, in no VLAN and in VLAN 1.
         let cases = [
             (filter, 4),
             (FlushFilter { statics: true, ..filter }, 8),

@@ -1,4 +1,4 @@
-//! Errors of the operator's.
+//! Errors in an operator's request.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub enum BridgeError {
     TooManyPorts,
     /// No station has that address (`EADDRNOTAVAIL`).
     Mac(MacAddr),
-    /// The mask has a group that is the bridges' own (`EINVAL`).
+    /// The mask has a group reserved for bridges (`EINVAL`).
     GroupMask(u16),
     /// A range of VLANs cannot be the PVID (`EINVAL`).
     PvidRange(Vid, Vid),

@@ -35,21 +35,21 @@ pub enum FdbKind {
 pub struct FdbEntry {
     /// The address.
     pub mac: MacAddr,
-    /// Its VLAN; `None` for entries of a bridge that does not filter.
+    /// VLAN of the address; `None` for entries of a bridge that does not filter.
     pub vid: Option<Vid>,
-    /// Port that it is behind; `None` for the bridge itself.
+    /// Port that the address is behind; `None` for the bridge itself.
     pub port: Option<LinkId>,
     /// Kind.
     pub kind: FdbKind,
-    /// Whether it stays at its port when its address is seen elsewhere (`NTF_STICKY`).
+    /// Whether the entry stays at its port when its address is seen at another one (`NTF_STICKY`).
     pub is_sticky: bool,
-    /// Whether the operator has set it.
+    /// Whether the operator has set the entry.
     pub is_by_user: bool,
-    /// Whether its time is over, which only a removed entry's is.
+    /// Whether the entry has expired, as only a removed entry has.
     pub has_expired: bool,
-    /// Time since it was learnt or refreshed.
+    /// Time since the entry was learnt or refreshed.
     pub updated: Duration,
-    /// Time since a frame was forwarded by it.
+    /// Time since a frame was forwarded by the entry.
     pub used: Duration,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Tells whether it counts against its port's limit.
+    /// Tells whether the entry counts against its port's limit.
     fn is_learnt(&self) -> bool {
         self.kind == FdbKind::Dynamic && !self.is_by_user
     }
@@ -118,7 +118,7 @@ struct OwnerEntries {
     link: Option<LinkId>,
 }
 
-/// Changes of the database since they were last taken (Linux `fdb_notify`). A refresh is none.
+/// Changes of the database since they were last taken (Linux `fdb_notify`). A refresh is not a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FdbChanges {
     /// Changes, in order.
@@ -135,22 +135,22 @@ impl FdbChanges {
 /// Change of the database.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FdbChange {
-    /// An entry is new, or is another one than before under the same address and VLAN.
+    /// An entry is new, or replaced the one of the same address and VLAN.
     Set(FdbEntry),
-    /// An entry was removed, and was like this.
+    /// An entry was removed; this is its last state.
     Removed(FdbEntry),
 }
 
 /// Result of learning a frame's source.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Learning {
-    /// It is known behind that port.
+    /// The address is known behind that port.
     Known,
-    /// It is new.
+    /// The address is new.
     New,
-    /// It was behind another port.
+    /// The address was behind another port.
     Moved,
-    /// It is an address of this bridge, or sticky behind another port.
+    /// The address is one of this bridge, or sticky behind another port.
     Pinned,
     /// The port has as many learnt addresses as it may have. An address that was behind another port is forgotten.
     Full,
@@ -207,7 +207,7 @@ impl Fdb {
         fdb
     }
 
-    /// Sets the link of the port of a number, which has no entries yet.
+    /// Sets the link of a numbered port that has no entries yet.
     pub(crate) fn set_owner_link(&mut self, owner: PortNumber, link: Option<LinkId>) {
         let owner = usize::from(owner);
         if self.owners.len() <= owner {
@@ -226,7 +226,7 @@ impl Fdb {
         self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Sets the time without refresh after which an entry is gone, rounded up to whole ticks.
+    /// Sets the ageing time, rounded up to whole ticks.
     pub(crate) fn set_ageing_time(&mut self, time: Duration) {
         self.ageing_ticks = u64::try_from(time.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX);
     }
@@ -245,7 +245,7 @@ impl Fdb {
         (!self.is_expired(node)).then_some(Hit { owner: node.owner, kind: node.kind, at })
     }
 
-    /// Notes that a frame is forwarded by an entry.
+    /// Records the time at which a frame is forwarded by an entry.
     #[inline]
     pub(crate) fn mark_used(&mut self, hit: Hit) {
         let node = &mut self.nodes[hit.at as usize];
@@ -288,7 +288,7 @@ impl Fdb {
         Learning::Moved
     }
 
-    /// Adds or changes an entry for the operator. An entry that stays as it was is not refreshed.
+    /// Adds or changes an entry for the operator. An unchanged entry is not refreshed.
     pub(crate) fn set(&mut self, key: FdbKey, owner: PortNumber, kind: FdbKind, is_sticky: bool) {
         let found = self.find(key);
         if let Some(at) = found {
@@ -307,7 +307,7 @@ impl Fdb {
         self.note_set(at);
     }
 
-    /// Adds the address of a port or of the bridge. An entry of another kind is replaced; a local one stays as it is.
+    /// Adds the address of a port or of the bridge. An entry of another kind is replaced; a local entry is unchanged.
     pub(crate) fn add_local(&mut self, key: FdbKey, owner: PortNumber) {
         if let Some(at) = self.find(key) {
             if self.nodes[at as usize].kind == FdbKind::Local {
@@ -337,12 +337,12 @@ impl Fdb {
         found.is_some()
     }
 
-    /// The entry of exactly that VLAN and address, expired or not.
+    /// Entry of exactly that VLAN and address, expired or not.
     pub(crate) fn node(&self, key: FdbKey) -> Option<&Node> {
         self.find(key).map(|at| &self.nodes[at as usize])
     }
 
-    /// Removes entries that have expired, `limit` at most. Tells how many.
+    /// Removes expired entries, `limit` at most. Returns their number.
     pub(crate) fn expire(&mut self, limit: usize) -> usize {
         let mut expired = 0;
         while expired < limit {
@@ -363,7 +363,7 @@ impl Fdb {
         Some(Instant::from_nanos(ticks.saturating_mul(TICK.as_nanos() as u64)))
     }
 
-    /// Keys of one port's entries that fit, in the order in which the port got them. Costs as much as the port has entries.
+    /// Keys of one port's entries that match, in the order in which the port got them. The cost grows with the port's entries.
     pub(crate) fn keys_of(&self, owner: PortNumber, fits: impl Fn(&Node) -> bool) -> Vec<FdbKey> {
         let mut keys = Vec::new();
         let mut at = self.owners.get(usize::from(owner)).map_or(NONE, |entries| entries.list.head());
@@ -376,7 +376,7 @@ impl Fdb {
         keys
     }
 
-    /// Every entry that has not expired, in no order.
+    /// Every entry that has not expired, in arbitrary order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Node> {
         self.index.iter().map(|&at| &self.nodes[at as usize]).filter(|node| !self.is_expired(node))
     }
@@ -474,12 +474,12 @@ impl Fdb {
         Learning::New
     }
 
-    /// Tells whether a port has as many learnt addresses as it may have, once those that have expired are gone.
+    /// Tells whether a port is at its limit of learnt addresses, after its expired entries were removed.
     fn is_full(&mut self, owner: PortNumber, limit: u32) -> bool {
         self.learnt(owner) >= limit && (self.expire(EXPIRED_PER_CALL) == 0 || self.learnt(owner) >= limit)
     }
 
-    /// Notes that an address was seen.
+    /// Refreshes an entry whose address was seen.
     #[inline]
     fn refresh(&mut self, at: u32) {
         let node = &mut self.nodes[at as usize];
@@ -581,7 +581,7 @@ impl Fdb {
     }
 }
 
-/// Entries that one call removes at most because they have expired.
+/// Expired entries that one call removes at most.
 pub(crate) const EXPIRED_PER_CALL: usize = 1024;
 
 impl fmt::Debug for Fdb {
@@ -726,11 +726,11 @@ mod tests {
             assert_eq!(fdb.learn(key(1, n), 1, 3), want, "{n}");
         }
         assert_eq!(fdb.learn(key(1, 0), 1, 3), Learning::Known);
-        // Another port has a limit of its own, and the operator has none.
+        // Another port has a limit of its own; the operator's entries have no limit.
         assert_eq!(fdb.learn(key(1, 3), 2, 3), Learning::New);
         fdb.set(key(1, 5), 1, FdbKind::Dynamic, false);
         assert_eq!((fdb.learnt(1), fdb.learnt(2), fdb.len()), (3, 1, 5));
-        // An address that moves to a full port is known at neither.
+        // An address that moves to a full port is then known at neither port.
         assert_eq!(fdb.learn(key(1, 3), 1, 3), Learning::Full);
         assert_eq!((owner_of(&fdb, key(1, 3)), fdb.learnt(2)), (None, 0));
         // Room comes back with an expiry.

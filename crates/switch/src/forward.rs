@@ -11,7 +11,7 @@ use crate::mtu::is_too_big;
 use crate::port::{LinkLocalGroup, Port, PortState};
 use crate::vid::Vid;
 
-/// Kinds of destination that a flood tells apart.
+/// Kinds of destination with a flood setting of their own.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Flood {
     UnknownUnicast,
@@ -19,11 +19,11 @@ enum Flood {
     Broadcast,
 }
 
-/// A frame that has been let in: the VLAN that it is in, and its tag inside the bridge.
+/// Frame accepted at ingress: its VLAN, and its tag inside the bridge.
 #[derive(Clone, Copy, Debug)]
 struct Inside {
     from: PortNumber,
-    /// Whether the port that it came by is isolated.
+    /// Whether the ingress port is isolated.
     is_isolated: bool,
     vid: Option<Vid>,
     tag: Option<Tci>,
@@ -101,7 +101,7 @@ impl Bridge {
             (None, frame.tag)
         };
         self.vlan_counters.count_rx(vid, frame.len);
-        // A frame that another trunk of the same wire brings has come by the active one too.
+        // A standby trunk receives the same frames as the active trunk, so these are duplicates.
         if config.trunk.is_some() && self.active_trunk(vid).is_some_and(|active| active != from) {
             return Err(ingress(Refusal::StandbyTrunk));
         }
@@ -120,7 +120,7 @@ impl Bridge {
         self.forward_received(inside, frame, egress)
     }
 
-    /// Finds the places of a frame that a port has let in.
+    /// Finds the destinations of a frame accepted at ingress.
     fn forward_received(
         &mut self,
         inside: Inside,
@@ -230,8 +230,8 @@ impl Bridge {
         }
     }
 
-    /// Sends a frame to each port that takes it. Unknown unicast goes to the active trunk of its VLAN alone, unless it has come
-    /// by that one.
+    /// Sends a frame to each port that accepts it. Unknown unicast goes to the active trunk of its VLAN alone, unless the
+    /// trunk is the ingress port.
     fn flood(
         &mut self,
         inside: Inside,

@@ -20,7 +20,7 @@ pub struct Frame {
     pub tag: Option<Tci>,
     /// Whether the payload begins with a VLAN tag of any protocol.
     pub has_payload_tag: bool,
-    /// Whether it is fat: still to be cut to wire size.
+    /// Whether the frame is fat: still to be segmented to wire size.
     pub is_gso: bool,
     /// Bytes from the destination on, without FCS and without the tag in `tag`.
     pub len: usize,
@@ -50,19 +50,19 @@ pub struct Upward {
     pub tag: Option<Tci>,
 }
 
-/// Places that a frame goes to. One value serves all frames, so that a flood allocates nothing.
+/// Destinations of a frame. One value is reused for all frames, so that a flood allocates nothing.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Egress {
     /// The VLAN that the frame is in; `None` in a bridge that does not filter by VLAN.
     pub vid: Option<Vid>,
     /// Ports, in the order of their numbers; more than one after a flood.
     pub exits: Vec<Exit>,
-    /// The bridge's own port, if it receives the frame too.
+    /// The bridge's own port, if that receives the frame too.
     pub up: Option<Upward>,
 }
 
 impl Egress {
-    /// Forgets the last frame's places.
+    /// Clears the last frame's destinations.
     pub(crate) fn clear(&mut self) {
         self.vid = None;
         self.exits.clear();
@@ -78,49 +78,49 @@ impl Egress {
 /// Result of a bridge's decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
-    /// It goes to the places of [`Egress`], of which there is at least one.
+    /// The frame goes to the destinations in [`Egress`], at least one.
     Forward,
-    /// It is addressed to this link alone (01-80-C2-00-00-0x): the port's own device receives it, as if it were in no
+    /// The frame is link-local (01-80-C2-00-00-0x): the port's own device receives it, as if the port were in no
     /// bridge.
     LinkLocal,
-    /// It goes no further.
+    /// The frame is dropped.
     Drop(Refusal),
 }
 
 /// The rule by which a frame is dropped.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Refusal {
-    /// The link that it came by is no port of this bridge.
+    /// The ingress link is no port of this bridge.
     PortUnknown,
-    /// Its source is a group or zero.
+    /// The source is a group or zero.
     SourceInvalid,
-    /// It is a PAUSE frame, which no bridge forwards (IEEE 802.3 Annex 31B).
+    /// The frame is a PAUSE frame, which no bridge forwards (IEEE 802.3 Annex 31B).
     Pause,
-    /// The port that it came by neither learns nor forwards, or only learns.
+    /// The ingress port neither learns nor forwards, or only learns.
     IngressState,
-    /// It is untagged and the port has no PVID.
+    /// The frame is untagged and the ingress port has no PVID.
     NoPvid,
-    /// Its VLAN is not one of the port's.
+    /// The ingress port is not in the frame's VLAN.
     IngressVlan,
-    /// The port is locked and its source is not an address behind that port.
+    /// The ingress port is locked and the source is not an address behind that port.
     Locked,
-    /// It came by a trunk other than the active one of its VLAN, or its destination is behind such a trunk.
+    /// The ingress port, or the port that the destination is behind, is a standby trunk in the frame's VLAN.
     StandbyTrunk,
-    /// Its destination is behind the port that it came by.
+    /// The destination is behind the ingress port.
     SamePort,
-    /// Its destination is behind a port that does not forward.
+    /// The destination is behind a port that does not forward.
     EgressState,
-    /// Its destination is behind a port that is not in its VLAN.
+    /// The destination is behind a port that is not in the frame's VLAN.
     EgressVlan,
-    /// It came by an isolated port, and its destination is behind another one.
+    /// The ingress port and the port that the destination is behind are both isolated.
     Isolated,
-    /// It is longer than the MTU of each port that would take it.
+    /// The frame is longer than the MTU of each port that it would leave by.
     TooBig,
-    /// It is for the bridge, whose own port is not in its VLAN.
+    /// The frame is for the bridge, whose own port is not in the frame's VLAN.
     OwnVlan,
     /// The bridge's own port sends to an address of the bridge itself.
     OwnAddress,
-    /// It is flooded, and no port takes it.
+    /// The frame is flooded, and no port accepts it.
     NoPort,
 }
 

@@ -1,9 +1,9 @@
 //! A learning bridge with VLANs and trunks. It decides which ports a frame leaves by and with which tag; it sees no bytes.
 //!
 //! - [`Bridge`] is ports, VLANs, settings and the forwarding database. [`Bridge::receive`] decides about a frame that a port
-//!   has received, and [`Bridge::send`] about one of the bridge's own port. [`Egress`] has the places it goes to, and the
-//!   [`Verdict`] says whether there are any, or by which [`Refusal`] it is dropped.
-//! - [`Frame`] is all that is looked at. 802.1Q tags are in metadata from ingress to egress, so that a frame keeps its
+//!   has received, and [`Bridge::send`] about one of the bridge's own port. [`Egress`] has the frame's destinations, and the
+//!   [`Verdict`] says whether there are any, or by which [`Refusal`] the frame is dropped.
+//! - [`Frame`] is the whole input of a decision. 802.1Q tags are in metadata from ingress to egress, so that a frame keeps its
 //!   checksum and segmentation offloads. A tag of another protocol is payload.
 //! - Addresses are learnt by VLAN, and age. A port learns [`PortConfig::FDB_LIMIT`] of them at most, unless set otherwise, so
 //!   that a guest that invents addresses fills its own share. A frame costs two look-ups, however many addresses and VLANs
@@ -27,10 +27,10 @@
 //!
 //! **Trunks** lead to the same wire outside ([`PortConfig::trunk`]), and of each VLAN one of them is active: of those that forward
 //! and are members of it, the one of the highest priority, and of equal ones that of the lowest link number. Unknown unicast
-//! goes to the active trunk alone, neither to other trunks nor to ordinary ports; what comes by the active trunk for an unknown
-//! address is flooded to ordinary ports. Groups and broadcasts go to ordinary ports and to the active trunk. Trunks on standby send
-//! nothing, and what they receive is dropped, for it has come by the active one too. Dynamic entries behind a trunk are flushed
-//! when another one takes over its VLAN. Without unicast flood a trunk leaves unknown unicast to ordinary flooding.
+//! goes to the active trunk alone, neither to other trunks nor to ordinary ports; from the active trunk it is flooded to ordinary
+//! ports. Groups and broadcasts go to ordinary ports and to the active trunk. Standby trunks send nothing, and drop the frames
+//! that they receive, which the active trunk receives too. Dynamic entries behind a trunk are flushed when another trunk becomes
+//! active in the VLAN. Without unicast flood a trunk leaves unknown unicast to ordinary flooding.
 //!
 //! Differences from Linux: learnt addresses are bounded by port rather than by bridge, and a learnt address that moves to a full
 //! port is forgotten; the MTU is of the egress port, with four bytes for a tag that is payload, as in Open vSwitch, where Linux's

@@ -13,16 +13,16 @@ use crate::vlans::Vlans;
 /// State of a port by IEEE 802.1D §8.4, with Linux's numbers.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum PortState {
-    /// Takes and gives nothing (0).
+    /// Neither learns nor forwards (0).
     Disabled,
-    /// Takes and gives nothing (1).
+    /// Neither learns nor forwards (1).
     Listening,
     /// Learns, and forwards nothing (2).
     Learning,
     /// Learns and forwards (3).
     #[default]
     Forwarding,
-    /// Takes and gives nothing (4).
+    /// Neither learns nor forwards (4).
     Blocking,
 }
 
@@ -169,7 +169,7 @@ impl PortConfig {
 }
 
 impl Default for PortConfig {
-    /// A port as Linux makes it, with a limit on what it learns.
+    /// A port with Linux's defaults, and a limit on learnt addresses.
     fn default() -> Self {
         Self {
             state: PortState::Forwarding,

@@ -4,7 +4,7 @@ use wire::eth;
 
 use crate::vid::Vid;
 
-/// The eight statistics of a switch port, which Open vSwitch and `ip -s link` have.
+/// Eight statistics of a switch port, as in Open vSwitch and `ip -s link`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PortStats {
     /// Frames received.
@@ -13,7 +13,7 @@ pub struct PortStats {
     pub rx_bytes: u64,
     /// Received frames whose source is no station's address.
     pub rx_errors: u64,
-    /// Received frames that a rule of the ingress refused, or that no port takes.
+    /// Received frames that an ingress rule refused, or that no port accepted.
     pub rx_dropped: u64,
     /// Frames sent.
     pub tx_packets: u64,
@@ -26,7 +26,7 @@ pub struct PortStats {
 }
 
 impl PortStats {
-    /// Nothing counted.
+    /// All counters zero.
     pub const ZERO: Self = Self {
         rx_packets: 0,
         rx_bytes: 0,
@@ -67,7 +67,7 @@ pub struct VlanStats {
     pub tx_bytes: u64,
 }
 
-/// Counters of each VLAN, which take room once they count.
+/// Counters of each VLAN, allocated once counting is enabled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VlanCounters {
     pub(crate) is_counting: bool,
@@ -76,7 +76,7 @@ pub(crate) struct VlanCounters {
 }
 
 impl VlanCounters {
-    /// Sets whether frames are counted. Counts stay.
+    /// Sets whether frames are counted. Counters keep their values.
     pub(crate) fn set_counting(&mut self, is_counting: bool) {
         self.is_counting = is_counting;
         if is_counting && self.all.is_empty() {

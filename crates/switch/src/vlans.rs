@@ -5,7 +5,7 @@ use wire::vlan::Tci;
 use crate::frame::Refusal;
 use crate::vid::{Vid, VidSet};
 
-/// VLANs that a port is in, of these the ones that leave it untagged, and the one that untagged frames belong to.
+/// VLANs that a port is in, the subset that leaves untagged, and the PVID, to which untagged frames belong.
 ///
 /// Invariants: the PVID and each untagged VLAN are members.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -26,7 +26,7 @@ impl Vlans {
         &self.untagged
     }
 
-    /// The VLAN of frames that come untagged or with a priority alone.
+    /// VLAN of frames that come untagged or priority-tagged.
     pub fn pvid(&self) -> Option<Vid> {
         self.pvid
     }
@@ -58,7 +58,7 @@ impl Vlans {
         self.members.remove(vid)
     }
 
-    /// Tells whether the port is in its default PVID as it was created, so that the VLAN may follow a new default.
+    /// Tells whether the port still has its initial membership in the default PVID, so that it may follow a new default.
     pub(crate) fn has_default(&self, vid: Vid) -> bool {
         self.pvid == Some(vid) && self.untagged.contains(vid)
     }
@@ -91,7 +91,7 @@ impl Vlans {
 pub struct VlanFlags {
     /// Untagged frames that come in belong to this VLAN (`BRIDGE_VLAN_INFO_PVID`).
     pub is_pvid: bool,
-    /// Its frames leave untagged (`BRIDGE_VLAN_INFO_UNTAGGED`).
+    /// Frames of this VLAN leave untagged (`BRIDGE_VLAN_INFO_UNTAGGED`).
     pub is_untagged: bool,
 }
 

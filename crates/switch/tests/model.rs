@@ -1,4 +1,4 @@
-//! The bridge against a plain one, over random configurations, frames and times.
+//! The bridge against the plain bridge in `oracle`, over random configurations, frames and times.
 
 mod oracle;
 
@@ -37,7 +37,7 @@ enum Op {
     Ageing(u64),
 }
 
-/// Stations, addresses of ports and of the bridge, groups, and what is no address.
+/// Addresses of stations, ports, the bridge and groups, and invalid ones.
 fn mac(n: u8) -> MacAddr {
     match n {
         0..=5 => MacAddr([2, 0, 0, 0, 0, n]),
@@ -81,7 +81,7 @@ struct World {
     oracle: Oracle,
     tick: u64,
     egress: Egress,
-    /// Database as a listener to its changes has it, by address and VLAN.
+    /// Database rebuilt from the change notifications, by address and VLAN.
     heard: BTreeMap<([u8; 6], u16), Heard>,
 }
 

@@ -1,4 +1,4 @@
-//! Which way an interface can be driven: where its program runs, and whether its driver fills our frames itself.
+//! XDP mode of an interface: native or generic program, zero copy or copy.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,10 +11,10 @@ use crate::sys::bpf::{self, Where};
 use crate::sys::errno;
 use crate::sys::xsk::{Failed, Queue, Xsk};
 
-/// Where an interface's frames are taken.
+/// Place where the XDP program runs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum XdpMode {
-    /// In the driver if that can be, else in the network stack.
+    /// In the driver if it supports XDP, else in the network stack.
     #[default]
     Auto,
     /// In the driver.
@@ -23,25 +23,25 @@ pub enum XdpMode {
     Generic,
 }
 
-/// How often it is tried to get an interface or a queue that is busy, and how long is waited in between: the kernel takes
-/// those that had it before off a little after they are closed.
+/// Attempts to get a busy interface or queue, and the pause between attempts: the kernel detaches the previous owner
+/// shortly after its descriptors are closed.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
 const EPERM: &str = "needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; run as root or grant them";
 
-/// A program on an interface, taken off when dropped.
+/// XDP program attached to an interface, detached when dropped.
 #[derive(Debug)]
 pub(super) struct Attached {
     link: OwnedFd,
     map: OwnedFd,
     at: Where,
-    /// Why it does not run in the driver, if that was tried.
+    /// Reason why the program does not run in the driver, if that was tried.
     pub(super) why_generic: Option<String>,
 }
 
 impl Attached {
-    /// Puts the redirect program on an interface of so many receive queues.
+    /// Attaches the redirect program to an interface with `queues` receive queues.
     pub(super) fn new(
         (name, index): (&str, i32),
         queues: u32,
@@ -72,9 +72,9 @@ impl Attached {
         Ok(Self { link, map, at, why_generic })
     }
 
-    /// Takes the program off the interface, if it is still on one.
+    /// Detaches the program from the interface, if it is still attached.
     pub(super) fn detach(&self) {
-        // If this fails, the kernel takes it off when the descriptor is closed.
+        // If this fails, the kernel detaches the program when the descriptor is closed.
         let _ = bpf::detach(self.link.as_fd());
     }
 
@@ -82,8 +82,8 @@ impl Attached {
         self.at == Where::Native
     }
 
-    /// Opens a socket for each queue, and has the program hand it that queue's frames. Tells why the driver does not fill
-    /// our frames itself, if it was asked to.
+    /// Opens a socket for each queue, and redirects that queue's frames to it. Returns the reason why zero copy failed, if
+    /// that was tried.
     pub(super) fn open_queues(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl Attached {
         for number in 0..queues {
             queue.queue = number;
             let mut opened = open_patiently(queue);
-            // It is the first queue that tells for all. One that is busy is no smaller a hindrance to copying.
+            // The first queue decides between zero copy and copy for all. A busy queue fails in copy mode as well.
             if let (Err(("bind", err)), 0, true) = (&opened, number, self.is_native())
                 && errno(err) != libc::EBUSY
             {
@@ -120,7 +120,7 @@ impl Drop for Attached {
     }
 }
 
-/// Tries again for a while what finds something busy.
+/// Retries a call that fails with `EBUSY`.
 fn patiently<T, E>(mut call: impl FnMut() -> Result<T, E>, errno: impl Fn(&E) -> i32) -> Result<T, E> {
     for _ in 1..TRIES {
         match call() {
@@ -135,7 +135,7 @@ fn open_patiently(queue: Queue) -> Result<Xsk, Failed> {
     patiently(|| Xsk::open(queue), |(_, err)| errno(err))
 }
 
-/// What is wrong, and what to do about it.
+/// Error of opening a link, with a remedy.
 fn refusal(name: &str, (call, err): Failed) -> OpenError {
     let hints = match call {
         "socket AF_XDP" => &[
@@ -156,7 +156,7 @@ fn refusal(name: &str, (call, err): Failed) -> OpenError {
     hints.iter().fold(plain, |err, &(errno, hint)| err.with_hint(errno, hint))
 }
 
-/// What is said of an error whose reason is not the system's.
+/// Error of opening a link for a reason other than a system call.
 pub(super) fn unfit(name: &str, call: &'static str, what: String) -> OpenError {
     OpenError::new(name, call, io::Error::new(io::ErrorKind::InvalidInput, what))
 }
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_refused_says_what_to_do() {
+    fn refusal_names_a_remedy() {
         let cases = [
             ("socket AF_XDP", libc::EAFNOSUPPORT, "use kind \"packet\""),
             ("socket AF_XDP", libc::EPERM, "needs CAP_NET_RAW"),

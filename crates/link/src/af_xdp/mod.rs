@@ -1,8 +1,9 @@
 //! AF_XDP: whole frames of an interface of this host, taken from its receive queues before the host's stack sees them, in
 //! frames of memory that packets then point into.
 //!
-//! A frame goes back to its ring with the last packet that points into it. The kernel copies it there, or the driver writes
-//! it there itself where it can (zero copy). Nothing is offloaded: what is sent is cut, summed and copied here.
+//! A frame goes back to its ring with the last packet that points into it. The kernel copies received bytes into frames, or
+//! the driver writes them there itself where it can (zero copy). Nothing is offloaded: packets to be sent are segmented,
+//! checksummed and copied here.
 
 mod attach;
 mod pieces;
@@ -21,84 +22,63 @@ use wire::{eth, vlan};
 use self::attach::{Attached, unfit};
 use self::pieces::Pieces;
 use crate::burst::{self, Batches, Refused};
+use crate::config::Config;
 use crate::error::failed;
 use crate::offloads::Offloads;
-use crate::open::Config;
 use crate::pieces::{tagged, vlan_tag};
 use crate::stats::LinkStats;
 use crate::sys::errno;
 use crate::sys::ifreq::Interface;
 use crate::sys::sockaddr::link_layer_of;
 use crate::sys::socket::{bind, has_lost_interface};
-use crate::sys::xsk::{Queue, XdpStats, Xsk};
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::sys::xsk::{Queue, Xsk};
+use crate::{Kind, Layer, Link, Offload, OpenError, RingState, Sent};
 
 pub use self::attach::XdpMode;
 
-/// Frames that one call of [`Link::recv`] takes from each queue at most.
+/// Limit of frames that one call of [`Link::recv`] takes from each queue.
 const BURST_FRAMES: usize = 64;
 
-/// What the kernel keeps free in front of each frame (`XDP_PACKET_HEADROOM`).
+/// Headroom that the kernel reserves in front of each frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM: u32 = 256;
 
-/// What stands around an IP packet in a frame: the Ethernet header, and a VLAN tag.
+/// Bytes of a frame in front of the IP packet: the Ethernet header, and a VLAN tag.
 const FRAMING: usize = eth::Header::LEN + vlan::Header::LEN;
 
 /// Sizes of frames: two to a page, or all of one.
 const FRAME_SIZES: [u32; 2] = [2048, 4096];
 
-/// A type of frame that nobody sends (reserved in the registry of IEEE 802 numbers). The socket that listens for it is told
-/// when the interface goes down, as those of AF_XDP are not.
-const NOBODYS: u16 = 0xffff;
-
-/// How a device's ring of frames fares, all its queues together.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct RingState {
-    /// Whether its driver runs our program, and not the network stack.
-    pub native: bool,
-    /// Whether the driver writes to our frames itself.
-    pub zero_copy: bool,
-    /// Receive queues.
-    pub queues: u32,
-    /// Frames of each queue to receive into.
-    pub frames: u32,
-    /// Bytes of a frame.
-    pub frame_size: u32,
-    /// Frames that packets hold.
-    pub held: u64,
-    /// How often a queue ran dry because packets held all its frames.
-    pub rx_no_buffer: u64,
-    /// The kernel's own counters.
-    pub kernel: XdpStats,
-}
+/// Reserved EtherType (IEEE 802 numbers), which no station sends. A packet socket bound to it receives no frames, but gets an
+/// error when the interface goes down, which AF_XDP sockets do not.
+const UNUSED_ETHERTYPE: u16 = 0xffff;
 
 /// AF_XDP sockets on one interface.
 #[derive(Debug)]
 pub(crate) struct XdpLink {
     name: String,
     mtu: usize,
-    /// The one that it is to have, if that is not the interface's own.
+    /// Configured MTU; `None` for the interface's own.
     wanted_mtu: Option<u16>,
     layer: Layer,
     offloads: Offloads,
     stats: LinkStats,
-    /// Taken off the interface before the sockets go.
+    /// Detached from the interface before the sockets are closed.
     attached: Attached,
     queues: Vec<RxQueue>,
     shape: Shape,
     ring: NonZeroU32,
     zero_copy: bool,
     rx_no_buffer: u64,
-    /// What was copied to send it, and is not in the ledger yet.
+    /// Copies made for sending that are not in the ledger yet.
     copied: Copied,
-    /// Tells when the interface goes down.
+    /// Packet socket whose error reports that the interface went down.
     watch: OwnedFd,
     interface: Interface,
     index: i32,
     down: bool,
 }
 
-/// One receive queue. Everything is sent by the first.
+/// One receive queue. The first one also sends all packets.
 #[derive(Debug)]
 struct RxQueue {
     xsk: Xsk,
@@ -106,7 +86,7 @@ struct RxQueue {
     dry: bool,
 }
 
-/// How long frames are, and whether a packet may need several.
+/// Frame size, and whether a packet may need several frames.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Shape {
     frame_size: u32,
@@ -173,20 +153,20 @@ impl XdpLink {
         })
     }
 
-    /// Looks whether the interface is up again.
+    /// Checks whether the interface is up again.
     #[cold]
     fn see_if_back(&mut self) -> io::Result<()> {
         self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.name, call, &err))?;
         if self.is_gone() {
             return Err(failed(&self.name, "getsockname", &io::Error::from_raw_os_error(libc::ENODEV)));
         }
-        // That it was down this has yet to tell, if it was found out otherwise.
+        // Clears the pending ENETDOWN, which is still there if another call found the interface down.
         let _ = socket_error(&self.watch);
         self.down = false;
         Ok(())
     }
 
-    /// Looks whether the interface went down. Frames of the type that nobody sends are nobody's.
+    /// Checks whether the interface went down. A frame of the unused type is discarded.
     fn look_at_watch(&mut self) -> io::Result<()> {
         match recv(&self.watch, &mut [0; 1], RecvFlags::DONTWAIT) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
@@ -199,10 +179,10 @@ impl XdpLink {
         failed(&self.name, call, err)
     }
 
-    /// Has the kernel send what is in the ring.
+    /// Kicks the kernel to send the frames in the ring.
     fn flush(&mut self) -> io::Result<()> {
         match self.queues[0].xsk.flush() {
-            // A driver that reads our frames is busy for other reasons.
+            // With zero copy, a busy driver has dropped no packet.
             Ok(dropped) if !self.zero_copy => (0..dropped).for_each(|_| self.stats.tx_drop(DropReason::TxError)),
             Ok(_) => {}
             Err(err) => {
@@ -223,14 +203,14 @@ fn is_down(err: &io::Error) -> bool {
     matches!(errno(err), libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF)
 }
 
-/// A socket that is told of the interface's end, and receives nothing.
+/// Packet socket that gets an error when the interface goes down, and receives nothing.
 fn watch(index: i32) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    bind(socket.as_fd(), &link_layer_of(index, NOBODYS))?;
+    bind(socket.as_fd(), &link_layer_of(index, UNUSED_ETHERTYPE))?;
     Ok(socket)
 }
 
-/// What the link says of how it drives its interface.
+/// XDP modes of the link, shown as offloads.
 fn offloads(attached: &Attached, mode: XdpMode, zero_copy: bool, why_copy: Option<String>) -> Offloads {
     let by_configuration = || "mode = \"generic\"".to_owned();
     let native = match attached.is_native() {
@@ -248,7 +228,7 @@ fn offloads(attached: &Attached, mode: XdpMode, zero_copy: bool, why_copy: Optio
     offloads
 }
 
-/// The MTU that is wanted, or the interface's own.
+/// Configured MTU, or the interface's own.
 fn mtu_of(interface: &Interface, shape: Shape, wanted: Option<u16>) -> Result<usize, OpenError> {
     let limit = interface.mtu().map_err(|err| OpenError::new(interface.name(), "SIOCGIFMTU", err))?;
     let mtu = wanted.map_or(limit, usize::from);
@@ -267,7 +247,7 @@ fn mtu_of(interface: &Interface, shape: Shape, wanted: Option<u16>) -> Result<us
 }
 
 impl Batches for XdpLink {
-    /// As many as there is room for.
+    /// Sends as many packets as the ring has room for.
     fn send_batch(&mut self, packets: &[Packet]) -> io::Result<usize> {
         if self.down {
             return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
@@ -295,7 +275,7 @@ impl Batches for XdpLink {
         });
         let _all = pushed.all(|pushed| pushed);
         let flushed = self.flush();
-        // What is in the ring is sent sooner or later, whatever the kernel says now; nothing is added when it is down.
+        // Frames in the ring count as sent, whatever the kick returns; none are added while the interface is down.
         match (count, packets.first()) {
             (0, Some(first)) if frame_len(first) > longest => Err(io::Error::from_raw_os_error(libc::EMSGSIZE)),
             (0, _) => Err(flushed.err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))),
@@ -320,7 +300,7 @@ impl Batches for XdpLink {
     }
 }
 
-/// Bytes of a packet as a frame; of one in one buffer with others those of the first.
+/// Bytes of a packet as a frame; for packets that share a buffer, those of the first.
 fn frame_len(packet: &Packet) -> usize {
     match packet.meta.cut {
         Cut::Frames(_) => packet.frames().next().map_or(0, <[u8]>::len),
@@ -380,7 +360,7 @@ impl Link for XdpLink {
         self.layer
     }
 
-    /// Nothing but to take packets in whatever pieces they are in, which are copied.
+    /// No offloads; packets in any number of pieces, which are copied.
     fn features(&self) -> Features {
         Features { sg: true, frag_list: true, frames: true, ..Features::NONE }
     }
@@ -420,7 +400,7 @@ impl Link for XdpLink {
             self.rx_no_buffer += u64::from(dry && !queue.dry);
             queue.dry = dry;
         }
-        // Whether it can be sent is found out when more is.
+        // An error is reported by the next send.
         if !self.down && self.queues[0].xsk.has_unsent() {
             let _ = self.flush();
         }
@@ -435,7 +415,7 @@ impl Link for XdpLink {
         sockets.chain([self.watch.as_fd()]).collect()
     }
 
-    /// None: a socket is writable when its ring is half empty, whether or not its frames are home or the device has room.
+    /// None: a socket polls writable when its ring is half empty, whether or not frames are free or the device has room.
     fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! A packet of several frames, put together.
+//! Assembly of a packet from several frames.
 
 use base::DropReason;
 use packet::Packet;
@@ -6,16 +6,16 @@ use packet::Packet;
 use crate::stats::LinkStats;
 use crate::sys::frames::Piece;
 
-/// What has come of a packet whose end has not.
+/// Received part of a packet whose last frame has not arrived.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     packet: Option<Packet>,
-    /// Why it is dropped when its end comes.
+    /// Reason to drop the packet at its last frame.
     wrong: Option<DropReason>,
 }
 
 impl Pieces {
-    /// Adds a piece. A packet that is whole then goes to `out`.
+    /// Adds a piece. A complete packet goes to `out`.
     pub(super) fn add(&mut self, piece: Result<Piece, DropReason>, stats: &mut LinkStats, out: &mut Vec<Packet>) {
         match piece {
             Ok(Piece { bytes, continues }) => {
@@ -31,7 +31,7 @@ impl Pieces {
                     return;
                 }
             }
-            // Whether more of it would have come, nobody knows.
+            // A bad descriptor does not tell reliably whether more frames follow, so the packet ends here.
             Err(reason) => self.wrong = Some(reason),
         }
         let (packet, wrong) = (self.packet.take(), self.wrong.take());
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_ends_where_its_last_piece_says() {
+    fn packet_ends_at_the_piece_without_continuation() {
         let mem = Memory::heap();
         let (got, stats) =
             all([(1, false), (2, true), (3, true), (4, false), (5, false)].map(|(b, c)| piece(&mem, b, c)));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_with_a_piece_that_cannot_be_is_dropped_alone() {
+    fn packet_with_a_bad_piece_is_dropped_alone() {
         let mem = Memory::heap();
         let wrong = Err(DropReason::RingDescriptor);
         let (got, stats) = all([piece(&mem, 1, true), wrong, piece(&mem, 2, false)]);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_of_more_pieces_than_slots_is_dropped_and_every_page_is_home() {
+    fn packet_with_too_many_pieces_is_dropped_and_frees_its_pages() {
         let mem = Memory::heap();
         for (more, kept) in [(MAX_FRAGS, true), (MAX_FRAGS + 1, false)] {
             let pieces = (0..=more).map(|at| piece(&mem, 7, at < more));

@@ -1,7 +1,7 @@
-//! `bpf(2)`: the programs that hand an interface's frames to AF_XDP sockets, or keep them from the host's stack, and what holds them there.
+//! `bpf(2)`: the programs that redirect an interface's frames to AF_XDP sockets, or drop them before the host's stack, and the
+//! BPF links that attach them.
 //!
-//! All of it is descriptors: when the last one of a link is closed, also because its process died, the program is off the
-//! interface.
+//! A BPF link is a descriptor: when the last one is closed, also by the end of the process, the kernel detaches the program.
 
 use std::ffi::{CStr, c_int, c_long};
 use std::io;
@@ -29,7 +29,7 @@ const DROP: [u8; 16] = *b"fatpath_drop\0\0\0\0";
 
 const LICENCE: &CStr = c"Dual MIT/GPL";
 
-/// Where an XDP program runs (`XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`).
+/// Place where an XDP program runs (`XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub(crate) enum Where {
@@ -103,7 +103,7 @@ struct LinkDetach {
 unsafe impl Attr for LinkDetach {}
 
 fn bpf(command: c_int, attr: &impl Attr) -> io::Result<c_long> {
-    // SAFETY: the kernel reads `attr` and what the addresses in it lead to, and writes nothing for these commands.
+    // SAFETY: the kernel reads `attr` and the memory that its addresses point to, and writes nothing for these commands.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of_val(attr)) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
@@ -114,12 +114,12 @@ fn new_fd(command: c_int, attr: &impl Attr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as c_int) })
 }
 
-/// An empty table from numbers below `entries` to AF_XDP sockets.
+/// Creates an empty map from queue numbers below `entries` to AF_XDP sockets (`BPF_MAP_TYPE_XSKMAP`).
 pub(crate) fn socket_map(entries: u32) -> io::Result<OwnedFd> {
     new_fd(MAP_CREATE, &MapCreate { map_type: MAP_TYPE_XSKMAP, key_size: 4, value_size: 4, max_entries: entries })
 }
 
-/// Writes a socket into such a table.
+/// Sets the AF_XDP socket of a queue in such a map.
 pub(crate) fn set(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
     let value = socket.as_raw_fd() as u32;
     let (key, value) = (std::ptr::from_ref(&number) as u64, std::ptr::from_ref(&value) as u64);
@@ -127,13 +127,14 @@ pub(crate) fn set(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> i
     Ok(())
 }
 
-/// Loads the program that gives a frame to the socket of its receive queue in `map`, and to the host if there is none.
+/// Loads the program that redirects a frame to the socket of its receive queue in `map`, or passes it to the host if there is
+/// none.
 pub(crate) fn load_redirect(map: BorrowedFd<'_>, several_buffers: bool) -> io::Result<OwnedFd> {
     let flags = if several_buffers { XDP_HAS_FRAGS } else { 0 };
     load(&redirect(map.as_raw_fd()), PROG_TYPE_XDP, ATTACH_XDP, flags, XSK)
 }
 
-/// Loads the program that drops each frame, behind packet sockets and in front of the host's stack.
+/// Loads the program that drops each frame after packet sockets have seen it, and before the host's stack.
 pub(crate) fn load_drop() -> io::Result<OwnedFd> {
     load(&DROP_ALL, PROG_TYPE_SCHED_CLS, 0, 0, DROP)
 }
@@ -158,19 +159,19 @@ fn load(code: &[[u8; 8]], prog_type: u32, attach_type: u32, flags: u32, name: [u
     )
 }
 
-/// Puts a program on an interface until the descriptor is closed or [detached](detach).
+/// Attaches a program to an interface until the descriptor is closed or [detached](detach).
 pub(crate) fn attach(program: BorrowedFd<'_>, ifindex: i32, at: Where) -> io::Result<OwnedFd> {
     let (program, ifindex) = (program.as_raw_fd() as u32, ifindex as u32);
     new_fd(LINK_CREATE, &LinkCreate { program, ifindex, attach_type: ATTACH_XDP, flags: at as u32 })
 }
 
-/// Puts a program at an interface's ingress (tcx) until the descriptor is closed.
+/// Attaches a program to an interface's ingress (tcx) until the descriptor is closed.
 pub(crate) fn attach_to_ingress(program: BorrowedFd<'_>, ifindex: i32) -> io::Result<OwnedFd> {
     let (program, ifindex) = (program.as_raw_fd() as u32, ifindex as u32);
     new_fd(LINK_CREATE, &LinkCreate { program, ifindex, attach_type: ATTACH_TCX_INGRESS, flags: 0 })
 }
 
-/// Takes it off now, where a close does so a little later.
+/// Detaches a program at once; closing the descriptor does so asynchronously.
 pub(crate) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     bpf(LINK_DETACH, &LinkDetach { link: link.as_raw_fd() as u32 })?;
     Ok(())
@@ -179,7 +180,7 @@ pub(crate) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
 /// One instruction: `struct bpf_insn`.
 const fn instruction(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
     let (offset, immediate) = (offset.to_ne_bytes(), immediate.to_ne_bytes());
-    // `dst` and `src` are bit fields, which begin at the lesser end of the byte where numbers do.
+    // `dst` and `src` are bit fields, which start at the low bits on little-endian machines and at the high bits on others.
     let registers = if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src };
     [code, registers, offset[0], offset[1], immediate[0], immediate[1], immediate[2], immediate[3]]
 }
@@ -195,9 +196,9 @@ const fn redirect(map: c_int) -> [[u8; 8]; 6] {
     const LOAD_WORD: u8 = 0x61;
     const LOAD_IMMEDIATE_64: u8 = 0x18;
     const CALL: u8 = 0x85;
-    /// Of `LOAD_IMMEDIATE_64`: the number is a descriptor of a map (`BPF_PSEUDO_MAP_FD`).
+    /// Source register of `LOAD_IMMEDIATE_64` for an immediate that is a map's descriptor (`BPF_PSEUDO_MAP_FD`).
     const MAP_FD: u8 = 1;
-    /// Where `struct xdp_md` has `rx_queue_index`.
+    /// Offset of `rx_queue_index` in `struct xdp_md`.
     const RX_QUEUE_INDEX: i16 = 16;
     const XDP_PASS: i32 = 2;
     const REDIRECT_MAP: i32 = 51;
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn attributes_are_as_long_as_the_kernel_has_them() {
-        // Behind the last field of each is nothing but fields of later kernels (linux/bpf.h).
+        // Only fields of later kernels follow the last field of each (linux/bpf.h).
         assert_eq!((size_of::<MapUpdate>(), size_of::<ProgLoad>(), size_of::<LinkCreate>()), (32, 72, 16));
         assert_eq!(std::mem::offset_of!(ProgLoad, attach_type), 68);
     }

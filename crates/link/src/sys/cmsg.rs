@@ -8,10 +8,10 @@ const HEADER: usize = size_of::<usize>() + 8;
 /// Room for the control messages that come with a packet.
 pub(crate) const CONTROL_LEN: usize = 192;
 
-/// Room for those that go with one: segment size, traffic class and source address of an IPv6 train.
+/// Room for the control messages of a packet to be sent: segment size, traffic class and source address of an IPv6 train.
 const SEND_LEN: usize = 96;
 
-/// Where the next control message starts.
+/// Offset of the next control message.
 const fn align(len: usize) -> usize {
     len.next_multiple_of(size_of::<usize>())
 }
@@ -41,7 +41,7 @@ impl Control {
         self.len = align(end);
     }
 
-    /// The same for a train of datagrams of `size` bytes.
+    /// Copy with the segment size of a train of datagrams of `size` bytes.
     pub(crate) fn and_segment(&self, size: u16) -> Self {
         let mut control = self.clone();
         control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_lies_about_its_length_ends_the_list() {
+    fn message_with_a_bad_length_ends_the_list() {
         for len in [0_usize, 15, 18, usize::MAX, usize::MAX - 7] {
             let mut bytes = [0; 24];
             bytes[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());

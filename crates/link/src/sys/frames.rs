@@ -1,9 +1,9 @@
-//! The frames of an AF_XDP socket's memory, and who has them.
+//! Frames of an AF_XDP socket's memory (UMEM), and their owners.
 //!
-//! Invariant 1: a frame is in exactly one place: at home in the pool, in `home` or in `spare`; lent to the kernel, and then
-//! its buffer, into which nobody looks, is in `lent`; or with somebody as a buffer.
-//! Invariant 2: the kernel is told of a frame only when its buffer goes into `lent`. What the kernel says of one that it
-//! gives back is checked first: that it had it, and for what, and that the data lies in it.
+//! Invariant 1: a frame is in exactly one place: free in the pool, in `home` or in `spare`; lent to the kernel, and then
+//! its buffer is in `lent`, where its bytes are not accessed; or out of the pool as a packet's buffer.
+//! Invariant 2: a frame's address is given to the kernel only when its buffer goes into `lent`. A descriptor that the kernel
+//! returns is checked first: the frame was lent, for that direction, and the data lies inside it.
 
 use std::io;
 use std::ptr::NonNull;
@@ -13,24 +13,24 @@ use packet::{Backing, Buf, Pool};
 
 use super::ring::{Desc, Mapping};
 
-/// A piece of a packet that was received.
+/// One frame of a received packet.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) bytes: Buf,
-    /// More of the same packet follows.
+    /// Whether another frame of the same packet follows.
     pub(crate) continues: bool,
 }
 
-/// Frames to receive into, and behind them as many to send from.
+/// Receive frames, followed by as many transmit frames.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// By the number of the frame.
+    /// Buffers lent to the kernel, by frame number.
     lent: Vec<Option<Buf>>,
-    /// How many of those to receive into are in it.
+    /// Number of receive frames in `lent`.
     receivable: usize,
-    /// Frames to send from that the kernel does not have.
+    /// Transmit frames that are not lent.
     spare: Vec<Buf>,
-    /// Frames that came home, on their way to the kernel.
+    /// Free receive frames, to be lent again.
     home: Vec<Buf>,
     pool: Pool,
     memory: NonNull<[u8]>,
@@ -38,11 +38,11 @@ pub(crate) struct Frames {
     frame_size: usize,
 }
 
-// SAFETY: `memory` is an address that is told, and nothing here reads or writes by it.
+// SAFETY: `memory` is an address for the kernel; this type neither reads nor writes through it.
 unsafe impl Send for Frames {}
 
 impl Frames {
-    /// So many of each kind.
+    /// Frames of `frame_size` bytes, `ring` for each direction.
     pub(crate) fn new(ring: usize, frame_size: usize) -> io::Result<Self> {
         let count = ring * 2;
         let mapping = Mapping::anonymous(count * frame_size)?;
@@ -55,12 +55,12 @@ impl Frames {
         Ok(Self { lent, receivable: 0, spare, home, pool, memory, ring, frame_size })
     }
 
-    /// Where they are.
+    /// Memory of all frames.
     pub(crate) fn memory(&self) -> NonNull<[u8]> {
         self.memory
     }
 
-    /// Lends the kernel the frames that came home, by their addresses, as long as it takes one. Tells whether there were any.
+    /// Lends free receive frames to the kernel, by address, until `give` refuses one. Tells whether any were lent.
     pub(crate) fn lend_home(&mut self, mut give: impl FnMut(u64) -> bool) -> bool {
         self.pool.take_free(&mut self.home);
         let before = self.home.len();
@@ -77,12 +77,12 @@ impl Frames {
         before > self.home.len()
     }
 
-    /// How many frames the kernel has to receive into, or has filled and nobody received.
+    /// Number of receive frames lent to the kernel, empty or filled.
     pub(crate) fn receivable(&self) -> usize {
         self.receivable
     }
 
-    /// What the kernel has filled.
+    /// Takes back a frame that the kernel has filled.
     pub(crate) fn received(&mut self, desc: Desc) -> Result<Piece, DropReason> {
         let (number, offset) = self.place(desc.addr);
         let end = offset.checked_add(desc.len as usize).filter(|&end| end <= self.frame_size);
@@ -90,15 +90,15 @@ impl Frames {
         let lent = number.filter(|&number| number < self.ring).and_then(|number| self.lent[number].take());
         let mut bytes = lent.ok_or(DropReason::RingDescriptor)?;
         self.receivable -= 1;
-        // What lies before it is room for the headers that a packet gets.
+        // The bytes in front of the data become headroom.
         let filled = bytes.put(end).is_some();
         debug_assert!(filled, "a frame that was lent is whole and empty");
         bytes.pull(offset);
         Ok(Piece { bytes, continues: desc.options & libc::XDP_PKT_CONTD != 0 })
     }
 
-    /// Copies a packet of `len` bytes to frames, if there are enough and no more than `most`, and lends them to be sent. Tells
-    /// whether it did.
+    /// Copies a packet of `len` bytes to transmit frames, at most `most`, and lends them to the kernel. Returns false, without
+    /// effect, if there are not enough.
     pub(crate) fn fill<'a>(
         &mut self,
         len: usize,
@@ -139,7 +139,7 @@ impl Frames {
         self.spare.extend(number.and_then(|number| self.lent[number].take()));
     }
 
-    /// Frames to receive into that packets hold.
+    /// Receive frames that packets hold.
     pub(crate) fn held(&self) -> usize {
         let ours = self.home.len() + self.spare.len() + self.lent.iter().flatten().count();
         self.pool.in_use().saturating_sub(ours)
@@ -149,7 +149,7 @@ impl Frames {
         number as u64 * self.frame_size as u64
     }
 
-    /// The number of the frame in which an address lies, if there is one, and how far in.
+    /// Number of the frame that contains an address, if any, and the offset in the frame.
     fn place(&self, addr: u64) -> (Option<usize>, usize) {
         let frame_size = self.frame_size as u64;
         let number = usize::try_from(addr / frame_size).ok().filter(|&number| number < self.lent.len());
@@ -163,7 +163,7 @@ mod tests {
 
     const SIZE: u64 = 2048;
 
-    /// Four frames to receive into, lent, and four to send from.
+    /// Four receive frames, lent, and four transmit frames.
     fn frames() -> Frames {
         let mut frames = Frames::new(4, SIZE as usize).unwrap();
         let mut given = Vec::new();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_a_buffer_until_the_last_part_of_it_is_home() {
+    fn frame_is_free_again_after_its_last_part_is_dropped() {
         let mut frames = frames();
         let mut piece = frames.received(desc(SIZE + 256, 1514)).unwrap();
         assert_eq!((piece.bytes.len(), piece.bytes.headroom(), piece.continues), (1514, 256, false));
@@ -204,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_have_been_received_is_refused_and_no_frame_is_lost() {
+    fn impossible_descriptor_is_refused_and_no_frame_is_lost() {
         let mut frames = frames();
         let wrong = [
             desc(256, SIZE as u32 - 255),
             desc(2 * SIZE - 1, 2),
             desc(0, u32::MAX),
-            // Those to send from, and beyond all.
+            // Transmit frames, and addresses beyond the memory.
             desc(4 * SIZE, 100),
             desc(8 * SIZE, 100),
             desc(u64::MAX, 1),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_goes_to_as_many_frames_as_it_takes_or_to_none() {
+    fn packet_fills_as_many_frames_as_it_needs_or_none() {
         let mut frames = frames();
         let data: Vec<u8> = (0..5000).map(|at| (at % 251) as u8).collect();
         let pieces = || [&data[..1], &[], &data[1..3000], &data[3000..]].into_iter();
@@ -244,7 +244,7 @@ mod tests {
         let lent = |desc: &Desc| frames.lent[(desc.addr / SIZE) as usize].as_ref().unwrap().bytes();
         assert_eq!(given.iter().flat_map(lent).copied().collect::<Vec<_>>(), data);
         assert!(!frames.fill(5000, pieces(), 9, |_| panic!("one frame is left")));
-        // Sent; what was not, or is to receive into, is not taken back.
+        // Completions of lent transmit frames are taken back; those of other transmit frames and of receive frames are ignored.
         for addr in [given[0].addr, given[1].addr, given[0].addr, 0, 8 * SIZE, u64::MAX] {
             frames.sent(addr);
         }

@@ -1,4 +1,4 @@
-//! `struct ifreq`: what is asked of interfaces and of `/dev/net/tun` by ioctl (netdevice(7)).
+//! `struct ifreq`: ioctl requests on interfaces and `/dev/net/tun` (netdevice(7)).
 
 use std::ffi::{c_int, c_ulong};
 use std::io;
@@ -14,7 +14,7 @@ const SIOCETHTOOL: c_int = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
 
-/// `struct ethtool_link_settings`: its length, where it says how many words a set of link modes has, and the sets behind it.
+/// `struct ethtool_link_settings`: its length, the offset of the word count of a set of link modes, and the sets behind it.
 const SETTINGS_LEN: usize = 48;
 const SET_WORDS_AT: usize = 15;
 const SETS: usize = 3;
@@ -40,7 +40,7 @@ impl IfReq {
 
     fn call(&mut self, fd: BorrowedFd<'_>, request: c_ulong) -> io::Result<()> {
         // SAFETY: every request this module passes takes a `struct ifreq`, which `self` is laid out as; the kernel
-        // keeps no pointer to it. Those with an address in it, of `ethtool`, have a structure there that outlives this.
+        // keeps no pointer to it. An `ethtool` request holds the address of a structure that outlives this call.
         check(unsafe { libc::ioctl(fd.as_raw_fd(), request as libc::Ioctl, std::ptr::from_mut(self)) })?;
         Ok(())
     }
@@ -54,11 +54,11 @@ impl IfReq {
     }
 }
 
-/// Room for link settings, aligned as they are.
+/// Buffer for link settings, with their alignment.
 #[repr(C, align(4))]
 struct Settings([u8; SETTINGS_LEN + SETS * 4 * i8::MAX as usize]);
 
-/// An interface of the network namespace in which this was made, asked by the name that it has.
+/// Interface, by name, in the network namespace where this value was made.
 #[derive(Debug)]
 pub(crate) struct Interface {
     name: String,
@@ -96,7 +96,7 @@ impl Interface {
         Ok(c_int::from_ne_bytes(self.get(libc::SIOCGIFINDEX)?))
     }
 
-    /// The name that the interface of that number has now, if there is one.
+    /// Present name of the interface with that index, if there is one.
     pub(crate) fn name_of(&self, index: i32) -> Option<String> {
         let mut req = IfReq::new("?").ok()?;
         req.set_value(&index.to_ne_bytes());
@@ -122,17 +122,17 @@ impl Interface {
         Ok(ethernet.then_some(MacAddr(address)))
     }
 
-    /// Gives it another Ethernet address.
+    /// Sets the Ethernet address.
     pub(crate) fn set_mac(&self, mac: MacAddr) -> io::Result<()> {
         let [family_0, family_1] = libc::ARPHRD_ETHER.to_ne_bytes();
         let [a, b, c, d, e, f] = mac.0;
         self.set(libc::SIOCSIFHWADDR, &[family_0, family_1, a, b, c, d, e, f])
     }
 
-    /// How many receive queues it has now (`ETHTOOL_GCHANNELS`); 1 if its driver does not say.
+    /// Number of receive queues (`ETHTOOL_GCHANNELS`); 1 if the driver does not say.
     pub(crate) fn rx_queues(&self) -> io::Result<u32> {
-        // `struct ethtool_channels`: the command; the most there can be for receiving, for sending, for other things and
-        // for all; then how many of each there are.
+        // `struct ethtool_channels`: the command; the maximum of receive, transmit, other and combined channels; then the
+        // present number of each.
         let mut channels = [ETHTOOL_GCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
         match self.ethtool(&mut channels) {
             Ok(()) => Ok(channels[5].saturating_add(channels[8]).max(1)),
@@ -141,17 +141,17 @@ impl Interface {
         }
     }
 
-    /// What its driver says of its link: `struct ethtool_link_settings`, and behind it link modes that are supported, advertised,
-    /// and advertised by the other end, each set in `words` words of 32 bits.
+    /// Link settings from the driver: `struct ethtool_link_settings`, followed by the link modes that are supported, advertised,
+    /// and advertised by the link partner, each set in `words` words of 32 bits.
     ///
     /// # Errors
-    /// What the system says; `EOPNOTSUPP`: the driver says nothing.
+    /// Error of the system; `EOPNOTSUPP` if the driver does not support the request.
     pub(crate) fn link_settings(&self, words: usize) -> io::Result<Vec<u8>> {
-        // As many words as the structure can say, so that there is room whatever it says.
+        // Room for the largest word count that the structure can hold.
         let mut block = Settings([0; SETTINGS_LEN + SETS * 4 * i8::MAX as usize]);
         block.0[..4].copy_from_slice(&ETHTOOL_GLINKSETTINGS.to_ne_bytes());
         self.ethtool(&mut block)?;
-        // So many words the kernel has, and asks for that number.
+        // The kernel answers with its negated word count, which the second request must contain.
         let asked = (block.0[SET_WORDS_AT] as i8).unsigned_abs();
         block.0[SET_WORDS_AT] = asked;
         self.ethtool(&mut block)?;
@@ -166,10 +166,10 @@ impl Interface {
         Ok(settings)
     }
 
-    /// Has the kernel read and write the structure by whose first word it knows the command.
+    /// Makes the `SIOCETHTOOL` request with a structure whose first word is the command.
     fn ethtool<T>(&self, block: &mut T) -> io::Result<()> {
         let mut req = IfReq::new(&self.name)?;
-        // By this address, for as long as the call takes.
+        // The address is used during the call only.
         req.set_value(&std::ptr::from_mut(block).expose_provenance().to_ne_bytes());
         req.call(self.control.as_fd(), SIOCETHTOOL as c_ulong)
     }
@@ -178,11 +178,10 @@ impl Interface {
         Ok(i32::from(self.flags()?) & libc::IFF_UP != 0)
     }
 
-    /// Whether it is up, and the one that had the number `index`: another interface of the same name is not the one that a
-    /// socket is bound to.
+    /// Checks that the interface is up and still has `index`: a socket is not bound to another interface of the same name.
     ///
     /// # Errors
-    /// What was asked, and why not.
+    /// The request, and its error.
     pub(crate) fn check_up(&mut self, index: i32) -> Result<(), (&'static str, io::Error)> {
         let (number, flags) = ("SIOCGIFINDEX", "SIOCGIFFLAGS");
         if let Some(name) = self.name_of(index) {
@@ -196,10 +195,10 @@ impl Interface {
         if up { Ok(()) } else { Err((flags, io::Error::from_raw_os_error(libc::ENETDOWN))) }
     }
 
-    /// The MTU of a link that is to have `wanted`, or the interface's own, if that [is up](Self::check_up).
+    /// MTU of a link: `wanted`, or the interface's own. The interface must [be up](Self::check_up).
     ///
     /// # Errors
-    /// What was asked, and why not.
+    /// The request, and its error.
     pub(crate) fn mtu_now(&mut self, index: i32, wanted: Option<u16>) -> Result<usize, (&'static str, io::Error)> {
         self.check_up(index)?;
         let limit = self.mtu().map_err(|err| ("SIOCGIFMTU", err))?;
@@ -211,7 +210,7 @@ impl Interface {
         self.set(libc::SIOCSIFFLAGS, &(flags as i16).to_ne_bytes())
     }
 
-    /// Makes it resolve no addresses (`IFF_NOARP`).
+    /// Turns address resolution off (`IFF_NOARP`).
     pub(crate) fn set_no_arp(&self) -> io::Result<()> {
         let flags = i32::from(self.flags()?) | libc::IFF_NOARP;
         self.set(libc::SIOCSIFFLAGS, &(flags as i16).to_ne_bytes())
@@ -222,14 +221,14 @@ impl Interface {
     }
 }
 
-/// Attaches a queue of `/dev/net/tun` to the device of that name, which is made if it is not there (`TUNSETIFF`).
+/// Attaches a queue of `/dev/net/tun` to the device of that name, which is created if missing (`TUNSETIFF`).
 pub(crate) fn tun_attach(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<()> {
     let mut req = IfReq::new(name)?;
     req.set_value(&(flags as i16).to_ne_bytes());
     req.call(fd, libc::TUNSETIFF as c_ulong)
 }
 
-/// Sets how many bytes the virtio-net header has (`TUNSETVNETHDRSZ`).
+/// Sets the length of the virtio-net header (`TUNSETVNETHDRSZ`).
 pub(crate) fn tun_set_header_len(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
     let len = c_int::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: this request reads one `int` at the address, and keeps no pointer to it.
@@ -237,21 +236,21 @@ pub(crate) fn tun_set_header_len(fd: BorrowedFd<'_>, len: usize) -> io::Result<(
     Ok(())
 }
 
-/// Says which number the device is to have that a queue, which is attached to none yet, makes (`TUNSETIFINDEX`).
+/// Sets the interface index of the device that an unattached queue will create (`TUNSETIFINDEX`).
 pub(crate) fn tun_set_index(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
-    // SAFETY: this request reads one number, which is there.
+    // SAFETY: this request reads one number at the address, and keeps no pointer to it.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFINDEX, std::ptr::from_ref(&index)) })?;
     Ok(())
 }
 
-/// Says whether the device outlives its queues (`TUNSETPERSIST`).
+/// Sets whether the device outlives its queues (`TUNSETPERSIST`).
 pub(crate) fn tun_set_persistent(fd: BorrowedFd<'_>, persistent: bool) -> io::Result<()> {
     // SAFETY: this request's argument is a number.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETPERSIST, c_ulong::from(persistent)) })?;
     Ok(())
 }
 
-/// Says which offloads the reader understands (`TUNSETOFFLOAD`).
+/// Sets the offloads that the reader understands (`TUNSETOFFLOAD`).
 pub(crate) fn tun_set_offload(fd: BorrowedFd<'_>, offloads: u32) -> io::Result<()> {
     // SAFETY: this request's argument is a number.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, c_ulong::from(offloads)) })?;

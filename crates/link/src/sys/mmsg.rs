@@ -1,7 +1,7 @@
 //! Many packets in one system call: `sendmmsg` and `recvmmsg`.
 //!
-//! Both batches live on the stack of the caller and borrow what the kernel reads or fills: no array is kept, so no
-//! pointer outlives its call.
+//! Both batches live on the caller's stack and borrow the memory that the kernel reads or fills, so no pointer outlives
+//! its call.
 #![allow(clippy::unnecessary_cast, reason = "lengths in msghdr have other types with musl")]
 
 use std::ffi::c_void;
@@ -16,10 +16,10 @@ use super::{check, uninterrupted};
 /// Packets in one call.
 pub(crate) const MAX_MESSAGES: usize = 64;
 
-/// Pieces of all packets in one call, and also the most that one packet may have (`UIO_MAXIOV`).
+/// Maximum of pieces of all packets in one call, and of one packet (`UIO_MAXIOV`).
 pub(crate) const MAX_PIECES: usize = 1024;
 
-/// Pieces of a slot that is received into.
+/// Pieces of a receive slot.
 pub(crate) const SLOT_PIECES: usize = 3;
 
 /// Packets to be sent.
@@ -32,7 +32,7 @@ pub(crate) struct SendBatch<'a> {
     borrowed: PhantomData<&'a [u8]>,
 }
 
-/// Why a packet did not go into a batch.
+/// Reason why a packet was not added to a batch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum NoRoom {
     /// The batch is full: send it first.
@@ -46,7 +46,7 @@ impl<'a> SendBatch<'a> {
         Self { iov: ArrayVec::new(), messages: ArrayVec::new(), borrowed: PhantomData }
     }
 
-    /// Adds a packet of these pieces.
+    /// Adds a packet that consists of `pieces`.
     pub(crate) fn push(
         &mut self,
         name: &'a [u8],
@@ -78,7 +78,7 @@ impl<'a> SendBatch<'a> {
         self.messages.is_empty()
     }
 
-    /// Sends the packets, and tells how many of them went. An error is the first one's.
+    /// Sends the packets, and returns how many were sent. An error is about the first packet.
     pub(crate) fn send(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         point_at_pieces(&mut self.messages, &mut self.iov);
         let (start, count) = (self.messages.as_mut_ptr(), self.messages.len() as u32);
@@ -90,7 +90,7 @@ impl<'a> SendBatch<'a> {
     }
 }
 
-/// What came with one packet.
+/// Lengths and flags of one received packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     /// Bytes, over all pieces of the slot.
@@ -145,12 +145,12 @@ impl<'a> RecvBatch<'a> {
         self.messages.is_empty()
     }
 
-    /// Receives what is there without waiting: one entry for each packet, in the order of the slots.
+    /// Receives waiting packets without blocking: one entry for each, in the order of the slots.
     pub(crate) fn recv(&mut self, fd: BorrowedFd<'_>) -> io::Result<ArrayVec<Received, MAX_MESSAGES>> {
         self.recv_with(fd, libc::MSG_DONTWAIT)
     }
 
-    /// As [`recv`](Self::recv), from the error queue: of each packet that an error is about what is quoted of its payload.
+    /// As [`recv`](Self::recv), from the error queue: the quoted payload of each packet that an error is about.
     pub(crate) fn recv_errors(&mut self, fd: BorrowedFd<'_>) -> io::Result<ArrayVec<Received, MAX_MESSAGES>> {
         self.recv_with(fd, libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE)
     }

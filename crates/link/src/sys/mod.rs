@@ -18,12 +18,12 @@ pub(crate) mod xsk;
 use std::ffi::c_int;
 use std::io;
 
-/// What a system call said, as a result.
+/// Result of a system call, from its return value.
 fn check(answer: c_int) -> io::Result<c_int> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 
-/// Asks again as long as a signal came in between.
+/// Repeats a call while a signal interrupts it (`EINTR`).
 pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {

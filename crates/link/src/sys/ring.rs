@@ -2,8 +2,8 @@
 //! `Documentation/networking/af_xdp.rst`).
 //!
 //! Invariant 1: `producer`, `consumer`, `flags` and the `mask + 1` slots lie inside `mapping`.
-//! Invariant 2: the slots from the consumer's index to the producer's are the consumer's, the others the producer's; an
-//! index is written by its own side alone, after what it gives away.
+//! Invariant 2: the consumer owns the slots from its index to the producer's index, the producer owns the others; an
+//! index is written by its own side only, after the accesses to the slots that it passes on.
 
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
@@ -14,18 +14,18 @@ use std::{io, ptr};
 
 use packet::Backing;
 
-/// Memory of its own, shared with the kernel or with nobody; unmapped when dropped.
+/// Mapping of its own, private or shared with the kernel; unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     memory: NonNull<[u8]>,
 }
 
-// SAFETY: a stretch of memory, which this type itself neither reads nor writes.
+// SAFETY: a range of memory, which this type itself neither reads nor writes.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
-// SAFETY: `memory` never changes; who makes a mapping the backing of a pool gives the only handle to it away. Pages that
-// a device holds on to when its socket is gone are unmapped, not used again: they are the kernel's until it lets go.
+// SAFETY: `memory` never changes; a mapping that becomes the backing of a pool moves into it, so the pool has the only handle.
+// Pages that a device still holds when its socket is closed are unmapped, not reused: they stay the kernel's until released.
 unsafe impl Backing for Mapping {
     fn memory(&self) -> NonNull<[u8]> {
         self.memory
@@ -38,14 +38,14 @@ impl Mapping {
         Self::new(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     }
 
-    /// What a socket shares at `offset`.
+    /// Memory that a socket shares at `offset`.
     pub(crate) fn of(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
         Self::new(len, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd(), offset as libc::off_t)
     }
 
     fn new(len: usize, flags: i32, fd: i32, offset: libc::off_t) -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a mapping at an address that the kernel chooses, which replaces no other.
+        // SAFETY: a mapping at an address that the kernel chooses, so it replaces no other mapping.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, offset) };
         match NonNull::new(start.cast()) {
             Some(start) if start.as_ptr() != libc::MAP_FAILED.cast() => {
@@ -58,12 +58,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `new` mapped exactly this, and nobody refers to it any more.
+        // SAFETY: `new` mapped exactly this range, and no reference into it is left.
         unsafe { libc::munmap(self.memory.cast().as_ptr(), self.memory.len()) };
     }
 }
 
-/// Where in a mapping a ring's parts are: `struct xdp_ring_offset`.
+/// Offsets of a ring's parts in its mapping: `struct xdp_ring_offset`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts {
     pub(crate) producer: u64,
@@ -72,20 +72,20 @@ pub(crate) struct Parts {
     pub(crate) slots: u64,
 }
 
-/// What a slot may hold: numbers without padding, so that any bytes are a value.
+/// Types that a slot may hold: numbers without padding, so that any bytes are a value.
 ///
 /// # Safety
-/// It is so.
+/// Every bit pattern of the type is a value, and it has no padding.
 pub(crate) unsafe trait Slot: Copy {}
 
 // SAFETY: a number.
 unsafe impl Slot for u64 {}
 
-/// A stretch of a frame, or a frame's share of a packet: `struct xdp_desc`.
+/// Range of a frame: `struct xdp_desc`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(C)]
 pub(crate) struct Desc {
-    /// Where the data begins in the memory that the socket was told of.
+    /// Offset of the data in the memory registered with the socket.
     pub(crate) addr: u64,
     pub(crate) len: u32,
     pub(crate) options: u32,
@@ -96,10 +96,10 @@ unsafe impl Slot for Desc {}
 
 const _: () = assert!(size_of::<Desc>() == size_of::<libc::xdp_desc>() && size_of::<Desc>() == 16);
 
-/// A ring, from one side.
+/// One side of a ring.
 #[derive(Debug)]
 struct Ring<T> {
-    /// What the pointers below point into.
+    /// Mapping that the pointers below point into.
     #[expect(dead_code, reason = "keeps the memory mapped")]
     mapping: std::sync::Arc<Mapping>,
     producer: NonNull<AtomicU32>,
@@ -110,7 +110,7 @@ struct Ring<T> {
     of: PhantomData<T>,
 }
 
-// SAFETY: pointers into a mapping that goes with them; the other side is the kernel's, whichever thread this is.
+// SAFETY: pointers into a mapping that moves with them; the other side is the kernel's, whichever thread this side is on.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Slot> Ring<T> {
@@ -150,13 +150,13 @@ impl<T: Slot> Ring<T> {
     }
 }
 
-/// The side that fills.
+/// Side that fills slots.
 #[derive(Debug)]
 pub(crate) struct Producer<T> {
     ring: Ring<T>,
-    /// The next slot to be filled; those before it down to `shown` are not shown to the other side yet.
+    /// Index of the next slot to be filled; the slots from `shown` up to it are not published yet.
     next: u32,
-    /// The other side's index when it was last looked at.
+    /// The consumer's index when it was last read.
     emptied: u32,
 }
 
@@ -168,46 +168,46 @@ impl<T: Slot> Producer<T> {
         Some(Self { ring, next, emptied })
     }
 
-    /// Slots that were filled and that the other side has not emptied yet.
+    /// Number of filled slots that the consumer has not emptied yet.
     pub(crate) fn waiting(&mut self) -> u32 {
         self.emptied = self.ring.index(self.ring.consumer).load(Ordering::Acquire);
-        // An index that ran past ours would be the other side's mistake; then nothing is free.
+        // If the consumer's index is wrongly ahead of ours, the ring counts as full.
         let waiting = self.next.wrapping_sub(self.emptied);
         waiting.min(self.ring.mask + 1)
     }
 
-    /// Fills a slot, and tells whether there was one. The other side sees it after [`publish`](Self::publish).
+    /// Fills a slot. Returns false if the ring is full. The consumer sees the slot after [`publish`](Self::publish).
     pub(crate) fn push(&mut self, value: T) -> bool {
         if self.next.wrapping_sub(self.emptied) > self.ring.mask && self.waiting() > self.ring.mask {
             return false;
         }
         let slot = self.ring.slot(self.next);
-        // SAFETY: by invariant 2 the slot is ours, being free as just checked.
+        // SAFETY: the slot is free, as just checked, so by invariant 2 it is the producer's.
         unsafe { slot.write_volatile(value) };
         self.next = self.next.wrapping_add(1);
         true
     }
 
-    /// Shows the other side what was filled.
+    /// Publishes the filled slots to the consumer.
     pub(crate) fn publish(&self) {
         self.ring.index(self.ring.producer).store(self.next, Ordering::Release);
     }
 
-    /// Whether the kernel wants to be told when something is there (`XDP_RING_NEED_WAKEUP`). It says so before it looks a
-    /// last time: either it sees what was published before this, or this sees that it says so.
+    /// Tells whether the kernel needs a wakeup (`XDP_RING_NEED_WAKEUP`). The kernel sets the flag before it reads the index a
+    /// last time: either the kernel sees the slots published before this call, or this call sees the flag.
     pub(crate) fn wants_wakeup(&self) -> bool {
         fence(Ordering::SeqCst);
         self.ring.index(self.ring.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
-/// The side that empties.
+/// Side that empties slots.
 #[derive(Debug)]
 pub(crate) struct Consumer<T> {
     ring: Ring<T>,
-    /// The next slot to be emptied; those before it are not given back yet.
+    /// Index of the next slot to be emptied.
     next: u32,
-    /// The other side's index when it was last looked at.
+    /// The producer's index when it was last read.
     filled: u32,
 }
 
@@ -218,11 +218,11 @@ impl<T: Slot> Consumer<T> {
         Some(Self { ring, next, filled: next })
     }
 
-    /// What the next filled slot holds. The slot is the other side's again after [`release`](Self::release).
+    /// Takes the value of the next filled slot. The slot is the producer's again after [`release`](Self::release).
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.next == self.filled {
             let filled = self.ring.index(self.ring.producer).load(Ordering::Acquire);
-            // More than there are slots for is not believed.
+            // An index further ahead than the ring has slots is ignored.
             if filled.wrapping_sub(self.next) > self.ring.mask + 1 {
                 return None;
             }
@@ -232,13 +232,13 @@ impl<T: Slot> Consumer<T> {
             return None;
         }
         let slot = self.ring.slot(self.next);
-        // SAFETY: by invariant 2 the slot is ours, being filled; any bytes are a value.
+        // SAFETY: the slot is filled, so by invariant 2 it is the consumer's; any bytes are a value.
         let value = unsafe { slot.read_volatile() };
         self.next = self.next.wrapping_add(1);
         Some(value)
     }
 
-    /// Gives back what was emptied.
+    /// Returns the emptied slots to the producer.
     pub(crate) fn release(&self) {
         self.ring.index(self.ring.consumer).store(self.next, Ordering::Release);
     }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_a_queue_wherever_its_indices_wrap() {
+    fn ring_is_a_queue_across_index_wrap() {
         for start in [0, 1, u32::MAX - 20, u32::MAX] {
             let (_mapping, mut producer, mut consumer) = both(8, start);
             let mut model = VecDeque::new();
@@ -298,21 +298,21 @@ mod tests {
     }
 
     #[test]
-    fn the_other_side_sees_what_is_shown_and_no_more() {
+    fn consumer_sees_published_slots_only() {
         let (_mapping, mut producer, mut consumer) = both(4, 0);
         assert!(producer.push(1) && producer.push(2));
         assert_eq!(consumer.pop(), None);
         producer.publish();
         assert!(producer.push(3));
         assert_eq!((consumer.pop(), consumer.pop(), consumer.pop()), (Some(1), Some(2), None));
-        // Emptied, but not given back: one slot of four is free.
+        // Emptied, but not released: one slot of four is free.
         assert!(producer.push(4) && !producer.push(5));
         consumer.release();
         assert!(producer.push(5) && producer.push(6) && !producer.push(7));
     }
 
     #[test]
-    fn an_index_that_cannot_be_is_not_believed() {
+    fn impossible_index_is_ignored() {
         let (mapping, mut producer, mut consumer) = both(4, 10);
         set(&mapping, PARTS.producer, 15);
         assert_eq!(consumer.pop(), None, "five in four slots");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_whose_parts_are_not_in_its_memory_is_none() {
+    fn ring_with_parts_outside_its_memory_is_none() {
         let mapping = Arc::new(Mapping::anonymous(4096).unwrap());
         let size = |size| NonZeroU32::new(size).unwrap();
         assert!(Consumer::<Desc>::new(&mapping, PARTS, size(128)).is_some());
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_pass_everything_on_in_order() {
+    fn two_threads_pass_all_values_in_order() {
         let (_mapping, mut producer, mut consumer) = both(16, u32::MAX - 1000);
         std::thread::scope(|scope| {
             scope.spawn(move || {

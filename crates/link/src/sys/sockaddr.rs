@@ -8,7 +8,7 @@ pub(crate) const SOCKADDR_LEN: usize = 28;
 /// Bytes of `struct sockaddr_ll`.
 pub(crate) const LINK_LAYER_LEN: usize = 20;
 
-/// A socket address as bytes, and how many count.
+/// A socket address as bytes, with its length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SockAddr {
     bytes: [u8; SOCKADDR_LEN],
@@ -41,7 +41,7 @@ impl SockAddr {
     }
 }
 
-/// The Internet address and port in what the kernel wrote, if it is one.
+/// Internet address and port in a `struct sockaddr` that the kernel wrote; `None` for another family.
 pub(crate) fn parse(bytes: &[u8]) -> Option<SocketAddr> {
     let (&family, rest) = bytes.split_first_chunk::<2>()?;
     let (&port, rest) = rest.split_first_chunk::<2>()?;
@@ -59,12 +59,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<SocketAddr> {
     Some(addr)
 }
 
-/// `struct sockaddr_ll`: everything that comes in by the interface of that index (packet(7)).
+/// `struct sockaddr_ll` for all frames received by the interface of that index (packet(7)).
 pub(crate) fn link_layer(index: i32) -> [u8; LINK_LAYER_LEN] {
     link_layer_of(index, libc::ETH_P_ALL as u16)
 }
 
-/// The same for frames of one type.
+/// `struct sockaddr_ll` for frames of one EtherType.
 pub(crate) fn link_layer_of(index: i32, ether_type: u16) -> [u8; LINK_LAYER_LEN] {
     let mut bytes = [0; LINK_LAYER_LEN];
     bytes[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_no_address() {
+    fn truncated_bytes_are_no_address() {
         let bytes = SockAddr::new("[2001:db8::1]:500".parse().unwrap());
         for len in 0..28 {
             assert_eq!(parse(&bytes.bytes()[..len]), None, "{len} bytes");

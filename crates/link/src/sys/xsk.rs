@@ -1,9 +1,9 @@
-//! AF_XDP sockets (Linux `Documentation/networking/af_xdp.rst`): one queue of an interface, by frames of memory that the
-//! kernel and this program hand each other.
+//! AF_XDP sockets (Linux `Documentation/networking/af_xdp.rst`): one queue of an interface, whose frames the kernel and this
+//! program pass to each other.
 //!
-//! What the kernel is told of is the frames that [`Frames`] has lent it, and nothing else.
+//! The kernel gets the addresses of frames that [`Frames`] has lent it, and no others.
 //!
-//! Invariant: the socket and the mappings that keep it alive are gone before the frames are.
+//! Invariant: the socket and the mappings that keep it alive are dropped before the frames.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -19,17 +19,17 @@ use super::ring::{Consumer, Desc, Mapping, Parts, Producer};
 use super::socket::{bind, get_bytes, set_buffer, set_bytes, set_option};
 use super::{check, errno, sockaddr};
 
-/// A call that failed, and what it said.
+/// A failed call, and its error.
 pub(crate) type Failed = (&'static str, io::Error);
 
-/// What a socket is bound to, and how.
+/// Interface queue that a socket is bound to, and the parameters of the binding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue {
     /// The interface's number.
     pub(crate) index: i32,
     /// The number of its queue.
     pub(crate) queue: u32,
-    /// Frames to receive into, and as many to send from; a power of two.
+    /// Number of receive frames, and of transmit frames; a power of two.
     pub(crate) ring: NonZeroU32,
     /// Bytes of a frame, a power of two up to a page.
     pub(crate) frame_size: u32,
@@ -48,9 +48,9 @@ pub struct XdpStats {
     pub tx_invalid_descs: u64,
     /// Packets dropped because the ring of those received was full.
     pub rx_ring_full: u64,
-    /// How often a frame was looked for in the fill ring, and none was there.
+    /// Times that the kernel found the fill ring empty.
     pub rx_fill_ring_empty_descs: u64,
-    /// How often something to send was looked for, and nothing was there.
+    /// Times that the kernel found the transmit ring empty.
     pub tx_ring_empty_descs: u64,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Xsk {
 }
 
 impl Xsk {
-    /// Makes a socket and gives the kernel every frame to receive into.
+    /// Opens a socket and lends the kernel every receive frame.
     pub(crate) fn open(queue: Queue) -> Result<Self, Failed> {
         let failed = |call| move |err: io::Error| (call, err);
         let frames = Frames::new(queue.ring.get() as usize, queue.frame_size as usize).map_err(failed("mmap"))?;
@@ -91,8 +91,8 @@ impl Xsk {
         let fd = socket.as_fd();
         let memory = memory_of(frames.memory(), queue.frame_size);
         set_bytes(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory).map_err(failed("XDP_UMEM_REG"))?;
-        // The kernel gives slots of the fill ring back when it has emptied all that it knew of: until then it has as many
-        // more as there are frames.
+        // The kernel releases slots of the fill ring only after it has emptied all that it had read the index of, so the ring
+        // needs room for twice the frames.
         let fill_slots = queue.ring.saturating_mul(NonZeroU32::MIN.saturating_add(1));
         for (name, call, slots) in [
             (libc::XDP_UMEM_FILL_RING, "XDP_UMEM_FILL_RING", fill_slots),
@@ -102,7 +102,7 @@ impl Xsk {
         ] {
             set_option(fd, libc::SOL_XDP, name, slots.get() as i32).map_err(failed(call))?;
         }
-        // Of a ring that it copies from, what the device has is charged to the socket.
+        // In copy mode, packets queued in the device are charged to the socket's send buffer.
         let charged = i32::try_from(queue.ring.get() * 2 * queue.frame_size).unwrap_or(i32::MAX);
         set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, charged).map_err(failed("SO_SNDBUF"))?;
         let [rx, tx, fill, completion] = parts(fd).map_err(failed("XDP_MMAP_OFFSETS"))?;
@@ -134,40 +134,40 @@ impl Xsk {
         Ok(xsk)
     }
 
-    /// Gives the kernel the frames that came home. Tells whether it has one now, or has filled one that was not received.
+    /// Lends the kernel the free receive frames. Tells whether it has any now, empty or filled.
     pub(crate) fn refill(&mut self) -> bool {
         let fill = &mut self.fill;
         if self.frames.lend_home(|addr| fill.push(addr)) {
             self.fill.publish();
         }
-        // Also of those that it was lent before: it may have run dry since.
+        // The wakeup may also be needed for frames lent earlier: the kernel may have found the ring empty since.
         if self.fill.waiting() > 0 && self.fill.wants_wakeup() {
             self.wake_for_rx();
         }
         self.frames.receivable() > 0
     }
 
-    /// What was received next, if something was: its bytes, or that what the kernel says of it cannot be.
+    /// Takes the next received frame, if any, or the reason to drop it because of an impossible descriptor.
     pub(crate) fn receive(&mut self) -> Option<Result<Piece, DropReason>> {
         let desc = self.rx.pop()?;
         Some(self.frames.received(desc))
     }
 
-    /// Lets the kernel have the slots of what was received.
+    /// Releases the slots of received frames to the kernel.
     pub(crate) fn release(&self) {
         self.rx.release();
     }
 
-    /// Copies a packet of `len` bytes to frames to send from. Tells whether there were enough; the kernel sees it after
-    /// [`flush`](Self::flush).
+    /// Copies a packet of `len` bytes to transmit frames. Returns false if there are not enough. The kernel sees the packet
+    /// after [`flush`](Self::flush).
     pub(crate) fn send<'a>(&mut self, len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> bool {
         let free = self.queue.ring.get() - self.tx.waiting();
         let tx = &mut self.tx;
         self.frames.fill(len, pieces, free as usize, |desc| assert!(tx.push(desc), "a slot that was free is taken"))
     }
 
-    /// Shows the kernel what is to be sent, and has it begin. What it does not take now stays in the ring. Tells how many
-    /// packets it said that the device dropped.
+    /// Publishes the packets to be sent, and kicks the kernel. Packets that it does not take now stay in the ring. Returns the
+    /// number of packets that the device dropped.
     pub(crate) fn flush(&mut self) -> io::Result<u32> {
         let Self { tx, socket, .. } = self;
         tx.publish();
@@ -185,29 +185,29 @@ impl Xsk {
         self.completion.release();
     }
 
-    /// Whether something is to be sent that the kernel has not taken yet.
+    /// Tells whether the transmit ring holds packets that the kernel has not taken.
     pub(crate) fn has_unsent(&mut self) -> bool {
         self.tx.waiting() > 0
     }
 
-    /// Whether some of that stays where it is until the kernel is told of it again.
+    /// Tells whether packets stay in the transmit ring until the kernel is kicked again.
     pub(crate) fn is_stuck(&mut self) -> bool {
         self.has_unsent() && self.tx.wants_wakeup()
     }
 
-    /// Frames to receive into that packets hold.
+    /// Receive frames that packets hold.
     pub(crate) fn held(&self) -> usize {
         self.frames.held()
     }
 
-    /// Whether the kernel has the driver fill our frames.
+    /// Tells whether the driver fills our frames itself (zero copy).
     pub(crate) fn is_zero_copy(&self) -> bool {
         let mut options = [0; 4];
         let got = get_bytes(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS, &mut options);
         got.is_ok() && u32::from_ne_bytes(options) & libc::XDP_OPTIONS_ZEROCOPY != 0
     }
 
-    /// The kernel's counters; those that it does not have are 0.
+    /// The kernel's counters; a counter that the kernel lacks is 0.
     pub(crate) fn stats(&self) -> XdpStats {
         let mut bytes = [0; 48];
         if get_bytes(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS, &mut bytes).is_err() {
@@ -229,10 +229,10 @@ impl Xsk {
         self.socket.as_fd()
     }
 
-    /// What this says is said of the interface by others too.
+    /// Kicks the kernel for receiving. Errors are ignored: an interface that is down is reported by other calls.
     fn wake_for_rx(&self) {
         let (fd, nowhere) = (self.socket.as_raw_fd(), ptr::null_mut());
-        // SAFETY: room for no bytes and for no address.
+        // SAFETY: the kernel writes no bytes and no address: both lengths are zero or null.
         unsafe { libc::recvfrom(fd, nowhere, 0, libc::MSG_DONTWAIT, ptr::null_mut(), ptr::null_mut()) };
     }
 }
@@ -243,11 +243,11 @@ fn wake_for_tx(socket: &OwnedFd) -> io::Result<()> {
     check(sent as i32).map(drop)
 }
 
-/// Calls `wake` until all of the `waiting` packets are taken, as far as they are, or nothing is `wanted` any more. Tells how
-/// many the device dropped.
+/// Calls `wake` often enough for the kernel to take all `waiting` packets, or until no wakeup is `wanted` any more. Returns the
+/// number of packets that the device dropped.
 ///
-/// A call takes no more than [`TX_BATCH`] and says `EAGAIN` if there are others, or if the device has no room. Which of both
-/// cannot be told: kernels before 6.17 do not show then what they have taken. `EBUSY` is a packet that was dropped.
+/// A call takes no more than [`TX_BATCH`] packets and returns `EAGAIN` if there are more, or if the device has no room. The two
+/// cases look alike: kernels before 6.17 do not publish their index then. `EBUSY` stands for one dropped packet.
 fn kick(waiting: u32, mut wanted: impl FnMut() -> bool, mut wake: impl FnMut() -> io::Result<()>) -> io::Result<u32> {
     let (mut calls, mut dropped) = (waiting.div_ceil(TX_BATCH), 0);
     while calls > 0 && wanted() {
@@ -272,7 +272,7 @@ fn memory_of(memory: ptr::NonNull<[u8]>, frame_size: u32) -> [u8; 32] {
     bytes
 }
 
-/// Where the rings' parts are: of receiving, sending, filling and completion.
+/// Offsets of the parts of the receive, transmit, fill and completion rings.
 fn parts(fd: BorrowedFd<'_>) -> io::Result<[Parts; 4]> {
     let mut bytes = [0; size_of::<libc::xdp_mmap_offsets>()];
     if get_bytes(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut bytes)? != bytes.len() {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_taken_though_the_kernel_does_not_show_it_and_a_full_device_is_not_asked_for_ever() {
+    fn kick_takes_all_packets_and_stops_at_a_full_device() {
         // Waiting, room and lost; left and calls.
         let cases = [
             (1, 256, 0, (0, 1)),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_wants_nothing_is_left_alone_and_one_that_fails_says_why() {
+    fn kick_makes_no_call_unless_wanted_and_returns_errors() {
         assert_eq!(kick(9, || false, || panic!("it takes them by itself")).unwrap(), 0);
         let mut calls = 0;
         let err = kick(
@@ -356,7 +356,7 @@ mod tests {
             },
         );
         assert_eq!((err.unwrap_err().raw_os_error(), calls), (Some(libc::ENETDOWN), 1));
-        // A device that is busy for another reason than a packet that it dropped.
+        // A device that stays busy although it drops no packet.
         calls = 0;
         let busy = || {
             calls += 1;

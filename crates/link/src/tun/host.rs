@@ -7,7 +7,7 @@ use wire::MacAddr;
 use super::TunLink;
 use super::open::{attach, set_up_queue};
 use crate::af_packet::{PacketLink, Station};
-use crate::open::{Config, ConfigKind};
+use crate::config::{Config, ConfigKind};
 use crate::posted::Posted;
 use crate::stats::LinkStats;
 use crate::sys::ifreq::{Interface, tun_set_persistent};
@@ -18,7 +18,7 @@ use crate::{Layer, OpenError};
 pub struct HostDevice {
     /// Name.
     pub name: String,
-    /// Number.
+    /// Interface index.
     pub index: u32,
     /// The link-layer address of a TAP device; `None` makes a TUN device.
     pub mac: Option<MacAddr>,
@@ -46,11 +46,11 @@ impl HostDevice {
         }
     }
 
-    /// Makes the device in the calling thread's network namespace, or attaches to it if it is there, and returns its queue. The
+    /// Creates the device in the calling thread's network namespace, or attaches to it if it exists, and returns its queue. The
     /// device has no ARP, is down if it is new, and outlives its queue.
     ///
     /// # Errors
-    /// Error of the call that is missing or refused; the device of that name has another number.
+    /// Error of the call that failed; the device of that name has another index.
     pub fn make(&self) -> Result<OwnedFd, OpenError> {
         let failed = |call| move |err| OpenError::new(&self.name, call, err);
         let kind = if self.mac.is_some() { libc::IFF_TAP } else { libc::IFF_TUN };
@@ -72,11 +72,11 @@ impl HostDevice {
         Ok(queue)
     }
 
-    /// Link over a packet socket that is to be bound to `peer`, the other end of a pair of devices, where `/dev/net/tun` is closed.
-    /// `control` is a socket of the peer's network namespace. `ip_only`: frames that carry no IP are dropped.
+    /// Link over a packet socket that is bound to `peer`, the other end of a veth pair, for hosts where `/dev/net/tun` cannot be
+    /// opened. `control` is a socket of the peer's network namespace. With `ip_only`, frames that carry no IP are dropped.
     ///
     /// # Errors
-    /// Error of the call that is refused; the device has no link-layer address.
+    /// Error of the call that failed; the device has no link-layer address.
     pub fn open_pair(
         &self,
         socket: OwnedFd,
@@ -100,7 +100,7 @@ impl HostDevice {
     /// network namespace.
     ///
     /// # Errors
-    /// Error of the call that is refused.
+    /// Error of the call that failed.
     pub fn open(&self, queue: OwnedFd, control: OwnedFd) -> Result<Box<dyn crate::Link>, OpenError> {
         Ok(Box::new(TunLink::over(self, queue, control)?))
     }

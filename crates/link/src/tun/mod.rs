@@ -1,7 +1,7 @@
 //! TUN and TAP devices (tun(4)): packets or frames to and from this host's own stack.
 //!
-//! With offloads each read and write has a virtio-net header in front, and moves up to 64 KiB: the kernel leaves TCP and
-//! UDP uncut and without checksums, and takes them so from us. Without, every read and write is one plain packet.
+//! With offloads each read and write has a virtio-net header in front, and moves up to 64 KiB: TCP and UDP are unsegmented and
+//! without checksums in both directions. Without offloads, every read and write is one plain packet.
 
 mod host;
 mod open;
@@ -18,9 +18,9 @@ use wire::{FlowKey, MacAddr, eth, vlan};
 
 pub use host::HostDevice;
 
+use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::offloads::Offloads;
-use crate::open::DEFAULT_MTU;
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
 use crate::stats::LinkStats;
@@ -30,10 +30,10 @@ use crate::sys::{errno, uninterrupted};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
-/// Packets that one call of [`Link::recv`] brings at most.
+/// Limit of packets that one call of [`Link::recv`] returns.
 const BURST_PACKETS: usize = 64;
 
-/// Bytes after which a burst ends: what is read has to be in the cache still when it is sent on.
+/// Bytes after which a burst ends: packets should still be in the cache when they are forwarded.
 const BURST_BYTES: usize = 256 << 10;
 
 /// A TUN or TAP device.
@@ -45,7 +45,7 @@ pub(crate) struct TunLink {
     queues: Vec<OwnedFd>,
     /// The queue to be read next.
     next: usize,
-    /// Whether virtio-net headers are spoken.
+    /// Whether packets have virtio-net headers.
     virtio: bool,
     /// The longest packet that can be read.
     longest: usize,
@@ -54,7 +54,7 @@ pub(crate) struct TunLink {
     stats: LinkStats,
     posted: Posted,
     interface: Interface,
-    /// The number of its interface.
+    /// Index of the interface.
     index: i32,
     /// Whether the last call found the device down.
     down: bool,
@@ -63,10 +63,10 @@ pub(crate) struct TunLink {
 }
 
 impl TunLink {
-    /// The layer of a TAP device, before its own address is known.
+    /// Layer of a TAP device before its address is known.
     pub(crate) const TAP: Layer = Layer::Ethernet(MacAddr::ZERO);
 
-    /// Reads one packet from queue `at`. `None` when there is none, or no page for it.
+    /// Reads one packet from queue `at`; `None` if the queue is empty, or no page is free.
     fn read_one(&mut self, at: usize, mem: &Memory) -> io::Result<Option<Read>> {
         let Ok(room) = self.posted.room(mem, Memory::HEADROOM, self.longest) else { return Ok(None) };
         let mut header = [0; HEADER_LEN];
@@ -114,7 +114,7 @@ impl TunLink {
         Ok(())
     }
 
-    /// Each flow is written to one queue, so that it stays in order; the kernel then reads it there too.
+    /// Queue that a packet is written to: one per flow, which keeps a flow in order; the kernel's replies use the same queue.
     fn queue_of(&self, packet: &Packet) -> usize {
         if self.queues.len() == 1 {
             return 0;
@@ -127,7 +127,7 @@ impl TunLink {
         (hasher.finish() % self.queues.len() as u64) as usize
     }
 
-    /// What becomes of a packet that the kernel did not take. `None`: it was dropped, go on.
+    /// Handles an error of the kernel about a packet. `None` if the packet was dropped and the burst goes on.
     #[cold]
     fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Option<Sent>> {
         let reason = match errno(err) {
@@ -156,16 +156,16 @@ impl TunLink {
     }
 }
 
-/// An IP packet at its longest.
+/// Longest IP packet.
 const LONGEST_PACKET: usize = 65_575;
 
-/// The longest packet that can be read from a device of that MTU.
+/// Longest packet that can be read from a device of that MTU.
 fn longest(virtio: bool, mtu: usize, layer: Layer) -> usize {
     let framing = if layer == Layer::Ip { 0 } else { eth::Header::LEN + 2 * vlan::Header::LEN };
     framing + if virtio { LONGEST_PACKET } else { mtu }
 }
 
-/// What a read brought.
+/// Result of a read.
 enum Read {
     Packet(Packet),
     Bad(DropReason),
@@ -196,7 +196,7 @@ impl Link for TunLink {
         Ok(())
     }
 
-    /// The host's end keeps its own.
+    /// Sets the address of our end; the host's end keeps its own.
     fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
         if !matches!(self.layer, Layer::Ethernet(_)) {
             return Err(OpenError::no_address(self.name()));
@@ -209,8 +209,8 @@ impl Link for TunLink {
         self.layer
     }
 
-    /// Its own MTU is what is said here, whatever the host's programs send. One that has another name by now, or is in another
-    /// namespace, works on; reading tells of one that is gone.
+    /// Checks only whether the device is up: the MTU is this link's own. A device that was renamed or moved to another namespace
+    /// keeps working; a deleted one is reported by the next read.
     fn look(&mut self) -> io::Result<bool> {
         self.down = match self.interface.is_up() {
             Ok(up) => !up,
@@ -249,7 +249,7 @@ impl Link for TunLink {
 
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
         if self.down {
-            // Reading does not tell.
+            // A read does not report that the device is up again.
             self.look()?;
         }
         let (mut packets, mut bytes, mut empty) = (0, 0, 0);

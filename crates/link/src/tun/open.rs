@@ -1,4 +1,4 @@
-//! Making a device, and finding out which offloads it has.
+//! Creation of a device, and probing of its offloads.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -7,19 +7,19 @@ use rustix::fs::{Mode, OFlags};
 use wire::MacAddr;
 
 use super::{TunLink, longest};
+use crate::config::Config;
 use crate::error::text;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::open::Config;
 use crate::posted::Posted;
 use crate::stats::LinkStats;
 use crate::sys::ifreq::{Interface, tun_attach, tun_set_header_len, tun_set_index, tun_set_offload};
 use crate::virtio::HEADER_LEN;
 use crate::{Layer, OpenError};
 
-/// Where devices are made.
+/// Device node that creates TUN and TAP devices.
 const CLONE_DEVICE: &str = "/dev/net/tun";
 
-/// What `TUNSETOFFLOAD` is asked for, one after the other; each needs those before it.
+/// Flags of `TUNSETOFFLOAD`, tried in order; each needs the ones before it.
 const RX_OFFLOADS: [(&str, u32); 5] = [
     ("rx-checksum", libc::TUN_F_CSUM),
     ("rx-tso4", libc::TUN_F_TSO4),
@@ -29,7 +29,7 @@ const RX_OFFLOADS: [(&str, u32); 5] = [
 ];
 
 impl TunLink {
-    /// Makes the device, or attaches to one that is there, and brings it up.
+    /// Creates the device, or attaches to an existing one, and brings it up.
     pub(crate) fn open(config: &Config, layer: Layer, queues: u16) -> Result<Self, OpenError> {
         let name = &config.name;
         let failed = |call| move |err| OpenError::new(name, call, err);
@@ -82,13 +82,13 @@ impl TunLink {
     }
 }
 
-/// Makes a queue speak virtio-net headers if offloads are `wanted`, and finds out which of them it has.
+/// Turns on virtio-net headers of a queue if offloads are `wanted`, and probes which offloads it has.
 pub(super) fn set_up_queue(queue: BorrowedFd<'_>, name: &str, wanted: bool) -> Result<Offloads, OpenError> {
     let failed = |call| move |err| OpenError::new(name, call, err);
     if wanted {
         tun_set_header_len(queue, HEADER_LEN).map_err(failed("TUNSETVNETHDRSZ"))?;
     } else {
-        // A device that was there already may have some on.
+        // An existing device may have offloads on.
         tun_set_offload(queue, 0).map_err(failed("TUNSETOFFLOAD"))?;
     }
     let mut offloads = Offloads::new();
@@ -96,7 +96,7 @@ pub(super) fn set_up_queue(queue: BorrowedFd<'_>, name: &str, wanted: bool) -> R
     Ok(offloads)
 }
 
-/// A descriptor of one queue. If it makes the device, that gets the number `index`.
+/// Opens a queue. If that creates the device, its interface index is `index`.
 pub(super) fn attach(name: &str, flags: i32, index: Option<u32>) -> Result<OwnedFd, OpenError> {
     let modes = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let queue = rustix::fs::open(CLONE_DEVICE, modes, Mode::empty()).map_err(|err| {
@@ -126,7 +126,7 @@ pub(super) fn attach(name: &str, flags: i32, index: Option<u32>) -> Result<Owned
     Ok(queue)
 }
 
-/// Asks for each offload and notes the answers.
+/// Tries each offload, and records the results.
 fn probe(queue: BorrowedFd<'_>, wanted: bool, offloads: &mut Offloads) {
     let mut granted = 0;
     let mut ask = |bits| {
@@ -140,8 +140,8 @@ fn probe(queue: BorrowedFd<'_>, wanted: bool, offloads: &mut Offloads) {
     for (name, bits) in RX_OFFLOADS {
         offloads.add(name, ask(bits));
     }
-    // What the kernel takes from us is not negotiated: it understands every header that it knows itself. USO came both
-    // ways at once (Linux 6.2).
+    // Transmit offloads are not negotiated: the kernel accepts every header type that it knows. USO came for both directions
+    // at once (Linux 6.2).
     for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
         let answer = match name {
             _ if !wanted => Err(BY_CONFIGURATION.to_owned()),
@@ -152,7 +152,7 @@ fn probe(queue: BorrowedFd<'_>, wanted: bool, offloads: &mut Offloads) {
     }
 }
 
-/// The address of the station at our end of the cable, made from that of the host at the other.
+/// Link-layer address of our end, derived from that of the host's end.
 fn other_station(host: MacAddr) -> MacAddr {
     let MacAddr([a, b, c, d, e, f]) = host;
     MacAddr([(a | 2) & !1, b, c, d, e, f ^ 1])

@@ -1,31 +1,30 @@
-//! Don't Fragment of what a socket sends (RFC 4301 §8.1), which a socket has for all its datagrams and no control message says:
-//! `IP_MTU_DISCOVER` is changed between two system calls where packets differ, so that the packets of a flow keep their order.
-//! It stays as it is until packets that differ come.
+//! Don't Fragment of datagrams that a socket sends (RFC 4301 §8.1). No control message sets it, only the socket option
+//! `IP_MTU_DISCOVER`, which is therefore changed between two system calls when packets differ. The packets of a flow keep their
+//! order.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 use packet::Cut;
 
-use super::UdpLink;
 use crate::sys::socket::set_option;
 
-/// Path MTU discovery mode of a socket (ip(7), ipv6(7)). In no state does the kernel give up telling of *fragmentation needed*, or
-/// fit an IPv4 datagram to what it was told, which is for the node to judge.
+/// Path MTU discovery mode of a socket (ip(7), ipv6(7)). In every mode the kernel reports *fragmentation needed*, and never
+/// fits an IPv4 datagram to a reported MTU: the node judges these reports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Discovery {
     /// `IP_PMTUDISC_PROBE`, and IPv6's of the same value: nothing fragments a datagram.
     Probe,
-    /// `IP_PMTUDISC_OMIT`: an IPv4 datagram has no Don't Fragment. Routers fragment it, and the kernel one that is longer than
-    /// the first link takes.
+    /// `IP_PMTUDISC_OMIT`: an IPv4 datagram has no Don't Fragment. Routers may fragment it, and so does the kernel if it is
+    /// longer than the first link's MTU.
     Omit,
-    /// `IPV6_PMTUDISC_DONT`: the kernel fragments an IPv6 datagram to the path MTU that it knows, as its source alone may.
+    /// `IPV6_PMTUDISC_DONT`: the kernel fragments an IPv6 datagram to its cached path MTU, as only the source may.
     Dont,
 }
 
 impl Discovery {
-    /// The one for a packet with such a header, which may be one that a device is to fragment.
+    /// Mode for a packet with that header, which may be one that a device is to fragment.
     pub(super) fn of(cut: Cut, v4: bool, dont_fragment: bool) -> Self {
         match (v4, cut == Cut::Fragment) {
             (true, false) if dont_fragment => Self::Probe,
@@ -34,26 +33,24 @@ impl Discovery {
             (false, false) => Self::Probe,
         }
     }
-}
 
-impl UdpLink {
-    /// Sets the socket's path MTU discovery mode to that of the next packets.
+    /// Sets the path MTU discovery mode of a socket, which has been `self`, to that of the next packets.
     #[inline]
-    pub(super) fn set_discovery(&mut self, discovery: Discovery) -> io::Result<()> {
-        if self.discovery == discovery {
+    pub(super) fn change(&mut self, discovery: Self, socket: &UdpSocket, local: SocketAddr) -> io::Result<()> {
+        if *self == discovery {
             return Ok(());
         }
-        let (level, name) = match self.local {
+        let (level, name) = match local {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
         };
         let value = match discovery {
-            Discovery::Probe => libc::IP_PMTUDISC_PROBE,
-            Discovery::Omit => libc::IP_PMTUDISC_OMIT,
-            Discovery::Dont => libc::IPV6_PMTUDISC_DONT,
+            Self::Probe => libc::IP_PMTUDISC_PROBE,
+            Self::Omit => libc::IP_PMTUDISC_OMIT,
+            Self::Dont => libc::IPV6_PMTUDISC_DONT,
         };
-        set_option(self.socket.as_fd(), level, name, value)?;
-        self.discovery = discovery;
+        set_option(socket.as_fd(), level, name, value)?;
+        *self = discovery;
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
-//! What the network says of what a socket has sent: the kernel keeps ICMP to itself, and gives it as errors (ip(7),
-//! `IP_RECVERR`). What is said of a path's MTU is made an ICMP message again, so that nobody else has to know.
+//! ICMP errors about sent datagrams. The kernel consumes the ICMP messages and reports errors of the socket (ip(7),
+//! `IP_RECVERR`). A report of a path MTU is turned back into an ICMP message, so that the datapath handles it like any other.
 //!
-//! With `IP_PMTUDISC_PROBE` and `IP_PMTUDISC_OMIT` the kernel takes packets of any length that the first link does: otherwise
-//! it would believe every message that quotes the socket's ports. Whether one is about a packet that was sent is for the node
-//! to find out, which knows its SPIs.
+//! With `IP_PMTUDISC_PROBE` and `IP_PMTUDISC_OMIT` the kernel accepts packets up to the first link's MTU: otherwise it would
+//! trust every message that quotes the socket's ports. The node, which knows its SPIs, checks whether a message is about a
+//! packet that was sent.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,15 +21,15 @@ const EXTENDED_LEN: usize = 16;
 /// An error of a socket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct SocketError {
-    /// What it would be as an `errno`.
+    /// Equivalent `errno`.
     pub(super) errno: i32,
-    /// Whether this host itself says so, and not a message from another.
+    /// Whether the error comes from this host, rather than from an ICMP message.
     pub(super) is_local: bool,
-    /// With `EMSGSIZE` the MTU.
+    /// MTU, with `EMSGSIZE`.
     pub(super) info: u32,
-    /// Who says so.
+    /// Sender of the ICMP message.
     pub(super) offender: Option<IpAddr>,
-    /// To which of our addresses.
+    /// Our address that the message was sent to.
     pub(super) local: Option<IpAddr>,
 }
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_what_a_router_would_have_sent() {
+    fn message_equals_that_of_a_router() {
         let mem = Memory::heap();
         for (src, dst, router) in [
             ("192.0.2.1:4500", "192.0.2.2:4501", "203.0.113.1"),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_says_is_read_at_every_length() {
+    fn parse_reads_control_messages_of_every_length() {
         let mut data = vec![90, 0, 0, 0, libc::SO_EE_ORIGIN_ICMP, 3, 4, 0, 0, 5, 0, 0, 0, 0, 0, 0];
         data.extend_from_slice(sockaddr::SockAddr::new("203.0.113.1:0".parse().unwrap()).bytes());
         let mut control = cmsg::Control::EMPTY;

@@ -1,4 +1,5 @@
-//! Port 500 of the link's address, for key managers of the host side: IKE begins there, whatever port ESP in UDP has (RFC 7296 §2).
+//! Port 500 of the link's address, for IKE daemons of the host side: IKE begins there, whatever port ESP in UDP has
+//! (RFC 7296 §2).
 //!
 //! Datagrams are few, so each is one system call.
 
@@ -9,8 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use base::DropReason;
 use packet::{Memory, Packet};
 
-use super::synthetic::{Ends, Unwrapped, wrap};
-use super::{LONGEST, set_ip};
+use super::synthetic::{Ends, LONGEST, Unwrapped, set_ip, wrap};
 use crate::OpenError;
 use crate::pieces::skipping;
 use crate::stats::LinkStats;
@@ -19,7 +19,7 @@ use crate::sys::socket::set_option;
 /// The port of IKE.
 const IKE_PORT: u16 = 500;
 
-/// Port of ESP in UDP (RFC 3948 §2.1): only a link of that port has key managers behind it.
+/// Port of ESP in UDP (RFC 3948 §2.1): only a link of that port has an IKE daemon behind it.
 const ENCAP_PORT: u16 = 4500;
 
 /// Datagrams received at once.
@@ -33,7 +33,7 @@ pub(super) struct IkePort {
 }
 
 impl IkePort {
-    /// Binds port 500 of the address of a link `name`, if that is of one address and the port of ESP in UDP.
+    /// Binds port 500 of the address of a link `name`, if the link is bound to one address and the port of ESP in UDP.
     pub(super) fn open(name: &str, link: SocketAddr) -> Result<Option<Self>, OpenError> {
         if link.port() != ENCAP_PORT || link.ip().is_unspecified() {
             return Ok(None);
@@ -49,7 +49,7 @@ impl IkePort {
                 .with_hint(libc::EACCES, "needs CAP_NET_BIND_SERVICE; run as root or grant it")
         })?;
         socket.set_nonblocking(true).map_err(failed("O_NONBLOCK"))?;
-        // The node has no say in how the host fragments what is longer than the path's MTU.
+        // The host fragments a datagram that is longer than the path MTU by its own rules.
         let (level, option, mode) = match local {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT),
@@ -63,7 +63,7 @@ impl IkePort {
         self.socket.as_fd()
     }
 
-    /// Appends what has come in.
+    /// Appends received datagrams.
     pub(super) fn recv(&self, mem: &Memory, stats: &mut LinkStats, out: &mut Vec<Packet>) {
         for _ in 0..BURST {
             let Ok(mut buf) = mem.take(Memory::HEADROOM, LONGEST) else { return };
@@ -110,7 +110,7 @@ mod tests {
     use super::super::UdpLink;
     use super::super::synthetic::unwrap;
     use super::*;
-    use crate::open::{Config, ConfigKind};
+    use crate::config::{Config, ConfigKind};
     use crate::{Link, Sent};
 
     fn link() -> UdpLink {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_link_of_one_address_and_port_4500_has_it() {
+    fn ike_port_needs_one_address_and_port_4500() {
         for other in ["0.0.0.0:4500", "[::]:4500", "127.0.0.1:4501"] {
             assert!(IkePort::open("wan", other.parse().unwrap()).unwrap().is_none(), "{other}");
         }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_pass_both_ways_beside_those_of_the_link() {
+    fn ike_datagrams_pass_both_ways_beside_the_links() {
         let (mem, mut link) = (Memory::heap(), link());
         link.ike = Some(IkePort::bind("wan", "127.0.0.1:0".parse().unwrap()).unwrap());
         let port = link.ike.as_ref().unwrap().local;

@@ -1,9 +1,9 @@
-//! Datagrams of one flow that stand next to each other in a burst are sent as one train (`UDP_SEGMENT`, udp(7)): the kernel passes its
-//! stack once for all of them.
+//! Joining of adjacent datagrams of one flow in a burst into one UDP GSO train (`UDP_SEGMENT`, udp(7)), so that the kernel
+//! traverses its stack once for all of them.
 
 use packet::{Cut, Packet};
 
-use super::Message;
+use super::message::Message;
 
 /// Datagrams in a train at most, as Linux's `UDP_MAX_SEGMENTS` was before 6.10.
 const MAX_TRAIN: usize = 64;
@@ -14,8 +14,8 @@ const MAX_LEN: usize = 65_000;
 /// Datagrams that are sent singly after a train that the kernel has refused.
 pub(super) const PAUSE: usize = 1024;
 
-/// How many packets from the front of `packets`, sent as `messages` say, form one train: datagrams of one length to one place, of which the
-/// last may be shorter. 1 if the first is none that another could join.
+/// Number of packets at the front of `packets`, sent as `messages` say, that form one train: datagrams of one length to one
+/// destination; the last may be shorter. 1 if the first packet cannot be joined.
 pub(super) fn train_len(messages: &[Message], packets: &[Packet]) -> usize {
     let payload = |at: usize| packets[at].len().saturating_sub(messages[at].header_len);
     let size = payload(0);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_datagrams_and_a_shorter_last_one_are_a_train() {
+    fn train_is_equal_datagrams_and_a_shorter_last_one() {
         let cases: [(&[usize], usize); 7] = [
             (&[1400], 1),
             (&[1400, 1400, 1400], 3),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn others_place_or_mode_and_trains_stay_apart() {
+    fn train_ends_at_another_destination_mode_or_train() {
         let mem = Memory::heap();
         let packets: Vec<_> = (0..3).map(|_| datagram(&mem, 100)).collect();
         assert_eq!(train_len(&[message(4500), message(4501), message(4500)], &packets), 1);

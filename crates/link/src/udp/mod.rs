@@ -1,15 +1,15 @@
-//! UDP sockets (udp(7)) as links of IP packets: the way to the world of a node that owns no interface.
+//! UDP sockets (udp(7)) as links of IP packets, for a node that owns no interface.
 //!
-//! The kernel strips IP and UDP headers from what it delivers and makes them for what we send. This link puts them back
-//! ([`synthetic`]), so that nobody else has to know that it is a socket. Trains of datagrams go through the kernel as
-//! one buffer in both directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. What ICMP says of the
-//! path's MTU is received as the message that it was ([`paths`]). Don't Fragment of a datagram is that of the IP header that was
-//! in front of it ([`discovery`]).
+//! The kernel strips IP and UDP headers from received datagrams and adds them to sent ones. This link restores them
+//! ([`synthetic`]), so that the datapath sees IP packets. Trains of datagrams go through the kernel as one buffer in both
+//! directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. ICMP reports of the path MTU are received as
+//! ICMP messages again ([`paths`]). A sent datagram has the Don't Fragment flag of the packet's IP header ([`discovery`]).
 
 mod discovery;
 mod errors;
 mod ike_port;
 mod joining;
+mod message;
 mod open;
 mod paths;
 mod probe;
@@ -25,9 +25,9 @@ use offload::Features;
 use packet::{Memory, Packet};
 
 use crate::burst::{self, Batches, Refused};
+use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::offloads::Offloads;
-use crate::open::DEFAULT_MTU;
 use crate::pieces::skipping;
 use crate::posted::Posted;
 use crate::stats::LinkStats;
@@ -38,30 +38,24 @@ use crate::sys::sockaddr::{self, SOCKADDR_LEN, SockAddr};
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 use discovery::Discovery;
 use ike_port::IkePort;
-use paths::{first_bytes, is_soft};
-use synthetic::{Ends, Unsendable, Unwrapped, unwrap, wrap};
+use message::Message;
+use paths::{MAX_ERRORS, Paths, first_bytes, is_soft, narrow};
+use synthetic::{Ends, LONGEST, Unsendable, Unwrapped, set_ip, unwrap, wrap};
 
 /// Datagrams or trains received in one system call: as many 64 KiB pages as the second-level cache holds.
 const RECV_MESSAGES: usize = 8;
 
-/// Packets that one call of [`Link::recv`] brings at most, but for the rest of a system call.
+/// Packets after which a call of [`Link::recv`] makes no further system call.
 const BURST_PACKETS: usize = 64;
 
-/// Bytes after which a burst ends, but for the rest of a system call.
+/// Bytes after which a call of [`Link::recv`] makes no further system call.
 const BURST_BYTES: usize = 256 << 10;
 
-/// The longest payload: that of a datagram as of a train.
-const LONGEST: usize = 65_535;
-
-/// How often a packet is tried again that was refused for an error about an earlier one.
+/// Retries of a packet that was refused with an error about an earlier one.
 const MAX_RETRIES: u8 = 3;
 
 /// Bursts after which port 500 is read while the link's own socket is never empty.
 const IKE_EVERY: u8 = 16;
-
-/// How often a burst is received again after an error about an earlier packet, and entries that are then read of the
-/// error queue at once.
-const MAX_ERRORS: usize = 16;
 
 const _: () = assert!(synthetic::MAX_HEADERS < Memory::HEADROOM);
 
@@ -72,37 +66,33 @@ pub(crate) struct UdpLink {
     mtu: usize,
     socket: std::net::UdpSocket,
     local: SocketAddr,
-    /// Port 500, for key managers of the host side.
+    /// Port 500, for IKE daemons of the host side.
     ike: Option<IkePort>,
     /// Bursts since that port was read.
     ike_waits: u8,
-    /// Path MTU discovery mode: that of the packets sent last.
+    /// Path MTU discovery mode of the last packets sent.
     discovery: Discovery,
-    /// Messages in one call, 1 in the thin way.
+    /// Messages in one system call; 1 without offloads.
     width: usize,
-    /// Whether it takes trains and pieces.
+    /// Whether the link takes trains, and packets in several pieces.
     is_fat: bool,
     offloads: Offloads,
     features: Features,
     stats: LinkStats,
     slots: Vec<Slot>,
-    /// What `SO_RXQ_OVFL` said last.
+    /// Last value of `SO_RXQ_OVFL`.
     overflows: u32,
-    /// How often the packet at hand was tried again.
+    /// Retries of the packet at the front.
     retries: u8,
     /// Whether the first message of the last call was a [train of several packets](joining).
     has_joined: bool,
-    /// Packets that are still sent singly, since such a train was refused.
+    /// Packets left to send singly after the kernel refused such a train.
     singly: usize,
-    /// Whether the error queue has to be read.
-    errors_wait: bool,
-    /// The last packet that did not fit the first link: to where, and its quote.
-    too_big: Option<(IpAddr, Vec<u8>)>,
-    /// Paths that a train did not fit: from and to where, what they take, and the train's quote.
-    narrow: Vec<(IpAddr, u32, Vec<u8>)>,
+    /// Path MTU reports.
+    paths: Paths,
 }
 
-/// Where one message is received to.
+/// Receive buffers of one message.
 #[derive(Debug)]
 struct Slot {
     posted: Posted,
@@ -111,7 +101,7 @@ struct Slot {
 }
 
 impl UdpLink {
-    /// One system call. Tells how many messages it brought, and their bytes.
+    /// Makes one system call. Returns the number of messages received, and their bytes.
     fn recv_batch(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<(usize, usize)> {
         let mut batch = RecvBatch::new();
         for slot in &mut self.slots {
@@ -125,7 +115,7 @@ impl UdpLink {
             Ok(received) => received,
             Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok((0, 0)),
             Err(err) if is_soft(errno(&err)) => {
-                self.errors_wait = true;
+                self.paths.errors_wait = true;
                 return Ok((0, 0));
             }
             Err(err) => return Err(failed(&self.name, "recvmmsg", &err)),
@@ -174,7 +164,7 @@ impl UdpLink {
         wrap(payload, &ends, size)?.ok_or(DropReason::TransportHeader)
     }
 
-    /// Sends the first packet if it is from port 500. Tells how many were sent.
+    /// Sends the first packet if it is from port 500. Returns the number of packets sent.
     #[cold]
     fn send_ike(&self, packets: &[Packet]) -> io::Result<usize> {
         let unsendable = || io::Error::from(io::ErrorKind::InvalidData);
@@ -185,7 +175,7 @@ impl UdpLink {
         Ok(1)
     }
 
-    /// Receives from port 500, if its turn has come. `is_idle`: the link's own socket has had nothing.
+    /// Receives from port 500 if the link's own socket was empty (`is_idle`), and every so often otherwise.
     fn recv_ike(&mut self, mem: &Memory, is_idle: bool, out: &mut Vec<Packet>) {
         let Some(port) = &self.ike else { return };
         self.ike_waits += 1;
@@ -195,7 +185,7 @@ impl UdpLink {
         }
     }
 
-    /// Whether the socket can send this, and how.
+    /// Parameters for sending a packet, if the socket can send it.
     fn prepare(&self, packet: &Packet) -> Result<Message, Unsendable> {
         let Unwrapped { ends: Ends { src, mut dst, tos }, dont_fragment, header_len } = unwrap(packet)?;
         let discovery = Discovery::of(packet.meta.cut, src.is_ipv4(), dont_fragment);
@@ -246,7 +236,7 @@ impl Batches for UdpLink {
             }
         }
         let Some(first) = prepared.first() else { return self.send_ike(packets) };
-        self.set_discovery(first.discovery)?;
+        self.discovery.change(first.discovery, &self.socket, self.local)?;
         let may_join = self.features.uso && self.singly == 0;
         let mut trains = ArrayVec::<(usize, Option<Control>), MAX_MESSAGES>::new();
         let mut at = 0;
@@ -279,14 +269,14 @@ impl Batches for UdpLink {
     #[cold]
     fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Refused> {
         let errno = errno(err);
-        // An error about an earlier packet comes in place of the answer about this one, but only once.
+        // An error about an earlier packet may be returned for this one; the kernel returns it once.
         if is_soft(errno) && self.retries < MAX_RETRIES {
             self.retries += 1;
-            self.errors_wait = true;
+            self.paths.errors_wait = true;
             return Ok(Refused::Again);
         }
         self.retries = 0;
-        // What the kernel says of a train need not hold of each datagram in it.
+        // The error may be about the train only, not about each datagram in it.
         if std::mem::take(&mut self.has_joined) && matches!(errno, libc::EINVAL | libc::EIO | libc::EMSGSIZE) {
             self.singly = joining::PAUSE;
             return Ok(Refused::Again);
@@ -294,13 +284,13 @@ impl Batches for UdpLink {
         let reason = match errno {
             libc::EAGAIN => return Ok(Refused::Stop(Sent::Busy)),
             libc::EINVAL | libc::EIO | libc::EMSGSIZE if packet.meta.cut.gso().is_some() => {
-                if let Some(narrow) = self.narrow(packet) {
-                    self.narrow.truncate(MAX_ERRORS);
-                    self.narrow.push(narrow);
-                    self.errors_wait = true;
+                if let Some(found) = narrow(packet) {
+                    self.paths.narrow.truncate(MAX_ERRORS);
+                    self.paths.narrow.push(found);
+                    self.paths.errors_wait = true;
                     DropReason::PacketTooBig
                 } else if errno == libc::EMSGSIZE {
-                    // Routers say so, or who forges what they say: it is nothing about the offload.
+                    // A report from the network, possibly forged, says nothing about the offload.
                     DropReason::PacketTooBig
                 } else if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
                     self.features = features(&self.offloads, self.is_fat);
@@ -312,7 +302,7 @@ impl Batches for UdpLink {
             libc::EBADF | libc::ENOTSOCK => return Err(failed(&self.name, "sendmmsg", err)),
             libc::EMSGSIZE => {
                 if let Ok(Unwrapped { ends, header_len, .. }) = unwrap(packet) {
-                    self.too_big = Some((ends.dst.ip(), first_bytes(packet, header_len)));
+                    self.paths.too_big = Some((ends.dst.ip(), first_bytes(packet, header_len)));
                 }
                 DropReason::PacketTooBig
             }
@@ -329,25 +319,11 @@ impl Batches for UdpLink {
     }
 }
 
-/// A packet as the socket sends it.
-struct Message {
-    name: SockAddr,
-    control: Control,
-    header_len: usize,
-    discovery: Discovery,
-}
-
-/// What the socket takes over.
+/// Offloads of the socket.
 fn features(offloads: &Offloads, is_fat: bool) -> Features {
     let features = offloads.features();
     let features = if is_fat { features } else { Features { csum: features.csum, ..Features::NONE } };
     Features { ufo: true, ..features }
-}
-
-fn set_ip(addr: &mut SocketAddr, ip: Option<IpAddr>) {
-    if let Some(ip) = ip {
-        addr.set_ip(ip);
-    }
 }
 
 impl Link for UdpLink {
@@ -413,10 +389,10 @@ impl Link for UdpLink {
         while packets < BURST_PACKETS && bytes < BURST_BYTES {
             let (more, more_bytes) = self.recv_batch(mem, out)?;
             (packets, bytes) = (packets + more, bytes + more_bytes);
-            // Woken for nothing, it may be for an error that somebody else was told of.
-            if self.errors_wait || packets == 0 {
-                let failed = self.errors_wait;
-                self.recv_errors(mem, out);
+            // A wakeup without a packet may be for an error that another system call has already returned.
+            if self.paths.errors_wait || packets == 0 {
+                let failed = self.paths.errors_wait;
+                self.paths.recv_errors(&self.socket, self.local, &mut self.stats, mem, out);
                 errors += 1;
                 if failed && more == 0 && errors < MAX_ERRORS {
                     continue;
@@ -441,11 +417,11 @@ mod tests {
     use wire::{Protocol, ipv4, udp};
 
     use super::*;
-    use crate::open::{Config, ConfigKind};
+    use crate::config::{Config, ConfigKind};
 
-    /// A forged "fragmentation needed" that quotes our port has any call fail with `EMSGSIZE`.
+    /// A forged "fragmentation needed" that quotes our port makes any call fail with `EMSGSIZE`.
     #[test]
-    fn whoever_says_again_and_again_that_a_train_is_too_long_costs_no_offload() {
+    fn forged_emsgsize_for_a_train_costs_no_offload() {
         let bind: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let config =
             Config { name: "wan".to_owned(), kind: ConfigKind::Udp { bind }, mtu: None, offloads: true, index: None };

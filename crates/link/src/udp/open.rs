@@ -1,4 +1,4 @@
-//! How the socket is made.
+//! Opening of the socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,10 +7,11 @@ use std::os::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::discovery::Discovery;
+use super::paths::Paths;
 use super::{RECV_MESSAGES, Slot, UdpLink, features, probe};
 use crate::OpenError;
+use crate::config::{Config, DEFAULT_MTU};
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_USO};
-use crate::open::{Config, DEFAULT_MTU};
 use crate::posted::Posted;
 use crate::stats::LinkStats;
 use crate::sys::cmsg::CONTROL_LEN;
@@ -18,11 +19,11 @@ use crate::sys::mmsg::MAX_MESSAGES;
 use crate::sys::sockaddr::SOCKADDR_LEN;
 use crate::sys::socket::{set_buffer, set_option};
 
-/// Bytes that the kernel may hold for us in either direction.
+/// Size of the socket buffer in each direction, in bytes.
 const SOCKET_BUFFER: i32 = 8 << 20;
 
 impl UdpLink {
-    /// Binds a socket, and finds out what the kernel does for it.
+    /// Binds a socket, and probes its offloads.
     pub(crate) fn open(config: &Config, bind: SocketAddr) -> Result<Self, OpenError> {
         let name = &config.name;
         let failed = |call| move |err: io::Error| OpenError::new(name, call, err);
@@ -96,9 +97,7 @@ impl UdpLink {
             retries: 0,
             has_joined: false,
             singly: 0,
-            errors_wait: false,
-            too_big: None,
-            narrow: Vec::new(),
+            paths: Paths::default(),
         })
     }
 }

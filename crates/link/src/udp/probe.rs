@@ -1,4 +1,4 @@
-//! Whether the kernel cuts and glues UDP trains, found out by sending one over the loopback device.
+//! Probe of UDP GSO and GRO: a train is sent over the loopback device.
 //!
 //! A socket option that is accepted proves little: some kernels and sandboxes take `UDP_SEGMENT` and then send one
 //! oversized datagram, or drop it.
@@ -18,16 +18,16 @@ use crate::sys::socket::set_option;
 const SEGMENT: usize = 100;
 const TRAIN: usize = 250;
 
-/// How long a datagram may take over the loopback device.
+/// Time limit for a datagram over the loopback device.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 const VERIFIED: &str = "verified over loopback";
 const ACCEPTED: &str = "accepted by the kernel, not seen over loopback";
 
-/// An offload's answer: how it was found to work, or why it does not.
+/// Result for one offload: the evidence that it works, or the reason why it does not.
 type Answer = Result<Option<String>, String>;
 
-/// What was found.
+/// Result of the probe.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) gro: Answer,
@@ -55,7 +55,7 @@ pub(super) fn probe(bind: SocketAddr) -> Found {
     }
     match round_trip(loopback, gro.is_ok(), uso.is_ok()) {
         Ok(seen) => Found {
-            // GRO never changes what arrives, so it stays on without being seen at work.
+            // GRO never changes the bytes received, so it stays on without evidence.
             gro: gro.map(|()| Some(if seen.glued { VERIFIED } else { ACCEPTED }.to_owned())),
             uso: uso.and_then(|()| if seen.cut { Ok(Some(VERIFIED.to_owned())) } else { Err(seen.what) }),
         },
@@ -66,17 +66,17 @@ pub(super) fn probe(bind: SocketAddr) -> Found {
     }
 }
 
-/// What came of a train.
+/// Reception of a train.
 struct Seen {
-    /// Its payload arrived as it was sent, in segments of the right size.
+    /// The payload arrived unchanged, in segments of the right size.
     cut: bool,
-    /// It arrived in one piece, with the size of its segments.
+    /// The train arrived as one buffer, with the segment size.
     glued: bool,
-    /// What arrived instead.
+    /// Description of the reception, for the reason.
     what: String,
 }
 
-/// Sends a train to ourselves. An error is the network's: there may be no loopback device that is up.
+/// Sends a train to a socket of this process. An error comes from the network: the loopback device may be down.
 fn round_trip(loopback: IpAddr, gro: bool, uso: bool) -> io::Result<Seen> {
     let to = UdpSocket::bind((loopback, 0))?;
     let from = UdpSocket::bind((loopback, 0))?;
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_probe_says_how_it_came_to_its_answer() {
+    fn probe_gives_evidence_or_a_reason() {
         for bind in ["127.0.0.1:0", "[::1]:0"] {
             let found = probe(bind.parse().unwrap());
             for answer in [found.gro, found.uso] {

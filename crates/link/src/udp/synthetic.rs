@@ -1,6 +1,6 @@
-//! The IP and UDP header that a socket keeps to itself: written in front of what it received, taken off what it sends.
+//! The IP and UDP headers that a socket hides: prepended to received datagrams, removed from packets to be sent.
 //!
-//! TTL and identification are invented, the checksum is left out: the kernel has verified it, and the packet is
+//! TTL and identification are made up, the checksum is left out: the kernel has verified it, and the packet is
 //! addressed to this node.
 
 use std::net::{IpAddr, SocketAddr};
@@ -8,10 +8,13 @@ use std::net::{IpAddr, SocketAddr};
 use packet::{Buf, Csum, Cut, Gso, GsoKind, Packet, PoolDry};
 use wire::{Malformed, Protocol, ip, ipv4, ipv6, udp};
 
-/// IP and UDP headers at their longest.
+/// Longest IP and UDP headers.
 pub(crate) const MAX_HEADERS: usize = ipv6::Header::LEN + udp::Header::LEN;
 
-/// Where a train comes from and goes to.
+/// Longest payload of a datagram or a train.
+pub(crate) const LONGEST: usize = 65_535;
+
+/// Source and destination of a train.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Ends {
     pub(crate) src: SocketAddr,
@@ -19,7 +22,7 @@ pub(crate) struct Ends {
     pub(crate) tos: u8,
 }
 
-/// A packet around the payload of one or more datagrams, each of `size` bytes but the last.
+/// Packet around the payload of one or more datagrams; all but the last have `size` bytes.
 ///
 /// `None` when the addresses are of two families, or the payload is longer than a datagram may be.
 pub(crate) fn wrap(mut payload: Buf, ends: &Ends, size: Option<u16>) -> Result<Option<Packet>, PoolDry> {
@@ -52,17 +55,17 @@ pub(crate) fn wrap(mut payload: Buf, ends: &Ends, size: Option<u16>) -> Result<O
     Ok(Some(packet))
 }
 
-/// What a socket has to know of a packet to be sent.
+/// Parameters of a packet that a socket sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Unwrapped {
     pub(crate) ends: Ends,
-    /// Whether routers must not fragment it: IPv4's Don't Fragment, and always so with IPv6.
+    /// Whether routers must not fragment the packet: IPv4's Don't Fragment, and always with IPv6.
     pub(crate) dont_fragment: bool,
     /// Bytes of headers in front of the payload.
     pub(crate) header_len: usize,
 }
 
-/// Where a packet goes, if it is one that a socket can send: a UDP datagram, or a train of them, all of it.
+/// Parses a packet that a socket can send: a whole UDP datagram, or a train of them.
 pub(crate) fn unwrap(packet: &Packet) -> Result<Unwrapped, Unsendable> {
     let info = ip::Info::parse(packet.head(), packet.len())?;
     if info.protocol != Protocol::UDP || info.fragment.is_some() || info.total_len != packet.len() {
@@ -80,13 +83,20 @@ pub(crate) fn unwrap(packet: &Packet) -> Result<Unwrapped, Unsendable> {
     })
 }
 
-/// The packet is nothing that a UDP socket sends.
+/// Error of a packet that a UDP socket cannot send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Unsendable;
 
 impl From<Malformed> for Unsendable {
     fn from(_: Malformed) -> Self {
         Self
+    }
+}
+
+/// Sets the IP address of a socket address, if there is one.
+pub(crate) fn set_ip(addr: &mut SocketAddr, ip: Option<IpAddr>) {
+    if let Some(ip) = ip {
+        addr.set_ip(ip);
     }
 }
 
@@ -107,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrapped_unwraps_to_the_same_ends() {
+    fn wrapped_packet_unwraps_to_the_same_ends() {
         let mem = Memory::heap();
         for (ends, header_len) in
             [(ends("192.0.2.1:4500", "192.0.2.2:4501"), 28), (ends("[2001:db8::1]:4500", "[2001:db8::2]:4501"), 48)]
@@ -122,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ip_cannot_carry_is_not_wrapped() {
+    fn payload_too_long_for_ip_is_not_wrapped() {
         let mem = Memory::heap();
         let v4 = ends("192.0.2.1:4500", "192.0.2.2:4501");
         let v6 = ends("[2001:db8::1]:4500", "[2001:db8::2]:4501");
@@ -134,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_datagrams_are_sent() {
+    fn unwrap_accepts_whole_datagrams_only() {
         let mem = Memory::heap();
         let ends = ends("192.0.2.1:4500", "192.0.2.2:4501");
         let good = || wrap(payload(&mem, 100), &ends, None).unwrap().unwrap();

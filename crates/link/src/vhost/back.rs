@@ -15,9 +15,9 @@ use packet::{CopyReason, Cut, Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use wire::MacAddr;
 
+use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
-use crate::open::DEFAULT_MTU;
 use crate::stats::LinkStats;
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 

@@ -5,22 +5,22 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use packet::Packet;
 use wire::{FlowKey, eth};
 
-/// Packets that one call of [`Link::recv`](crate::Link::recv) brings at most.
+/// Limit of packets that one call of [`Link::recv`](crate::Link::recv) returns.
 pub(super) const BURST_PACKETS: usize = 64;
 
 /// Bytes after which a burst ends.
 pub(super) const BURST_BYTES: usize = 256 << 10;
 
-/// Descriptors after which a burst ends: a guest with many small ones takes no more time than another.
+/// Descriptors after which a burst ends, so that a guest with many small descriptors takes no more time than another.
 pub(super) const BURST_DESCRIPTORS: usize = 4096;
 
-/// Times that one call looks again for buffers that a guest has none of.
+/// Times that one call rereads the ring of a guest that is out of buffers.
 pub(super) const MAX_LOOKS: usize = 16;
 
-/// The most pairs of queues.
+/// Maximum of queue pairs.
 pub const MAX_PAIRS: u16 = 64;
 
-/// Which of `count` queues a packet goes to: one for each flow, so that it stays in order.
+/// Queue of a packet, among `count`: one per flow, which keeps a flow in order.
 pub(super) fn queue_of(packet: &Packet, count: usize) -> usize {
     if count <= 1 {
         return 0;

@@ -1,8 +1,8 @@
 //! Split virtqueue, the device's side (virtio 1.2 §2.7): takes chains of descriptors off the available ring and gives them back by the
 //! used one.
 //!
-//! Nothing that the driver writes is trusted: each number is read once, checked, then used. What contradicts the rules is a [`BadRing`], after
-//! which nothing of the ring is believed.
+//! Nothing that the driver writes is trusted: each number is read once, checked, then used. A violation of the rules is a
+//! [`BadRing`], after which the ring is no longer used.
 
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
@@ -40,25 +40,25 @@ const MAX_INDIRECT: usize = 128;
 /// Descriptors of a chain, if the queue has more.
 const MAX_CHAIN: usize = 1024;
 
-/// Bytes of a chain that are looked for: more than a frame at its longest. Those behind it are never used.
+/// Bytes of a chain that are used: more than the longest frame. Bytes behind them are ignored.
 const MAX_CHAIN_LEN: u64 = 128 << 10;
 
 /// Violations of the ring's rules by the driver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum BadRing {
-    /// The index of the available ring is this far ahead of what was taken.
+    /// The index of the available ring is this far ahead of the chains taken.
     Index(u16),
-    /// A descriptor that the table does not have.
+    /// A descriptor index beyond the table.
     Descriptor(u16),
     /// A chain with more descriptors than it may have: a loop.
     Loop,
-    /// An indirect table that was not negotiated, is inside of another or followed by more, or has no whole descriptors.
+    /// An indirect table that was not negotiated, is nested or followed by a descriptor, or has no whole descriptors.
     Indirect,
     /// A buffer that is not in the guest's memory.
     Outside { addr: u64, len: u32 },
-    /// A buffer to write in where there is to be one to read, or the other way round.
+    /// A writable buffer instead of a readable one, or the other way round.
     Direction,
-    /// Buffers so small that a frame takes more than a thousand.
+    /// Buffers so small that a frame needs more than a thousand.
     Tiny,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for BadRing {
     }
 }
 
-/// Which side writes a chain's buffers.
+/// Direction of a chain: the side that writes its buffers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Direction {
     /// The driver has written; the device reads.
@@ -93,12 +93,12 @@ pub(super) struct Place {
     pub(super) used: u64,
 }
 
-/// A chain that was taken.
+/// Chain taken off the available ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
-    /// First descriptor, by which the chain is given back.
+    /// First descriptor, which identifies the chain on the used ring.
     pub(super) head: u16,
-    /// Descriptors, those of an indirect table as well.
+    /// Number of descriptors, including those of an indirect table.
     pub(super) descriptors: usize,
     /// Bytes of its buffers.
     pub(super) len: u64,
@@ -124,14 +124,14 @@ pub(super) struct Ring {
     features: RingFeatures,
     /// The next element of the available ring to be taken.
     next: u16,
-    /// The driver's index when it was last looked at.
+    /// The driver's index when it was last read.
     seen: u16,
-    /// The next element of the used ring to be filled; those from `shown` on the driver does not see yet.
+    /// The next element of the used ring to be filled; the elements from `shown` on are not published yet.
     given: u16,
     shown: u16,
     /// Used index at the last interrupt; `None` before the first one.
     interrupted: Option<u16>,
-    /// Whether the driver was last told to kick.
+    /// Whether kicks by the driver are enabled.
     kicks: bool,
     /// A copy of an indirect table.
     indirect: Vec<u8>,
@@ -147,7 +147,7 @@ struct Desc {
 }
 
 impl Desc {
-    /// From the two words that it is.
+    /// Parses the two words of a descriptor.
     fn from_words(addr: u64, rest: u64) -> Self {
         Self { addr, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
     }
@@ -160,7 +160,8 @@ impl Desc {
 }
 
 impl Ring {
-    /// A ring of `size` descriptors whose parts are at `place`, from element `next` on; `None` unless all of it is in memory, and aligned.
+    /// A ring of `size` descriptors whose parts are at `place`, from element `next` on; `None` unless all parts are in the guest's
+    /// memory and aligned.
     pub(super) fn new(
         memory: &GuestMemory,
         place: Place,
@@ -205,7 +206,7 @@ impl Ring {
         self.size
     }
 
-    /// Takes the next chain, and appends where its buffers are; `None` if there is none.
+    /// Takes the next chain, and appends its buffers; `None` if the available ring is empty.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -248,12 +249,12 @@ impl Ring {
         Ok(Some(Chain { head, descriptors, len }))
     }
 
-    /// Leaves the last `n` chains that were taken, and not given back, to be taken again.
+    /// Rewinds over the last `n` chains taken and not returned, so that they are taken again.
     pub(super) fn untake(&mut self, n: u16) {
         self.next = self.next.wrapping_sub(n);
     }
 
-    /// Looks how far the driver is. Tells whether there is something to take.
+    /// Reads the driver's index. Tells whether a chain is available.
     fn look(&mut self) -> Result<bool, BadRing> {
         let seen = self.available.load_u16(INDEX_AT, Ordering::Acquire);
         let ahead = seen.wrapping_sub(self.next);
@@ -264,7 +265,8 @@ impl Ring {
         Ok(ahead > 0)
     }
 
-    /// Gives a chain back, into whose buffers `len` bytes were written. The driver sees it after [`publish`](Self::publish).
+    /// Puts a chain, with `len` bytes written to its buffers, on the used ring. The driver sees it after
+    /// [`publish`](Self::publish).
     #[inline]
     pub(super) fn give_back(&mut self, head: u16, len: u32) {
         let element = ELEMENTS_AT + USED_LEN * usize::from(self.given & (self.size - 1));
@@ -273,14 +275,15 @@ impl Ring {
         self.given = self.given.wrapping_add(1);
     }
 
-    /// Shows the driver what was given back. Tells whether it is to be interrupted.
+    /// Publishes the used chains to the driver. Tells whether the driver is to be interrupted.
     pub(super) fn publish(&mut self) -> bool {
         if self.given == self.shown {
             return false;
         }
         self.used.store_u16(INDEX_AT, self.given, Ordering::Release);
         self.shown = self.given;
-        // The driver says that it waits before it looks a last time: either it sees what was shown, or this sees that it waits.
+        // The driver enables interrupts before it reads the index a last time: either the driver sees the new index, or this
+        // call sees that interrupts are enabled.
         fence(Ordering::SeqCst);
         if self.features.event_index {
             let event = self.available.load_u16(ELEMENTS_AT + 2 * usize::from(self.size), Ordering::Relaxed);
@@ -290,14 +293,14 @@ impl Ring {
         self.available.load_u16(FLAGS_AT, Ordering::Relaxed) & NO_INTERRUPT == 0
     }
 
-    /// Asks the driver to kick, or not to, when it makes something available. Tells whether there is something already.
+    /// Enables or disables kicks by the driver. Tells whether a chain is available already.
     pub(super) fn want_kicks(&mut self, wanted: bool) -> bool {
         match (self.features.event_index, wanted) {
             (true, true) => {
                 let event = ELEMENTS_AT + USED_LEN * usize::from(self.size);
                 self.used.store_u16(event, self.seen, Ordering::Relaxed);
             }
-            // The index stays behind, so the driver does not pass it.
+            // The event index stays behind, so the driver does not pass it.
             (true, false) => {}
             (false, _) if wanted == self.kicks => {}
             (false, _) => self.used.store_u16(FLAGS_AT, if wanted { 0 } else { NO_NOTIFY }, Ordering::Relaxed),
@@ -306,7 +309,7 @@ impl Ring {
         if !wanted {
             return false;
         }
-        // As in `publish`, from the other side.
+        // The same race as in `publish`, with the roles exchanged.
         fence(Ordering::SeqCst);
         self.available.load_u16(INDEX_AT, Ordering::Acquire) != self.seen
     }
@@ -317,7 +320,7 @@ pub(super) fn passes(event: u16, old: u16, new: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// A chain on its way.
+/// State of the walk along a chain.
 struct Walk<'a> {
     memory: &'a GuestMemory,
     direction: Direction,
@@ -327,7 +330,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Notes one buffer.
+    /// Adds one buffer.
     #[inline]
     fn buffer(&mut self, desc: Desc) -> Result<(), BadRing> {
         if (desc.flags & WRITE != 0) != (self.direction == Direction::ToDriver) {
@@ -343,7 +346,7 @@ impl Walk<'_> {
         Err(BadRing::Outside { addr: desc.addr, len: desc.len })
     }
 
-    /// Notes the buffers of an indirect table, of which `copy` becomes a copy.
+    /// Adds the buffers of an indirect table, which is copied to `copy` first.
     fn table(&mut self, table: Desc, most: usize, copy: &mut Vec<u8>) -> Result<(), BadRing> {
         let count = table.len as usize / DESC_LEN;
         if count == 0 || count > most || !(table.len as usize).is_multiple_of(DESC_LEN) {

@@ -1,4 +1,4 @@
-//! From a header to what is known of its frame.
+//! Decoding of a virtio-net header into a frame's metadata.
 
 use std::fmt;
 
@@ -10,28 +10,28 @@ use wire::{EtherType, Protocol, eth, ip, tcp, udp, vlan};
 
 use super::{DATA_VALID, Decoded, Framing, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, Header, NEEDS_CSUM};
 
-/// Where TCP has its checksum: `csum_offset` of a partial one.
+/// Offset of TCP's checksum: `csum_offset` of a partial one.
 const TCP_CHECK_AT: u16 = tcp::CHECK_AT as u16;
-/// Where UDP has its checksum.
+/// Offset of UDP's checksum.
 const UDP_CHECK_AT: u16 = udp::CHECK_AT as u16;
 
 /// Bytes of an Internet checksum.
 const CHECK_LEN: usize = 2;
 
-/// The most VLAN tags in a frame that has something to offload.
+/// Maximum of VLAN tags in a frame with offloads.
 const MAX_TAGS: usize = 2;
 
 /// Segments of one UDP train (`UDP_MAX_SEGMENTS`).
 const MAX_UDP_SEGS: usize = 128;
 
-/// The header contradicts its frame, or itself.
+/// Contradictions in a header, or between a header and its frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BadHeader {
     /// `hdr_len` is more than the frame has.
     HeaderLen,
     /// The checksum field lies beyond the frame, or segments are cut at a header that has it elsewhere.
     ChecksumPlace,
-    /// A type that nobody negotiated, or ECN beside one that has none.
+    /// A type that was not negotiated, or ECN with a type other than TCP's.
     GsoType,
     /// `gso_size` is 0, or Linux's `GSO_BY_FRAGS`, or makes more segments than there may be.
     GsoSize,
@@ -65,14 +65,14 @@ impl fmt::Display for BadHeader {
 
 impl std::error::Error for BadHeader {}
 
-/// Decodes what `header` says of a frame of `len` bytes, of which `head` holds the first.
+/// Decodes the header of a frame of `len` bytes, whose first bytes are `head`.
 ///
-/// Sums and offsets of the answer count from the frame's first byte, and lie inside it. A frame whose payload is one
+/// Offsets in the result count from the frame's first byte, and lie inside the frame. A frame whose payload is one
 /// segment is not fat (Linux's `virtio_net_hdr_to_skb`), unless it is in a tunnel. Headers end with the transport header at
-/// `csum_start`: `hdr_len` is but a hint (virtio 1.2 §5.1.6.2).
+/// `csum_start`: `hdr_len` is only a hint (virtio 1.2 §5.1.6.2).
 ///
 /// # Errors
-/// [`BadHeader`]; the frame is to be dropped as that says.
+/// [`BadHeader`], which names the drop reason of the frame.
 pub fn decode(header: &Header, framing: Framing, head: &[u8], len: usize) -> Result<Decoded, BadHeader> {
     if usize::from(header.hdr_len) > len {
         return Err(BadHeader::HeaderLen);
@@ -120,7 +120,7 @@ pub fn decode(header: &Header, framing: Framing, head: &[u8], len: usize) -> Res
     if kind == GsoKind::Udp && segs > MAX_UDP_SEGS {
         return Err(BadHeader::GsoSize);
     }
-    // In a tunnel even a single segment has lengths and checks that are left to whoever cuts.
+    // In a tunnel, the segmentation also completes lengths and checksums, so even a single segment stays GSO.
     let cut = match u16::try_from(segs).map_err(|_| BadHeader::GsoSize)? {
         0 | 1 if !in_tunnel => Cut::Whole,
         segs => Cut::Gso(Gso { kind, size: header.gso_size, segs: segs.max(1), ecn, fixed_id: false }),
@@ -139,8 +139,8 @@ pub fn decode(header: &Header, framing: Framing, head: &[u8], len: usize) -> Res
     Ok(Decoded { csum, cut, seed, complete: None })
 }
 
-/// Offset of the IP header in a frame whose checksum is not that of TCP or UDP right behind it; at the frame's end if there
-/// is none. `None` if it is.
+/// Offset of the IP header in a frame whose partial checksum is not that of the TCP or UDP header right behind the IP header;
+/// the frame's end if it has no IP header. `None` if the checksum is that of TCP or UDP.
 fn anywhere(header: &Header, framing: Framing, head: &[u8], len: usize) -> Option<usize> {
     let Ok(l3) = ip_offset(framing, head) else { return Some(len) };
     let is_own = Transport::own(l3, head, len)
@@ -152,18 +152,18 @@ fn anywhere(header: &Header, framing: Framing, head: &[u8], len: usize) -> Optio
 struct Transport {
     version: ip::Version,
     protocol: Protocol,
-    /// Where it starts, from the frame's first byte.
+    /// Offset of the header from the frame's first byte.
     start: usize,
-    /// Where its checksum is, from there.
+    /// Offset of the checksum in the header.
     check_at: u16,
-    /// Bytes behind it.
+    /// Bytes behind the header.
     payload_len: usize,
-    /// The folded sum of its pseudo-header.
+    /// Folded sum of the pseudo-header.
     pseudo_sum: u16,
 }
 
 impl Transport {
-    /// The one right behind the IP headers that begin at `l3`.
+    /// Transport header right behind the IP headers that begin at `l3`.
     fn own(l3: usize, head: &[u8], len: usize) -> Result<Self, BadHeader> {
         let head = head.get(l3..).ok_or(BadHeader::Frame)?;
         let info = ip::Info::parse(head, len.saturating_sub(l3)).map_err(|_| BadHeader::Frame)?;
@@ -201,7 +201,7 @@ impl Transport {
         })
     }
 
-    /// The one where the checksum starts, inside of tunnels.
+    /// Transport header at `csum_start`, inside tunnels.
     fn inside(l3: usize, head: &[u8], len: usize, header: &Header) -> Result<Self, BadHeader> {
         let start = usize::from(header.csum_start);
         let inner = inner_headers(head, len, l3, start).map_err(|_| BadHeader::GsoEncapsulation)?;
@@ -211,7 +211,7 @@ impl Transport {
             start,
             check_at: check_at(inner.protocol),
             payload_len: len - inner.end,
-            // The sender has left it in its place.
+            // The sender has already written the pseudo-header's sum to the checksum field.
             pseudo_sum: 0,
         })
     }
@@ -222,7 +222,7 @@ fn check_at(protocol: Protocol) -> u16 {
     if protocol == Protocol::UDP { UDP_CHECK_AT } else { TCP_CHECK_AT }
 }
 
-/// Offset of the IP header in a frame, in Ethernet behind its VLAN tags.
+/// Offset of the IP header in a frame; in Ethernet, behind its VLAN tags.
 fn ip_offset(framing: Framing, frame: &[u8]) -> Result<usize, BadHeader> {
     if framing == Framing::Ip {
         return Ok(0);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_sends_is_understood() {
+    fn decode_accepts_headers_that_a_kernel_sends() {
         let fat = |gso_type, gso_size, csum_start, csum_offset| Header {
             flags: NEEDS_CSUM,
             gso_type,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_contradicts_its_frame_is_refused() {
+    fn header_that_contradicts_its_frame_is_refused() {
         let good = Header {
             flags: NEEDS_CSUM,
             gso_type: GSO_TCPV4,
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn segmentation_needs_a_frame_that_is_in_order() {
+    fn segmentation_of_a_malformed_frame_is_refused() {
         let thin = Header { flags: NEEDS_CSUM, csum_start: 20, csum_offset: 16, ..Header::default() };
         let header = Header { gso_type: GSO_TCPV4, gso_size: 10, ..thin };
         let frame = tcp_frame(V4, 100);
@@ -380,7 +380,7 @@ mod tests {
             ("tcp header cut short", frame[..39].to_vec()),
         ] {
             assert_eq!(decode(&header, Framing::Ip, &bad, bad.len()), Err(BadHeader::Frame), "{what}");
-            // A checksum alone is completed in any frame that has room for it.
+            // Without segmentation, a checksum is completed in any frame that has room for it.
             let got = decode(&thin, Framing::Ip, &bad, bad.len());
             assert_eq!(got.map(|got| (got.csum, got.complete)), Ok((asked(&thin), Some(0))), "{what}");
         }
@@ -453,7 +453,7 @@ mod tests {
 
     #[test]
     fn segments_in_a_tunnel_are_cut_at_csum_start() {
-        // As a packet socket has it of VXLAN that came by a veth; the hint `hdr_len` may be anything in the frame.
+        // The header that a packet socket gives for VXLAN received by a veth; `hdr_len` may be anything in the frame.
         let good = Header {
             flags: NEEDS_CSUM,
             gso_type: GSO_TCPV4,
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_checksum_of_a_fat_frame_becomes_a_partial_one() {
+    fn complete_checksum_of_a_fat_frame_becomes_partial() {
         let frame = tcp_frame(V4, 3000);
         let header = Header { flags: DATA_VALID, gso_type: GSO_TCPV4, gso_size: 1500, ..Header::default() };
         let got = decode(&header, Framing::Ip, &frame, frame.len()).unwrap();
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn no_header_over_any_frame_reaches_outside_it() {
+    fn decoded_offsets_lie_inside_any_frame() {
         let mut seed = 1_u64;
         let mut next = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,13 +1,13 @@
-//! From what is known of a packet to a header.
+//! Encoding of a packet's metadata as a virtio-net header.
 
 use packet::{Csum, GsoKind, Packet};
 use wire::{tcp, udp};
 
 use super::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, Header, NEEDS_CSUM};
 
-/// The header for a packet, whose first `skip` bytes more stand in front of it on the wire than in the packet (a VLAN
-/// tag that is still beside it). `None` if the packet is fat but its checksum is not partial, or its headers are not in
-/// the head: nothing that the fitting step lets out.
+/// Header for a packet that has `skip` more bytes in front on the wire than in memory (a VLAN tag that is still in metadata).
+/// `None` if the packet is fat but its checksum is not partial, or its headers are not in the head; the fitting step
+/// produces no such packet.
 pub fn encode(packet: &Packet, skip: u16) -> Option<Header> {
     let mut header = Header::default();
     if let Csum::Partial { start, offset } = packet.meta.csum {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_reads_back_as_it_was_written() {
+    fn encoded_packet_decodes_to_the_same_metadata() {
         let mem = Memory::heap();
         let packet = fat(&mem);
         let header = encode(&packet, 0).unwrap();
@@ -69,14 +69,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_beside_the_packet_moves_the_offsets() {
+    fn vlan_tag_in_metadata_moves_the_offsets() {
         let mem = Memory::heap();
         let header = encode(&fat(&mem), 4).unwrap();
         assert_eq!((header.csum_start, header.hdr_len), (24, 56));
     }
 
     #[test]
-    fn only_a_packet_that_was_fitted_has_a_header() {
+    fn packet_that_was_not_fitted_has_no_header() {
         let mem = Memory::heap();
         let mut packet = fat(&mem);
         packet.meta.csum = Csum::Unnecessary;

@@ -1,9 +1,9 @@
-//! The virtio-net header (virtio 1.2 §5.1.6): what it says of a frame, as [`Meta`](packet::Meta) and back.
+//! The virtio-net header (virtio 1.2 §5.1.6), converted to [`Meta`](packet::Meta) and back.
 //!
-//! The header of a received frame comes from whoever sent it, a guest for example. [`decode`] trusts none of it. A checksum is
-//! *written* where the header says, and could change the frame's destination after that was decided about. So it is left to
-//! be completed later only where it is that of TCP or UDP right behind the IP header; anywhere else in the frame it is completed
-//! before anything looks at the frame. Segments are cut at `csum_start` only if the frame's own headers lead there.
+//! The header of a received frame comes from its sender, a guest for example, and [`decode`] trusts none of it. A checksum is
+//! *written* at the offset in the header, and could change the frame's destination after the forwarding decision. So only the
+//! checksum of TCP or UDP right behind the IP header stays partial; any other checksum is completed before the frame is
+//! parsed. Segments are cut at `csum_start` only if the frame's own headers lead there.
 
 mod decode;
 mod encode;
@@ -31,10 +31,10 @@ pub(crate) const GSO_TCPV4: u8 = 1;
 pub(crate) const GSO_TCPV6: u8 = 4;
 /// `VIRTIO_NET_HDR_GSO_UDP_L4`.
 pub(crate) const GSO_UDP_L4: u8 = 5;
-/// `VIRTIO_NET_HDR_GSO_ECN`, beside one of TCP's.
+/// `VIRTIO_NET_HDR_GSO_ECN`, a flag of the TCP types.
 pub(crate) const GSO_ECN: u8 = 0x80;
 
-/// `struct virtio_net_hdr`. In the byte order of this machine, as TUN and packet sockets have it.
+/// `struct virtio_net_hdr` in the byte order of this machine, as TUN and packet sockets use it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Header {
     /// `VIRTIO_NET_HDR_F_*`.
@@ -45,9 +45,9 @@ pub struct Header {
     pub hdr_len: u16,
     /// Payload bytes of each segment.
     pub gso_size: u16,
-    /// Where the sum starts, from the frame's first byte.
+    /// Start of the summed bytes, from the frame's first byte.
     pub csum_start: u16,
-    /// Where it goes, from there.
+    /// Offset of the checksum field from `csum_start`.
     pub csum_offset: u16,
 }
 
@@ -66,12 +66,12 @@ impl Header {
         }
     }
 
-    /// Reads a header of a device that is not of this machine's byte order but little-endian (virtio 1.2 §1.4).
+    /// Reads a header of a virtio device, which is little-endian on any machine (virtio 1.2 §1.4).
     pub fn from_le_bytes(bytes: [u8; HEADER_LEN]) -> Self {
         Self::from_bytes(bytes).swapped_if_big()
     }
 
-    /// Writes a header for such a device.
+    /// Writes a little-endian header for a virtio device.
     pub fn to_le_bytes(self) -> [u8; HEADER_LEN] {
         self.swapped_if_big().to_bytes()
     }
@@ -96,23 +96,23 @@ impl Header {
     }
 }
 
-/// What a received frame's header came to.
+/// Metadata decoded from a received frame's header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Decoded {
-    /// What is known of the checksum.
+    /// State of the checksum.
     pub csum: Csum,
-    /// Whether it is fat.
+    /// Whether the frame is fat, with its segmentation.
     pub cut: Cut,
-    /// The frame is fat but its checksum field holds a finished sum, as a card leaves it that glued the segments
-    /// itself. Writing these bytes at this offset makes it the partial one that `csum` says it is.
+    /// Offset and bytes to write that turn a complete checksum into the partial one of `csum`. Set for a fat frame that arrived
+    /// with a complete checksum, as from a card with hardware GRO.
     pub seed: Option<(usize, [u8; 2])>,
-    /// The checksum is not that of TCP or UDP right behind the IP header, which begins here (or nowhere, if that is the frame's
-    /// end): it is completed before the frame is looked at.
+    /// Offset of the IP header (the frame's end if there is none), if the checksum is not that of TCP or UDP right behind the IP
+    /// header: such a checksum is completed before the frame is parsed.
     pub complete: Option<usize>,
 }
 
 impl Decoded {
-    /// Notes it with a packet that was just received, in pages of its own.
+    /// Applies the metadata to a just received packet, whose pages are exclusive.
     ///
     /// # Errors
     /// As [`checksum::complete`].
@@ -126,14 +126,14 @@ impl Decoded {
         packet.meta.cut = self.cut;
         if let Some(l3) = self.complete {
             checksum::complete(mem, packet, l3)?;
-            // The packet's own transport checksum, if there is another, is as it came.
+            // Nothing is known of the packet's own transport checksum.
             packet.meta.csum = Csum::None;
         }
         Ok(())
     }
 }
 
-/// What a frame begins with.
+/// Outermost header of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Framing {
     /// An Ethernet header.

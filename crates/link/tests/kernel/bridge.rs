@@ -12,7 +12,7 @@ use system::{Netns, Outcome};
 use wire::checksum::{fold, pseudo_v4, pseudo_v6};
 use wire::{EtherType, eth, ip};
 
-/// What went through a cable, in both directions.
+/// Packets that went through a cable, in both directions.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Fat packets of TCP over IPv4.
@@ -27,7 +27,7 @@ pub(crate) struct Seen {
     pub(crate) wrong: Vec<String>,
 }
 
-/// Carries everything between the links until `stop`.
+/// Carries all packets between the links until `stop`.
 pub(crate) fn carry(a: &mut dyn Link, b: &mut dyn Link, stop: &AtomicBool) -> Outcome<Seen> {
     let mem = Memory::heap();
     let mut seen = Seen::default();
@@ -61,7 +61,7 @@ fn move_burst(
     }
 }
 
-/// Notes a packet, and whether what the link says of it is true.
+/// Counts a packet, and checks its metadata against its bytes.
 fn look(packet: &Packet, layer: Layer, seen: &mut Seen) {
     packet.check_invariants();
     seen.longest = seen.longest.max(packet.len());

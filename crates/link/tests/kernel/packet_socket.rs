@@ -69,7 +69,7 @@ fn exclusive() -> Outcome {
         let kind = ConfigKind::Packet { interface: "left".to_owned(), exclusive: is_exclusive };
         let mut left = open(&street.middle, "left", kind, true)?;
         let before = received_by_stack(&street.middle)?;
-        // Nobody answers.
+        // No station answers the pings.
         let _ = street.a.sh("ping -q -n -c 3 -i 0.05 -W 1 2001:db8:9::1");
         let (mut got, mut frames) = (0, Vec::new());
         while left.recv(&mem, &mut frames).is_ok() && !frames.is_empty() {

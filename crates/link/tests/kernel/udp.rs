@@ -260,7 +260,7 @@ fn told(ends: [&str; 2]) -> Outcome {
     let mem = Memory::heap();
     let (src, dst) = (ends[0].parse()?, ends[1].parse()?);
     for turn in 0..2 {
-        // A train too: what is told of it does not make the kernel take less.
+        // A train too: a report about it does not lower the MTU that the kernel accepts.
         assert_eq!(send(a.as_mut(), train(&mem, src, dst, 0, &payload(2 * 1400), 1400))?, Sent::All, "turn {turn}");
         let messages = wait_for(a.as_mut(), &mem)?;
         let (mtu, quoted) = told_mtu(&messages[0]);
@@ -317,7 +317,7 @@ fn fragmented() -> Outcome {
         let mut burst = vec![may_be_cut, train(&mem, src, dst, 0, &payload(100), 1400)];
         assert_eq!(a.send(&mut burst)?, Sent::All);
         assert_eq!(receive(b.as_mut(), &mem, header_len, 1500)?.len(), 2, "{dst}");
-        // What may not be is not, also afterwards.
+        // A datagram with Don't Fragment is not fragmented, before or after one without.
         assert_eq!(send(a.as_mut(), long())?, Sent::All);
         assert_eq!(told_mtu(&wait_for(a.as_mut(), &mem)?[0]).0, 1280);
     }
@@ -404,7 +404,7 @@ fn soft_errors() -> Outcome {
     let mem = Memory::heap();
     let (src, dst): (SocketAddr, SocketAddr) = (V4[0].parse()?, V4[1].parse()?);
     let mut a = socket(&wire.a, V4[0], true)?;
-    // Nobody listens at the other end yet: each datagram is answered by an error.
+    // No socket listens at the other end yet: each datagram is answered by an error.
     for _ in 0..5 {
         assert_eq!(send(a.as_mut(), train(&mem, src, dst, 0, &[1], 1400))?, Sent::All);
         std::thread::sleep(std::time::Duration::from_millis(20));

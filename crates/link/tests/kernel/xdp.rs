@@ -61,7 +61,7 @@ fn cable(mtu: u16) -> Outcome<Cable> {
     let (host, us) = (Netns::new("host")?, Netns::new("us")?);
     veth((&host, "host"), (&us, "eth0"))?;
     for (netns, name) in [(&host, "host"), (&us, "eth0")] {
-        // What the kernels at both ends have to say of their own would be in the way.
+        // Turns off packets that the kernels at both ends send on their own.
         netns.sh(&format!(
             "echo 1 >/proc/sys/net/ipv6/conf/{name}/disable_ipv6; ip link set {name} mtu {mtu} arp off
             ethtool -K {name} tx off >/dev/null"
@@ -95,7 +95,7 @@ fn close(link: Box<dyn Link>, netns: &Netns) -> Outcome {
     seen.map(drop)
 }
 
-/// The bytes of an Ethernet frame for everybody, `len` in all, each different from those around it.
+/// Bytes of a broadcast Ethernet frame of `len` bytes, each different from its neighbours.
 fn bytes(number: u32, len: usize) -> Vec<u8> {
     let header = [[0xff; 6], [2, 0, 0, 0, 0, 1]].concat();
     let payload = (0..).map(|at: u32| (at.wrapping_mul(31) ^ number.wrapping_mul(101)) as u8);
@@ -221,7 +221,7 @@ fn dry(mode: XdpMode) -> Outcome {
         wait_until("the kernel misses a frame", PATIENCE, || {
             ring(&*link).kernel.rx_fill_ring_empty_descs >= before + 10
         })?;
-        // Nothing comes by a dry ring, so nothing but `settle` can make it one that is not.
+        // An empty ring receives nothing, so only `settle` can refill it.
         held.truncate(255);
         link.settle(&mem);
         assert_eq!((ring(&*link).held, ring(&*link).rx_no_buffer), (255, round));
@@ -315,7 +315,7 @@ fn chosen() -> Outcome {
     Ok(())
 }
 
-/// What is written to a TAP device comes by its ring, and the other way round.
+/// Frames written to a TAP device arrive by its ring, and the other way round.
 fn by_a_tap() -> Outcome {
     let netns = Netns::new("tap")?;
     netns.sh("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
@@ -346,7 +346,7 @@ fn busy() -> Outcome {
     let cable = cable(1500)?;
     let mem = Memory::heap();
     let (mut host, mut link) = (at_the_host(&cable)?, xdp(&cable.us, "eth0", 256, XdpMode::Auto)?);
-    // Far more at once than there are frames: what does not fit stays, and goes later.
+    // Far more packets at once than frames: packets that do not fit stay in the burst, and are sent later.
     let mut burst: Vec<Packet> = (0..2000).map(|number| frame(&mem, number, 100)).collect();
     let mut got: Vec<Packet> = Vec::new();
     wait_until("all are sent", PATIENCE, || {
@@ -406,7 +406,7 @@ fn sent_while_down() -> Outcome {
     let mem = Memory::heap();
     let mut link = xdp(&cable.us, "eth0", 256, XdpMode::Auto)?;
     cable.us.sh("ip link set eth0 down")?;
-    // That it is down is said by the first call, when its frames are in the ring already.
+    // The first call reports that the interface is down, when its frames are in the ring already.
     send(&mut *link, vec![frame(&mem, 1, 100)])?;
     assert!(!link.settle(&mem), "it is not tried again until it is up");
     let mut burst = vec![frame(&mem, 2, 100)];
@@ -422,7 +422,7 @@ fn no_carrier() -> Outcome {
         let mem = Memory::heap();
         let mut link = xdp(&cable.us, "eth0", 256, mode)?;
         cable.host.sh("ip link set host down")?;
-        // More than there are frames, so that they have to come home.
+        // More packets than frames, so that frames have to be reused.
         for burst in 0..5 {
             send(&mut *link, (0..100).map(|number| frame(&mem, burst * 100 + number, 100)).collect())?;
             assert!(!link.settle(&mem), "nothing is left to be sent");

@@ -3,7 +3,7 @@
 use libc::{c_char, c_int, c_ulong};
 
 use crate::errno::returned;
-use crate::{interfaces, next, session, table};
+use crate::{gateway, interfaces, next, table};
 
 /// Calls `duplicate` and enters the new descriptor, if there is one, as a duplicate of `from`.
 fn noted(from: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argume
 pub(crate) unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_char) -> c_int {
     // The C library passes on 32 bits of it, and programs do not agree on its sign.
     if let Some(what) = interfaces::Request::of(request as u32)
-        && session::gateway().is_some()
+        && gateway::address().is_some()
         && table::socket_inode(fd).is_some()
     {
         // SAFETY: these requests all take a `struct ifreq`.

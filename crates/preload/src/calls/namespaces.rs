@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use libc::{c_char, c_int};
 
 use crate::errno::{Errno, returned};
-use crate::{next, report, session};
+use crate::{gateway, next, report};
 
 unsafe extern "C" {
     /// The program's name.
@@ -19,7 +19,7 @@ unsafe extern "C" {
 /// As the manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn unshare(what: c_int) -> c_int {
-    if session::gateway().is_some() && what & libc::CLONE_NEWNET != 0 {
+    if gateway::address().is_some() && what & libc::CLONE_NEWNET != 0 {
         return returned(Err(refuse("unshare")));
     }
     // SAFETY: passed on.
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C-unwind" fn unshare(what: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
     let is_network = kind & libc::CLONE_NEWNET != 0 || (kind == 0 && is_network_namespace(fd));
-    if session::gateway().is_some() && is_network {
+    if gateway::address().is_some() && is_network {
         return returned(Err(refuse("setns")));
     }
     // SAFETY: passed on.

@@ -9,35 +9,15 @@ use nlsock::{ToDaemon, option, protocol};
 
 use crate::errno::{Errno, returned};
 use crate::session::call;
+use crate::switches::{SWITCHES, bit, is_on};
 use crate::table::Slot;
-use crate::{bypass, ike, interfaces, next, session, table, unsaid};
+use crate::{bypass, gateway, ike, interfaces, next, session, table, unsaid};
 
 /// `SO_PASSCRED`, among a connection's options.
 pub(crate) const PASSCRED: u32 = 31;
 
 /// `NETLINK_LIST_MEMBERSHIPS`.
 const LIST_MEMBERSHIPS: u32 = 9;
-
-/// Options that are on or off.
-pub(crate) const SWITCHES: [u32; 7] = [
-    option::PKTINFO,
-    option::BROADCAST_ERROR,
-    option::NO_ENOBUFS,
-    option::LISTEN_ALL_NSID,
-    option::CAP_ACK,
-    option::EXT_ACK,
-    option::GET_STRICT_CHK,
-];
-
-/// Whether an option is on.
-pub(crate) fn is_on(slot: &Slot, option: u32) -> bool {
-    slot.options.load(Relaxed) & bit(option) != 0
-}
-
-/// Bit of an option, among a connection's options.
-pub(crate) const fn bit(option: u32) -> u32 {
-    1 << (option & 31)
-}
 
 /// `setsockopt(2)`.
 ///
@@ -58,7 +38,7 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
         // SAFETY: the caller's word.
         return returned(unsafe { int(value, len) }.and_then(|value| set(fd, slot, level, name, value)).map(|()| 0));
     }
-    if level == libc::SOL_SOCKET && name == libc::SO_BINDTODEVICE && session::gateway().is_some() {
+    if level == libc::SOL_SOCKET && name == libc::SO_BINDTODEVICE && gateway::address().is_some() {
         // SAFETY: the caller's word.
         let device = unsafe { device_name(value, len) }.and_then(|name| interfaces::name_on_host(&name));
         return match device {
@@ -74,12 +54,12 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
             Err(errno) => returned(Err(errno)),
         };
     }
-    if ike::is_policy(level, name) && session::is_on_host_side() && table::get(fd).is_none() {
+    if ike::is_policy(level, name) && gateway::is_on_host_side() && table::get(fd).is_none() {
         // SAFETY: the caller's word.
         return returned(unsafe { bypass::set_policy(fd, value, len) }.map(|()| 0));
     }
     // The gateway does what they ask for, and the kernel behind it may not be able to.
-    if ike::is_granted(level, name) && session::gateway().is_some() || ike::is(fd) && level != libc::SOL_SOCKET {
+    if ike::is_granted(level, name) && gateway::address().is_some() || ike::is(fd) && level != libc::SOL_SOCKET {
         return 0;
     }
     // SAFETY: passed on.

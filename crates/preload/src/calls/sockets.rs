@@ -10,7 +10,7 @@ use crate::receive::{netlink_address, write_address};
 use crate::send::address;
 use crate::session::{autobind, call, choose_port, tell_ports};
 use crate::table::Slot;
-use crate::{bypass, ike, next, session, table, vrf_socket};
+use crate::{bypass, gateway, ike, next, session, table, vrf_socket};
 
 /// Flags that `socket(2)` takes beside the type.
 const TYPE_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -24,7 +24,7 @@ const KINDS: c_int = 11;
 /// As the manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    if domain == libc::AF_NETLINK && session::is_served(protocol) && session::gateway().is_some() {
+    if domain == libc::AF_NETLINK && session::is_served(protocol) && gateway::address().is_some() {
         return returned(match kind & !TYPE_FLAGS {
             libc::SOCK_RAW | libc::SOCK_DGRAM => session::socket(kind, protocol),
             0..KINDS => Err(Errno(libc::ESOCKTNOSUPPORT)),
@@ -32,7 +32,7 @@ pub(crate) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protoc
         });
     }
     if matches!(domain, libc::AF_INET | libc::AF_INET6)
-        && let Some(vrf) = session::vrf()
+        && let Some(vrf) = gateway::vrf()
     {
         return returned(vrf_socket::make(domain, kind, protocol, vrf));
     }
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, len:
         }
         // SAFETY: passed on.
         let done = unsafe { next::bind(fd, to, len) };
-        if done == 0 && session::is_on_host_side() {
+        if done == 0 && gateway::is_on_host_side() {
             bypass::bound(fd);
         }
         return done;

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 
 use crate::errno::{Errno, checked};
+use crate::fd::Fd;
 use crate::next;
-use crate::session::{self, Fd};
 use crate::table::socket_inode;
+use crate::{gateway, session};
 
 use address::{End, HEADER, ends, header, put_destination, source};
 
@@ -116,7 +117,7 @@ pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Opt
 /// A socket towards the gateway. `None`: it takes no IKE. Its name is a file beside the gateway's own, which the gateway finds from
 /// another network namespace too, and removes when it has no more use for it.
 fn connected() -> Option<Fd> {
-    let address = session::ike_socket()?;
+    let address = gateway::ike_socket()?;
     let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: it takes no pointers.
     let fd = Fd(checked(unsafe { next::socket(libc::AF_UNIX, flags, 0) }).ok()?);
@@ -124,7 +125,7 @@ fn connected() -> Option<Fd> {
     // SAFETY: there is as much room.
     let got = unsafe { libc::syscall(libc::SYS_getrandom, random.as_mut_ptr(), random.len(), 0) };
     checked(got as c_int).ok()?;
-    let own = session::beside(format!(".ike-{:016x}", u64::from_ne_bytes(random)).as_bytes())?;
+    let own = gateway::beside(format!(".ike-{:016x}", u64::from_ne_bytes(random)).as_bytes())?;
     // SAFETY: the address is that long.
     let bound = unsafe { libc::syscall(libc::SYS_bind, fd.0, &raw const own, mem::size_of_val(&own)) };
     // SAFETY: the address is that long.

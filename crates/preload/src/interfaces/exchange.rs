@@ -3,9 +3,10 @@
 use libc::c_int;
 use nlsock::{FromDaemon, ToDaemon, WORD, protocol};
 
-use super::Wanted;
+use crate::connection::refused;
 use crate::errno::{Errno, checked};
-use crate::session::{self, Fd};
+use crate::fd::Fd;
+use crate::session;
 
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;
@@ -26,6 +27,15 @@ const GET_LINK: u16 = 18;
 const GET_ADDR: u16 = 22;
 /// `NLM_F_DUMP`.
 const DUMP: u16 = 0x300;
+
+/// Name by which an interface is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted<'a> {
+    /// By its name.
+    Name(&'a [u8]),
+    /// By its number.
+    Index(c_int),
+}
 
 /// An interface.
 #[derive(Clone, Debug, Default)]
@@ -213,7 +223,7 @@ fn send(to: &Fd, bytes: &[u8]) -> Result<(), Errno> {
             unsafe { libc::syscall(libc::SYS_sendto, to.0, bytes.as_ptr(), bytes.len(), libc::MSG_NOSIGNAL, none, 0) };
         match checked(sent as isize) {
             Err(Errno(libc::EINTR)) => {}
-            sent => return sent.map(drop).map_err(session::refused),
+            sent => return sent.map(drop).map_err(refused),
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use libc::{c_char, c_int, ifconf, ifreq, sockaddr, sockaddr_in};
 
-use super::exchange::{Address, addresses, link, links};
+use super::exchange::{Address, Wanted, addresses, link, links};
 use super::lists::mask;
-use super::{Wanted, put_name};
+use super::name::put_name;
 use crate::errno::Errno;
 
 /// Part of an address that is asked for.

@@ -8,7 +8,7 @@ use libc::{c_char, c_int, c_uint, c_void, if_nameindex as NameIndex, ifaddrs, so
 
 use super::exchange::{Address, Link, addresses, links};
 use crate::errno::{Errno, returned};
-use crate::{next, session};
+use crate::{gateway, next};
 
 /// `if_nameindex(3)`.
 ///
@@ -16,7 +16,7 @@ use crate::{next, session};
 /// As the manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn if_nameindex() -> *mut NameIndex {
-    if session::gateway().is_none() {
+    if gateway::address().is_none() {
         // SAFETY: passed on.
         return unsafe { next::if_nameindex() };
     }
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C-unwind" fn if_nameindex() -> *mut NameIndex {
 /// As the manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
-    if session::gateway().is_none() {
+    if gateway::address().is_none() {
         // SAFETY: passed on.
         return unsafe { next::getifaddrs(list) };
     }

@@ -4,6 +4,7 @@ mod ethtool;
 mod exchange;
 mod ipv4;
 mod lists;
+mod name;
 
 use std::ffi::CStr;
 use std::ptr;
@@ -11,18 +12,10 @@ use std::ptr;
 use libc::{c_char, c_int, c_short, c_uint, ifreq, sockaddr};
 
 use crate::errno::{Errno, returned};
-use crate::{next, session};
-use exchange::link;
+use crate::{gateway, next};
+use exchange::{Wanted, link};
 use ipv4::Part;
-
-/// Name by which an interface is asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted<'a> {
-    /// By its name.
-    Name(&'a [u8]),
-    /// By its number.
-    Index(c_int),
-}
+use name::put_name;
 
 /// Question of an `ioctl`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -147,19 +140,13 @@ pub(crate) fn name_on_host(name: &[u8]) -> Result<Option<[c_char; libc::IFNAMSIZ
     if is_there { Ok(Some(on_host)) } else { Err(Errno(libc::ENODEV)) }
 }
 
-fn put_name(name: &[u8], to: &mut [c_char; libc::IFNAMSIZ]) {
-    *to = [0; libc::IFNAMSIZ];
-    let (room, _) = to.split_at_mut(libc::IFNAMSIZ - 1);
-    room.iter_mut().zip(name).for_each(|(to, &byte)| *to = byte as c_char);
-}
-
 /// `if_nametoindex(3)`.
 ///
 /// # Safety
 /// As the manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
-    if session::gateway().is_none() {
+    if gateway::address().is_none() {
         // SAFETY: passed on.
         return unsafe { next::if_nametoindex(name) };
     }
@@ -174,7 +161,7 @@ pub(crate) unsafe extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_
 /// As the manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char {
-    if session::gateway().is_none() {
+    if gateway::address().is_none() {
         // SAFETY: passed on.
         return unsafe { next::if_indextoname(index, name) };
     }

@@ -23,10 +23,11 @@ use std::mem;
 use libc::{c_char, c_int, iovec, ssize_t};
 use nlsock::{Answer, MAX_NAME, Sysctl, ToDaemon};
 
+use crate::connection::{awaited, connected, tell};
 use crate::errno::{Errno, checked};
-use crate::files::in_memory;
-use crate::session::{self, Fd};
-use crate::table;
+use crate::fd::Fd;
+use crate::memory_file::in_memory;
+use crate::{gateway, table};
 
 /// Directory of the files.
 const ROOT: [&[u8]; 3] = [b"proc", b"sys", b"net"];
@@ -45,7 +46,7 @@ impl Name {
     /// # Safety
     /// `path`, if not null, is a C string.
     pub(crate) unsafe fn of(at: c_int, path: *const c_char) -> Option<Self> {
-        if path.is_null() || session::gateway().is_none() {
+        if path.is_null() || gateway::address().is_none() {
             return None;
         }
         // SAFETY: the caller's word.
@@ -153,9 +154,9 @@ fn ask(what: Sysctl, name: &[u8], flags: c_int) -> Result<Asked, Errno> {
     if name.len() > MAX_NAME {
         return Err(Errno(libc::ENAMETOOLONG));
     }
-    let fd = session::connected(flags & libc::SOCK_CLOEXEC)?;
+    let fd = connected(flags & libc::SOCK_CLOEXEC)?;
     let head = ToDaemon::Sysctl { what, name }.head();
-    session::tell(fd.0, &[head.as_bytes(), name].concat(), None)?;
+    tell(fd.0, &[head.as_bytes(), name].concat(), None)?;
     let mut text = vec![0; MAX_ANSWER];
     let len = loop {
         // SAFETY: there is as much room.
@@ -183,7 +184,7 @@ pub(crate) unsafe fn open(at: c_int, path: *const c_char, flags: c_int) -> Optio
 
 /// The gateway's file in place of `fd`, if that turns out to be the host's, by whatever name it was opened.
 pub(crate) fn instead(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
-    if fd < 0 || session::gateway().is_none() {
+    if fd < 0 || gateway::address().is_none() {
         return Ok(fd);
     }
     let Some(name) = Name::of_hosts(fd) else { return Ok(fd) };
@@ -213,7 +214,7 @@ pub(crate) unsafe fn write(fd: c_int, pieces: &[iovec]) -> Result<ssize_t, Errno
         len = len.saturating_add(piece.iov_len);
     }
     if !text.is_empty() {
-        session::awaited(fd, &text, || {}).map_err(gone)?;
+        awaited(fd, &text, || {}).map_err(gone)?;
     }
     Ok(len as ssize_t)
 }
@@ -223,7 +224,7 @@ pub(crate) unsafe fn write(fd: c_int, pieces: &[iovec]) -> Result<ssize_t, Errno
 /// # Errors
 /// The first that failed.
 fn settle(fd: c_int) -> Result<(), Errno> {
-    session::awaited(fd, &[], || {}).map(drop).map_err(gone)
+    awaited(fd, &[], || {}).map(drop).map_err(gone)
 }
 
 fn gone(errno: Errno) -> Errno {
@@ -233,7 +234,7 @@ fn gone(errno: Errno) -> Errno {
 /// Notes standard input, output and error that another program has opened: they are connections to the gateway which
 /// receive nothing.
 pub(crate) fn find_inherited() {
-    let Some(gateway) = session::gateway().map(instance) else { return };
+    let Some(gateway) = gateway::address().map(instance) else { return };
     for fd in 0..3 {
         // SAFETY: any bytes are valid.
         let mut peer: libc::sockaddr_un = unsafe { mem::zeroed() };

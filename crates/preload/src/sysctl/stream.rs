@@ -10,18 +10,9 @@ use libc::{FILE, c_char, c_int, c_void, iovec, size_t, ssize_t};
 
 use super::settle;
 use crate::errno::{Errno, returned};
-use crate::session::Fd;
+use crate::fd::Fd;
+use crate::stream_functions::Functions;
 use crate::{next, table};
-
-/// `cookie_io_functions_t`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Functions {
-    read: *const c_void,
-    write: unsafe extern "C-unwind" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
-    seek: *const c_void,
-    close: unsafe extern "C-unwind" fn(*mut c_void) -> c_int,
-}
 
 /// A stream that writes the file `fd`, and is told at once what comes of it.
 pub(crate) fn of(fd: c_int) -> *mut FILE {

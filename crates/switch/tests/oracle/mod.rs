@@ -1,11 +1,11 @@
-//! A plain bridge, written from the rules: lists that are scanned, and nothing kept that can be computed.
+//! Plain bridge written from the rules, as the test oracle: it scans lists and caches nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use switch::{FdbKind, PortState, Refusal};
 use wire::MacAddr;
 
-/// The bridge itself where a port is named.
+/// Port number of the bridge itself.
 pub(crate) const OWN: u32 = 0;
 
 /// VLANs of a port, each with whether it leaves untagged.
@@ -45,7 +45,7 @@ pub(crate) type Places = BTreeSet<(u32, Option<u16>)>;
 pub(crate) struct Oracle {
     pub(crate) filtering: bool,
     pub(crate) ports: BTreeMap<u32, OraclePort>,
-    /// The bridge's own port, of which address and VLANs count.
+    /// The bridge's own port; only its address and VLANs matter.
     pub(crate) own: OraclePort,
     pub(crate) fdb: Vec<OracleEntry>,
     pub(crate) ageing: u64,

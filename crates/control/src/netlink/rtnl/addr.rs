@@ -2,12 +2,20 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{IfAddr, Instant};
+use base::{IfAddr, IfIndex, Instant};
 
-use super::super::attr::{Attr, Kind, Policy, Strictness, parse, policy};
-use super::entry::Address;
+use super::entry::{Address, Link};
+use super::fixed_part::{behind, fixed, strictness, word};
+use super::host::Host;
 use super::lifetime::Lifetime;
-use super::*;
+use super::model::Model;
+use super::node::Rtnl;
+use super::nums::*;
+use super::parts::write_each;
+use crate::netlink::attr::{Attr, Kind, Policy, Strictness, parse, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::{Writer, flag};
+use crate::netlink::session::{Dump, Request};
 
 /// Length of `struct ifaddrmsg`.
 const LEN: usize = 8;

@@ -1,17 +1,30 @@
 //! Bridges and their ports (`net/bridge/br_netlink.c`): `ip link … type bridge`, `ip link … type bridge_slave`, `bridge link` and
 //! `bridge vlan`.
 
+mod error;
 mod fdb;
+mod place;
 mod port;
 mod settings;
 mod vlan;
 
-use ::switch::{BridgeError, PortConfig, Vlans};
+use base::LinkId;
 
-use super::super::attr::{Attr, Attrs, Strictness, parse};
-use super::link::{LEN, POLICY, arphrd, find, operstate, put_header_of};
-use super::*;
-use crate::model::{BridgeConfig, LinkKind};
+use super::bridging::Bridging;
+use super::entry::{Link, Master};
+use super::fixed_part::{behind, fixed, strictness, word};
+use super::host::Host;
+use super::link::{LEN, POLICY, arphrd, operstate, put_header_of};
+use super::link_now::{LinkNow, find};
+use super::node::Rtnl;
+use super::nums::*;
+use super::parts::write_each;
+use crate::model::LinkKind;
+use crate::netlink::attr::{Attr, Attrs, Strictness, parse};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::Writer;
+use crate::netlink::session::{Dump, Reply, Request};
+use place::place_of;
 
 pub(super) use fdb::{
     add as add_fdb, dump as dump_fdb, get as get_fdb, remove as remove_fdb, write as write_fdb_entry,
@@ -21,43 +34,6 @@ pub(super) use port::{change as change_port, put as put_port, write_requests as 
 pub(super) use settings::{change, put as put_bridge, put_config, wanted};
 pub(super) use vlan::dump as dump_vlans;
 
-/// Part of a link in a bridge.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Bridging {
-    /// The bridge itself.
-    Bridge(Box<BridgeNow>),
-    /// One of its ports.
-    Port(Box<PortNow>),
-}
-
-/// Current state of a bridge.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct BridgeNow {
-    /// Settings.
-    pub config: BridgeConfig,
-    /// Link-layer address of the own port.
-    pub mac: [u8; 6],
-    /// VLANs of its own port.
-    pub vlans: Vlans,
-    /// Addresses that its ports have learnt.
-    pub learnt: u32,
-}
-
-/// Current state of a bridge's port.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct PortNow {
-    /// Number in its bridge.
-    pub number: u16,
-    /// Cost by its speed, for a spanning tree (Linux `port_cost`). It has no effect.
-    pub cost: u32,
-    /// Address of its bridge.
-    pub bridge_mac: [u8; 6],
-    /// Settings.
-    pub config: PortConfig,
-    /// VLANs.
-    pub vlans: Vlans,
-}
-
 /// Whether a link of that kind may be a port of a bridge (Linux `br_add_if`).
 pub(super) fn check_port(kind: &LinkKind) -> Result<(), Error> {
     match kind {
@@ -65,30 +41,6 @@ pub(super) fn check_port(kind: &LinkKind) -> Result<(), Error> {
         kind if kind.is_ethernet() => Ok(()),
         _ => Err(Error::new(errno::EINVAL)),
     }
-}
-
-/// Error of a bridge's as netlink has it.
-pub(super) fn refusal(error: BridgeError) -> Error {
-    let errno = match error {
-        BridgeError::NoPort(_) | BridgeError::GroupMask(_) | BridgeError::PvidRange(..) | BridgeError::Range(..) => {
-            errno::EINVAL
-        }
-        BridgeError::PortExists(_) => errno::EBUSY,
-        BridgeError::TooManyPorts => errno::EXFULL,
-        BridgeError::Mac(_) => errno::EADDRNOTAVAIL,
-        BridgeError::Filtering => errno::EPERM,
-    };
-    Error::said(errno, error.to_string())
-}
-
-/// Bridge that a link is or belongs to, and the link if it is a port.
-fn place_of(model: &Model, index: u32) -> Result<Option<(LinkId, Option<LinkId>)>, Error> {
-    let link = model.link(index).ok_or(Error::new(errno::ENODEV))?;
-    Ok(match link.master {
-        _ if link.is_bridge() => Some((LinkId(index), None)),
-        Some(Master { index: bridge, table: None }) => Some((LinkId(bridge), Some(LinkId(index)))),
-        _ => None,
-    })
 }
 
 /// Carries out an `RTM_SETLINK` or `RTM_DELLINK` of family `AF_BRIDGE` (Linux `rtnl_bridge_setlink`, `br_setlink`, `br_dellink`).

@@ -6,11 +6,17 @@ use std::net::IpAddr;
 use base::Prefix;
 use ila::RouteEncap;
 
-use super::super::attr::{Attr, Attrs, Strictness, parse};
-use super::entry::METRIC_V6_USER;
+use super::encap;
+use super::entry::{Link, METRIC_V6_USER};
+use super::fixed_part::{behind, fixed};
+use super::model::{LOOPBACK, Model};
+use super::nums::*;
 use super::route::{LEN, POLICY};
 use super::table::{Key, Route};
-use super::*;
+use crate::netlink::attr::{Attr, Attrs, Strictness, parse};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::flag;
+use crate::netlink::session::Request;
 
 /// Route of a request.
 #[derive(Clone, Debug)]

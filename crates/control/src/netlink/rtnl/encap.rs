@@ -3,8 +3,10 @@
 use base::Prefix;
 use ila::{CsumMode, HookType, IdentType, Locator, RouteEncap};
 
-use super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, policy};
-use super::*;
+use super::nums::*;
+use crate::netlink::attr::{Attr, Attrs, Kind, Policy, Strictness, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::Writer;
 
 /// `LWTUNNEL_ENCAP_ILA`, and the highest number of a lightweight tunnel that Linux has (`LWTUNNEL_ENCAP_XFRM`).
 const ENCAP_ILA: u16 = 3;

@@ -1,58 +1,34 @@
 //! `RTM_*LINK`.
 
+mod attributes;
 mod change;
 mod create;
+mod header;
 mod message;
 
-use super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, parse, policy};
+use base::LinkId;
+
 use super::entry::Link;
+use super::fixed_part::{behind, fixed, strictness, word};
+use super::host::Host;
+use super::link_now::find;
 use super::model::LOOPBACK;
-use super::*;
-use crate::features::FeatureSet;
-use crate::model::LinkKind;
+use super::node::Rtnl;
+use super::nums::*;
+use super::parts::write_each;
+use crate::netlink::attr::{Attr, Strictness, parse};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::{Writer, flag};
+use crate::netlink::session::{Dump, Reply, Request};
+use attributes::kind_of;
 use change::change;
 use create::create;
-use message::write_v6;
+use message::{kind_word, write_v6};
 
+pub(super) use attributes::{LEN, POLICY};
 pub(super) use create::{MAX_WISH, write_enslaving, write_request};
-pub(super) use message::{arphrd, counters, operstate, put_header_of, write};
-
-/// Length of `struct ifinfomsg`.
-pub(super) const LEN: usize = 16;
-
-/// Longest name, with its zero byte (`IFNAMSIZ`).
-pub(super) const IFNAMSIZ: u16 = 16;
-
-pub(super) const POLICY: Policy<IFLA_MAX> = policy(&[
-    (IFLA_IFNAME, Kind::Str(IFNAMSIZ - 1)),
-    (IFLA_ALT_IFNAME, Kind::Str(127)),
-    (IFLA_ADDRESS, Kind::Max(32)),
-    (IFLA_BROADCAST, Kind::Max(32)),
-    (IFLA_MTU, Kind::Int(4)),
-    (IFLA_LINK, Kind::Int(4)),
-    (IFLA_MASTER, Kind::Int(4)),
-    (IFLA_CARRIER, Kind::Int(1)),
-    (IFLA_TXQLEN, Kind::Int(4)),
-    (IFLA_OPERSTATE, Kind::Int(1)),
-    (IFLA_LINKMODE, Kind::Int(1)),
-    (IFLA_LINKINFO, Kind::Nested),
-    (IFLA_NET_NS_PID, Kind::Int(4)),
-    (IFLA_NET_NS_FD, Kind::Int(4)),
-    (IFLA_IFALIAS, Kind::Max(255)),
-    (IFLA_GROUP, Kind::Int(4)),
-    (IFLA_EXT_MASK, Kind::Int(4)),
-    (IFLA_NUM_TX_QUEUES, Kind::Int(4)),
-    (IFLA_NUM_RX_QUEUES, Kind::Int(4)),
-    (IFLA_AF_SPEC, Kind::Nested),
-    (IFLA_VFINFO_LIST, Kind::Nested),
-    (IFLA_PROTO_DOWN, Kind::Int(1)),
-    (IFLA_GSO_MAX_SEGS, Kind::Int(4)),
-    (IFLA_GSO_MAX_SIZE, Kind::Int(4)),
-    (IFLA_XDP, Kind::Nested),
-    (IFLA_GRO_MAX_SIZE, Kind::Int(4)),
-    (IFLA_GSO_IPV4_MAX_SIZE, Kind::Int(4)),
-    (IFLA_GRO_IPV4_MAX_SIZE, Kind::Int(4)),
-]);
+pub(super) use header::put_header_of;
+pub(super) use message::{arphrd, counters, operstate, write};
 
 /// What a request for links names.
 #[derive(Clone, Debug, Default)]
@@ -116,48 +92,6 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
             !wanted(link) || part.message(RTM_NEWLINK, write)
         }))
     }))
-}
-
-/// The kind that `IFLA_LINKINFO` names.
-fn kind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<String>, Error> {
-    attrs.get(IFLA_LINKINFO).map_or(Ok(None), |info| Ok(info_of(info)?.kind))
-}
-
-/// The features that are wanted of a link that was saved.
-fn features_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<FeatureSet>, Error> {
-    const INFO: Policy<6> = policy(&[(IFLA_INFO_DATA, Kind::Nested)]);
-    let Some(info) = attrs.get(IFLA_LINKINFO) else { return Ok(None) };
-    let info = info.parse(&INFO, Strictness::Liberal)?;
-    let mut settings = info.get(IFLA_INFO_DATA).into_iter().flat_map(Attr::iter);
-    let features = settings.find(|setting| setting.kind == IFLA_FATPATH_FEATURES);
-    Ok(features.map(|features| FeatureSet(features.u64()) & FeatureSet::SWITCHED))
-}
-
-/// Contents of an `IFLA_LINKINFO`.
-#[derive(Debug, Default)]
-struct LinkInfo<'a> {
-    /// Kind of the link.
-    kind: Option<String>,
-    /// Settings of that kind.
-    data: Option<Attr<'a>>,
-    /// Settings that it has as a member of its master.
-    member_data: Option<Attr<'a>>,
-}
-
-fn info_of<'a>(info: &Attr<'a>) -> Result<LinkInfo<'a>, Error> {
-    const INFO: Policy<6> = policy(&[
-        (IFLA_INFO_KIND, Kind::Str(64)),
-        (IFLA_INFO_DATA, Kind::Nested),
-        (IFLA_INFO_SLAVE_KIND, Kind::Str(64)),
-        (IFLA_INFO_SLAVE_DATA, Kind::Nested),
-    ]);
-    let info = info.parse(&INFO, Strictness::Liberal)?;
-    let kind = info.get(IFLA_INFO_KIND).and_then(Attr::text).map(str::to_owned);
-    Ok(LinkInfo { kind, data: info.get(IFLA_INFO_DATA).copied(), member_data: info.get(IFLA_INFO_SLAVE_DATA).copied() })
-}
-
-pub(super) fn find(now: &[LinkNow], id: u32) -> Option<&LinkNow> {
-    now.iter().find(|now| now.id.0 == id)
 }
 
 pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
@@ -277,20 +211,4 @@ fn set_down<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) -> R
     rtnl.announce_link(index, reply)?;
     rtnl.publish(reply);
     Ok(())
-}
-
-/// The word of a kind as `ip link … type` takes it.
-pub(super) const fn kind_word(link: &Link) -> &'static str {
-    match link.config.kind {
-        LinkKind::Tun { .. } | LinkKind::Tap { .. } => "tun",
-        LinkKind::Loopback => "loopback",
-        LinkKind::Vrf { .. } => "vrf",
-        LinkKind::Bridge(_) => "bridge",
-        LinkKind::Vlan { .. } => "vlan",
-        LinkKind::VhostUser { .. } => "vhost-user",
-        LinkKind::VirtioUser { .. } => "virtio-user",
-        LinkKind::Udp { .. } => "udp",
-        LinkKind::Packet { .. } => "packet",
-        LinkKind::Xdp { .. } => "xdp",
-    }
 }

@@ -2,14 +2,22 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::Prefix;
+use base::{IfIndex, Prefix};
 
-use super::super::attr::{Attr, Attrs, Kind, Policy, parse, policy};
 use super::change::prefix;
+use super::encap;
 use super::entry::Address;
+use super::fixed_part::{behind, fixed, strictness};
+use super::host::Host;
+use super::model::{LOOPBACK, Model};
+use super::node::Rtnl;
+use super::nums::*;
 use super::route::{self, LEN, READ_POLICY};
 use super::table::Route;
-use super::*;
+use crate::netlink::attr::{Attr, Attrs, Kind, Policy, parse, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::Writer;
+use crate::netlink::session::{Reply, Request};
 
 /// Flags of what was found, as a cache of routes has them (`RTCF_*`).
 const LOCAL: u32 = 0x8000_0000;

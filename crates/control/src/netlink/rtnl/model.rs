@@ -4,18 +4,19 @@
 //! What the packets' side has to know of a change is a [`Delta`].
 
 mod addresses;
+mod vrf;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use base::{Domain, IfIndex, Instant, LinkId, Prefix, TableId};
 
-use super::LinkNow;
 use super::entry::{Address, Link, LinkQdisc, METRIC_V6_USER};
+use super::fib_rule::Rule;
+use super::link_now::LinkNow;
 use super::nums::*;
-use super::rule::Rule;
 use super::table::{Key, Route, Table};
-use super::vrf::{self, Vrf};
+use super::vrf::{MTU, Vrf, mac, masters_of};
 use crate::model::{Config, LinkKind, RouteAction};
 
 /// The number of `lo`, which every node has, as in Linux.
@@ -189,10 +190,10 @@ impl Model {
         let qdiscs: BTreeMap<u32, LinkQdisc> =
             self.links.iter().filter_map(|(&id, link)| Some((id, link.qdisc?))).collect();
         *self = Self { last_index, generation, last_handle: self.last_handle, ..Self::default() };
-        let masters = vrf::masters_of(config, ids);
+        let masters = masters_of(config, ids);
         for (config, id) in config.links.iter().zip(ids) {
             let (mtu, mac, host_index) = match (&config.kind, now.iter().find(|now| now.id == *id)) {
-                (LinkKind::Vrf { .. }, _) => (vrf::MTU, Some(vrf::mac(id.0)), None),
+                (LinkKind::Vrf { .. }, _) => (MTU, Some(mac(id.0)), None),
                 (_, Some(now)) => (now.mtu, now.mac, now.host_index),
                 (_, None) => continue,
             };

@@ -1,7 +1,19 @@
 //! `RTM_*NEIGH`: link-layer addresses of neighbours (`net/core/neighbour.c`).
 
-use super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, parse, policy};
-use super::*;
+use std::net::IpAddr;
+
+use base::{IfIndex, LinkId};
+
+use super::fixed_part::{behind, fixed, strictness, word};
+use super::host::{Host, NeighbourNow};
+use super::model::Model;
+use super::node::Rtnl;
+use super::nums::*;
+use super::parts::write_each;
+use crate::netlink::attr::{Attr, Attrs, Kind, Policy, Strictness, parse, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::{Writer, flag};
+use crate::netlink::session::{Dump, Reply, Request};
 
 /// Length of `struct ndmsg`.
 const LEN: usize = 12;

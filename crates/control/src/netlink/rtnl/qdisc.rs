@@ -5,10 +5,19 @@ mod message;
 mod options;
 
 use ::qdisc::{Kind as QdiscKind, Options, Stats};
+use base::LinkId;
 
-use super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, parse, policy};
-use super::entry::Link;
-use super::*;
+use super::entry::{Link, LinkQdisc};
+use super::fixed_part::{behind, fixed, word};
+use super::host::Host;
+use super::model::Model;
+use super::node::Rtnl;
+use super::nums::*;
+use super::parts::write_each;
+use crate::netlink::attr::{Attr, Attrs, Kind, Policy, Strictness, parse, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::flag;
+use crate::netlink::session::{Dump, Reply, Request};
 use message::write;
 
 pub(super) use message::write_request;

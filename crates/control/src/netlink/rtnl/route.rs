@@ -1,8 +1,20 @@
 //! `RTM_*ROUTE`.
 
-use super::super::attr::{Kind, Policy, parse, policy};
+use std::net::IpAddr;
+
+use base::IfIndex;
+
+use super::encap;
+use super::fixed_part::{behind, fixed, strictness, word};
+use super::host::Host;
+use super::node::Rtnl;
+use super::nums::*;
+use super::parts::write_each;
 use super::table::{Key, Route};
-use super::*;
+use crate::netlink::attr::{Kind, Policy, parse, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::{Writer, flag};
+use crate::netlink::session::{Dump, Progress, Request};
 
 /// Length of `struct rtmsg`.
 pub(super) const LEN: usize = 12;

@@ -1,22 +1,24 @@
 //! `RTM_*RULE`: in which order tables are asked (`net/core/fib_rules.c`). A rule chooses by destination, and by whether a
 //! packet is in a VRF.
 
+use std::net::IpAddr;
+
 use base::Prefix;
 
-use super::super::attr::{Attr, Kind, Policy, Strictness, parse, policy};
-use super::table::Route;
-use super::*;
+use super::fib_rule::{FR_ACT_BLACKHOLE, FR_ACT_PROHIBIT, FR_ACT_UNREACHABLE, Rule};
+use super::fixed_part::{behind, fixed};
+use super::host::Host;
+use super::model::Model;
+use super::node::Rtnl;
+use super::nums::*;
+use super::parts::write_each;
+use crate::netlink::attr::{Attr, Kind, Policy, Strictness, parse, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::{Writer, flag};
+use crate::netlink::session::{Dump, Reply, Request};
 
 /// Length of `struct fib_rule_hdr`.
 const LEN: usize = 12;
-
-/// Actions of rules that drop (`FR_ACT_*`).
-const FR_ACT_BLACKHOLE: u8 = 6;
-const FR_ACT_UNREACHABLE: u8 = 7;
-const FR_ACT_PROHIBIT: u8 = 8;
-
-/// The priority of the rule by which VRFs' tables are asked (`FIB_RULE_PREF`).
-pub(super) const L3MDEV_PRIORITY: u32 = 1000;
 
 /// Rules that a family may have.
 const MAX_RULES: usize = 1000;
@@ -58,57 +60,6 @@ const UNSUPPORTED: [(u16, &str); 12] = [
     (FRA_SPORT_RANGE, "fatpath has no rules by port"),
     (FRA_DPORT_RANGE, "fatpath has no rules by port"),
 ];
-
-/// A rule.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Rule {
-    /// The smallest is asked first.
-    pub priority: u32,
-    /// The destinations that it is for, as they were written; all if `None`.
-    pub to: Option<(IpAddr, u8)>,
-    /// `FR_ACT_*`.
-    pub action: u8,
-    /// The table that is asked; 0 if none is, or that of the packet's VRF.
-    pub table: u32,
-    /// Whether it is for packets in VRFs alone.
-    pub l3mdev: bool,
-    /// Origin: `RTPROT_*`.
-    pub protocol: u8,
-}
-
-impl Rule {
-    /// Those that Linux begins with.
-    pub(super) fn first(v4: bool) -> Vec<Self> {
-        let (to, action, l3mdev, protocol) = (None, FR_ACT_TO_TBL, false, RTPROT_KERNEL);
-        let rule = |(priority, table)| Self { priority, to, action, table, l3mdev, protocol };
-        let last = v4.then_some((32767, RT_TABLE_DEFAULT));
-        [(0, RT_TABLE_LOCAL), (32766, RT_TABLE_MAIN)].into_iter().chain(last).map(rule).collect()
-    }
-
-    /// The one that comes with the first VRF.
-    pub(super) const fn l3mdev() -> Self {
-        let (priority, action, table) = (L3MDEV_PRIORITY, FR_ACT_TO_TBL, RT_TABLE_UNSPEC);
-        Self { priority, to: None, action, table, l3mdev: true, protocol: RTPROT_KERNEL }
-    }
-
-    /// The destinations that it is for; all if `None`.
-    pub fn prefix(&self) -> Option<Prefix> {
-        self.to.and_then(|(addr, len)| Prefix::containing(addr, len).ok())
-    }
-
-    /// The route by which packets are dropped that it is for, if it has them dropped.
-    pub fn verdict(&self, v4: bool) -> Option<Route> {
-        let kind = match self.action {
-            FR_ACT_BLACKHOLE => RTN_BLACKHOLE,
-            FR_ACT_UNREACHABLE => RTN_UNREACHABLE,
-            FR_ACT_PROHIBIT => RTN_PROHIBIT,
-            _ => return None,
-        };
-        let prefix = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
-        let (metric, scope, protocol, dev) = (0, RT_SCOPE_UNIVERSE, self.protocol, 0);
-        Some(Route { prefix, kind, metric, scope, protocol, dev, via: None, src: None, onlink: false, encap: None })
-    }
-}
 
 /// Rule of a request.
 struct Wanted {

@@ -1,9 +1,20 @@
 //! Changes that clients have made to a node, as the requests that make them again.
 
-use super::super::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set_flags};
-use super::*;
-use crate::model::LinkKind;
 use ::switch::{FdbEntry, FdbKind};
+use base::{IfIndex, LinkId, TableId};
+
+use super::bridging::Bridging;
+use super::fib_rule::Rule;
+use super::host::Host;
+use super::model::LOOPBACK;
+use super::node::Rtnl;
+use super::nums::*;
+use super::table::Route;
+use super::{addr, bridge, link, link_now, neigh, qdisc, route, rule};
+use crate::model::LinkKind;
+use crate::netlink::error::Error;
+use crate::netlink::message::{HEADER_LEN, Writer, flag};
+use crate::netlink::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set_flags};
 
 impl<H: Host> Rtnl<H> {
     /// The requests that make a node without links what this one is, in the order in which they can be carried out. Left
@@ -35,7 +46,7 @@ impl<H: Host> Rtnl<H> {
         }
         for (index, link) in model.links_after(LOOPBACK) {
             let (ifindex, name) = (link.ifindex(index), link.config.name.as_str());
-            match link::find(&links, index).and_then(|now| now.bridging.as_ref()) {
+            match link_now::find(&links, index).and_then(|now| now.bridging.as_ref()) {
                 Some(Bridging::Bridge(now)) => bridge::write_port(ifindex, name, None, &now.vlans, &mut all),
                 Some(Bridging::Port(now)) => bridge::write_port(ifindex, name, Some(now), &now.vlans, &mut all),
                 None => {}

@@ -1,7 +1,16 @@
 //! Settings that are fixed and only shown: `netconf` (`net/ipv4/devinet.c`).
 
-use super::super::attr::{Kind, Policy, parse, policy};
-use super::*;
+use base::IfIndex;
+
+use super::fixed_part::{behind, fixed, strictness};
+use super::host::Host;
+use super::node::Rtnl;
+use super::nums::*;
+use super::parts::write_each;
+use crate::netlink::attr::{Kind, Policy, parse, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::Writer;
+use crate::netlink::session::{Dump, Reply, Request};
 
 /// Subject of `netconf`, beside links: all of them, and those to come.
 const ALL: u32 = u32::MAX;

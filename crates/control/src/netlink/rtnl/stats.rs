@@ -5,9 +5,21 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use ::switch::{Bridge, Vid, VlanStats, Vlans};
+use base::{IfIndex, LinkId};
 
-use super::super::attr::Strictness;
-use super::*;
+use super::bridging::Bridging;
+use super::fixed_part::{fixed, strictness, word};
+use super::host::Host;
+use super::link;
+use super::link_now::find;
+use super::node::Rtnl;
+use super::nums::*;
+use super::parts::write_each;
+use crate::netlink::attr::Strictness;
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::Writer;
+use crate::netlink::session::{Dump, Request};
+use crate::state::LinkStats;
 
 /// Length of `struct if_stats_msg`.
 const LEN: usize = 12;
@@ -49,7 +61,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result
         .map(|(index, id, link)| (index, id, link.master))
         .collect();
     for (index, id, master) in links {
-        let now = link::find(&now, id);
+        let now = find(&now, id);
         let kind = match now.and_then(|now| now.bridging.as_ref()) {
             Some(Bridging::Bridge(own)) => Some((IFLA_STATS_LINK_XSTATS, LinkId(id), &own.vlans)),
             Some(Bridging::Port(port)) => {

@@ -3,11 +3,20 @@
 use std::time::Duration;
 
 use ::switch::{Bridge, FdbEntry, FdbError, FdbKind, FdbRequest, Vid};
+use base::{IfIndex, LinkId};
 use wire::MacAddr;
 
-use super::super::super::attr::{Attr, Attrs, Iter, Kind, Policy, Strictness, parse, policy};
-use super::super::*;
-use super::place_of;
+use super::place::place_of;
+use crate::netlink::attr::{Attr, Attrs, Iter, Kind, Policy, Strictness, parse, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::{Writer, flag};
+use crate::netlink::rtnl::fixed_part::{behind, fixed, word};
+use crate::netlink::rtnl::host::Host;
+use crate::netlink::rtnl::model::Model;
+use crate::netlink::rtnl::node::Rtnl;
+use crate::netlink::rtnl::nums::*;
+use crate::netlink::rtnl::parts::write_each;
+use crate::netlink::session::{Dump, Reply, Request};
 
 /// Length of `struct ndmsg`.
 const LEN: usize = 12;

@@ -1,12 +1,20 @@
 //! `IFLA_BRPORT_*`: settings of a port (Linux `br_setport`, `br_port_fill_attrs`).
 
-use ::switch::{FlushFilter, GroupMask, PortConfig, PortState, TrunkPriority};
+use ::switch::{Bridge, FlushFilter, GroupMask, PortConfig, PortState, TrunkPriority};
+use base::{IfIndex, LinkId};
 
-use super::super::super::attr::Attr;
-use super::super::super::saved::Saved;
-use super::super::*;
+use super::error::refusal;
 use super::settings::bridge_id;
-use super::{PortNow, refusal, vlan};
+use super::vlan;
+use crate::netlink::attr::Attr;
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::Writer;
+use crate::netlink::rtnl::bridging::PortNow;
+use crate::netlink::rtnl::host::Host;
+use crate::netlink::rtnl::link::put_header_of;
+use crate::netlink::rtnl::node::Rtnl;
+use crate::netlink::rtnl::nums::*;
+use crate::netlink::saved::Saved;
 
 /// Priority of a port, which a bridge without spanning tree does not use.
 const PRIORITY: u16 = 32;
@@ -167,7 +175,7 @@ pub(in super::super) fn write_requests(
     vlans: &::switch::Vlans,
     all: &mut Vec<Saved>,
 ) {
-    let header = |w: &mut Writer| link::put_header_of(w, AF_BRIDGE, 0, index, 0, 0);
+    let header = |w: &mut Writer| put_header_of(w, AF_BRIDGE, 0, index, 0, 0);
     let flags = |w: &mut Writer| {
         if now.is_none() {
             w.put_u16(IFLA_BRIDGE_FLAGS, BRIDGE_FLAGS_SELF);

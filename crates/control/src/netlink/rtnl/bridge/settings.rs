@@ -3,11 +3,18 @@
 use std::time::Duration;
 
 use ::switch::{Bridge, FlushFilter, GroupMask, Vid};
+use base::LinkId;
 
-use super::super::super::attr::{Attr, Kind, Policy, Strictness, policy};
-use super::super::*;
-use super::{BridgeNow, refusal};
+use super::error::refusal;
 use crate::model::BridgeConfig;
+use crate::netlink::attr::{Attr, Kind, Policy, Strictness, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::Writer;
+use crate::netlink::rtnl::bridging::BridgeNow;
+use crate::netlink::rtnl::fixed_part::word;
+use crate::netlink::rtnl::host::Host;
+use crate::netlink::rtnl::node::Rtnl;
+use crate::netlink::rtnl::nums::*;
 
 /// Ticks of netlink's times in a second (`USER_HZ`).
 const HZ: u32 = 100;

@@ -1,11 +1,21 @@
 //! VLANs of ports: `struct bridge_vlan_info` and its ranges (Linux `br_process_vlan_info`, `br_vlan.c`).
 
 use ::switch::{Bridge, BridgeError, Vid, VlanFlags, Vlans};
+use base::{IfIndex, LinkId};
 
-use super::super::super::attr::Attr;
-use super::super::*;
-use super::{Bridging, refusal};
+use super::error::refusal;
 use crate::bridge::flags_of;
+use crate::netlink::attr::{Attr, Iter};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::Writer;
+use crate::netlink::rtnl::bridging::Bridging;
+use crate::netlink::rtnl::fixed_part::{behind, fixed, word};
+use crate::netlink::rtnl::host::Host;
+use crate::netlink::rtnl::link_now::find;
+use crate::netlink::rtnl::node::Rtnl;
+use crate::netlink::rtnl::nums::*;
+use crate::netlink::rtnl::parts::write_each;
+use crate::netlink::session::{Dump, Request};
 
 /// VLANs of a request.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +136,7 @@ pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>)
     const FORWARDING: u8 = 3;
     let (header, rest) = fixed::<LEN>(request)?;
     let named = word(&header[4..]);
-    let flags = super::super::super::attr::Iter::new(rest, behind(LEN)).find(|attr| attr.kind == DUMP_FLAGS);
+    let flags = Iter::new(rest, behind(LEN)).find(|attr| attr.kind == DUMP_FLAGS);
     let is_global = flags.is_some_and(|flags| flags.u32() & GLOBAL != 0);
     let now = rtnl.links_now()?;
     let mut last = None;
@@ -134,7 +144,7 @@ pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>)
         let links = rtnl.model.by_ifindex(last.unwrap_or_default()).into_iter();
         let links = links.map(|(ifindex, id, link)| (ifindex, (id, link)));
         Ok(write_each(part, &mut last, links, |part, ifindex: IfIndex, (id, _)| {
-            let vlans = match link::find(&now, id).and_then(|now| now.bridging.as_ref()) {
+            let vlans = match find(&now, id).and_then(|now| now.bridging.as_ref()) {
                 Some(Bridging::Port(port)) => &port.vlans,
                 Some(Bridging::Bridge(bridge)) => &bridge.vlans,
                 None => return true,

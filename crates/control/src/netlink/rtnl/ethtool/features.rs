@@ -1,12 +1,14 @@
 //! Features of a link: `ethtool -k`, `-K` (Linux `net/ethtool/ioctl.c`, `__netdev_update_features`).
 
+use base::LinkId;
 use nlsock::ethtool::{FEATURE_WORDS, command};
 
-use super::{Answer, Asked, unsupported};
+use super::answer::Answer;
+use super::asked::{Asked, unsupported};
 use crate::features::FeatureSet;
 use crate::netlink::error::{Error, errno};
-use crate::netlink::rtnl::{Host, word};
-use base::LinkId;
+use crate::netlink::rtnl::fixed_part::word;
+use crate::netlink::rtnl::host::Host;
 
 /// Some of what was asked for cannot be switched on this link (`ETHTOOL_F_UNSUPPORTED`).
 const UNSUPPORTED: u32 = 1;

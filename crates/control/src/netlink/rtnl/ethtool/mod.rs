@@ -1,78 +1,26 @@
 //! What `ethtool` asks of a link (Linux `net/ethtool/ioctl.c`), as [`nlsock::ethtool`] carries it.
 
+mod answer;
+mod asked;
 mod features;
 mod stats;
 
-use nlsock::ethtool::{BLOCK, COUNTS_LEN, FIXED, LINK_MODE_WORDS, LINK_MODE_WORDS_AT, LINK_SETTINGS_LEN, command};
-use nlsock::ethtool::{DRVINFO_LEN, NAME, RESULT, input_len, room};
+use nlsock::ethtool::{
+    BLOCK, COUNTS_LEN, DRVINFO_LEN, FIXED, LINK_MODE_WORDS, LINK_MODE_WORDS_AT, LINK_SETTINGS_LEN, NAME, RESULT,
+    command, input_len, room,
+};
 
-use super::super::attr::{Attr, Kind, Policy, Strictness, parse, policy};
-use super::*;
-use crate::features::FeatureSet;
 use crate::model::LinkKind;
-use crate::state::LinkState;
-use base::DropReason;
+use crate::netlink::attr::{Attr, Kind, Policy, Strictness, parse, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::rtnl::fixed_part::{behind, fixed, word};
+use crate::netlink::rtnl::host::Host;
+use crate::netlink::rtnl::node::Rtnl;
+use crate::netlink::session::{Reply, Request};
+use answer::{Answer, put_text};
+use asked::{Asked, unsupported};
 
 pub(super) use nlsock::ethtool::MESSAGE;
-
-/// How a link is, as `ethtool` shows it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct LinkDetail {
-    /// As `fatpath show links` has it.
-    pub state: LinkState,
-    /// Packets that it brought and that were dropped on their way, and those that it dropped itself.
-    pub drops: Vec<(DropReason, u64)>,
-    /// What was glued and what was to be cut, and which counter that is.
-    pub fat: [(&'static str, u64); 7],
-    /// The features that can be switched.
-    pub can: FeatureSet,
-    /// Those that are on.
-    pub on: FeatureSet,
-}
-
-/// What is to stand at the beginning of a program's block, and what its call returns.
-#[derive(Debug, Default)]
-struct Answer {
-    block: Vec<u8>,
-    result: u32,
-}
-
-impl Answer {
-    /// A block of these words.
-    fn words(words: impl IntoIterator<Item = u32>) -> Self {
-        Self { block: words.into_iter().flat_map(u32::to_ne_bytes).collect(), result: 0 }
-    }
-
-    /// `struct ethtool_value`.
-    fn value(command: u32, value: u32) -> Self {
-        Self::words([command, value])
-    }
-}
-
-/// The link that is asked about.
-struct Asked<'a, H> {
-    rtnl: &'a mut Rtnl<H>,
-    index: u32,
-    config: LinkConfig,
-    /// Whether it is set up.
-    up: bool,
-}
-
-impl<H: Host> Asked<'_, H> {
-    /// How it is now.
-    fn detail(&mut self) -> Result<LinkDetail, Error> {
-        self.rtnl.host.detail(LinkId(self.index))
-    }
-
-    fn is_loopback(&self) -> bool {
-        self.config.kind == LinkKind::Loopback
-    }
-
-    /// Whether no packet passes by it, so that nobody else knows more.
-    fn is_virtual(&self) -> bool {
-        self.is_loopback() || matches!(self.config.kind, LinkKind::Vrf { .. })
-    }
-}
 
 const ATTRS: Policy<6> = policy(&[(NAME, Kind::Str(15)), (BLOCK, Kind::Max(LINK_SETTINGS_LEN as u16))]);
 
@@ -150,10 +98,6 @@ fn carry_out<H: Host>(asked: &mut Asked<'_, H>, command: u32, block: &[u8]) -> R
     }
 }
 
-fn unsupported() -> Error {
-    Error::new(errno::EOPNOTSUPP)
-}
-
 /// `struct ethtool_drvinfo`: the link's kind, fatpath's version, and what the link stands on. `lo` has none, as in Linux.
 fn driver<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
     if asked.is_loopback() {
@@ -174,13 +118,6 @@ fn driver<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
     block.extend([0, counts as u32, 0, 0, 0].into_iter().flat_map(u32::to_ne_bytes));
     debug_assert_eq!(block.len(), DRVINFO_LEN);
     Ok(Answer { block, result: 0 })
-}
-
-/// Appends a text in `len` bytes, the last of which is 0.
-fn put_text(to: &mut Vec<u8>, text: &str, len: usize) {
-    let end = to.len() + len;
-    to.extend(text.bytes().take(len - 1));
-    to.resize(end, 0);
 }
 
 /// `struct ethtool_link_settings`: what Linux says of a TUN or TAP device (`tun_default_link_ksettings`), and what an

@@ -3,14 +3,16 @@
 //! What a link counts depends on its kind alone, so that names and numbers that are asked for one after the other belong
 //! together. The numbers are those of `fatpath show links` and `fatpath show drops`.
 
+use base::DropReason;
 use nlsock::ethtool::{STRING_LEN, command};
 
-use super::{Answer, Asked, put_text, unsupported};
+use super::answer::{Answer, put_text};
+use super::asked::{Asked, unsupported};
 use crate::features::NAMES;
 use crate::netlink::error::Error;
-use crate::netlink::rtnl::{Host, word};
+use crate::netlink::rtnl::fixed_part::word;
+use crate::netlink::rtnl::host::Host;
 use crate::state::{LinkStats, RingState};
-use base::DropReason;
 
 /// `ETH_SS_STATS`, `ETH_SS_PRIV_FLAGS`, `ETH_SS_FEATURES`.
 const STATS: u32 = 1;

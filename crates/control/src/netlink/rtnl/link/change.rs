@@ -1,11 +1,21 @@
 //! What a link may be told, and how one that is there becomes it.
 
-use super::super::super::attr::{Attr, Attrs};
+use base::{IfIndex, LinkId};
+
 use super::super::entry::Link;
-use super::super::*;
-use super::message::{FAT_SIZES, broadcast, mtus};
-use super::{LEN, LinkInfo, info_of, kind_word};
+use super::attributes::{LEN, LinkInfo, info_of};
+use super::message::{FAT_SIZES, broadcast, kind_word, mtus};
 use crate::model::LinkKind;
+use crate::netlink::attr::{Attr, Attrs};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::rtnl::entry::Master;
+use crate::netlink::rtnl::fixed_part::word;
+use crate::netlink::rtnl::host::Host;
+use crate::netlink::rtnl::model::Model;
+use crate::netlink::rtnl::node::Rtnl;
+use crate::netlink::rtnl::nums::*;
+use crate::netlink::rtnl::{bridge, enslave};
+use crate::netlink::session::Reply;
 
 /// Linux's `do_setlink`. All is judged before anything changes.
 pub(super) fn change<H: Host>(
@@ -111,7 +121,7 @@ impl Wanted {
             Some(0) => None,
             // `do_set_master` asks no more of one that is there.
             Some(master) if now.master.is_some_and(|before| before.index == master) => now.master,
-            Some(master) => Some(vrf::check(model, Some(index), &now.config.kind, master)?),
+            Some(master) => Some(enslave::check(model, Some(index), &now.config.kind, master)?),
         };
         Ok(Self { mac, mtu, up: wanted_up(header).filter(|&up| up != now.up), master })
     }

@@ -2,14 +2,26 @@
 
 use std::net::SocketAddr;
 
-use super::super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, policy};
+use base::{IfIndex, LinkId};
+
 use super::super::entry::Link;
-use super::super::*;
+use super::attributes::{LEN, LinkInfo, features_of, info_of};
 use super::change::{refuse_unsupported, wanted_mac, wanted_mtu, wanted_up};
-use super::message::{put_header, put_vlan};
-use super::{LEN, LinkInfo, features_of, info_of, kind_word};
+use super::header::put_header;
+use super::message::{kind_word, put_vlan};
 use crate::features::FeatureSet;
 use crate::model::{BridgeConfig, LinkConfig, LinkKind};
+use crate::netlink::attr::{Attr, Attrs, Kind, Policy, Strictness, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::Writer;
+use crate::netlink::rtnl::entry::Master;
+use crate::netlink::rtnl::fixed_part::word;
+use crate::netlink::rtnl::host::Host;
+use crate::netlink::rtnl::model::{LOOPBACK, Model};
+use crate::netlink::rtnl::node::Rtnl;
+use crate::netlink::rtnl::nums::*;
+use crate::netlink::rtnl::{bridge, enslave, vrf};
+use crate::netlink::session::Reply;
 
 /// The port of ESP in UDP (RFC 3948 §2).
 const ESP_IN_UDP: u16 = 4500;
@@ -104,7 +116,7 @@ pub(super) fn create<H: Host>(
         rtnl.model.check_table_of_vrf(table)?;
     }
     let master = attrs.get(IFLA_MASTER).map(|master| rtnl.model.id_of(master.u32())).filter(|&master| master != 0);
-    let master = master.map(|master| vrf::check(&rtnl.model, None, &kind, master)).transpose()?;
+    let master = master.map(|master| enslave::check(&rtnl.model, None, &kind, master)).transpose()?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).unwrap_or_default();
     if name.is_empty()
         || name == "."

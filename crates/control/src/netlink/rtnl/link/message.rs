@@ -1,28 +1,17 @@
 //! Links as messages have them (Linux `rtnl_fill_ifinfo`, `inet6_fill_ifinfo`).
 
-use super::super::*;
-use super::kind_word;
+use base::IfIndex;
+
+use super::header::{put_header, put_header_of};
 use crate::model::LinkKind;
-
-/// `struct ifinfomsg`.
-pub(in super::super) fn put_header(w: &mut Writer, arphrd: u16, index: IfIndex, flags: u32, change: u32) {
-    put_header_of(w, AF_UNSPEC, arphrd, index, flags, change);
-}
-
-pub(in super::super) fn put_header_of(
-    w: &mut Writer,
-    family: u8,
-    arphrd: u16,
-    index: IfIndex,
-    flags: u32,
-    change: u32,
-) {
-    let [low, high] = arphrd.to_ne_bytes();
-    w.fixed(&[family, 0, low, high]);
-    for word in [index.0, flags, change] {
-        w.fixed(&word.to_ne_bytes());
-    }
-}
+use crate::netlink::message::Writer;
+use crate::netlink::rtnl::bridge::{put_bridge, put_port};
+use crate::netlink::rtnl::bridging::Bridging;
+use crate::netlink::rtnl::entry::{Link, Master};
+use crate::netlink::rtnl::link_now::LinkNow;
+use crate::netlink::rtnl::nums::*;
+use crate::netlink::rtnl::vrf;
+use crate::state::LinkStats;
 
 /// What Linux says of a link of which it knows nothing more: `IFLA_*` of the 6.18 kernel, in its order.
 struct Plain {
@@ -185,7 +174,7 @@ fn put_info(w: &mut Writer, link: &Link, now: Option<&LinkNow>) {
         LinkKind::Vrf { table } => w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, table)),
         LinkKind::Bridge(_) => {
             if let Some(Bridging::Bridge(bridge)) = bridging {
-                w.nest(IFLA_INFO_DATA, |w| bridge::put_bridge(w, bridge));
+                w.nest(IFLA_INFO_DATA, |w| put_bridge(w, bridge));
             }
         }
         LinkKind::Vlan { id, .. } => w.nest(IFLA_INFO_DATA, |w| put_vlan(w, id)),
@@ -203,7 +192,7 @@ fn put_info(w: &mut Writer, link: &Link, now: Option<&LinkNow>) {
         }
         (Some(Master { table: None, .. }), Some(Bridging::Port(port))) => {
             w.put_str(IFLA_INFO_SLAVE_KIND, "bridge");
-            w.nest(IFLA_INFO_SLAVE_DATA, |w| bridge::put_port(w, port));
+            w.nest(IFLA_INFO_SLAVE_DATA, |w| put_port(w, port));
         }
         _ => {}
     }
@@ -235,4 +224,20 @@ pub(in super::super) fn counters(stats: &LinkStats) -> [u64; COUNTERS] {
     counters[..4].copy_from_slice(&[rx_wire_packets, tx_wire_packets, rx_bytes, tx_bytes]);
     counters[5..8].copy_from_slice(&[tx_errors, rx_dropped, tx_dropped]);
     counters
+}
+
+/// The word of a kind as `ip link … type` takes it.
+pub(super) const fn kind_word(link: &Link) -> &'static str {
+    match link.config.kind {
+        LinkKind::Tun { .. } | LinkKind::Tap { .. } => "tun",
+        LinkKind::Loopback => "loopback",
+        LinkKind::Vrf { .. } => "vrf",
+        LinkKind::Bridge(_) => "bridge",
+        LinkKind::Vlan { .. } => "vlan",
+        LinkKind::VhostUser { .. } => "vhost-user",
+        LinkKind::VirtioUser { .. } => "virtio-user",
+        LinkKind::Udp { .. } => "udp",
+        LinkKind::Packet { .. } => "packet",
+        LinkKind::Xdp { .. } => "xdp",
+    }
 }

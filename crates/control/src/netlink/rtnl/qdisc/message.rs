@@ -1,9 +1,12 @@
 //! Queueing disciplines as messages have them (Linux `tc_fill_qdisc`).
 
 use ::qdisc::Stats;
+use base::IfIndex;
 
-use super::super::*;
 use super::options::{self, Scope};
+use crate::netlink::message::Writer;
+use crate::netlink::rtnl::entry::LinkQdisc;
+use crate::netlink::rtnl::nums::*;
 
 /// The discipline of the link of number `index`. `users` is its count of references.
 pub(super) fn write(w: &mut Writer, index: IfIndex, qdisc: &LinkQdisc, users: u32, stats: &Stats) {

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use ::qdisc::{Depth, Kind as QdiscKind, LinkLayer, Options, OptionsError, Peak, RateSpec, Tbf};
 
-use super::super::super::attr::{Attr, Kind, Policy, Strictness, policy};
 use super::super::entry::Link;
-use super::super::*;
+use crate::netlink::attr::{Attr, Kind, Policy, Strictness, policy};
+use crate::netlink::error::{Error, errno};
+use crate::netlink::message::Writer;
+use crate::netlink::rtnl::fixed_part::word;
+use crate::netlink::rtnl::nums::*;
 
 /// Length of an Ethernet header, which the length of a frame includes (Linux `psched_mtu`).
 const ETH_HLEN: u32 = 14;

@@ -1,0 +1,67 @@
+//! Rule by which a table is asked (Linux `struct fib_rule`).
+
+use std::net::IpAddr;
+
+use base::Prefix;
+
+use super::nums::*;
+use super::table::Route;
+
+/// Actions of rules that drop (`FR_ACT_*`).
+pub(super) const FR_ACT_BLACKHOLE: u8 = 6;
+pub(super) const FR_ACT_UNREACHABLE: u8 = 7;
+pub(super) const FR_ACT_PROHIBIT: u8 = 8;
+
+/// The priority of the rule by which VRFs' tables are asked (`FIB_RULE_PREF`).
+pub(super) const L3MDEV_PRIORITY: u32 = 1000;
+
+/// A rule.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Rule {
+    /// The smallest is asked first.
+    pub priority: u32,
+    /// The destinations that it is for, as they were written; all if `None`.
+    pub to: Option<(IpAddr, u8)>,
+    /// `FR_ACT_*`.
+    pub action: u8,
+    /// The table that is asked; 0 if none is, or that of the packet's VRF.
+    pub table: u32,
+    /// Whether it is for packets in VRFs alone.
+    pub l3mdev: bool,
+    /// Origin: `RTPROT_*`.
+    pub protocol: u8,
+}
+
+impl Rule {
+    /// Those that Linux begins with.
+    pub(super) fn first(v4: bool) -> Vec<Self> {
+        let (to, action, l3mdev, protocol) = (None, FR_ACT_TO_TBL, false, RTPROT_KERNEL);
+        let rule = |(priority, table)| Self { priority, to, action, table, l3mdev, protocol };
+        let last = v4.then_some((32767, RT_TABLE_DEFAULT));
+        [(0, RT_TABLE_LOCAL), (32766, RT_TABLE_MAIN)].into_iter().chain(last).map(rule).collect()
+    }
+
+    /// The one that comes with the first VRF.
+    pub(super) const fn l3mdev() -> Self {
+        let (priority, action, table) = (L3MDEV_PRIORITY, FR_ACT_TO_TBL, RT_TABLE_UNSPEC);
+        Self { priority, to: None, action, table, l3mdev: true, protocol: RTPROT_KERNEL }
+    }
+
+    /// The destinations that it is for; all if `None`.
+    pub fn prefix(&self) -> Option<Prefix> {
+        self.to.and_then(|(addr, len)| Prefix::containing(addr, len).ok())
+    }
+
+    /// The route by which packets are dropped that it is for, if it has them dropped.
+    pub fn verdict(&self, v4: bool) -> Option<Route> {
+        let kind = match self.action {
+            FR_ACT_BLACKHOLE => RTN_BLACKHOLE,
+            FR_ACT_UNREACHABLE => RTN_UNREACHABLE,
+            FR_ACT_PROHIBIT => RTN_PROHIBIT,
+            _ => return None,
+        };
+        let prefix = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
+        let (metric, scope, protocol, dev) = (0, RT_SCOPE_UNIVERSE, self.protocol, 0);
+        Some(Route { prefix, kind, metric, scope, protocol, dev, via: None, src: None, onlink: false, encap: None })
+    }
+}

@@ -1,0 +1,114 @@
+//! A connection to the gateway, and calls on it.
+
+use std::mem::{self, MaybeUninit};
+
+use libc::{c_int, c_long, c_void, iovec, sockaddr_un};
+use nlsock::Answer;
+
+use crate::errno::{Errno, checked};
+use crate::fd::Fd;
+use crate::{gateway, next};
+
+/// A connection of which the gateway knows nothing yet.
+///
+/// # Errors
+/// `ECONNREFUSED` if there is no gateway.
+pub(crate) fn connected(flags: c_int) -> Result<Fd, Errno> {
+    let address = gateway::address().ok_or(Errno(libc::ECONNREFUSED))?;
+    // SAFETY: it takes no pointers.
+    let fd = Fd(checked(unsafe { next::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | flags, 0) })?);
+    let len = mem::size_of::<sockaddr_un>();
+    // SAFETY: the address is that long.
+    let done = unsafe { libc::syscall(libc::SYS_connect, fd.0, &raw const *address, len) };
+    checked(done as c_int).map_err(|errno| match errno.0 {
+        libc::ENOENT => Errno(libc::ECONNREFUSED),
+        _ => errno,
+    })?;
+    Ok(fd)
+}
+
+/// Tells the gateway something, with a descriptor: the place for its answer to the last of it.
+///
+/// # Errors
+/// `ECONNREFUSED` if it is gone.
+pub(crate) fn tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>) -> Result<(), Errno> {
+    loop {
+        match try_tell(fd, bytes, answer_to, 0) {
+            Err(Errno(libc::EINTR)) => {}
+            Err(Errno(libc::EAGAIN)) => wait_for_room(fd),
+            told => return told,
+        }
+    }
+}
+
+/// As [`tell`], with flags of `sendmsg(2)`, once.
+pub(crate) fn try_tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>, flags: c_int) -> Result<(), Errno> {
+    let mut piece = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: a message without anything is all zeros.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+    let mut rights = MaybeUninit::<Rights>::zeroed();
+    if let Some(Fd(answer_to)) = answer_to {
+        let header = libc::cmsghdr {
+            cmsg_len: mem::size_of::<libc::cmsghdr>() + mem::size_of::<c_int>(),
+            cmsg_level: libc::SOL_SOCKET,
+            cmsg_type: libc::SCM_RIGHTS,
+        };
+        rights.write(Rights { header, fd: *answer_to });
+        message.msg_control = rights.as_mut_ptr().cast();
+        message.msg_controllen = mem::size_of::<Rights>();
+    }
+    // SAFETY: all that the message points to lives here.
+    let sent = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
+    checked(sent as c_int).map(|_| ()).map_err(refused)
+}
+
+/// Tells the gateway something and waits for what comes of the last of it. `sent`: it is on its way.
+///
+/// # Errors
+/// What the gateway answers; `ECONNREFUSED` if it is gone.
+pub(crate) fn awaited(fd: c_int, bytes: &[u8], sent: impl FnOnce()) -> Result<Answer, Errno> {
+    let mut ends = [0; 2];
+    // SAFETY: there is room for two descriptors.
+    checked(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } as c_int)?;
+    let (answers, theirs) = (Fd(ends[0]), Fd(ends[1]));
+    tell(fd, bytes, Some(&theirs))?;
+    sent();
+    drop(theirs);
+    let mut bytes = [0; Answer::LEN];
+    loop {
+        // SAFETY: there is room for as many bytes.
+        let read = unsafe { libc::syscall(libc::SYS_read, answers.0, bytes.as_mut_ptr(), bytes.len()) };
+        match checked(read as c_int) {
+            Err(Errno(libc::EINTR)) => {}
+            Ok(len) if len as usize == Answer::LEN => break,
+            _ => return Err(Errno(libc::ECONNREFUSED)),
+        }
+    }
+    let answer = Answer::from_bytes(bytes);
+    if answer.error == 0 { Ok(answer) } else { Err(Errno(answer.error)) }
+}
+
+/// Waits until a non-blocking connection takes something.
+pub(crate) fn wait_for_room(fd: c_int) {
+    let mut wanted = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    let forever: *const c_void = std::ptr::null();
+    let none: c_long = 0;
+    // SAFETY: one place is given and one is told of. A failure shows at the next attempt to send.
+    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1, forever, forever, none) };
+}
+
+/// Failure of a call while the gateway is gone, as Linux says that a netlink protocol has no listener.
+pub(crate) fn refused(errno: Errno) -> Errno {
+    match errno.0 {
+        libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN => Errno(libc::ECONNREFUSED),
+        _ => errno,
+    }
+}
+
+/// A control message with one descriptor.
+#[repr(C)]
+pub(crate) struct Rights {
+    pub(crate) header: libc::cmsghdr,
+    pub(crate) fd: c_int,
+}

@@ -1,0 +1,35 @@
+//! Descriptors of this library's own.
+
+use std::mem;
+
+use libc::c_int;
+
+use crate::errno::checked;
+
+/// A descriptor that is closed when this is dropped. All is done by plain system calls: they are no points at which a
+/// thread can be cancelled.
+#[derive(Debug)]
+pub(crate) struct Fd(pub(crate) c_int);
+
+impl Fd {
+    /// The descriptor, which stays open.
+    pub(crate) fn keep(self) -> c_int {
+        let fd = self.0;
+        mem::forget(self);
+        fd
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // SAFETY: it is this value's own descriptor.
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
+    }
+}
+
+/// Another descriptor of what `fd` is, which the program does not know.
+pub(crate) fn duplicate(fd: c_int) -> Option<Fd> {
+    // SAFETY: it takes no pointers.
+    let same = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) };
+    checked(same as c_int).ok().map(Fd)
+}
