@@ -132,7 +132,7 @@ fn rx(bencher: Bencher<'_, '_>, udp: bool) {
         .bench_local_refs(|burst| assert_eq!(turn(&mut far, OUTSIDE, INSIDE, burst), 1));
 }
 
-/// What a device receives of a frame, which may be a train.
+/// A frame, possibly a train, as a device receives it.
 fn received(mem: &Memory, frame: &Packet) -> Packet {
     let mut buf = mem.take(Memory::HEADROOM, frame.len()).unwrap();
     buf.put(frame.len()).unwrap().copy_from_slice(frame.head());
