@@ -91,7 +91,7 @@ pub(crate) fn follow_state(dp: &mut Datapath, link: LinkId, is_up: bool) {
     if let Some(bridge) = bridges.get_mut(link) {
         let all: Vec<LinkId> = bridge.ports().map(switch::Port::link).collect();
         for port in all {
-            // `add_port` has made the link a port of that bridge.
+            // Cannot fail: `port` is one of the bridge's own ports.
             let _ = bridge.set_link_up(port, is_up && is_link_up(port));
         }
     } else if let Some(own) = ports.get(link).and_then(|port| port.bridge)

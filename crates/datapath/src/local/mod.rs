@@ -20,7 +20,7 @@ use crate::mib::MibPair;
 use crate::trace::{self, Step};
 use crate::{Cx, Datapath, IpPacket, Next, ext_headers, forward, ila_errors};
 
-/// Scope of a packet's destination.
+/// Kind of a packet's destination: unicast, anycast or group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Cast {
     /// This node alone.

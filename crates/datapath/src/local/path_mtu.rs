@@ -33,8 +33,8 @@ pub(super) fn told(ip: &IpPacket) -> Option<usize> {
 /// Handles a message that the quoted packet was too big for a link with that MTU.
 ///
 /// # Errors
-/// [`DropReason::IcmpQuote`] if the quoted packet is none that this node has sent, [`DropReason::IcmpIgnored`] if the MTU is not
-/// smaller than the known one.
+/// [`DropReason::IcmpQuote`] if the quoted packet is none that this node has sent, [`DropReason::IcmpIgnored`] if the message
+/// changes nothing.
 pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) -> Result<(), DropReason> {
     let mut bytes = [0; QUOTE_LEN];
     let at = ip.info.header_len + icmp::Header::LEN;

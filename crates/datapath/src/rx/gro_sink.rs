@@ -66,7 +66,7 @@ impl GroSink<'_> {
     }
 }
 
-/// The same for what is of any link.
+/// The same for packets of any link.
 pub(crate) struct AnyLinkSink<'a>(pub(crate) GroSink<'a>);
 
 impl Taker for AnyLinkSink<'_> {

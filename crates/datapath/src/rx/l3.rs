@@ -62,7 +62,7 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> 
     }
     let dst = ip.info.dst;
     let next = route(dp, cx, ip, domain);
-    // Caches of routing decisions use the address that the packet was received with.
+    // Early demux caches the flow under the address that the packet was received with.
     if matches!(next, Next::Local(Cast::Unicast)) && ip.info.dst == dst {
         demux::note_local(dp, cx, ip, domain);
     }

@@ -24,7 +24,7 @@ const NO_OPERATION: u8 = 1;
 const MSS: u8 = 2;
 /// TCP-AO, which signs the options (RFC 5925 §2.2).
 const AO: u8 = 29;
-/// MD5 signatures, which do not cover the options (RFC 2385).
+/// MD5 signatures. They do not cover the options (RFC 2385), but a SYN with one is left alone as well.
 const MD5: u8 = 19;
 
 /// Fits TCP of the host side to a path of `mtu` bytes that begins with `dev`: lowers the MSS of a SYN, and cuts a longer segment.

@@ -140,7 +140,7 @@ fn framed(to: MacAddr, from: MacAddr, ip: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn ping_to_the_bridge_is_answered_by_the_port_it_came_by() {
+fn ping_to_the_bridge_is_answered_by_its_input_port() {
     for flow in flows() {
         let mut node = routed(PortOptions::BARE);
         let own = if flow.src.is_ipv4() { "10.1.0.254" } else { "fd00:1::254" };

@@ -183,7 +183,7 @@ fn dhcp_answer_goes_up_while_link_has_no_address() {
 }
 
 #[test]
-fn tagged_ip_goes_up_past_no_policy() {
+fn tagged_ip_does_not_bypass_policies() {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
     add_devices(&mut node);
     let any = "10.0.0.0/8".parse().unwrap();
@@ -384,7 +384,7 @@ fn ike_without_a_checksum_over_ipv6_gets_one() {
 }
 
 #[test]
-fn socket_that_asked_for_dont_fragment_is_told() {
+fn socket_with_dont_fragment_gets_the_error() {
     let [flow, _] = from_us();
     let mut node = router_with_host_side();
     let bytes = edit_v4(&flow.udp(3000), |header| header.set_dont_fragment(true));
@@ -743,7 +743,7 @@ fn received_frame_is_shown_to_packet_sockets_once() {
         // What the node itself sends about it is shown as well.
         let seen: Vec<_> = shown(&mut node).into_iter().filter(|(_, shown)| shown == &bytes).collect();
         assert_eq!(seen, [(is_copy, bytes.clone())]);
-        // Nobody listens.
+        // Without a promiscuous socket.
         assert!(!node.datapath.set_watched(OUTSIDE, false));
         node.rx_bytes(NOW, OUTSIDE, &received);
         assert_eq!(shown(&mut node).len(), usize::from(!is_copy), "{bytes:?}");

@@ -138,7 +138,7 @@ fn spoil(rng: &mut Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// What a guest says about a packet, true or not.
+/// Offload metadata that a guest claims for a packet, true or not.
 fn marks(rng: &mut Rng) -> (Csum, Cut) {
     let small = |rng: &mut Rng| *rng.pick(&[0, 6, 14, 16, 20, 34, 40, 60, 1000, u16::MAX]);
     let csum = match rng.below(6) {
@@ -175,7 +175,7 @@ fn hostile(rng: &mut Rng, mem: &Memory, port: usize) -> Packet {
 }
 
 #[test]
-fn whatever_comes_in_by_whatever_port_ends_somewhere() {
+fn hostile_packet_by_any_port_is_accounted_for() {
     for seed in 0..20_000 {
         let mut rng = Rng::new(seed);
         let _guard = OnPanic(seed);
@@ -188,7 +188,7 @@ fn whatever_comes_in_by_whatever_port_ends_somewhere() {
 }
 
 #[test]
-fn a_long_day_of_hostile_packets_leaves_nothing_behind() {
+fn many_hostile_packets_leave_no_memory_in_use() {
     for seed in 0..20 {
         let mut rng = Rng::new(1_000_000 + seed);
         let _guard = OnPanic(seed);
@@ -212,7 +212,7 @@ fn a_long_day_of_hostile_packets_leaves_nothing_behind() {
 }
 
 #[test]
-fn hostile_bursts_are_glued_and_opened_without_loss_of_memory() {
+fn hostile_bursts_through_gro_and_esp_leak_no_memory() {
     for seed in 0..300 {
         let mut rng = Rng::new(2_000_000 + seed);
         let _guard = OnPanic(seed);

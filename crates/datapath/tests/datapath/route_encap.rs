@@ -136,7 +136,7 @@ fn long_datagram_of_socket_is_translated_before_it_is_cut() {
         down_bytes(&mut node, OUTSIDE, &sent);
         let pieces = node.tx(OUTSIDE);
         assert!(pieces.len() > 3);
-        // Nobody adjusts the checksum of fragments.
+        // The checksum of fragments is not adjusted.
         let by = match csum_mode {
             CsumMode::AdjTransport => encap(PLACE, CsumMode::NoAction, HookType::Output),
             _ => by,
@@ -422,7 +422,7 @@ fn error_about_no_translated_packet_is_left_as_it_is() {
     node.route_of(NODES, by_outside(encap(PLACE, CsumMode::NeutralMap, HookType::Output), None));
     node.rx_bytes(later(2), OUTSIDE, &about(&sent));
     assert_eq!(node.datapath.ila_errors_restored(), 1);
-    // A wrong checksum: the error is one for nobody.
+    // An error with a wrong checksum is not translated.
     let mut wrong = about(&sent);
     wrong[42] ^= 1;
     node.rx_bytes(later(2), OUTSIDE, &wrong);

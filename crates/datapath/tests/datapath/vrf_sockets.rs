@@ -193,12 +193,12 @@ fn scan_of_ports_asks_a_bounded_number_of_questions() {
 }
 
 #[test]
-fn node_that_nobody_answers_delivers_by_the_link() {
+fn node_without_answers_delivers_by_the_link() {
     let mut node = node();
     node.datapath.ask_for_sockets(false);
     node.rx_bytes(NOW, INSIDE, &to_us()[0].udp(10));
     assert_eq!((node.datapath.socket_question(), up_by(&mut node)), (None, [1, 0, 0]));
-    // Links of no VRF ask nobody.
+    // A link outside any VRF asks no question.
     let mut node = self::node();
     node.rx_bytes(NOW, PLAIN, &Flow::new("10.5.0.1", "10.5.0.254").udp(10));
     assert_eq!((node.datapath.socket_question(), up_by(&mut node)), (None, [0, 1, 0]));

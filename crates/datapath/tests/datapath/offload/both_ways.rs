@@ -53,7 +53,7 @@ fn a_device_and_software_understand_each_other_both_ways() {
 }
 
 #[test]
-fn in_crypto_mode_nobody_counts_anything_else_than_in_software() {
+fn crypto_mode_counts_as_software_does() {
     let count = |mode: Option<OffloadMode>, tunnel: Tunnel, flow: &Flow| {
         let (mut world, device) = world_with(tunnel, OffloadMode::Crypto, 1);
         device.set_faults(Faults { busy: mode.is_none(), ..Faults::default() });

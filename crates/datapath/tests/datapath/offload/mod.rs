@@ -60,7 +60,7 @@ fn world_with(tunnel: Tunnel, mode: OffloadMode, seed: u64) -> (World, SoftDevic
     (world, device)
 }
 
-/// What must not be seen: every run of 16 bytes of what was sent.
+/// Plaintext that must not appear on the wire: every run of 16 bytes of the packets sent.
 #[derive(Default)]
 struct Secrets(HashSet<[u8; 16]>);
 
@@ -120,7 +120,7 @@ impl Lane {
         self.near.rx(NOW, INSIDE, vec![pkt]);
     }
 
-    /// What waits on a link goes over the wire to the other gateway, whose guest gets what is inside.
+    /// Carries the packets queued on a link over the wire to the other gateway, whose guest gets the decrypted packets.
     fn carry(&mut self, link: LinkId) -> usize {
         let mut frames = self.near.tx(link);
         self.near.to_wire(NOW, link, &mut frames);

@@ -23,7 +23,7 @@ fn stats(lane: &Lane) -> Stats {
     lane.near.datapath.qdisc_stats(OUTSIDE).unwrap()
 }
 
-/// Has the link take packets again.
+/// Ends the link's busy state.
 fn let_go(lane: &mut Lane) {
     let Node { datapath, mem, .. } = &mut lane.near;
     datapath.set_busy(NOW, mem, OUTSIDE, false);

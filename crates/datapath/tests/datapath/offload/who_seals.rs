@@ -1,4 +1,4 @@
-//! What is left to a device, and what is sealed in software or not at all.
+//! Choice between encryption by a device, in software, or a drop.
 
 use base::{DropReason, Mib};
 use ipsec::device::OffloadMode;
@@ -10,7 +10,7 @@ use crate::common::*;
 use crate::gateways::*;
 
 #[test]
-fn a_route_that_flips_takes_nothing_out_in_clear_and_loses_nothing() {
+fn route_flap_leaks_no_clear_packet_and_loses_none() {
     let mut lane = Lane::new(OffloadMode::Crypto);
     lane.send();
     assert!(lane.waiting(OUTSIDE).iter().all(|esp| matches!(esp, Some(Esp::Seal { .. }))));
@@ -24,7 +24,7 @@ fn a_route_that_flips_takes_nothing_out_in_clear_and_loses_nothing() {
 }
 
 #[test]
-fn what_speaks_against_a_device_is_sealed_in_software() {
+fn packet_a_device_cannot_seal_is_sealed_in_software() {
     let options = |lane: &mut Lane| {
         let plain = lane.flow.tcp(0, 100);
         let mut bytes = [&plain[..20], &[1, 1, 1, 0], &plain[20..]].concat();
@@ -100,7 +100,7 @@ fn what_speaks_against_a_device_is_sealed_in_software() {
 }
 
 #[test]
-fn in_packet_mode_there_is_no_other_way() {
+fn packet_mode_has_no_software_fallback() {
     let drops = |lane: &Lane| (lane.near.drops(), lane.near.datapath.counters.get(Mib::XfrmOutError));
     let mut lane = Lane::new(OffloadMode::Packet);
     lane.detour();
