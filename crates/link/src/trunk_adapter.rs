@@ -16,10 +16,10 @@ use crate::open::DEFAULT_MTU;
 use crate::stats::LinkStats;
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
-/// Packets that one call of [`Link::recv`] brings at most.
+/// Limit of packets that one call of [`Link::recv`] returns.
 const BURST_PACKETS: usize = 64;
 
-/// A LAN that several links and guests are on.
+/// LAN that connects several links and guests.
 pub type SharedLan = Arc<Mutex<Lan>>;
 
 /// An adapter as a link.
@@ -29,13 +29,13 @@ pub struct TrunkAdapter {
     lan: SharedLan,
     adapter: Adapter,
     wanted_mtu: Option<u16>,
-    /// Features as they were told last.
+    /// Features as of the last [`Sent::Refit`].
     told: Features,
     offloads: Offloads,
     stats: LinkStats,
-    /// Frames lost in the receive queue that the counters have already.
+    /// Frames lost in the receive queue that are already counted.
     lost: u64,
-    /// Copies that the ledger has already.
+    /// Copies that are already in the ledger.
     entered: [Copied; CopyReason::ALL.len()],
 }
 
@@ -208,7 +208,7 @@ impl Link for TrunkAdapter {
         self.stats = stats;
     }
 
-    /// Enters in the ledger what was copied to be sent, or out of small buffers. The hypervisor's copies are its own
+    /// Enters copies for sending, and out of small buffers, in the ledger. The hypervisor counts its own copies
     /// ([`ibmveth::LanCounters`]).
     fn settle(&mut self, mem: &Memory) -> bool {
         for (reason, copied) in self.adapter.copies() {
@@ -238,7 +238,7 @@ impl Link for TrunkAdapter {
         }
     }
 
-    /// Sends all of a burst. One that was made fit other features than those of today is to be fitted again first.
+    /// Sends a whole burst. A burst that was fitted to other features than the present ones has to be fitted again first.
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
         let current = self.current();
         if self.told != current {

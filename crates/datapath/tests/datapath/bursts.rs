@@ -250,7 +250,7 @@ fn receive_template_is_dropped_with_its_sa() {
     let mut node = receiver();
     let is_kept = |node: &Node| format!("{:?}", node.datapath.ipsec).contains("PooledBox(Some(");
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
-    assert!(is_kept(&node), "what came last is remembered");
+    assert!(is_kept(&node), "the template of the last packet is cached");
     let sa = TUNNELS[0].sas(0).remove(0);
     drop(node.datapath.ipsec.remove_sa(sa.dst, sa.spi, 0));
     node.datapath.finish(NOW, &node.mem);
@@ -291,7 +291,7 @@ fn late_decryption_of_a_removed_sa_makes_no_template() {
     let is_busy = Arc::clone(&device.is_busy);
     node.datapath.ipsec.set_crypto(Some(Box::new(device)));
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
-    assert!(is_kept(&node), "what came last is remembered");
+    assert!(is_kept(&node), "the template of the last packet is cached");
     is_busy.store(true, Relaxed);
     node.rx_bytes(NOW, OUTSIDE, &frames[1]);
     let sa = TUNNELS[0].sas(0).remove(0);

@@ -16,7 +16,7 @@ fn refused(node: &mut Node, link: base::LinkId, bytes: &[u8]) -> (Vec<(u32, Drop
     (node.drops(), node.datapath.counters.clone())
 }
 
-/// Drops and counters of the near gateway of a tunnel for one datagram.
+/// ESP packet that the near gateway of a tunnel sends for one datagram.
 fn sealed(tunnel: Tunnel, flow: &Flow) -> Vec<u8> {
     let mut world = tunnelled(tunnel, 1);
     world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(100));
