@@ -1,4 +1,4 @@
-//! Hooks: five points of the datapath at which users look at a packet (Linux netfilter, `NF_INET_*`).
+//! Hooks: five points of the datapath at which users inspect or change a packet (Linux netfilter, `NF_INET_*`).
 //!
 //! | point | packets | device |
 //! |---|---|---|

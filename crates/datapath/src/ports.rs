@@ -536,7 +536,7 @@ fn record(tapped: &mut Vec<Tapped>, mem: &Memory, what: Tapped, pkt: &Packet) {
     }
 }
 
-/// Copies a packet, whose IP header begins at `l3`, for a capture as the wire has it: a fat one in its segments.
+/// Copies a packet, whose IP header begins at `l3`, for a capture of the wire: a fat packet in its segments.
 #[cold]
 fn record_cut(tapped: &mut Vec<Tapped>, mem: &Memory, link: LinkId, outbound: bool, pkt: &Packet, l3: usize) {
     let tap = || Tapped { link, fat: false, outbound, bytes: Vec::new() };

@@ -112,7 +112,7 @@ impl Datapath {
     /// Makes a port the device of VLAN `vid` of another port, with an Ethernet header. `vid` is 1 to 4094.
     ///
     /// # Errors
-    /// [`VlanError`]; the port is as it was.
+    /// [`VlanError`]; the port is unchanged.
     pub fn set_vlan(&mut self, id: LinkId, lower: LinkId, vid: u16) -> Result<(), VlanError> {
         let is_below = |mut at: LinkId| loop {
             match self.ports.get(at).map(|port| port.device) {

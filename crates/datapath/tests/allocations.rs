@@ -98,7 +98,7 @@ fn received(mem: &Memory, frame: &Packet) -> Packet {
     pkt
 }
 
-/// On a thread of its own, whose register of nonces is empty.
+/// Runs on a thread of its own, with an empty register of nonces.
 fn check(speak: Speak) {
     std::thread::spawn(move || steady_state(speak)).join().unwrap();
 }

@@ -109,9 +109,9 @@ impl TrunkAdapter {
         let Features { csum, tso4, tso6, .. } = self.told;
         let mut offloads = Offloads::new();
         for (name, on) in [(TX_CSUM, csum != CsumOffload::None), (TX_TSO4, tso4), (TX_TSO6, tso6)] {
-            offloads.add(name, if on { Ok(None) } else { Err("not agreed on with the hypervisor".to_owned()) });
+            offloads.add(name, if on { Ok(None) } else { Err("not negotiated with the hypervisor".to_owned()) });
         }
-        offloads.add(TX_USO, Err("the adapter cuts TCP alone".to_owned()));
+        offloads.add(TX_USO, Err("the adapter segments TCP only".to_owned()));
         self.offloads = offloads;
     }
 
@@ -234,7 +234,7 @@ impl Link for TrunkAdapter {
         if self.adapter.is_open() {
             Ok(())
         } else {
-            Err(io::Error::new(io::ErrorKind::NetworkDown, format!("{}: the hypervisor has closed it", self.name)))
+            Err(io::Error::new(io::ErrorKind::NetworkDown, format!("{}: closed by the hypervisor", self.name)))
         }
     }
 
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_offloads_have_a_burst_fitted_again() {
+    fn burst_is_fitted_again_after_offloads_change() {
         let mem = Memory::heap();
         let (mut trunk, _guest) = pair();
         assert!(trunk.features().tso6 && trunk.offloads().iter().filter(|offload| offload.on).count() == 3);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_that_is_refused_names_link_and_reason() {
+    fn refused_setting_names_link_and_reason() {
         let (mut trunk, _guest) = pair();
         let err = trunk.set_mtu(Some(67)).unwrap_err();
         assert_eq!(err.to_string(), "trunk: MTU: 67 is out of range");

@@ -72,14 +72,14 @@ fn bridge_of(dp: &mut Datapath, link: LinkId) -> Option<&mut Bridge> {
 /// Updates a bridge after a change of its own port or of one of its ports. A link without link-layer addresses leaves the bridge.
 pub(crate) fn follow_config(dp: &mut Datapath, link: LinkId, mac: Option<MacAddr>, mtu: usize) {
     if let Some(own) = dp.bridges.get_mut(link) {
-        // No station has some addresses; the bridge keeps its own then.
+        // An address that no station may have is refused, and the bridge keeps its own.
         let _ = mac.map(|mac| own.set_mac(mac));
         return;
     }
     let Some(bridge) = bridge_of(dp, link) else { return };
     let followed = mac.is_some_and(|mac| bridge.set_port_mac(link, mac).is_ok()) && bridge.set_mtu(link, mtu).is_ok();
     if !followed {
-        tracing::warn!(?link, "leaves its bridge: it has no stations");
+        tracing::warn!(?link, "removed from its bridge: no link-layer address, or an unusable one");
         forget(dp, link);
     }
 }

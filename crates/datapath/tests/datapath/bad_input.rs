@@ -116,7 +116,7 @@ fn cases(sa: &SaConfig, udp: bool) -> Vec<Bad> {
         ),
     ];
     if !udp {
-        // In UDP what is as short is none of ESP.
+        // In UDP a datagram as short as this is not ESP.
         let (short, why) = (good(TOP + 1)[..7].to_vec(), DropReason::EspTruncated);
         cases.push(("less than a header", short, why, Mib::XfrmInHdrError, nothing));
     }

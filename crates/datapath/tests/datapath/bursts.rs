@@ -72,7 +72,7 @@ fn disturb(rng: &mut Rng, frames: &mut Vec<Vec<u8>>) {
         match rng.below(5) {
             0 => frames.swap(at, other),
             1 => frames.insert(at, frames[other].clone()),
-            // Anywhere: in the outer header, the SPI, the sequence number, what is encrypted, the ICV.
+            // Anywhere: in the outer header, the SPI, the sequence number, the ciphertext, the ICV.
             2 | 3 => {
                 let len = if rng.happens(500) { 60 } else { frames[at].len() };
                 if let Some(byte) = frames[at].get_mut(rng.below(len.max(1))) {
@@ -552,7 +552,7 @@ fn burst_of_small_packets_is_sealed_by_threads_without_loss() {
     assert_eq!((frames.len(), near.drops()), (PACKETS.into(), vec![]));
     let burst = frames.iter().map(|frame| Packet::with_data(&far.mem, frame.head()).unwrap()).collect();
     far.rx(NOW, OUTSIDE, burst);
-    // GRO holds packets of several flows, of which none waits for another.
+    // GRO holds packets of several independent flows.
     let mut ports: Vec<_> =
         far.tx(INSIDE).iter().map(|pkt| u16::from_be_bytes([pkt.head()[20], pkt.head()[21]])).collect();
     ports.sort_unstable();

@@ -223,7 +223,7 @@ fn last_datagram_of_train_passes_if_it_alone_fits() {
     }
 }
 
-/// A burst of datagrams of one flow, of which some fit 1400 bytes and others do not.
+/// A burst of datagrams of one flow; some fit 1400 bytes and others do not.
 pub(crate) fn mixed_datagrams(rng: &mut Rng, flow: &Flow) -> Vec<Vec<u8>> {
     let big = *rng.pick(&[1300, 1500, 3000]);
     let small = *rng.pick(&[1, 100, 1300]);

@@ -165,7 +165,7 @@ fn a_capture_sees_each() {
 
 #[test]
 fn each_that_does_not_fit_is_fragmented_and_the_others_are_not() {
-    // IPv6 is owed 1280 bytes inside, whatever the link takes (RFC 8200 §5).
+    // IPv6 needs an MTU of 1280 bytes inside, whatever the link's MTU (RFC 8200 §5).
     let [_, flow] = flows();
     let mut node = sender(RAW[0], PortOptions::BARE.mtu(1280));
     let fat = flow.fat_tcp(&node.mem, 1, (SEGMENTS - 1) * 1208 + 77, 1208);

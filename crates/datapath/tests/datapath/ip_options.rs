@@ -1,4 +1,4 @@
-//! IPv4 options: what is wrong with them is told, and those that record are filled in.
+//! IPv4 options: malformed ones are answered with an ICMP error, recording ones are filled in.
 
 use std::time::Duration;
 

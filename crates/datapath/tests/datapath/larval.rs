@@ -1,4 +1,4 @@
-//! Packets whose SA is not there yet, and SAs that take over from each other, as hosts behind gateways see them.
+//! Packets held for a larval SA, and rekeying, as hosts behind gateways see them.
 
 use std::time::Duration;
 

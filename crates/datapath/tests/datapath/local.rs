@@ -137,7 +137,7 @@ fn a_reset_or_a_wrong_segment_is_not_answered() {
             (|it| it[21] ^= 0x10, DropReason::ChecksumWrong, [1, 1, 1]),
             (|it| it[12] = 0x40, DropReason::TransportHeader, [1, 1, 0]),
             (|it| it[12] = 0xf0, DropReason::TransportHeader, [1, 0, 0]),
-            // A reset whose check is right.
+            // A reset with a valid checksum.
             (
                 |it| {
                     it[13] |= 4;
@@ -272,7 +272,7 @@ fn malformed_datagram_is_dropped_silently_and_counted() {
             assert_eq!(counted, [u64::from(good), u64::from(!good), 0], "{left} {len:?}");
             assert_eq!(node.tx(INSIDE).len(), usize::from(good), "{left} {len:?}");
         }
-        // What comes behind the datagram is not summed.
+        // Bytes behind the datagram are not in the checksum.
         let longer = [&flow.udp(100)[at..], &[7; 5]].concat();
         let mut node = router();
         node.rx_bytes(NOW, INSIDE, &flow.raw(Protocol::UDP, &longer));

@@ -1,4 +1,4 @@
-//! A gateway whose peer is behind a NAT: keepalives on time, and answers to where the peer is.
+//! A gateway with a peer behind NAT: keepalives on time, and replies to the peer's present address.
 
 use std::time::Duration;
 

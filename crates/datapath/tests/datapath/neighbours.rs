@@ -80,7 +80,7 @@ fn ipv4_route_over_ipv6_neighbour_asks_by_discovery() {
         [("fd00:2::1".to_owned(), Some(mac(12)))]
     );
     assert_eq!((node.drops(), node.datapath.forwarded.packets), (vec![], 1));
-    // The frame that left carries IPv4: the host has no such address, so it is looked at on the wire.
+    // The frame carries IPv4, and the host has no such address, so the test checks the frame on the wire.
     world.nodes[0].rx_bytes(
         NOW,
         INSIDE,
@@ -158,7 +158,7 @@ fn plain(bytes: &[u8]) -> packet::Packet {
     packet::Packet::with_data(&packet::Memory::heap(), bytes).unwrap()
 }
 
-/// A datagram as it was sent on, which is what errors quote.
+/// A datagram as forwarded, the form that errors quote.
 fn sent(flow: &Flow, len: usize) -> Vec<u8> {
     Flow { ttl: 63, ..*flow }.udp(len)
 }
@@ -412,7 +412,7 @@ fn solicitation_flood_costs_a_good_flow_nothing() {
 fn scan_of_a_subnet_costs_a_good_flow_nothing() {
     let flooded = flood(LONG, scan);
     let node = &flooded.world.nodes[0];
-    // The scanner is told of some failures (ICMPv6 unreachable), to an address that does not answer either.
+    // The scanner gets some ICMPv6 unreachable errors, at an address that does not answer either.
     let mut reasons: Vec<_> = node.drops().iter().map(|&(_, reason, _)| reason).collect();
     reasons.sort_unstable();
     reasons.dedup();

@@ -81,7 +81,7 @@ fn six_sa_policy_and_seventh_esp_layer_are_refused() {
     assert_eq!((node.tx(OUTSIDE).len(), node.datapath.counters.get(Mib::XfrmOutPolError)), (0, 1));
     assert_eq!(node.drops(), [(1, DropReason::PolicyDepth, 1)]);
 
-    // Seven layers, made by two nodes of which each adds what it may.
+    // Seven layers, made by two nodes: each adds as many as it may.
     let sealed = |sas: &[SaConfig], bytes: &[u8]| {
         let mut node = sim::Node::new();
         node.port(INSIDE.0, sim::PortOptions::BARE.mtu(9000), &[]);

@@ -101,7 +101,7 @@ fn told_mtu(pkt: &packet::Packet) -> usize {
     }
 }
 
-/// A sender that repeats what did not arrive, and makes its segments smaller when it is told to.
+/// A sender that retransmits lost segments, and lowers its segment size after a *packet too big* message.
 struct Sender {
     flow: Flow,
     mss: usize,
@@ -133,7 +133,7 @@ impl Sender {
 
 #[test]
 fn tcp_inside_goes_on_when_the_outer_path_shrinks() {
-    // What a guest is told at 1280 bytes outside; IPv6 never less than it may count on.
+    // MTU reported to a guest at 1280 bytes outside; never below IPv6's minimum.
     for (tunnel, [v4, v6]) in tunnels().zip([[1226, 1280], [1218, 1280], [1206, 1280], [1198, 1280]]) {
         for (flow, want) in flows().into_iter().zip([v4, v6]) {
             let mut world = world(tunnel);
@@ -179,7 +179,7 @@ fn a_path_that_has_grown_again_is_used_after_ten_minutes() {
 
 #[test]
 fn the_way_on_from_the_outer_tunnel_narrows_the_inner_one() {
-    // To the gateway of a site by a tunnel through a hub, whose own way to that gateway is narrow.
+    // To the gateway of a site by a tunnel through a hub; the hub's path to that gateway has a small MTU.
     let (hub, site) = ("198.51.100.7", ENDS[0][1]);
     for (tfcpad, tunnelled) in [(0, true), (9000, true), (0, false)] {
         let mut node = Node::new();

@@ -178,7 +178,7 @@ fn truncated_header_chain_of_unicast_is_answered() {
         node.rx_bytes(NOW, INSIDE, &frame(to, ethertype, &chain(link_local)));
         assert_eq!(node.drops().len(), 1);
         assert_eq!(node.datapath.counters.get(Mib::Ip6ReasmReqds), looked_at, "{to} {ethertype:?}");
-        // The answer waits for the sender's address, which is asked for.
+        // The error is queued until the sender's link-layer address is resolved.
         assert_eq!(node.tx(INSIDE).len(), answered, "{to} {ethertype:?}");
     }
 }

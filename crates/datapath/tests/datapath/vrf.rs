@@ -153,7 +153,7 @@ fn route_by_a_vrf_device_enters_it_and_by_a_link_leaves_it() {
         // The way back is the main table's.
         node.rx_bytes(NOW, OUT[1], &back.udp(10));
         assert_eq!(only(node.tx(NEITHER)).to_vec(), Flow { ttl: 63, ..back }.udp(10));
-        // What does not go through is told where it came by.
+        // An error about a dropped packet goes back by its input link.
         node.rx_bytes(NOW, NEITHER, &Flow { ttl: 1, ..flow }.udp(10));
         assert_eq!(told(&only(node.tx(NEITHER))).dst, flow.src.to_string());
         // An address there is this node's, too.

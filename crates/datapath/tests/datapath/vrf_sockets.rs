@@ -33,7 +33,7 @@ fn back(flow: &Flow) -> Flow {
     Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..*flow }
 }
 
-/// Answers every question; returns what was asked.
+/// Answers every question, and returns the questions.
 fn answer(node: &mut Node, binding: SocketBinding) -> Vec<SocketQuestion> {
     let mut asked = Vec::new();
     while let Some(question) = node.datapath.socket_question() {
@@ -184,7 +184,7 @@ fn scan_of_ports_asks_a_bounded_number_of_questions() {
     }
     assert_eq!(asked, 1000);
     assert!(node.drops().contains(&(INSIDE.0, DropReason::SocketUnknown, 2000)), "{:?}", node.drops());
-    // What waits is bounded, too.
+    // The number of waiting packets is bounded, too.
     let later = NOW + Duration::from_secs(1);
     for dport in 3000..6000 {
         node.rx_bytes(later, INSIDE, &Flow { dport, ..flow }.udp(10));

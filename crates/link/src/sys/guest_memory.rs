@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_shorter_or_no_memory_is_refused() {
+    fn short_file_or_other_kind_of_file_is_refused() {
         let file = memfd(2);
         assert!(Window::map(file.as_fd(), 0, 2 * PAGE).is_ok());
         assert!(Window::map(file.as_fd(), PAGE, PAGE).is_ok());
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_goes_away_reads_as_zeros_and_is_noticed() {
+    fn truncated_memory_reads_as_zeros_and_is_detected() {
         let file = memfd(4);
         let window = Window::map(file.as_fd(), PAGE, 3 * PAGE).unwrap();
         let other = Window::map(memfd(1).as_fd(), 0, PAGE).unwrap();

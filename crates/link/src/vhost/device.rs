@@ -191,7 +191,7 @@ impl Device {
 
     fn map(&mut self, guest_addr: u64, user_addr: u64, len: u64, offset: u64, file: &File) -> Result<()> {
         if self.memory.count() >= MAX_REGIONS {
-            return Err(Error::InvalidOperation("more memory regions than there may be"));
+            return Err(Error::InvalidOperation("too many memory regions"));
         }
         let window = Window::map(file.as_fd(), offset, len).map_err(Error::ReqHandlerError)?;
         let added = self.memory.add(Region { guest_addr, user_addr, window });
@@ -199,12 +199,12 @@ impl Device {
     }
 }
 
-/// A descriptor that is read or written without a wait: an eventfd, whichever end has what is in it.
+/// Checks that a descriptor is an eventfd, and makes it non-blocking.
 fn eventfd(file: File) -> Result<OwnedFd> {
     use std::os::fd::AsRawFd;
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(Error::ReqHandlerError)?;
     if link.as_os_str() != "anon_inode:[eventfd]" {
-        return Err(Error::InvalidOperation("a descriptor that is no eventfd"));
+        return Err(Error::InvalidOperation("a descriptor that is not an eventfd"));
     }
     rustix::io::ioctl_fionbio(&file, true).map_err(|err| Error::ReqHandlerError(err.into()))?;
     Ok(file.into())
@@ -310,7 +310,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let epoll = Arc::clone(&self.epoll);
         let vring = self.vring(index.into())?;
-        // Without one the guest is polled by whatever else makes the link receive.
+        // Without a kick descriptor the guest's rings are polled when the link receives for another reason.
         vring.kick = None;
         if let Some(file) = fd {
             vring.kick = Some(Kick::new(eventfd(file)?, &epoll).map_err(Error::ReqHandlerError)?);
@@ -389,7 +389,7 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let removed = self.memory.remove(region.guest_phys_addr, region.user_addr, region.memory_size);
-        removed.ok_or(Error::InvalidOperation("memory region that is another"))?;
+        removed.ok_or(Error::InvalidOperation("unknown memory region"))?;
         self.restart_all()
     }
 

@@ -38,7 +38,7 @@ impl fmt::Display for BadUsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Index(ahead) => write!(f, "used index {ahead} ahead"),
-            Self::NotLent(id) => write!(f, "used descriptor {id} that the device does not have"),
+            Self::NotLent(id) => write!(f, "used descriptor {id} that was not lent"),
             Self::Len(len) => write!(f, "used length {len} beyond the buffer"),
         }
     }

@@ -179,7 +179,7 @@ fn refused() -> Outcome {
     let street = street()?;
     let mut left = socket(&street.middle, "left")?;
     let mem = Memory::heap();
-    // What no kernel takes: TCP whose checksum is not where TCP has it.
+    // Refused by every kernel: TCP with its checksum at another offset.
     let mut odd = frame(&mem, &[2; 3000], 1000);
     odd.linearize(&mem).map_err(|dry| dry.to_string())?;
     odd.meta.cut = Cut::Gso(Gso { kind: GsoKind::TcpV4, size: 1000, segs: 3, ecn: false, fixed_id: false });

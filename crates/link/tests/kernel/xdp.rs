@@ -152,7 +152,7 @@ fn frames_pass(mode: XdpMode) -> Outcome {
     assert_eq!((ring(&*link).held, ring(&*link).rx_no_buffer, ring(&*link).kernel.rx_dropped), (0, 0, 0));
     let copied_in = mem.copies().total_bytes();
 
-    // Out: every geometry of a packet, a tag beside it, and many in one buffer.
+    // Out: every geometry of a packet, a tag in metadata, and many frames in one buffer.
     let shapes = geometry::all(&mem, &bytes(7, 1000), &[14, 500]);
     let before = link.stats().tx_bytes;
     let mut want = vec![bytes(7, 1000); shapes.len()];

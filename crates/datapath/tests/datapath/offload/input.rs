@@ -43,7 +43,7 @@ fn decryption_status_of_a_device_is_counted_exactly() {
 
 #[test]
 fn device_decrypted_packet_goes_only_to_its_sa() {
-    // The address is no more the node's, so the frame would be forwarded as it is: in clear.
+    // The address is no longer the node's, so the frame would be forwarded in clear.
     let mut lane = Lane::new(OffloadMode::Crypto);
     lane.far.rx(NOW, INSIDE, vec![lane.flow.reversed().fat_tcp(&lane.far.mem, 0, 2 * 1000, 1000)]);
     let frames = lane.far.tx(OUTSIDE);

@@ -110,7 +110,7 @@ fn packet_mode_has_no_software_fallback() {
     lane.device.set_faults(Faults { busy: true, ..Faults::default() });
     lane.send();
     assert_eq!(drops(&lane), (vec![(1, DropReason::EspDevice, 1)], 1));
-    // What waits is for this device alone.
+    // Queued packets are for this device only.
     let mut lane = Lane::new(OffloadMode::Packet);
     lane.send();
     assert_eq!(lane.waiting(OUTSIDE).len(), 1, "fat, as it came");
@@ -119,7 +119,7 @@ fn packet_mode_has_no_software_fallback() {
     lane.near.datapath.set_port(OUTSIDE, config);
     assert_eq!(lane.waiting(OUTSIDE), []);
     assert_eq!(drops(&lane), (vec![(1, DropReason::EspWrongDevice, 1)], 0));
-    // The replay window is the device's: what goes by it is not opened here.
+    // The device has the replay window: a packet that bypasses the device is not decrypted here.
     let mut lane = Lane::new(OffloadMode::Packet);
     lane.far.rx(NOW, INSIDE, vec![lane.flow.reversed().fat_tcp(&lane.far.mem, 0, 2 * 1000, 1000)]);
     for frame in lane.far.tx(OUTSIDE) {
