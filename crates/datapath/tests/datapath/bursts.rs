@@ -20,16 +20,16 @@ use crate::gateways::*;
 /// Bytes of payload in a segment.
 const PAYLOAD: usize = 1300;
 
-/// Segments of each flow: more than are handed to a crypto thread at once.
+/// Segments of each flow: more than one crypto task holds.
 const SEGMENTS: u32 = 24;
 
-/// Segments of each of two flows, one in a tunnel over IPv4, one in a tunnel over IPv6, and what the receiver
-/// is.
+/// Segments of each of two flows, one in a tunnel over IPv4 and one in a tunnel over IPv6, and a function that makes their
+/// receiver.
 fn sealed(limit: u64) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
     sealed_by(limit, [Spi(0x1000), Spi(0x2000)], false)
 }
 
-/// The same by SAs with these SPIs, which may be one, the first of which may encrypt nothing.
+/// As [`sealed`], by SAs with these SPIs, which may be equal; the first SA may have the NULL cipher.
 fn sealed_by(limit: u64, spis: [Spi; 2], is_null: bool) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
     let sas = move |nth: usize| {
         let sa = [TUNNELS[0], TUNNELS[2]][nth].sas(0).remove(0);
@@ -170,7 +170,7 @@ fn burst_of_esp_is_opened_as_its_packets_one_by_one() {
         }
         assert_eq!(in_parts.datapath.forwarded.packets, at_once_packets, "seed {seed} in parts");
         assert_eq!(made(&mut in_parts), want, "seed {seed} in parts");
-        // Of what is refused while others are in flight, the first reason is another one.
+        // A packet refused while others are in flight may have another drop reason.
         let refused = |made: &Made| made.drops.iter().map(|(.., n)| n).sum::<u64>();
         let accepted =
             |made: &Made| made.sas.iter().map(|(_, sa, top)| (sa.packets, sa.bytes, *top)).collect::<Vec<_>>();
@@ -243,7 +243,7 @@ fn configuration_change_applies_to_the_next_packet() {
     }
 }
 
-/// The key of an SA that is gone is nowhere any more, though no packet comes that would be judged anew.
+/// No copy of a removed SA's key is kept, even if no further packet arrives.
 #[test]
 fn receive_template_is_dropped_with_its_sa() {
     let (frames, receiver) = sealed(u64::MAX);
@@ -257,7 +257,7 @@ fn receive_template_is_dropped_with_its_sa() {
     assert!(!is_kept(&node), "it is forgotten with its SA");
 }
 
-/// Gives nothing back while it is busy, however long it is waited for.
+/// Crypto device that returns no task while it is busy.
 #[derive(Debug, Default)]
 struct Device {
     tasks: Vec<Task>,
@@ -314,7 +314,7 @@ fn stalled_crypto_device_gets_a_bounded_number_of_packets() {
     node.datapath.ipsec.set_crypto(Some(Box::new(device)));
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
     is_busy.store(true, Relaxed);
-    // They are one packet, which is found out when it comes back.
+    // All are copies of one packet, which the replay check finds after decryption.
     (0..MOST + 100).for_each(|_| take_in(&mut node, &frames[1..2]));
     assert_eq!(node.drops(), [(OUTSIDE.0, DropReason::CryptoQueueFull, 100)]);
     is_busy.store(false, Relaxed);
@@ -421,7 +421,7 @@ fn burst_beyond_the_task_queue_is_opened_without_loss() {
     assert_eq!(made, want);
 }
 
-/// Packets of tunnels that take turns are tasks by SA, and not one each.
+/// Packets of alternating tunnels make one task per SA, not one per packet.
 #[test]
 fn packets_of_alternating_sas_are_batched_per_sa() {
     const SAS: u32 = 10;
@@ -440,7 +440,7 @@ fn packets_of_alternating_sas_are_batched_per_sa() {
     assert_eq!(made(&mut node), made(&mut one_by_one));
 }
 
-/// Gives nothing back before it is waited for.
+/// Crypto device that returns tasks only to a blocking wait.
 #[derive(Debug, Default)]
 struct Reluctant(Vec<Task>);
 
@@ -494,7 +494,7 @@ impl Crypto for Offered {
     }
 }
 
-/// The first task of several is for others at once, when the next one begins. One that may be alone does not look like that.
+/// The first of several tasks has the `more` flag as soon as the next one begins; a lone task does not have it.
 #[test]
 fn crypto_thread_gets_more_flag_once_a_task_follows() {
     let (frames, receiver) = sealed(u64::MAX);

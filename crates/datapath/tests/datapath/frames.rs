@@ -14,7 +14,7 @@ use crate::gateways::{ENDS, TUNNELS, Tunnel, tunnelled};
 /// Raw ESP, over either family.
 const RAW: [Tunnel; 2] = [TUNNELS[0], TUNNELS[2]];
 
-/// Frames of a fat packet that is sealed.
+/// Number of frames of an encrypted fat packet.
 const ALL: u64 = SEGMENTS as u64;
 
 /// Segments of a fat packet; the last is shorter.

@@ -109,7 +109,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Takes in a TCP packet, fat or not: every byte must be the stream's, and must not have come before.
+    /// Takes in a TCP packet, fat or not: every byte must equal the stream's, and must not have arrived before.
     pub(crate) fn take(&mut self, flow: &Flow, pkt: &Packet) {
         let bytes = pkt.to_vec();
         let info = info_of(&bytes);

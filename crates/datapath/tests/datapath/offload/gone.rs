@@ -1,4 +1,4 @@
-//! A device that goes while packets wait for it.
+//! Removal of a device while packets are queued for it.
 
 use base::DropReason;
 use ipsec::Dir;
@@ -40,7 +40,7 @@ fn nothing_waits_in_clear_for_a_device_that_is_unloaded() {
             lane.send();
             let waiting = lane.waiting(OUTSIDE).len() as u64;
             let Node { datapath, mem, .. } = &mut lane.near;
-            // The link may say for a while yet that it does ESP.
+            // The link's features may still include ESP for a while.
             let other = other.then(|| Box::new(SoftDevice::new(true, true)) as Box<dyn ipsec::device::Device>);
             datapath.set_device(NOW, mem, OUTSIDE, other);
             assert!(lane.waiting(OUTSIDE).is_empty(), "{mode:?}");
@@ -69,7 +69,7 @@ fn packet_held_for_a_neighbour_is_sealed_if_device_cannot() {
         config.features.esp = esp;
         lane.near.datapath.set_port(OUTSIDE, config);
         let mut reply = asked[0].to_vec();
-        // Its operation is 2 now, and sender and target change places (RFC 826).
+        // The request becomes a reply: operation 2, sender and target exchanged (RFC 826).
         let (ours, theirs) = (reply[22..32].to_vec(), [&[2, 0, 0, 0, 0, 2][..], &reply[38..42]].concat());
         reply[21] = 2;
         reply[22..32].copy_from_slice(&theirs);

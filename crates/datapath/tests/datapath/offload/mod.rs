@@ -1,5 +1,5 @@
-//! A gateway whose device does ESP, and one that does it in software: they understand each other, and whatever happens,
-//! nothing goes out in clear.
+//! A gateway with ESP offload to a device, and one with software ESP: they interoperate, and no failure sends a packet in
+//! clear.
 
 mod both_ways;
 mod gone;
@@ -86,7 +86,7 @@ fn fat(node: &Node, flow: &Flow, mss: u16, seq: usize) -> Packet {
     flow.fat_tcp(&node.mem, seq as u32, SEGMENTS * usize::from(mss), mss)
 }
 
-/// A gateway alone, whose packets a test carries to the other one.
+/// Two gateways without a simulated wire: the test carries packets from one to the other.
 struct Lane {
     near: Node,
     far: Node,
@@ -112,7 +112,7 @@ impl Lane {
         Self { near, far, device, flow, mss, sent: 0, secrets: Secrets::default(), received: Received::default() }
     }
 
-    /// The guest sends a fat packet, which waits on some link then.
+    /// Sends a fat packet of the guest, which is then queued on a link.
     fn send(&mut self) {
         let pkt = fat(&self.near, &self.flow, self.mss, self.sent);
         self.sent += SEGMENTS * usize::from(self.mss);

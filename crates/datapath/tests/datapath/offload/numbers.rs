@@ -10,7 +10,7 @@ use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;
 use crate::gateways::*;
 
-/// Rows X34 and X96: the numbers of a train are taken in one step, or none of them.
+/// The sequence numbers of a train are taken in one step, or none of them.
 #[test]
 fn train_stops_at_sequence_overflow_and_continues_with_esn() {
     const LEFT: usize = 10;
@@ -34,7 +34,7 @@ fn train_stops_at_sequence_overflow_and_continues_with_esn() {
             assert!(lane.waiting(OUTSIDE).is_empty());
             assert_eq!(lane.near.drops(), [(1, DropReason::EspSequenceOverflow, 1)]);
             assert_eq!((lane.near.datapath.counters.get(Mib::XfrmOutStateSeqError), oseq(&lane)), (1, last));
-            // What there are numbers for still goes.
+            // A train with enough sequence numbers left is still sent.
             let mss = usize::from(lane.mss);
             let pkt = lane.flow.fat_tcp(&lane.near.mem, 0, LEFT * mss, lane.mss);
             lane.near.rx(NOW, INSIDE, vec![pkt]);
