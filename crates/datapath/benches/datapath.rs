@@ -2,7 +2,7 @@
 //! segments as `items` counts; `64` is a burst of 64 small ones, of a flow each. `neigh/full` is a node whose neighbour
 //! table is full: each of 64 hostile packets makes an entry, for which another is evicted.
 //!
-//! The memory that a device fills is filled before the clock starts, packet by packet, as it is in life.
+//! The memory that a device would fill is filled before the clock starts, packet by packet.
 
 use base::{Instant, LinkId};
 use divan::counter::{BytesCount, ItemsCount};
@@ -132,7 +132,7 @@ fn rx(bencher: Bencher<'_, '_>, udp: bool) {
         .bench_local_refs(|burst| assert_eq!(turn(&mut far, OUTSIDE, INSIDE, burst), 1));
 }
 
-/// What a device receives of a frame, which may be a train.
+/// A frame, possibly a train, as a device receives it.
 fn received(mem: &Memory, frame: &Packet) -> Packet {
     let mut buf = mem.take(Memory::HEADROOM, frame.len()).unwrap();
     buf.put(frame.len()).unwrap().copy_from_slice(frame.head());
@@ -195,7 +195,7 @@ mod neigh {
     }
 
     impl Attacked {
-        /// A node whose table the attack has filled.
+        /// A node with a neighbour table that an attack has filled.
         fn new(hostile: fn(u64) -> Vec<u8>) -> Self {
             let mut node = Node::new();
             node.port(1, PortOptions::ethernet(1), &["fd00:1::1/64"]);

@@ -182,7 +182,7 @@ struct Round {
 }
 
 impl Round {
-    /// Runs `work` on a burst, and looks at what comes of it.
+    /// Runs `work` on a burst, and checks the result.
     fn of(
         ring: &mut Ring,
         shape: Shape,

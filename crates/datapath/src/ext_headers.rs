@@ -10,19 +10,19 @@ use wire::{Protocol, Version, icmpv6, ipv6};
 use crate::mib::MibPair;
 use crate::{Datapath, IpPacket, Next};
 
-/// Options of one header that are looked at, besides padding (Linux's `max_dst_opts_number`, `max_hbh_opts_number`).
+/// Maximum of options in one header, besides padding (Linux's `max_dst_opts_number`, `max_hbh_opts_number`).
 const MAX_OPTIONS: usize = 8;
-/// Bytes of padding in a row; more aligns nothing.
+/// Maximum of consecutive padding bytes; more serve no alignment.
 const MAX_PADDING: usize = 7;
 /// Offset of a routing header's type, followed by its segments left.
 const ROUTING_TYPE_AT: usize = 2;
 /// A jumbo payload, which no link here carries (RFC 2675 §3).
 const JUMBO: u8 = 0xc2;
 
-/// Fault of an extension header, or of IPv4 options; `None`: its sender is not told.
+/// Fault of an extension header, or of IPv4 options; `None` if the sender gets no error.
 pub(crate) type Fault = Option<Problem>;
 
-/// Drops a packet whose extension headers or IPv4 options are wrong, and tells its sender if that is owed.
+/// Drops a packet with malformed extension headers or IPv4 options, and sends the ICMP error of the fault, if any.
 #[cold]
 pub(crate) fn drop_faulty(dp: &mut Datapath, ip: &mut IpPacket, fault: Fault) -> Next {
     let version = ip.info.version();
@@ -37,7 +37,7 @@ pub(crate) fn drop_faulty(dp: &mut Datapath, ip: &mut IpPacket, fault: Fault) ->
     }
 }
 
-/// Checks the hop-by-hop options of a packet that begins with `head`, as every node on its way does.
+/// Checks the hop-by-hop options of a packet that begins with `head`, as every node on the path does.
 pub(crate) fn check_hop_by_hop(head: &[u8]) -> Result<(), Fault> {
     match head.get(ipv6::NEXT_HEADER_AT) {
         Some(&kind) if Protocol(kind) == Protocol::HOP_BY_HOP => check_options(head, ipv6::Header::LEN, true),
@@ -45,14 +45,14 @@ pub(crate) fn check_hop_by_hop(head: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// Checks what only the destination reads of the headers of a packet that begins with `head`, whose summary `info` is, up
-/// to its fragment header.
+/// Checks the extension headers that only the destination reads, up to the fragment header. The packet begins with `head`, and
+/// `info` is its summary.
 pub(crate) fn check_for_node(head: &[u8], info: &Info) -> Result<(), Fault> {
     let (mut at, mut next) = (ipv6::Header::LEN, Protocol(head[ipv6::NEXT_HEADER_AT]));
     while at < info.header_len {
         let header = ext::Header::ref_from(&head[at..]).map_err(|_| None)?;
         match next {
-            // What is behind it is read when the packet is whole.
+            // Headers behind the fragment header are read after reassembly.
             Protocol::FRAGMENT => return Ok(()),
             Protocol::DEST_OPTS => check_options(head, at, false)?,
             //= RFC 8200 §4.4 segments-left: a routing header of an unknown type is ignored with no segments left,

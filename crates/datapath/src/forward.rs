@@ -30,7 +30,7 @@ pub(crate) struct Hop {
 }
 
 impl Hop {
-    /// Hop of a packet that is sent as it is.
+    /// Hop of a packet that is sent without translation.
     #[inline]
     pub(crate) const fn new(dev: LinkId, next_hop: IpAddr) -> Self {
         Self { dev, next_hop, encap: None }
@@ -39,7 +39,7 @@ impl Hop {
     /// Hop of a packet that this node sends.
     ///
     /// # Errors
-    /// The reason of a decision to drop it; [`DropReason::NoRoute`] for a destination that is no other node.
+    /// Drop reason of the routing decision; [`DropReason::NoRoute`] for a destination that is not another node.
     #[inline]
     pub(crate) const fn of(decision: Decision) -> Result<Self, DropReason> {
         match decision {
@@ -54,7 +54,7 @@ impl Hop {
 /// Forwards a packet to another node by `hop`.
 pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
     let version = ip.info.version();
-    // Every station on the link got it, and would send it on as well (RFC 1122 §3.3.6, RFC 1812 §5.3.4).
+    // Every station on the link received the frame, and would forward it as well (RFC 1122 §3.3.6, RFC 1812 §5.3.4).
     if ip.pkt.meta.pkt_type != PktType::Host {
         return Next::Drop(DropReason::EthNotForUs);
     }
@@ -83,8 +83,8 @@ pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
     Next::Output(hop)
 }
 
-/// Decrements the TTL of a forwarded packet once nothing can drop it here any more: until then an ICMP error quotes it as it
-/// came. A packet of this node keeps its TTL.
+/// Decrements the TTL of a forwarded packet after the last check that may drop it: until then an ICMP error must quote the packet
+/// as received. A packet of this node keeps its TTL.
 #[inline]
 pub(crate) fn count_hop(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Result<(), DropReason> {
     if ip.pkt.meta.origin.is_local() {
@@ -107,8 +107,7 @@ pub(crate) fn count_hop(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: H
     Ok(())
 }
 
-/// Asks the policies, if there are any, whether a packet may go on as it came: to leave by `link`, or having come by it
-/// for this node.
+/// Checks the policies, if there are any, for a packet in clear: an output packet by `link`, or an input packet from it.
 #[inline]
 pub(crate) fn check_policy(
     dp: &mut Datapath,
@@ -130,15 +129,15 @@ pub(crate) fn check_policy(
     Ok(())
 }
 
-/// The flow of a packet that policies of `dir` are asked about: it leaves by `link`, or has come by it for this node.
+/// Flow of a packet for a policy lookup in direction `dir`; `link` is the output or input link.
 #[inline]
 fn flowi(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> Flowi {
     let loopback = (dir == Dir::In).then_some(LinkId::LOOPBACK);
     ip.flowi(link, dp.fib.domain(link).vrf_device().or(loopback))
 }
 
-/// Tells whether a packet that no policy has stopped is a later fragment, and may belong to packets that one would: it
-/// does not say its ports. In clear it goes no further then (RFC 4301 §7); Linux lets it pass.
+/// Tells whether a packet is a later fragment that may belong to a flow which a policy protects or blocks: its ports are
+/// unknown. Such a fragment is dropped in clear (RFC 4301 §7); Linux lets it pass.
 #[inline]
 pub(crate) fn is_doubtful(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> bool {
     //= RFC 4301 §7 later-fragments: a later fragment, whose ports are unknown, does not pass in clear
@@ -146,7 +145,7 @@ pub(crate) fn is_doubtful(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) 
     !ip.info.has_transport() && dp.ipsec.spd().may_stop_fragment(dir, &flowi(dp, dir, ip, link))
 }
 
-/// Drops a packet to a destination without a route, or with a route that says so.
+/// Drops a packet to a destination without a route, or with an unreachable, prohibit or blackhole route.
 pub(crate) fn unroutable(dp: &mut Datapath, ip: &mut IpPacket, reason: DropReason) -> Next {
     let v4 = ip.info.version() == Version::V4;
     let Some(problem) = problem_of(reason, v4) else { return Next::Drop(reason) };
@@ -158,7 +157,7 @@ pub(crate) fn unroutable(dp: &mut Datapath, ip: &mut IpPacket, reason: DropReaso
     Next::Reject(reason, problem)
 }
 
-/// Problem that a sender is told about a destination without a route, or with a route that says so.
+/// ICMP error for a destination without a route, or with an unreachable or prohibit route.
 pub(crate) fn problem_of(reason: DropReason, v4: bool) -> Option<Problem> {
     match reason {
         DropReason::NoRoute => Some(Problem::NoRoute),

@@ -1,4 +1,4 @@
-//! Hooks: five points of the datapath at which users look at a packet (Linux netfilter, `NF_INET_*`).
+//! Hooks: five points of the datapath at which users inspect or change a packet (Linux netfilter, `NF_INET_*`).
 //!
 //! | point | packets | device |
 //! |---|---|---|
@@ -10,8 +10,8 @@
 //!
 //! Outer packets of ESP, messages of IKE and keepalives pass no hook on their way out.
 //!
-//! A point without users costs one bit test. Of the users one changes packets: ILA, at pre-routing, for IPv6 (Linux gives it priority
-//! −1). It changes a packet once, also where the packet passes the point with its VRF again.
+//! A point without users costs one bit test. Only one user changes packets: ILA, at pre-routing, for IPv6 (Linux gives it priority
+//! −1). ILA changes a packet once, even if the packet passes the point again with its VRF.
 
 use base::{DropReason, LinkId};
 use wire::Version;
@@ -49,7 +49,7 @@ pub(crate) enum HookUser {
 pub(crate) struct Hooks {
     /// A bit for each point and IP version at which there is a user.
     used: u16,
-    /// The same of each user.
+    /// The bits of each user.
     of_users: [u16; HookUser::COUNT],
 }
 
@@ -87,7 +87,7 @@ impl Hooks {
         self.of_users[user as usize] != 0
     }
 
-    /// Tells whether any point of the receive side has a user: what would be seen there may not take a shortcut.
+    /// Tells whether any point of the receive side has a user, so that received packets may not take a shortcut.
     pub(crate) fn is_used_on_receive(self) -> bool {
         self.used & RECEIVE != 0
     }
@@ -99,8 +99,8 @@ impl Hooks {
     }
 }
 
-/// Runs the users of pre-routing on a packet. One that `is_translated` was changed there before, with another device. Tells whether it
-/// has been changed now, or before.
+/// Runs the users of pre-routing on a packet. `is_translated` says that a user changed the packet when it passed this point with
+/// another device. Returns whether the packet has been changed, now or before.
 ///
 /// # Errors
 /// The reason to drop the packet.

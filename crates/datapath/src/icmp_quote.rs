@@ -4,15 +4,15 @@ use wire::{FlowKey, Protocol};
 
 use crate::IpPacket;
 
-/// Bytes of ICMP in front of what it quotes (RFC 792, RFC 4443 §2.1).
+/// Bytes of ICMP in front of the quoted packet (RFC 792, RFC 4443 §2.1).
 const ICMP_LEN: usize = 8;
-/// Bytes of a quoted packet that are looked at: its headers and its ports.
+/// Bytes of a quoted packet that are parsed: its headers and its ports.
 const LOOKED_AT: usize = 128;
-/// No packet is longer, whatever is left of it in a quotation.
+/// Maximum length of a packet, assumed for quoted packets, which are truncated.
 const MAX_PACKET: usize = u16::MAX as usize + 40;
 
-/// The flow that answers the packet that `ip` quotes, if `ip` says that this one has not arrived (Linux
-/// `icmp_err_packet`, `xfrm_icmp_flow_decode`).
+/// Reverse flow of the packet that an ICMP error `ip` quotes; `None` for other packets (Linux `icmp_err_packet`,
+/// `xfrm_icmp_flow_decode`).
 pub(crate) fn answer_to_quoted(ip: &IpPacket) -> Option<FlowKey> {
     let kind = ip.flow.sport;
     let is_error = match ip.flow.protocol {

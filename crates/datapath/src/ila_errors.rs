@@ -1,9 +1,9 @@
 //! Addresses inside ICMPv6 errors: an error about a packet that a route has translated quotes the ILA destination, which the packet's sender
 //! does not know. Before anything reads such an error, the quotation gets the SIR destination back, so that sockets, path MTUs and
-//! policies find the packet that the error is about. Linux leaves the quotation as it is.
+//! policies find the packet that the error is about. Linux does not change the quotation.
 //!
-//! Anybody can send errors, so the work for one is bounded: routes are read once a second at most, and of routes that may have made
-//! an address [`MAX_CANDIDATES`] are tried.
+//! Errors may come from any sender, so the work for each is bounded: routes are read once a second at most, and at most
+//! [`MAX_CANDIDATES`] of the routes that may have produced an address are tried.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -40,14 +40,14 @@ pub(crate) struct IlaErrors {
     translations: Translations,
 }
 
-/// Translations that routes make of what is sent, of one state of the routes. It may be an old one, so what is found is checked.
+/// Index of the translations by routes, for one generation of the routes. It may be stale, so a result is checked.
 #[derive(Debug, Default)]
 struct Translations {
     /// Generation of the routes, and the time at which they were read.
     read: Option<(u64, Instant)>,
-    /// Of routes to single addresses: the destinations, by the address that they are translated to.
+    /// Destinations of host routes, by the translated address.
     hosts: HashMap<Ipv6Addr, Vec<Ipv6Addr>>,
-    /// Of routes to longer ranges: the prefixes, by the locator that they are translated to.
+    /// Prefixes of other routes, by the locator that they translate to.
     prefixes: HashMap<Locator, Vec<(RouteEncap, Prefix)>>,
 }
 
@@ -57,7 +57,7 @@ impl Default for IlaErrors {
     }
 }
 
-/// Gives the packet that an ICMPv6 error for this node quotes the destination back that it had before a route translated it.
+/// Restores the SIR destination of the packet quoted by an ICMPv6 error for this node, if a route translated it.
 ///
 /// # Errors
 /// [`DropReason::NoMemory`].
@@ -88,7 +88,7 @@ fn restore_quoted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<()
     let head = ip.pkt.writable_head(cx.mem)?;
     head[quoted + DST_AT..quoted + ipv6::Header::LEN].copy_from_slice(&original.octets());
     if !is_partial {
-        // The sum of the whole packet stays: the checksum makes up for the address.
+        // The message's checksum field is adjusted, so the sum over the whole message stays the same.
         let diff = checksum::sub(checksum::sum(&original.octets()), checksum::sum(&translated.octets()));
         let check: &mut [u8] = &mut head[icmp + CHECK_AT..icmp + CHECK_AT + 2];
         let new = checksum::replace_by_diff(u16::from_be_bytes([check[0], check[1]]), diff);
@@ -98,7 +98,7 @@ fn restore_quoted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<()
     Ok(())
 }
 
-/// Gives a parsed packet that is dropped behind its translation the destination back that its sender gave it: an error will quote it.
+/// Restores the original destination of a parsed packet that is dropped after its translation, for the ICMP error that quotes it.
 ///
 /// # Errors
 /// [`DropReason::NoMemory`].
@@ -116,7 +116,7 @@ pub(crate) fn undo(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(
     Ok(())
 }
 
-/// The destination that the routes of a domain translate to `translated`.
+/// Original destination that a route of the domain translates to `translated`.
 fn original(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, translated: Ipv6Addr) -> Option<Ipv6Addr> {
     let Datapath { ila_errors, fib, .. } = dp;
     ila_errors.translations.refresh(fib, cx.now);
@@ -124,7 +124,7 @@ fn original(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, translated: Ipv6Addr)
 }
 
 impl Translations {
-    /// Takes over the routes as they are, unless that was done within [`READ_EVERY`].
+    /// Rebuilds the index from the routes, unless that was done within [`READ_EVERY`].
     fn refresh(&mut self, fib: &Fib, now: Instant) {
         let is_read = |(generation, at)| generation == fib.generation() || now < at + READ_EVERY;
         if self.read.is_some_and(is_read) {
@@ -146,7 +146,7 @@ impl Translations {
         }
     }
 
-    /// The destination that the routes of a domain translate to `translated`, if there is one alone.
+    /// Original destination that the routes of a domain translate to `translated`, if it is unique.
     fn original(&self, fib: &Fib, domain: Domain, translated: Ipv6Addr) -> Option<Ipv6Addr> {
         let is_translated = |original: &Ipv6Addr| match fib.decide(domain, IpAddr::V6(*original), None) {
             Decision::Ila { encap, .. } => encap.address(*original) == translated,

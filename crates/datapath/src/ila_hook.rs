@@ -1,7 +1,7 @@
 //! ILA: the destination of an IPv6 packet is translated at pre-routing, before its route is looked up (Linux `ila_nf_input`).
 //!
-//! The mappings are the worker's own. With the first one the hook gets a user, which keeps received packets off the shortcuts, and
-//! with the last one it loses it.
+//! The mappings belong to the worker. The first mapping adds ILA as a user of the hook, which keeps received packets off the
+//! shortcuts; the removal of the last one removes the user.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -84,7 +84,7 @@ impl Datapath {
         is_removed
     }
 
-    /// Exchanges all ILA mappings, and returns those so far.
+    /// Replaces all ILA mappings, and returns the previous ones.
     pub fn replace_ila(&mut self, mappings: Mappings) -> Mappings {
         let before = std::mem::replace(&mut self.ila.mappings, mappings);
         self.update_ila();

@@ -12,10 +12,10 @@ use crate::ext_headers::Fault;
 use crate::forward::Hop;
 use crate::{Cx, Datapath, IpPacket};
 
-/// Milliseconds of a day, after which a timestamp begins anew.
+/// Milliseconds of a day, the modulus of timestamps.
 const DAY_MS: u128 = 86_400_000;
 
-/// Fills in the record route and timestamp options of a packet that goes on to `hop`.
+/// Fills in the record route and timestamp options of a packet that is forwarded to `hop`.
 #[cold]
 pub(crate) fn record_hop(dp: &Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Result<(), DropReason> {
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());
@@ -31,8 +31,8 @@ pub(crate) fn record_hop(dp: &Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop)
     Ok(())
 }
 
-/// The options that the answer to a ping returns: those that record, with this node in them twice, as the end of one way and
-/// the beginning of the other. Writes them to `options`, and gives their length.
+/// Writes the options of the reply to a ping to `options`, and returns their length: the recording options, in which this node
+/// appears twice, as the end of the request's path and the start of the reply's.
 #[cold]
 pub(crate) fn returned_options(
     dp: &Datapath,

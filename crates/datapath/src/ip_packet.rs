@@ -1,4 +1,4 @@
-//! The packet that stages lend each other.
+//! The packet in the datapath, with its parsed headers.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::{Deref, DerefMut};
@@ -18,7 +18,7 @@ const PORTS_LEN: usize = 8;
 /// Bytes in which a GRE header has its key (RFC 2890 §2).
 const GRE_KEY_LEN: usize = 12;
 
-/// A packet that begins with its IP header, with what its headers say.
+/// A packet that begins with its IP header, with the summary of its headers.
 #[derive(Debug)]
 pub(crate) struct IpPacket {
     pub(crate) pkt: Carried,
@@ -30,7 +30,7 @@ pub(crate) struct IpPacket {
     pub(crate) socket_device: Option<LinkId>,
 }
 
-/// A packet on its way, until the stage that ends the way takes it out.
+/// A packet between stages, until the last stage takes it out.
 #[derive(Debug)]
 pub(crate) struct Carried(Option<Packet>);
 
@@ -62,7 +62,7 @@ impl IpPacket {
         Self { pkt: Carried(Some(pkt)), info: UNPARSED, flow: NO_FLOW, socket_device: None }
     }
 
-    /// Room for a packet.
+    /// Empty slot for a packet.
     #[inline]
     pub(crate) const fn empty() -> Self {
         Self { pkt: Carried(None), info: UNPARSED, flow: NO_FLOW, socket_device: None }
@@ -71,20 +71,20 @@ impl IpPacket {
     /// Parses the headers.
     ///
     /// # Errors
-    /// As [`ip_headers`], or for headers that memory was short for.
+    /// As [`ip_headers`], or no memory for the headers.
     pub(crate) fn parse(&mut self, cx: Cx<'_>) -> Result<(), DropReason> {
         self.info = ip_headers(cx.mem, &mut self.pkt)?;
         self.flow = flow_of(cx, &mut self.pkt, &self.info)?;
         Ok(())
     }
 
-    /// Flow that policies are asked about, by this link in the domain of that device.
+    /// Flow for a policy lookup, by this link in the domain of that device.
     pub(crate) fn flowi(&self, link: LinkId, domain_device: Option<LinkId>) -> Flowi {
         Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link: Some(link), domain_device }
     }
 }
 
-/// Length of a packet's longest segment on the wire, in bytes with its IP header: what an MTU is about (Linux
+/// Length of a packet's longest segment on the wire, in bytes with its IP header, to compare with an MTU (Linux
 /// `skb_gso_network_seglen`).
 pub(crate) fn wire_len(pkt: &Packet, info: &Info) -> usize {
     let Cut::Gso(gso) = pkt.meta.cut else { return pkt.len() };
@@ -99,7 +99,7 @@ pub(crate) fn wire_len(pkt: &Packet, info: &Info) -> usize {
     pkt.len().min(info.header_len + transport + usize::from(gso.size))
 }
 
-/// The flow of a packet; its ports are brought into the head, so that none can be hidden.
+/// Flow of a packet. The ports are pulled into the head first, so that a packet in pieces cannot hide them.
 pub(crate) fn flow_of(cx: Cx<'_>, pkt: &mut Packet, info: &Info) -> Result<FlowKey, DropReason> {
     let ports_len = match info.protocol {
         Protocol::TCP | Protocol::UDP | Protocol::ICMP | Protocol::ICMPV6 => PORTS_LEN,
@@ -114,16 +114,16 @@ pub(crate) fn flow_of(cx: Cx<'_>, pkt: &mut Packet, info: &Info) -> Result<FlowK
 }
 
 impl Carried {
-    /// Takes the packet out: its way through the stages ends.
+    /// Takes the packet out, which ends its path through the stages.
     ///
     /// # Panics
-    /// When a stage has taken it before.
+    /// If a stage has taken the packet before.
     #[inline]
     pub(crate) fn take(&mut self) -> Packet {
         self.0.take().expect("a stage has taken the packet before")
     }
 
-    /// Puts a packet in, in place of the one before.
+    /// Replaces the packet.
     #[inline]
     pub(crate) fn put(&mut self, pkt: Packet) {
         self.0 = Some(pkt);

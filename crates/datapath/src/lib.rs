@@ -94,9 +94,9 @@ pub use vlan::VlanError;
 pub struct Datapath {
     /// The ports and their drops.
     pub ports: Ports,
-    /// The routes. Another set takes their place by [`Fib::replace`]: what is remembered goes by their generation.
+    /// The routes. They are exchanged by [`Fib::replace`], which advances the generation and so invalidates caches.
     pub fib: Fib,
-    /// The link-layer addresses of others.
+    /// Neighbour tables: link-layer addresses of next hops.
     pub neighbours: Neighbours,
     /// The SAs and policies.
     pub ipsec: Ipsec,
@@ -104,13 +104,13 @@ pub struct Datapath {
     pub counters: Counters,
     /// Forwarded packets.
     pub forwarded: Forwarded,
-    /// When the clock of `now` was at zero, since the Unix epoch.
+    /// Time since the Unix epoch at which the clock of `now` was zero.
     pub epoch: Duration,
     /// Settings of early demux.
     pub early_demux: EarlyDemux,
-    /// Packets that early demux was asked about.
+    /// Counters of early demux.
     pub demux_counts: DemuxCounts,
-    /// Messages of ICMP that lowered the MTU of a path, or confirmed it.
+    /// ICMP messages that lowered or confirmed the MTU of a path.
     pub path_mtus_learnt: u64,
     bridges: bridge::Bridges,
     vlans: vlan::VlanDevices,
@@ -123,23 +123,23 @@ pub struct Datapath {
     icmp_limit: RateLimit,
     recent_routes: RecentRoutes,
     hooks: Hooks,
-    /// Links by which the MSS of forwarded SYNs is lowered.
+    /// Links with MSS clamping of forwarded SYNs.
     clamp_mss: Vec<LinkId>,
     bypass_ports: Vec<u16>,
-    /// Links to which forwarded datagrams go whole.
+    /// Links to which forwarded datagrams are sent reassembled, whatever the MTU.
     defrag: Vec<LinkId>,
     ila: Ila,
     ila_errors: IlaErrors,
     trace: Trace,
-    /// Whether shortcuts are switched off altogether, to compare.
+    /// Whether all shortcuts are off, for comparison in tests.
     no_shortcuts: bool,
-    /// The generations of routes, and of SAs and policies, by which the packets of ESP that came last were judged.
+    /// Generations of the routes, and of SAs and policies, for which the receive templates of ESP are valid.
     generations: [u64; 2],
-    /// When the operator was last told that another station has our address.
+    /// Time of the last log line about another station with our address.
     conflict_told: Option<Instant>,
-    /// Destinations of the packets that ciphers have yet to seal, in order.
+    /// Destinations of the packets in flight at the ciphers, in order.
     pending_tx: VecDeque<PendingTx>,
-    /// Kept for their storage; empty between two calls.
+    /// Scratch lists, kept for their storage; empty between two calls.
     scratch: Scratch,
     /// Actions that the neighbour tables ask for, yet to be run.
     actions: Vec<Action>,
@@ -158,7 +158,7 @@ struct Scratch {
     expired: Vec<Expired>,
 }
 
-/// Forwarded packets as they came in: a super-packet is one.
+/// Counters of forwarded packets; a super-packet counts once.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Forwarded {
     /// Packets.
@@ -220,7 +220,7 @@ impl Datapath {
         }
     }
 
-    /// Adds a port, or gives the one that is there another configuration, also to the own port of a bridge or a VLAN device.
+    /// Adds a port, or changes the configuration of an existing one, also of the own port of a bridge or of a VLAN device.
     pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
         self.ipsec.forget_recent();
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
@@ -234,19 +234,19 @@ impl Datapath {
         }
     }
 
-    /// Sets the rules by which fragments for this node wait, also those that wait already.
+    /// Sets the reassembly limits, also for fragments in the cache.
     pub fn set_reassembly(&mut self, config: reassembly::Config) {
         self.reassembly.configure(config, &mut self.counters);
         local::reassembly::drop_evicted(self);
     }
 
-    /// The fragments for this node that wait for others.
+    /// The reassembly cache of this node.
     pub fn reassembly(&self) -> &Reassembly {
         &self.reassembly
     }
 
     /// Adds the port of a VRF, changes it, or removes it with `None`. Its links are in the domain of that device
-    /// ([`Fib::set_domain`]). What waits in a queueing discipline of a VRF that is removed, or is not up, is dropped.
+    /// ([`Fib::set_domain`]). Packets in the queueing discipline of a VRF that is removed, or is not up, are dropped.
     pub fn set_vrf_port(&mut self, now: Instant, id: LinkId, vrf: Option<(String, usize)>) {
         if vrf.is_none() || !self.fib.may_send(Domain::vrf(id)) {
             queue::reset(self, now, id, DropReason::LinkDown);
@@ -265,7 +265,7 @@ impl Datapath {
         self.update_shortcuts();
     }
 
-    /// Says by which links the MSS of forwarded SYNs is lowered to what the path takes, both ways.
+    /// Sets the links with MSS clamping: the MSS of forwarded SYNs is lowered to the path MTU in both directions.
     pub fn set_clamp_mss(&mut self, links: Vec<LinkId>) {
         self.clamp_mss = links;
     }
@@ -275,12 +275,12 @@ impl Datapath {
         self.bypass_ports = ports;
     }
 
-    /// Says to which links forwarded datagrams go whole, whatever the MTU: fragments are reassembled first.
+    /// Sets the links to which forwarded datagrams are sent whole, whatever the MTU: fragments are reassembled first.
     pub fn set_defrag(&mut self, links: Vec<LinkId>) {
         self.defrag = links;
     }
 
-    /// Switches all shortcuts off, or lets them run again where they may: packets out, counters, taps and drops are the same.
+    /// Turns all shortcuts off, or on again where they may run: packets out, counters, taps and drops are the same.
     pub fn set_shortcuts(&mut self, is_on: bool) {
         self.no_shortcuts = !is_on;
         self.update_shortcuts();
@@ -298,8 +298,8 @@ impl Datapath {
         }
     }
 
-    /// Takes a port away, with what waits in it or for its neighbours, with the SAs and policies on its device, and with its
-    /// IKE. Routes by it are the caller's to remove.
+    /// Removes a port, with the packets queued in it or for its neighbours, the SAs and policies on its device, and its
+    /// IKE ports. The caller removes the routes by it.
     pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
         self.finish(now, mem);
         bridge::forget(self, id);
@@ -313,10 +313,10 @@ impl Datapath {
         self.forget_neighbours(Cx { now, mem }, id);
     }
 
-    /// Says whether a port's link is up. While it is down, nothing is queued for it, and its neighbours are unknown. The SAs
-    /// and policies on its device are removed when it goes down (Linux `xfrm_dev_down`).
+    /// Sets whether a port's link is up. While the link is down, nothing is queued for it, and its neighbours are unknown. The
+    /// SAs and policies on its device are removed when it goes down (Linux `xfrm_dev_down`).
     pub fn set_up(&mut self, now: Instant, mem: &Memory, id: LinkId, up: bool) {
-        // Packets in flight were judged by the configuration so far.
+        // Packets in flight were decided about with the previous configuration.
         self.finish(now, mem);
         if let Some(port) = self.ports.get_mut(id) {
             port.up = up;
@@ -331,7 +331,7 @@ impl Datapath {
         }
     }
 
-    /// Says which of a port's packets are copied for a capture.
+    /// Sets the captures of a port.
     pub fn set_tap(&mut self, id: LinkId, tap: TapPoints) {
         if let Some(port) = self.ports.get_mut(id) {
             port.tap = tap;
@@ -339,7 +339,7 @@ impl Datapath {
         self.update_shortcuts();
     }
 
-    /// Says where the host's own stack is to a port. A port that was not told has nothing to do with it.
+    /// Sets the place of the host's own stack at a port. By default the stack has no part in the link.
     pub fn set_host_role(&mut self, id: LinkId, role: HostRole) {
         if let Some(port) = self.ports.get_mut(id) {
             port.host = role;
@@ -362,19 +362,19 @@ impl Datapath {
         self.finish(now, mem);
     }
 
-    /// As [`handle_rx`](Self::handle_rx) while more arrives, on this link or another: some of it may be with crypto threads then, or
-    /// with GRO, and goes on with what is taken in next, or when that is [finished](Self::finish). Nothing is to be changed before.
+    /// As [`handle_rx`](Self::handle_rx) while more input follows, on this link or another: packets may stay in flight at crypto
+    /// threads or in GRO until the next call, or until [`finish`](Self::finish). The configuration must not change before that.
     pub fn take_in(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         self.forget_if_changed();
         rx::take_in(self, Cx { now, mem }, link, burst);
     }
 
-    /// Waits for crypto threads, and runs through what they and GRO have of what was [taken in](Self::take_in).
+    /// Waits for crypto threads, and runs the packets that they and GRO hold since [`take_in`](Self::take_in).
     pub fn finish(&mut self, now: Instant, mem: &Memory) {
         self.drain_all(Cx { now, mem });
     }
 
-    /// Does what time asks for.
+    /// Handles all timers that are due.
     pub fn handle_timeout(&mut self, now: Instant, mem: &Memory) {
         let cx = Cx { now, mem };
         if !self.ports.shaped.is_empty() {
@@ -397,8 +397,8 @@ impl Datapath {
         self.drain_all(cx);
     }
 
-    /// Ends a cx: neighbour actions are carried out, and what ciphers and GRO hold goes on, until neither has left work for the
-    /// other. A packet that GRO held may be the first to its next hop, and an action may send an ICMP error through ESP.
+    /// Ends a call: runs neighbour actions, and flushes ciphers and GRO, until neither has made work for the other. A packet
+    /// that GRO held may be the first to its next hop, and an action may send an ICMP error through ESP.
     pub(crate) fn drain_all(&mut self, cx: Cx<'_>) {
         loop {
             neighbour::run_neighbour_actions(self, cx);
@@ -410,11 +410,11 @@ impl Datapath {
                 break;
             }
         }
-        // Nor is the key of an SA that is gone kept any longer.
+        // Drops receive templates, which hold keys of removed SAs.
         self.forget_if_changed();
     }
 
-    /// Forgets what was found out about the packets of ESP that came last, if anything that it follows from has changed since.
+    /// Invalidates the receive templates of ESP if routes, SAs or policies have changed.
     fn forget_if_changed(&mut self) {
         let generations = [self.fib.generation(), self.ipsec.generation()];
         if generations != self.generations {
@@ -424,7 +424,7 @@ impl Datapath {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
+    /// Time at which [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let ipsec = [self.ipsec.work_timeout(), self.ipsec.poll_timeout(), self.ipsec.poll_keepalives()];
         let timeouts = [
@@ -441,8 +441,8 @@ impl Datapath {
         self.ports.get_mut(id).map(Port::take_tx)
     }
 
-    /// Says whether a link takes nothing for now of what waits to be sent on it. One that takes packets is given more by its
-    /// queueing discipline.
+    /// Sets whether a link is busy, so that its queueing discipline holds packets back (back-pressure). A link that is not busy
+    /// is given more packets.
     pub fn set_busy(&mut self, now: Instant, mem: &Memory, id: LinkId, is_busy: bool) {
         if let Some(port) = self.ports.get_mut(id) {
             port.set_busy(mem, is_busy);
@@ -452,7 +452,7 @@ impl Datapath {
         }
     }
 
-    /// Drops what a link has received, for this reason.
+    /// Drops packets that a link has received, for this reason.
     pub fn discard(&mut self, id: LinkId, burst: &mut Vec<Packet>, reason: DropReason) {
         for mut pkt in burst.drain(..) {
             pkt.meta.origin = Origin::Port(id).into();
@@ -460,7 +460,7 @@ impl Datapath {
         }
     }
 
-    /// Drops what waits to be sent on a link.
+    /// Drops the packets queued for a link.
     pub fn drop_tx(&mut self, id: LinkId, reason: DropReason) {
         let Some(port) = self.ports.get_mut(id) else { return };
         for pkt in std::mem::take(port.take_tx()) {
@@ -468,7 +468,7 @@ impl Datapath {
         }
     }
 
-    /// Makes what waits to be sent on a link fit its features, which have become fewer.
+    /// Fits the packets queued for a link to its features again, after the link has lost some.
     pub fn refit(&mut self, mem: &Memory, id: LinkId, features: Features) {
         let Some(port) = self.ports.get_mut(id) else { return };
         port.config.features = features;

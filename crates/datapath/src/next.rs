@@ -1,7 +1,7 @@
 //! Stages of the datapath as values, and the loop that takes a packet from one to the next.
 //!
-//! The packet itself stays in one place, an [`IpPacket`] that the loop's caller has and every stage borrows: moved from stage to
-//! stage it would cost a thin packet a third of its time. A stage that ends its way takes it out.
+//! The packet itself stays in one place, an [`IpPacket`] that the loop's caller owns and every stage borrows: moves from stage to
+//! stage would cost a third of a small packet's time. The last stage takes the packet out.
 
 use base::DropReason;
 use host::icmp::Problem;
@@ -17,7 +17,7 @@ use crate::{forward, local, own, rx, trace, tx};
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) enum Next {
-    /// IP input. The packet begins with its IP header, of which nothing was checked.
+    /// IP input. The packet begins with its IP header, which has not been checked.
     L3In,
     /// Local input: this node is a destination.
     Local(Cast),
@@ -27,7 +27,7 @@ pub(crate) enum Next {
     Output(Hop),
     /// Transmission of an IP packet that fits the path, in the segments it says. Its headers may not have been parsed.
     Transmit(Hop),
-    /// Drop of a packet whose sender is told why, as far as rules and rate limits allow.
+    /// Drop, with an ICMP error to the sender as far as rules and rate limits allow.
     Reject(DropReason, Problem),
     /// Drop. Its headers may not have been parsed.
     Drop(DropReason),

@@ -21,13 +21,13 @@ use crate::{Cx, Datapath, HostRole, IpPacket, Next, vrf};
 /// Source of errors of a node without an IPv4 address (RFC 7600 §4.8).
 const DUMMY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
-/// Drops a packet, and makes the ICMP error that tells its sender why, as far as rules and rate limits allow.
+/// Drops a packet, and sends the ICMP error about it, as far as rules and rate limits allow.
 pub(crate) fn reject(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason, problem: Problem) -> Next {
     dp.count_drop(&ip.pkt, reason);
     icmp_error(dp, cx, ip, problem)
 }
 
-/// Makes the ICMP error that tells a packet's sender what is wrong with it, as far as rules and rate limits allow.
+/// Sends the ICMP error about a packet to its sender, as far as rules and rate limits allow.
 pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, problem: Problem) -> Next {
     let (pkt, info) = (&*ip.pkt, &ip.info);
     if !icmp::may_answer(pkt, info, problem) {
@@ -66,8 +66,8 @@ pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, probl
     send(dp, cx, ip, link, [MibPair::ICMP_OUT_MSGS.of(version), kind])
 }
 
-/// Tells the socket of the host side what is wrong with its packet, by an error from the packet's own source. A packet that this node
-/// made itself is counted, and nothing else.
+/// Sends the ICMP error about a packet of the host side to its socket, from the packet's own source address. For a packet that
+/// this node made itself the drop is only counted.
 fn tell_host_side(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, problem: Problem) {
     if dp.ports.hosts.is_empty() {
         return;
@@ -79,12 +79,12 @@ fn tell_host_side(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, prob
     }
 }
 
-/// The address that an error about a packet comes from: the one it was sent to if that is ours, else one of the link
-/// that leads back (RFC 1812 §4.3.2.4, RFC 4443 §2.2). If it came through a tunnel that is one of the link that it
-/// should have left by: policies speak of what is behind a gateway, not of the wire between gateways. The host takes no
-/// packet from an address of its own, so it is told from another one. A node that has none is the dummy address over IPv4
+/// Source address of an ICMP error: the packet's destination if that is ours, else an address of the link back to the sender
+/// (RFC 1812 §4.3.2.4, RFC 4443 §2.2). For a packet that came through a tunnel it is an address of the link that the packet
+/// would have left by: policies are about the networks behind a gateway, not the wire between gateways. The host does not accept
+/// a packet from its own address, so such an address is not used. A node without an address uses the dummy address over IPv4
 /// (RFC 7600 §4.8, Linux `icmp_send`), and over IPv6 the link-local address of an Ethernet link, or else the packet's
-/// destination: from that its sender, wherever it is behind a TUN device, takes an answer.
+/// destination, from which a sender behind a TUN device accepts an error.
 fn source_for(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<IpAddr> {
     let link = pkt.meta.origin.device();
     let domain = dp.fib.domain(link);
@@ -106,7 +106,7 @@ fn source_for(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<IpAddr> {
     })
 }
 
-/// Sends the packets that waited for an SA which is there now, or drops those that waited in vain.
+/// Sends the packets that waited for an SA which has been added, or drops those whose wait has timed out.
 pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
     for released in dp.ipsec.take_released() {
         match released {
@@ -123,8 +123,8 @@ pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
     }
 }
 
-/// Routes a packet that has waited, in the domain of its origin. One to a group or a link-local address leaves by the link `by`, as it
-/// was to.
+/// Routes a packet that has waited, in the domain of its origin. A packet to a group or a link-local address leaves by the link
+/// `by`, as decided before.
 fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<LinkId>) -> Next {
     let dst = ip.info.dst;
     if let Some(dev) = by.filter(|_| dst.is_multicast() || is_link_local(dst)) {
@@ -136,8 +136,8 @@ fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<LinkId>) -> Next {
     }
 }
 
-/// Sends a packet of this node that begins with its IP header, in the domain of `link`, which is where a link-local destination
-/// is. `kinds` are counted once its next hop is known; its `sec_path` is that of a packet that it quotes.
+/// Sends a packet of this node that begins with its IP header, in the domain of `link`; a link-local destination is on that link.
+/// `kinds` are counted once the next hop is known. An ICMP error has the `sec_path` of the packet that it quotes.
 pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: [Mib; 2]) -> Next {
     let domain = dp.fib.domain(link);
     ip.pkt.meta.origin = Origin::Local(domain).into();
@@ -147,7 +147,7 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkI
     }
 }
 
-/// Routes a parsed packet of a socket, as [`send`] one of the node itself.
+/// Routes a parsed packet of a socket, as [`send`] does for a packet of the node itself.
 pub(crate) fn route_out(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId) -> Next {
     route(dp, cx, ip, link, &[])
 }
@@ -180,7 +180,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
     let hop = match Hop::of(decision) {
         // A link-local destination needs no VRF.
         Ok(_) if !link_local && !dp.fib.may_send(domain) => Err(DropReason::LinkDown),
-        // No such address means anything on a VRF's device (Linux `vrf_link_scope_lookup`).
+        // A VRF's device has no link scope (Linux `vrf_link_scope_lookup`).
         Err(_) if link_local && vrf == Some(link) => Err(DropReason::NoRoute),
         Err(_) if link_local => Ok(Hop::new(link, dst)),
         found => found,
@@ -189,7 +189,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
         Ok(hop) => hop,
         Err(reason) => {
             dp.counters.count(MibPair::OUT_NO_ROUTES.of(version));
-            // A socket is told; about its answers and errors the node is not.
+            // A socket gets an error; packets of the node itself get none.
             let problem = kinds.is_empty().then(|| problem_of(reason, version == Version::V4)).flatten();
             return problem.map_or(Next::Drop(reason), |problem| Next::Reject(reason, problem));
         }

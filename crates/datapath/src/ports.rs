@@ -1,4 +1,4 @@
-//! The node's ports: what the path has to know of each link, and what waits to be sent on it.
+//! The node's ports: configuration and state of each link in the datapath, and the queue of packets to be sent on it.
 
 use base::{Counters, DropReason, LinkId, Origin};
 use offload::{Features, gso};
@@ -8,7 +8,7 @@ use wire::eth::{self, MacAddr};
 use crate::host_side::watch;
 use crate::tx::queue::PortQdisc;
 
-/// Memory that packets may pin in front of a link that takes no more, as counted by their truesize.
+/// Limit of the truesize of packets queued for a busy link.
 pub const TX_QUEUE_BYTES: usize = 8 << 20;
 
 /// Configuration of a port.
@@ -31,31 +31,31 @@ pub struct PortConfig {
 /// Place of the host's own network stack, as a link sees it. Its addresses are not the node's alone then.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum HostRole {
-    /// It has no part in the link: packet sockets and AF_XDP.
+    /// The stack has no part in the link: packet sockets and AF_XDP.
     #[default]
     None,
-    /// It is at the other end: TUN and TAP devices.
+    /// The stack is at the other end: TUN and TAP devices.
     Peer,
-    /// It has the address of the link too: UDP sockets.
+    /// The stack shares the link's address: UDP sockets.
     SharesAddress,
 }
 
 /// Fat packets of a port, and the wire packets that each stands for (`segs`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct FatCounts {
-    /// Came in by it and were fat when they came to IP: glued here, or by the link.
+    /// Received packets that were fat at IP input: coalesced here, or by the link.
     pub rx_gro_packets: u64,
     /// The wire packets in them.
     pub rx_gro_segs: u64,
-    /// ESP packets that came in by it and were decrypted before IP input.
+    /// Received ESP packets that were decrypted before IP input.
     pub rx_esp_gro_packets: u64,
-    /// Left by it fat, for the link to cut.
+    /// Sent packets that were fat, for the link to segment.
     pub tx_gso_packets: u64,
     /// The wire packets in them.
     pub tx_gso_segs: u64,
-    /// Were cut here before they left by it.
+    /// Packets that were segmented here before they were sent.
     pub tx_gso_cut_packets: u64,
-    /// The wire packets that they were cut into.
+    /// The wire packets that they were segmented into.
     pub tx_gso_cut_segs: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct Traffic {
     pub tx_packets: u64,
     /// Bytes out, from the IP header on.
     pub tx_bytes: u64,
-    /// Packets that had no way out any more when the queueing discipline let them go (Linux `vrf_tx_error`).
+    /// Packets without a route when they were dequeued from the queueing discipline (Linux `vrf_tx_error`).
     pub tx_errors: u64,
 }
 
@@ -102,9 +102,9 @@ pub struct Port {
     pub config: PortConfig,
     /// Device.
     pub device: Device,
-    /// Packets that passed by, if the device is virtual.
+    /// Counters of a virtual device.
     pub traffic: Traffic,
-    /// Whether packets may go out by it.
+    /// Whether packets may be sent by the port.
     pub up: bool,
     /// Own port of the bridge that this port is a port of.
     pub(crate) bridge: Option<LinkId>,
@@ -114,25 +114,25 @@ pub struct Port {
     pub fat: FatCounts,
     /// Packets that fit the link, in the order in which they leave.
     tx: Vec<Packet>,
-    /// Their truesize in all; `None` when it has to be added up anew, because a caller has taken from them.
+    /// Sum of the truesize of `tx`; `None` when a caller has taken packets, so that it has to be added up again.
     tx_bytes: Option<usize>,
-    /// Whether the link took nothing when it was offered them last.
+    /// Whether the link was busy when packets were last offered.
     is_busy: bool,
     /// Queueing discipline that packets pass before `tx`.
     pub(crate) qdisc: Option<Box<PortQdisc>>,
     /// Places at which packets are copied for captures.
     pub(crate) tap: TapPoints,
-    /// Whether packet sockets of the host side are to see what passes by.
+    /// Whether packet sockets of the host side get copies of passing frames.
     pub(crate) is_watched: bool,
-    /// Place of the host.
+    /// Place of the host's own stack.
     pub(crate) host: HostRole,
     /// Counters of IPv6, those that [links have](base::Mib::is_of_links).
     pub counters: Box<Counters>,
     shortcuts: Shortcuts,
 }
 
-/// Shortcuts that the packets received by a port may take: every stage that they skip is a no-op there. The one place where that
-/// is decided is [`Datapath::update_shortcuts`](crate::Datapath).
+/// Shortcuts that the packets received by a port may take: every stage that they skip is a no-op there. Only
+/// [`Datapath::update_shortcuts`](crate::Datapath) decides that.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Shortcuts {
     /// [`esp_run`](crate::rx::shortcut::esp_run).
@@ -173,13 +173,13 @@ impl Port {
         if self.config.mac.is_some() { eth::Header::LEN } else { 0 }
     }
 
-    /// The shortcuts that may be taken by what this port receives.
+    /// The shortcuts that packets received by this port may take.
     #[inline]
     pub(crate) fn shortcuts(&self) -> Shortcuts {
         self.shortcuts
     }
 
-    /// Sets the shortcuts: `is_clear` says that no tap, hook or VRF looks at what the port receives.
+    /// Sets the shortcuts; `is_clear` says that received packets pass no tap, hook or VRF.
     pub(crate) fn set_shortcuts(&mut self, is_clear: bool) {
         self.shortcuts = Shortcuts { esp_run: is_clear && self.config.esp_gro, fragment_train: is_clear };
     }
@@ -190,21 +190,21 @@ impl Port {
         &mut self.tx
     }
 
-    /// Truesize of the packets that wait for the link.
+    /// Truesize of the packets queued for the link.
     pub(crate) fn tx_bytes(&self) -> usize {
         self.tx_bytes.unwrap_or_else(|| self.tx.iter().map(Packet::truesize).sum())
     }
 
-    /// Tells whether the link took nothing when it was offered packets last.
+    /// Tells whether the link was busy when packets were last offered.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_busy
     }
 
-    /// Makes `pkt`, whose IP header begins at `l3`, fit the link, and lets it wait to be sent.
+    /// Fits `pkt`, whose IP header begins at `l3`, to the link, and queues it.
     ///
     /// # Errors
-    /// As [`offload::fit`]; [`DropReason::EspWrongDevice`] when it is for a device to make ESP of, and the link has none
-    /// (its cipher's work would be left undone); [`DropReason::TxQueueFull`] when too much waits already.
+    /// As [`offload::fit`]; [`DropReason::EspWrongDevice`] for a packet that a device is to encrypt, if the link has no such
+    /// device (the packet would be sent in clear); [`DropReason::TxQueueFull`] when the queue is at its limit.
     pub(crate) fn enqueue(&mut self, mem: &Memory, pkt: Packet, l3: usize) -> Result<&[Packet], DropReason> {
         let before = self.tx.len();
         let waiting = self.tx_bytes();
@@ -234,8 +234,8 @@ impl Port {
         Ok(&self.tx[before..])
     }
 
-    /// Says whether the link takes nothing for now. What waits for long gives back the frames of the device that received it,
-    /// which would run out of them.
+    /// Sets whether the link is busy. Packets queued for a busy link are copied out of device frames, so that the device which
+    /// received them does not run out of frames.
     pub(crate) fn set_busy(&mut self, mem: &Memory, is_busy: bool) {
         if is_busy && !self.is_busy {
             self.take_tx().iter_mut().for_each(|pkt| pkt.spare(mem));
@@ -243,7 +243,7 @@ impl Port {
         self.is_busy = is_busy;
     }
 
-    /// Counts a fat packet, of which what waits from that place on was made.
+    /// Counts a fat packet, which was queued as the packets from that index on.
     fn count_fat(&mut self, from: usize) {
         let Self { fat, tx, .. } = self;
         match &tx[from..] {
@@ -259,7 +259,7 @@ impl Port {
     }
 }
 
-/// Which captures are on at a port.
+/// Captures that are on at a port.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TapPoints {
     /// Packets of the wire: before GRO, after segmentation.
@@ -273,15 +273,15 @@ pub struct TapPoints {
 pub struct Tapped {
     /// The link.
     pub link: LinkId,
-    /// Whether it was seen fat, or as on the wire.
+    /// Whether the capture was of fat packets, or of the wire.
     pub fat: bool,
-    /// Whether it was on its way out.
+    /// Whether the packet was outbound.
     pub outbound: bool,
-    /// Its bytes: from the link-layer header on as on the wire, from the IP header on if it was seen fat.
+    /// Bytes from the link-layer header on in a capture of the wire, from the IP header on in one of fat packets.
     pub bytes: Vec<u8>,
 }
 
-/// Most captured packets that wait to be taken; later ones are lost to the capture alone.
+/// Limit of captured packets in the queue; later ones are lost to the capture only.
 const MAX_TAPPED: usize = 4096;
 
 /// Ports by number.
@@ -318,7 +318,7 @@ impl PortTable {
         }
     }
 
-    /// Takes a port away, with what waits in it.
+    /// Removes a port, with the packets queued in it.
     pub(crate) fn remove(&mut self, id: LinkId) -> Option<Port> {
         self.ports.get_mut(id.0 as usize)?.take()
     }
@@ -379,7 +379,7 @@ impl Ports {
         self.table.set(link, device, config);
     }
 
-    /// Takes a port away, with what waits in it.
+    /// Removes a port, with the packets queued in it.
     pub(crate) fn remove(&mut self, link: LinkId) -> Option<Port> {
         self.shaped.retain(|&shaped| shaped != link);
         self.table.remove(link)
@@ -433,7 +433,7 @@ impl Ports {
         }
     }
 
-    /// Counts a packet that a VRF has no way out for.
+    /// Counts a packet for which a VRF has no route.
     #[cold]
     pub(crate) fn fail_vrf(&mut self, vrf: LinkId) {
         if let Some(port) = self.get_mut(vrf) {
@@ -441,7 +441,7 @@ impl Ports {
         }
     }
 
-    /// Copies a packet for a capture of what the path sees, if one is on.
+    /// Copies a packet for a capture of fat packets, if one is on.
     #[inline]
     pub(crate) fn tap_fat(&mut self, mem: &Memory, link: LinkId, outbound: bool, pkt: &Packet) {
         if self.get(link).is_some_and(|port| port.tap.fat) {
@@ -449,7 +449,7 @@ impl Ports {
         }
     }
 
-    /// Copies a packet that came in for a capture of what the wire sees, if one is on.
+    /// Copies a received packet for a capture of the wire, if one is on.
     #[inline]
     pub(crate) fn tap_wire(&mut self, mem: &Memory, link: LinkId, pkt: &Packet) {
         if let Some(port) = self.get(link)
@@ -460,7 +460,7 @@ impl Ports {
         }
     }
 
-    /// As `Port::enqueue`, with a copy for a capture of what the wire will see.
+    /// As `Port::enqueue`, with a copy for a capture of the wire.
     pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
         let Self { table, tapped, hosts, .. } = self;
         let port = table.get_mut(link).ok_or(DropReason::LinkDown)?;
@@ -512,7 +512,7 @@ impl Ports {
         self.drops[at][reason as usize] += n;
     }
 
-    /// Every drop that happened: the link that the packets came in by (`None` for packets of this node), why, how many.
+    /// Counts of drops, by input link (`None` for packets of this node) and reason.
     pub fn drop_counts(&self) -> impl Iterator<Item = (Option<LinkId>, DropReason, u64)> + '_ {
         self.drops.iter().enumerate().flat_map(|(at, counts)| {
             let counted = DropReason::ALL.iter().zip(counts).filter(|&(_, &count)| count > 0);
@@ -522,7 +522,7 @@ impl Ports {
     }
 }
 
-/// Copies a packet for a capture, each of those that it is, unless too many wait already.
+/// Copies a packet for a capture, frame by frame if it has several, unless the capture queue is full.
 fn record(tapped: &mut Vec<Tapped>, mem: &Memory, what: Tapped, pkt: &Packet) {
     let room = MAX_TAPPED.saturating_sub(tapped.len());
     let mut copy = |bytes: Vec<u8>| {
@@ -536,7 +536,7 @@ fn record(tapped: &mut Vec<Tapped>, mem: &Memory, what: Tapped, pkt: &Packet) {
     }
 }
 
-/// Copies a packet, whose IP header begins at `l3`, for a capture as the wire has it: a fat one in its segments.
+/// Copies a packet, whose IP header begins at `l3`, for a capture of the wire: a fat packet in its segments.
 #[cold]
 fn record_cut(tapped: &mut Vec<Tapped>, mem: &Memory, link: LinkId, outbound: bool, pkt: &Packet, l3: usize) {
     let tap = || Tapped { link, fat: false, outbound, bytes: Vec::new() };

@@ -1,4 +1,4 @@
-//! Cache of routing decisions about the latest destinations: most packets go where others went.
+//! Cache of routing decisions about recent destinations.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ const SLOTS: usize = 64;
 struct Slot {
     generation: Cell<u64>,
     domain: Cell<Domain>,
-    /// None of a place that nothing is in.
+    /// Entry of an empty slot.
     dst: Cell<Option<IpAddr>>,
     decision: Cell<Decision>,
 }
@@ -32,7 +32,7 @@ impl Default for Slot {
     }
 }
 
-/// Decisions about destinations, each in the one place that it may have.
+/// Direct-mapped cache of decisions about destinations.
 #[derive(Debug)]
 pub(crate) struct RecentRoutes {
     slots: [Slot; SLOTS],
@@ -45,7 +45,7 @@ impl Default for RecentRoutes {
 }
 
 impl RecentRoutes {
-    /// As [`Fib::decide`] of a destination by whatever link.
+    /// As [`Fib::decide`], from the cache.
     #[inline]
     fn decide(&self, fib: &Fib, domain: Domain, dst: IpAddr) -> Decision {
         let slot = &self.slots[slot_of(domain, dst)];
@@ -69,7 +69,7 @@ impl Slot {
     }
 }
 
-/// Neighbouring addresses have places of their own.
+/// Slot of a destination; neighbouring addresses have different slots.
 #[inline]
 fn slot_of(domain: Domain, dst: IpAddr) -> usize {
     let bits = match dst {
@@ -79,7 +79,7 @@ fn slot_of(domain: Domain, dst: IpAddr) -> usize {
             (bits >> 96) as u32 ^ (bits >> 64) as u32 ^ (bits >> 32) as u32 ^ bits as u32
         }
     };
-    // The subnet matters as the host does.
+    // Subnet and host bits both count.
     (bits ^ bits >> 8 ^ bits >> 16 ^ domain.number()) as usize % SLOTS
 }
 
@@ -90,7 +90,7 @@ impl Datapath {
         self.recent_routes.decide(&self.fib, domain, dst)
     }
 
-    /// Tells whether this node has the address in a domain, on whatever link.
+    /// Tells whether this node has the address in a domain, on any link.
     #[inline]
     pub(crate) fn is_local(&self, domain: Domain, dst: IpAddr) -> bool {
         matches!(self.decide(domain, dst), Decision::Local { .. })
@@ -112,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_what_the_routes_say() {
+    fn cached_decision_equals_that_of_the_routes() {
         let mut path = Datapath::new();
-        // More destinations than there are places, in turn, while routes come and go.
+        // More destinations than slots, in turn, while routes come and go.
         for round in 0..6 {
             for n in 0..3 * SLOTS as u32 {
                 assert_eq!(

@@ -1,9 +1,8 @@
 //! Routes with an ILA encapsulation: the destination is translated where a packet leaves by such a route, or has come by it (Linux
 //! `ila_lwt.c`).
 //!
-//! Policies, MTU and hooks see a packet that is sent with the destination that its sender gave it. It is translated behind them, before
-//! it is fragmented; a packet that ESP protects is translated behind the ciphers. A packet that is received is translated once its
-//! route is known.
+//! Policies, MTU checks and hooks see a sent packet with its original destination. The packet is translated after them, before
+//! fragmentation, or after the ciphers if ESP protects it. A received packet is translated once its route is known.
 
 use base::DropReason;
 use fib::IlaHop;
@@ -14,7 +13,7 @@ use crate::local::Cast;
 use crate::{Cx, Datapath, IpPacket, Next, ila_hook};
 
 impl Hop {
-    /// Hop of a packet that this node sends by a route with an encapsulation. A route for received packets leaves it as it is.
+    /// Hop of a packet that this node sends by a route with an encapsulation. A route for received packets does not translate it.
     ///
     /// # Errors
     /// [`DropReason::NoRoute`] if the translated destination is this node.
@@ -28,8 +27,8 @@ impl Hop {
     }
 }
 
-/// Translates a parsed packet that is about to leave by `hop`, if that says so, and returns the hop that is left. A receiver leaves the
-/// checksum of fragments alone, so `adj-transport` is not applied to a packet that is fragmented next.
+/// Translates a parsed packet that is sent by `hop`, if the hop has a translation, and returns the hop without it. A receiver does
+/// not adjust the checksum of fragments, so `adj-transport` is not applied to a packet that is fragmented next.
 ///
 /// # Errors
 /// As [`translate`].
@@ -64,8 +63,8 @@ pub(crate) fn translate_unparsed(
     translate_sent(dp, cx, ip, hop, false)
 }
 
-/// Next stage of a received packet whose route has an encapsulation. A route for packets that are sent translates a forwarded one when
-/// it leaves.
+/// Next stage of a received packet whose route has an encapsulation. A route for sent packets translates a forwarded packet at
+/// output.
 pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, encap: RouteEncap, to: IlaHop) -> Next {
     let is_translated_here = encap.hook_type == HookType::Input;
     if is_translated_here && let Err(reason) = translate(dp, cx, ip, encap) {

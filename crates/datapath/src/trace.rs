@@ -1,7 +1,7 @@
-//! Traces: the stages that chosen packets pass, with their geometry.
+//! Traces: the stages that selected packets pass, with their geometry.
 //!
 //! A packet that [`TraceFilter`] chooses at any stage gets a number, which its segments, fragments and clones keep. Ciphers make new
-//! packets: what is decrypted or encrypted is chosen, and numbered, anew.
+//! packets: a decrypted or encrypted packet is selected, and numbered, anew.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use crate::hooks::{HookPoint, HookUser};
 use crate::next::Next;
 use crate::{Cx, Datapath, IpPacket};
 
-/// Steps that may be recorded before they are taken; later ones are lost to the trace alone.
+/// Limit of recorded steps in the queue; later ones are lost to the trace only.
 const MAX_RECORDED: usize = 8192;
 
 /// One term of a filter.
@@ -78,7 +78,7 @@ impl TraceFilter {
     }
 }
 
-/// Shape of a packet in memory, and the work that is left on it.
+/// Geometry of a packet in memory, and its pending offloads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Geometry {
     /// Bytes.
@@ -89,7 +89,7 @@ pub struct Geometry {
     pub slots: usize,
     /// Child packets.
     pub children: usize,
-    /// Memory charged for it, in bytes.
+    /// Memory charged for the packet, in bytes.
     pub truesize: usize,
     /// Checksum state.
     pub csum: Csum,
@@ -99,7 +99,7 @@ pub struct Geometry {
     pub is_fragment: bool,
 }
 
-/// Step of a packet's way.
+/// Step of a packet through the datapath.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Step {
     /// IP input.
@@ -232,7 +232,7 @@ impl Datapath {
         !self.trace.steps.is_empty()
     }
 
-    /// Tells whether a trace has had all its packets.
+    /// Tells whether a trace has selected all its packets.
     #[must_use]
     pub fn is_trace_complete(&self) -> bool {
         self.trace.is_on() && self.trace.left == 0

@@ -1,8 +1,8 @@
 //! VLAN devices: links that have the frames of one VLAN of another link (Linux `net/8021q/vlan_core.c`, `vlan_dev.c`).
 //!
 //! A received frame's tag goes into metadata, and the frame is received by the device of that VLAN, before a bridge sees it. A
-//! frame that a device sends gets its tag in metadata and is sent by the link below as it is, fat or not: the bytes get the tag when that
-//! makes it fit its own device. A second tag (802.1Q in 802.1Q) goes into the bytes below the first.
+//! frame that a device sends gets its tag in metadata and is sent by the link below, fat or not: the tag goes into the bytes when
+//! the link below fits the frame to its own device. A second tag (802.1Q in 802.1Q) goes into the bytes below the first.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,8 @@ const ADDRESSES: usize = 12;
 #[derive(Debug, Default)]
 pub(crate) struct VlanDevices(HashMap<(LinkId, u16), LinkId>);
 
-/// Passes a frame, whose Ethernet header is in its head, to the device of its VLAN. `false`: there is none, and the frame goes on.
+/// Passes a frame, whose Ethernet header is in its head, to the device of its VLAN. `false`: no device has that VLAN, and the frame
+/// continues on the link.
 ///
 /// # Errors
 /// As [`pop_tag`]; [`DropReason::LinkDown`] if the device is down.
@@ -50,7 +51,7 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, mut pkt: Packet, 
     let port = dp.ports.get(own).filter(|port| port.up).ok_or(DropReason::LinkDown)?;
     let Device::Vlan { lower, vid } = port.device else { return Err(DropReason::LinkDown) };
     if pkt.meta.esp.is_some() {
-        // The device below would be told of another link's SA.
+        // The SA is on another link's device, not on the device below.
         esp_device::seal_unless_on_device(dp, own, &mut pkt, l3)?;
     }
     dp.ports.pass_vlan(cx.mem, own, &pkt, l3);
@@ -111,7 +112,7 @@ impl Datapath {
     /// Makes a port the device of VLAN `vid` of another port, with an Ethernet header. `vid` is 1 to 4094.
     ///
     /// # Errors
-    /// [`VlanError`]; the port is as it was.
+    /// [`VlanError`]; the port is unchanged.
     pub fn set_vlan(&mut self, id: LinkId, lower: LinkId, vid: u16) -> Result<(), VlanError> {
         let is_below = |mut at: LinkId| loop {
             match self.ports.get(at).map(|port| port.device) {

@@ -1,4 +1,4 @@
-//! Device of a VRF: what packets of its domain pass there (Linux `drivers/net/vrf.c`).
+//! Device of a VRF, and its hooks, counters, captures and queue for packets of its domain (Linux `drivers/net/vrf.c`).
 //!
 //! | way | packets | at the device |
 //! |---|---|---|
@@ -25,8 +25,8 @@ use crate::trace;
 use crate::tx::queue::{self, Waiting};
 use crate::{Cx, Datapath, IpPacket, Next};
 
-/// Passes a received packet by the device of its link's VRF (Linux `vrf_ip_rcv`, `vrf_ip6_rcv`). One that `is_translated` was
-/// changed at pre-routing with its link.
+/// Passes a received packet by the device of its link's VRF (Linux `vrf_ip_rcv`, `vrf_ip6_rcv`). `is_translated` says that the
+/// packet was changed at pre-routing with its link.
 ///
 /// # Errors
 /// The reason to drop the packet.
@@ -50,8 +50,8 @@ pub(crate) fn receive(
     Ok(())
 }
 
-/// Passes a packet of the node, which goes on by `hop`, by the device of its VRF (Linux `vrf_l3_out`): straight on without a
-/// queueing discipline, or through it.
+/// Passes a packet of the node with next hop `hop` by the device of its VRF (Linux `vrf_l3_out`), through the device's queueing
+/// discipline if it has one.
 pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId, hop: Hop) -> Next {
     pass_out_hooks(dp, cx, ip, vrf);
     if dp.ports.is_shaped(vrf) {
@@ -64,7 +64,7 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId
     Next::Output(hop)
 }
 
-/// Sends a packet that the device's queueing discipline has let go: by what the routes say of it now (Linux `vrf_xmit`).
+/// Sends a packet dequeued from the device's queueing discipline, after a second route lookup (Linux `vrf_xmit`).
 pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, vrf: LinkId, pkt: Packet) {
     let mut ip = IpPacket::unparsed(pkt);
     let next = match ip.parse(cx) {
@@ -100,7 +100,7 @@ fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) ->
     }
 }
 
-/// Gives a packet of the node that is for the node itself, in the same VRF, back as received by the VRF's device (Linux
+/// Loops a packet of the node to an address of the node in the same VRF back as received by the VRF's device (Linux
 /// `vrf_local_xmit`).
 pub(crate) fn loop_back(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) -> Next {
     pass_out_hooks(dp, cx, ip, vrf);
@@ -116,7 +116,7 @@ fn pass_out_hooks(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId)
     hooks::run(dp, cx, HookPoint::PostRouting, vrf, ip);
 }
 
-/// Tells whether a destination is a group, or means something on its link alone: such packets do not pass the VRF of the link.
+/// Tells whether a destination is a group or link-local: such packets do not pass the VRF of the link.
 pub(crate) fn is_link_scoped(dst: IpAddr) -> bool {
     dst.is_multicast() || is_link_local(dst)
 }

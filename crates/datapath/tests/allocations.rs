@@ -20,7 +20,7 @@ const PAYLOAD: usize = 46 * 1386;
 const ENDS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const NETS: [&str; 2] = ["10.1.0.0/16", "10.2.0.0/16"];
 
-/// Which ESP two gateways speak.
+/// Kind of ESP between two gateways.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Speak {
     Clear,
@@ -82,7 +82,7 @@ impl Pair {
     }
 }
 
-/// What a device receives of a frame: its bytes in memory of the receiver's, fat if it came fat.
+/// A frame as the next device receives it: a copy in the receiver's memory, fat if the frame was fat.
 fn received(mem: &Memory, frame: &Packet) -> Packet {
     let mut buf = mem.take(Memory::HEADROOM, frame.len()).unwrap();
     let mut to = buf.put(frame.len()).unwrap();
@@ -98,7 +98,7 @@ fn received(mem: &Memory, frame: &Packet) -> Packet {
     pkt
 }
 
-/// On a thread of its own, whose register of nonces is empty.
+/// Runs on a thread of its own, with an empty register of nonces.
 fn check(speak: Speak) {
     std::thread::spawn(move || steady_state(speak)).join().unwrap();
 }
@@ -155,7 +155,7 @@ fn packets_with_slots_or_children_allocate_nothing() {
 }
 
 #[test]
-fn what_is_counted_is_seen() {
+fn allocation_is_counted() {
     let before = Allocations::of_thread();
     drop(std::hint::black_box(vec![0_u8; 100]));
     assert_eq!(Allocations::of_thread() - before, 1);

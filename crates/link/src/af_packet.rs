@@ -445,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_counts_if_the_kernel_says_so() {
+    fn vlan_tag_is_read_if_its_flag_is_set() {
         let mut auxdata = [0; 20];
         auxdata[16..18].copy_from_slice(&0x2007_u16.to_ne_bytes());
         assert_eq!(tag_of(&auxdata), None);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_may_end_within_a_buffer_of_packets() {
+    fn send_call_may_end_within_a_buffer_of_packets() {
         let mem = Memory::heap();
         for width in 1..=9 {
             for refuses in [0, 1, 2, 5, 7, 9] {

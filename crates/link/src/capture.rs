@@ -78,10 +78,10 @@ impl fmt::Display for CaptureError {
             Self::Io(err) => err.fmt(f),
             Self::CutShort => f.write_str("the file is cut short"),
             Self::Magic => f.write_str("not a capture file of this kind"),
-            Self::Version => f.write_str("a version that is not known"),
-            Self::TooLong(len) => write!(f, "a length of {len} bytes, which no capture has"),
-            Self::Block => f.write_str("a block that contradicts itself"),
-            Self::Interface(number) => write!(f, "a packet of interface {number}, which is not described"),
+            Self::Version => f.write_str("unsupported version"),
+            Self::TooLong(len) => write!(f, "length of {len} bytes is above the limit"),
+            Self::Block => f.write_str("inconsistent lengths in a block"),
+            Self::Interface(number) => write!(f, "packet of interface {number}, which has no description"),
         }
     }
 }

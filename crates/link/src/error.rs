@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_names_device_call_and_remedy() {
+    fn error_names_device_call_and_remedy() {
         let err = OpenError::new("tun0", "TUNSETIFF", io::Error::from_raw_os_error(libc::EPERM));
         let want = "tun0: TUNSETIFF: Operation not permitted (needs CAP_NET_ADMIN; run as root or grant it)";
         assert_eq!(err.to_string(), want);

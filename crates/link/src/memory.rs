@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_busy_and_keeps_the_rest() {
+    fn full_queue_is_busy_and_keeps_unsent_packets() {
         let mem = Memory::heap();
         let (mut a, mut b) = pair(End { queue: 2, ..End::new("a") }, End::new("b"));
         let (mut burst, mut got) = (packets(&mem, 5), Vec::new());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_offload_loses_no_packet() {
+    fn refused_offload_loses_no_packet() {
         let mem = Memory::heap();
         let (mut a, mut b) = pair(End::new("a"), End::new("b"));
         a.refuse_offloads("told to");

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_train_that_is_refused_costs_the_length_first() {
+    fn refused_long_train_lowers_the_segment_limit_first() {
         let mem = Memory::heap();
         let mut packet = Packet::with_data(&mem, &[0; 1000]).unwrap();
         packet.meta.cut = Cut::Gso(Gso { kind: GsoKind::Udp, size: 10, segs: 65, ecn: false, fixed_id: false });
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_packet_costs_the_offload_that_it_asked_for() {
+    fn refused_packet_turns_its_offload_off() {
         let mem = Memory::heap();
         let gso = |kind| Cut::Gso(Gso { kind, size: 1000, segs: 2, ecn: false, fixed_id: false });
         let partial = Csum::Partial { start: 20, offset: 16 };

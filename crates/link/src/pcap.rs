@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_lies_is_an_error() {
+    fn malformed_file_is_an_error() {
         let mut file = Vec::new();
         Writer::new(&mut file, LinkType::Raw).unwrap().write(Duration::ZERO, &[1; 40]).unwrap();
         for len in 0..24 {

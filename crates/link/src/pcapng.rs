@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_lies_is_an_error() {
+    fn malformed_file_is_an_error() {
         let good = big(SECTION, &words(&[BYTE_ORDER_MAGIC, 0x0001_0000, u32::MAX, u32::MAX]));
         let interface = big(INTERFACE, &words(&[0x0001_0000, 0]));
         let resolution =

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_geometry_has_the_same_bytes_behind_the_front() {
+    fn skipping_gives_the_same_bytes_in_every_geometry() {
         let mem = Memory::heap();
         let data: Vec<u8> = (0..200).collect();
         for skip in [0, 1, 28, 48, 199, 200] {
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_goes_behind_the_addresses() {
+    fn vlan_tag_is_inserted_behind_the_addresses() {
         let mem = Memory::heap();
         let mut packet = Packet::with_data(&mem, &(0..20).collect::<Vec<u8>>()).unwrap();
         packet.meta.vlan = Some(0x2007);

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_packets_share_a_page_and_none_sees_the_other() {
+    fn small_packets_share_a_page_without_overlap() {
         let mem = Memory::heap();
         let mut posted = Posted::new();
         let mut got = Vec::new();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_packet_takes_the_page() {
+    fn large_packet_takes_the_whole_page() {
         let mem = Memory::heap();
         let mut posted = Posted::new();
         for pages in 1..=3 {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_pool_posts_nothing() {
+    fn empty_pool_posts_nothing() {
         let mem = Memory::new(packet::Pool::heap(2048), packet::Pool::bounded(Memory::LARGE, 0));
         assert_eq!(Posted::new().room(&mem, 128, 65_535).err(), Some(PoolDry));
         assert!(Posted::new().room(&mem, 128, 1500).is_ok());

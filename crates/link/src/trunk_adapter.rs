@@ -16,10 +16,10 @@ use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::stats::LinkStats;
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
-/// Packets that one call of [`Link::recv`] brings at most.
+/// Limit of packets that one call of [`Link::recv`] returns.
 const BURST_PACKETS: usize = 64;
 
-/// A LAN that several links and guests are on.
+/// LAN that connects several links and guests.
 pub type SharedLan = Arc<Mutex<Lan>>;
 
 /// An adapter as a link.
@@ -29,13 +29,13 @@ pub struct TrunkAdapter {
     lan: SharedLan,
     adapter: Adapter,
     wanted_mtu: Option<u16>,
-    /// Features as they were told last.
+    /// Features as of the last [`Sent::Refit`].
     told: Features,
     offloads: Offloads,
     stats: LinkStats,
-    /// Frames lost in the receive queue that the counters have already.
+    /// Frames lost in the receive queue that are already counted.
     lost: u64,
-    /// Copies that the ledger has already.
+    /// Copies that are already in the ledger.
     entered: [Copied; CopyReason::ALL.len()],
 }
 
@@ -109,9 +109,9 @@ impl TrunkAdapter {
         let Features { csum, tso4, tso6, .. } = self.told;
         let mut offloads = Offloads::new();
         for (name, on) in [(TX_CSUM, csum != CsumOffload::None), (TX_TSO4, tso4), (TX_TSO6, tso6)] {
-            offloads.add(name, if on { Ok(None) } else { Err("not agreed on with the hypervisor".to_owned()) });
+            offloads.add(name, if on { Ok(None) } else { Err("not negotiated with the hypervisor".to_owned()) });
         }
-        offloads.add(TX_USO, Err("the adapter cuts TCP alone".to_owned()));
+        offloads.add(TX_USO, Err("the adapter segments TCP only".to_owned()));
         self.offloads = offloads;
     }
 
@@ -208,7 +208,7 @@ impl Link for TrunkAdapter {
         self.stats = stats;
     }
 
-    /// Enters in the ledger what was copied to be sent, or out of small buffers. The hypervisor's copies are its own
+    /// Enters copies for sending, and out of small buffers, in the ledger. The hypervisor counts its own copies
     /// ([`ibmveth::LanCounters`]).
     fn settle(&mut self, mem: &Memory) -> bool {
         for (reason, copied) in self.adapter.copies() {
@@ -234,11 +234,11 @@ impl Link for TrunkAdapter {
         if self.adapter.is_open() {
             Ok(())
         } else {
-            Err(io::Error::new(io::ErrorKind::NetworkDown, format!("{}: the hypervisor has closed it", self.name)))
+            Err(io::Error::new(io::ErrorKind::NetworkDown, format!("{}: closed by the hypervisor", self.name)))
         }
     }
 
-    /// Sends all of a burst. One that was made fit other features than those of today is to be fitted again first.
+    /// Sends a whole burst. A burst that was fitted to other features than the present ones has to be fitted again first.
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
         let current = self.current();
         if self.told != current {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_offloads_have_a_burst_fitted_again() {
+    fn burst_is_fitted_again_after_offloads_change() {
         let mem = Memory::heap();
         let (mut trunk, _guest) = pair();
         assert!(trunk.features().tso6 && trunk.offloads().iter().filter(|offload| offload.on).count() == 3);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_that_is_refused_names_link_and_reason() {
+    fn refused_setting_names_link_and_reason() {
         let (mut trunk, _guest) = pair();
         let err = trunk.set_mtu(Some(67)).unwrap_err();
         assert_eq!(err.to_string(), "trunk: MTU: 67 is out of range");

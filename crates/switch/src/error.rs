@@ -35,8 +35,8 @@ impl fmt::Display for BridgeError {
             Self::PortExists(link) => write!(f, "Link {} is a port of this bridge already.", link.0),
             Self::TooManyPorts => f.write_str("A bridge has at most 1023 ports."),
             Self::Mac(mac) => write!(f, "Invalid address {mac}: not a station's."),
-            Self::GroupMask(mask) => write!(f, "Invalid group mask {mask:#x}: it has groups of the bridges' own."),
-            Self::PvidRange(first, last) => write!(f, "Invalid range {first}-{last}: one VLAN can be the PVID."),
+            Self::GroupMask(mask) => write!(f, "Invalid group mask {mask:#x}: it has groups reserved for bridges."),
+            Self::PvidRange(first, last) => write!(f, "Invalid range {first}-{last}: only one VLAN can be the PVID."),
             Self::Range(first, last) => write!(f, "Invalid range {first}-{last}: its end is before its start."),
             Self::Filtering => f.write_str("The default PVID cannot change while the bridge filters by VLAN."),
         }

@@ -1,8 +1,8 @@
 //! Forwarding database: the port behind which each address is, by VLAN (Linux `br_fdb.c`).
 //!
 //! A look-up is one hash table probe, however many addresses and VLANs there are. Entries that age are in one list by the
-//! time of their last refresh, so that ageing looks at expired entries alone; entries of one port are in a list too, so that
-//! flushing a port looks at its own alone. A refresh within one [`TICK`] changes nothing.
+//! time of their last refresh, so that ageing visits expired entries only; entries of one port are in a list too, so that
+//! a flush of a port visits its own entries only. A refresh within one [`TICK`] changes nothing.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -87,7 +87,7 @@ pub(crate) type PortNumber = u16;
 /// The bridge's own port.
 pub(crate) const OWN_PORT: PortNumber = 0;
 
-/// Entry as it is kept.
+/// Entry of the database, as a node of its lists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
     pub(crate) key: FdbKey,

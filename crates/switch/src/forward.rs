@@ -735,7 +735,7 @@ mod tests {
             // The address of a port is behind that port, as on Linux.
             (OWN, "02:00:00:00:00:02", None, "2"),
             (OWN, B, Some(6), "Drop(IngressVlan)"),
-            // Its source is not looked at.
+            // The source of a frame of this node is not checked.
             (GROUP, B, Some(5), "2:5"),
         ];
         let entries = bridge.fdb_len();
@@ -851,7 +851,7 @@ mod tests {
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "2");
         assert_eq!(rx(&mut bridge, 2, &frame(B, A, None)), "1");
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "2");
-        // What was learnt behind the trunk of lower priority is forgotten.
+        // Addresses learnt behind the trunk of lower priority are flushed.
         bridge.set_link_up(LinkId(3), true).unwrap();
         assert_eq!((bridge.learnt(LinkId(2)), bridge.learnt(LinkId(1))), (0, 1));
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "3");
@@ -891,7 +891,7 @@ mod tests {
         // Tagged frames of VLAN 5 come by the trunk that is active there.
         assert_eq!(rx(&mut bridge, 2, &frame(B, A, Some(5))), "1:5");
         assert_eq!(rx(&mut bridge, 2, &frame(B, A, None)), "Drop(StandbyTrunk)");
-        // VLAN 5 on the other trunk too takes what was learnt along.
+        // The trunk of higher priority joins VLAN 5: addresses learnt behind the other one are flushed.
         bridge.add_vlans(Some(LinkId(3)), vid(5), vid(5), VlanFlags::default()).unwrap();
         assert_eq!((bridge.learnt(LinkId(2)), rx(&mut bridge, 1, &frame(A, B, Some(5))).as_str()), (0, "3:5"));
     }

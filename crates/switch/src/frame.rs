@@ -1,4 +1,4 @@
-//! Summary of an Ethernet frame, as far as a bridge looks at it, and the places that it goes to.
+//! Summary of an Ethernet frame for a bridge, and its destinations.
 
 use base::LinkId;
 use wire::MacAddr;

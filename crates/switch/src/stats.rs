@@ -132,7 +132,7 @@ pub struct LearnStats {
     pub learnt: u64,
     /// Addresses that moved to this port from another one.
     pub moved: u64,
-    /// Frames whose source was not learnt since the port has as many addresses as it may have.
+    /// Frames whose source was not learnt because the port is at its limit of addresses.
     pub full: u64,
     /// Frames whose source is an address of the bridge, or one that is bound to another port.
     pub pinned: u64,

@@ -9,7 +9,7 @@ use super::{ingress, reason_of};
 use crate::tx::device;
 use crate::{Cx, Datapath, vlan};
 
-/// Sends a frame by each port, with the port's tag. All but one get a shared clone, which no one writes in place.
+/// Sends a frame by each port, with the port's tag. All but one get a shared clone, which is never written in place.
 pub(super) fn send(dp: &mut Datapath, cx: Cx<'_>, places: &Egress, mut pkt: Packet) {
     let Some((last, others)) = places.exits.split_last() else { return };
     for exit in others {
@@ -21,7 +21,7 @@ pub(super) fn send(dp: &mut Datapath, cx: Cx<'_>, places: &Egress, mut pkt: Pack
     device::enqueue(dp, cx, last.port, pkt, eth::Header::LEN);
 }
 
-/// Passes what this node has sent by the bridges' own ports to the bridges.
+/// Passes frames that this node has sent by the bridges' own ports to the bridges.
 pub(crate) fn send_waiting(dp: &mut Datapath, cx: Cx<'_>) {
     for at in 0..dp.bridges.all.len() {
         let (own, _) = dp.bridges.all[at];

@@ -27,7 +27,7 @@ pub(crate) fn receive(
     match pkt.meta.csum {
         Csum::Partial { start, .. } if usize::from(start) < eth::Header::LEN => return Err(DropReason::VirtioHeader),
         Csum::Partial { .. } => {}
-        // A guest's word that its checksum is good says nothing to others.
+        // A guest's claim that its checksum is valid is not passed on to other stations.
         _ => pkt.meta.csum = Csum::None,
     }
     vlan::pop_tag(cx.mem, pkt)?;

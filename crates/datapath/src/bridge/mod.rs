@@ -1,8 +1,8 @@
 //! Bridges: links whose frames a [`Bridge`] forwards, and the bridge's own port, a link of this node behind them.
 //!
 //! The frames of a bridged port pass [`ingress`] instead of the link layer, and leave by the ports' ordinary output, where each
-//! is made to fit its device last: a tag stays in metadata until then. What this node sends by the bridge's own port waits there
-//! like frames for any link, fat ones whole, and [`send_waiting`] passes them to the bridge.
+//! frame is fitted to its device last: a tag stays in metadata until then. Frames that this node sends by the bridge's own port
+//! are queued there like frames for any link, fat ones whole, and [`send_waiting`] passes them to the bridge.
 
 mod egress;
 pub(crate) mod ingress;
@@ -21,7 +21,7 @@ pub(crate) use egress::send_waiting;
 #[derive(Debug, Default)]
 pub(crate) struct Bridges {
     all: Vec<(LinkId, Bridge)>,
-    /// Places of the frame in hand, kept for its storage.
+    /// Destinations of the current frame, kept for its storage.
     egress: Egress,
     /// Whether changes of forwarding databases are kept.
     is_watched: bool,
@@ -46,7 +46,7 @@ impl Bridges {
         }
     }
 
-    /// Forgets addresses whose time is over.
+    /// Removes expired addresses.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         for (_, bridge) in &mut self.all {
             bridge.handle_timeout(now);
@@ -69,17 +69,17 @@ fn bridge_of(dp: &mut Datapath, link: LinkId) -> Option<&mut Bridge> {
     dp.bridges.get_mut(own)
 }
 
-/// Tells a bridge what its own port, or one of its ports, is now. A link without stations leaves the bridge.
+/// Updates a bridge after a change of its own port or of one of its ports. A link without link-layer addresses leaves the bridge.
 pub(crate) fn follow_config(dp: &mut Datapath, link: LinkId, mac: Option<MacAddr>, mtu: usize) {
     if let Some(own) = dp.bridges.get_mut(link) {
-        // No station has some addresses; the bridge keeps its own then.
+        // An address that no station may have is refused, and the bridge keeps its own.
         let _ = mac.map(|mac| own.set_mac(mac));
         return;
     }
     let Some(bridge) = bridge_of(dp, link) else { return };
     let followed = mac.is_some_and(|mac| bridge.set_port_mac(link, mac).is_ok()) && bridge.set_mtu(link, mtu).is_ok();
     if !followed {
-        tracing::warn!(?link, "leaves its bridge: it has no stations");
+        tracing::warn!(?link, "removed from its bridge: no link-layer address, or an unusable one");
         forget(dp, link);
     }
 }
@@ -91,7 +91,7 @@ pub(crate) fn follow_state(dp: &mut Datapath, link: LinkId, is_up: bool) {
     if let Some(bridge) = bridges.get_mut(link) {
         let all: Vec<LinkId> = bridge.ports().map(switch::Port::link).collect();
         for port in all {
-            // It is a port there.
+            // Cannot fail: `port` is one of the bridge's own ports.
             let _ = bridge.set_link_up(port, is_up && is_link_up(port));
         }
     } else if let Some(own) = ports.get(link).and_then(|port| port.bridge)
@@ -101,7 +101,7 @@ pub(crate) fn follow_state(dp: &mut Datapath, link: LinkId, is_up: bool) {
     }
 }
 
-/// Takes a link out of its bridge. If it is a bridge itself, its ports are links of this node again.
+/// Removes a link from its bridge. If the link is a bridge itself, its ports become links of this node again.
 pub(crate) fn forget(dp: &mut Datapath, link: LinkId) {
     if let Some(bridge) = bridge_of(dp, link) {
         let _ = bridge.remove_port(link);

@@ -1,7 +1,7 @@
 //! Early demux: packets of established flows of the host side's sockets go up without a route lookup (Linux
 //! `ip_rcv_finish_core`, `ip6_rcv_finish_core`).
 //!
-//! Asked once for each packet, fat or not, behind the pre-routing hooks: a destination that a hook has translated is found.
+//! The look-up is made once for each packet, fat or not, after the pre-routing hooks, and so with a translated destination.
 
 use base::{Domain, LinkId};
 use host::LocalRoute;
@@ -29,16 +29,16 @@ impl Default for EarlyDemux {
     }
 }
 
-/// Packets that early demux was asked about.
+/// Counters of early demux.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DemuxCounts {
     /// Packets that went up without a route lookup.
     pub hits: u64,
-    /// Packets of no established flow, or of one whose route was not known.
+    /// Packets of no established flow, or of a flow without a cached route.
     pub misses: u64,
 }
 
-/// Next stage of a packet of an established flow, if the routes have not changed since they said that its flow is for this node.
+/// Next stage of a packet of an established flow, if the flow's cached route to this node is still valid.
 #[inline]
 pub(crate) fn find(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Option<Next> {
     ip.socket_device = None;
@@ -56,7 +56,7 @@ pub(crate) fn find(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Dom
     None
 }
 
-/// Notes that the routes have said that a packet is for this node alone.
+/// Caches the result of a route lookup: the packet's flow is for this node alone.
 #[inline]
 pub(crate) fn note_local(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, domain: Domain) {
     if dp.established.is_empty() || !is_asked(dp, ip) {
@@ -72,8 +72,8 @@ fn local_route(dp: &Datapath, ip: &IpPacket) -> LocalRoute {
     LocalRoute { link: ip.pkt.meta.origin.device(), generation: dp.fib.generation() }
 }
 
-/// Tells whether a packet may belong to a socket: a fragment is asked about when its datagram is whole, and options are checked by the
-/// longer way.
+/// Tells whether a packet may belong to a socket. Fragments are looked up after reassembly, and packets with options take the slow
+/// path, which checks them.
 #[inline]
 fn is_asked(dp: &Datapath, ip: &IpPacket) -> bool {
     let is_on = match ip.info.protocol {
@@ -90,7 +90,7 @@ fn is_asked(dp: &Datapath, ip: &IpPacket) -> bool {
         && dp.has_host_port(ip.pkt.meta.origin.device())
 }
 
-/// Notes what a socket sends by the device of `link`.
+/// Records the flow of a packet that a socket sends by the device of `link`.
 pub(super) fn note_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, link: LinkId) {
     let domain = dp.fib.domain(link);
     let is_end = ip.info.protocol == Protocol::TCP && is_reset(ip);

@@ -1,7 +1,7 @@
 //! Packets that sockets of the host side send: output of this node (Linux `ip_local_out`).
 //!
-//! The kernel there resolves no neighbours: it sends what it routes to the device's own MAC address. Frames to other stations come from
-//! packet sockets, and leave by the device's link as they are, as do all that carry no IP.
+//! The kernel there resolves no neighbours: it sends routed packets to the device's own MAC address. Frames to other stations come
+//! from packet sockets, and leave by the device's link unchanged, as do all frames that carry no IP.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ use crate::ports::Port;
 use crate::tx::{device, mtu};
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
-/// Takes a packet that came down by the device of `link`.
+/// Handles a packet that came down by the device of `link`.
 pub(super) fn take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) {
     let origin = Origin::Local(dp.fib.domain(link));
     pkt.meta.origin = origin.into();
@@ -71,7 +71,7 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
     if let Err(reason) = ip.parse(cx) {
         return Next::Drop(reason);
     }
-    // The kernel has cut it for its device: policies, ESP and fragmentation for the path are about the whole datagram.
+    // The kernel has fragmented the datagram for its device; policies, ESP and fragmentation for the path need the whole datagram.
     if ip.info.fragment.is_some()
         && let Some(next) = reassembly::gather(dp, cx, ip, User::Output)
     {
@@ -98,8 +98,8 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
     own::route_out(dp, cx, ip, link)
 }
 
-/// Link by which a packet to a group leaves: that of its device. A VRF's device has none: of IPv4 groups the routes of the VRF say
-/// it, and IPv6 groups are unreachable (Linux `vrf_link_scope_lookup`).
+/// Link by which a packet to a group leaves: that of its device. A VRF's device has no link: the routes of the VRF choose one for
+/// IPv4 groups, and IPv6 groups are unreachable (Linux `vrf_link_scope_lookup`).
 fn group_link(dp: &Datapath, link: LinkId, group: IpAddr) -> Option<LinkId> {
     let domain = dp.fib.domain(link);
     if domain.vrf_device() != Some(link) {
@@ -124,7 +124,7 @@ fn set_dont_fragment(cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
     Ok(())
 }
 
-/// Sends a frame by the link as it is.
+/// Sends a frame by the link unchanged.
 fn leave(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: Packet) -> Result<(), DropReason> {
     let port = dp.ports.get(link).filter(|port| Port::is_running(port)).ok_or(DropReason::LinkDown)?;
     if port.config.mac.is_none() {
@@ -138,7 +138,8 @@ fn leave(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: Packet) -> Result<(
     Ok(())
 }
 
-/// Sends a broadcast datagram that is too long for the link in fragments: the kernel of the host side knows the MTU of its device alone.
+/// Sends a broadcast datagram that is too long for the link in fragments: the kernel of the host side only knows the MTU of its
+/// device.
 #[cold]
 fn leave_in_fragments(
     dp: &mut Datapath,
@@ -164,8 +165,9 @@ fn leave_in_fragments(
     Ok(())
 }
 
-/// Tells whether a packet of the node is from a port that bypasses policies, or, received, to one: IKE's, and those of sockets with a
-/// bypass policy of their own (`IP_XFRM_POLICY`). Otherwise a policy between the two gateways would wait for the SA that the packet is to make.
+/// Tells whether a sent packet is from, or a received packet is to, a port that bypasses policies: IKE's, and those of sockets
+/// with a bypass policy of their own (`IP_XFRM_POLICY`). Otherwise a policy between the two gateways would hold the packets that
+/// set up its SA.
 pub(crate) fn passes_policies(dp: &Datapath, ip: &IpPacket) -> bool {
     let local_port = if ip.pkt.meta.origin.is_local() { ip.flow.sport } else { ip.flow.dport };
     ip.info.protocol == Protocol::UDP

@@ -24,7 +24,7 @@ impl Datapath {
     /// Adds the host side's device of a link, gives it another configuration, or removes it with `None`. The device has the link's
     /// MAC address, or none as the link.
     pub fn set_host_port(&mut self, link: LinkId, config: Option<PortConfig>) {
-        // What waits has the MAC address of the device as it was.
+        // Queued frames have the device's previous MAC address.
         self.drop_host_tx(link);
         match config {
             Some(config) => self.ports.hosts.set(link, Device::HostSide, config),
@@ -36,9 +36,9 @@ impl Datapath {
         self.set_watched(link, false);
     }
 
-    /// Says whether a packet socket on the host side's device of `link` is promiscuous. Then frames of the link that the host side does not
-    /// see anyway are copied to the device, for no station. A device without link-layer addresses gets none: the kernel there would
-    /// take the packets in again. Returns whether it is done.
+    /// Sets whether a packet socket on the host side's device of `link` is promiscuous. If so, frames of the link that do not go to
+    /// the host side are copied to the device, addressed to no station. A device without link-layer addresses gets no copies: the
+    /// kernel there would receive the packets again. Returns whether the setting was applied.
     pub fn set_watched(&mut self, link: LinkId, is_watched: bool) -> bool {
         let has_stations = self.ports.hosts.get(link).is_some_and(|port| port.config.mac.is_some());
         let is_watched = is_watched && has_stations;
@@ -55,7 +55,7 @@ impl Datapath {
         self.ports.hosts.get(link).is_some()
     }
 
-    /// Takes what sockets have sent by the host side's device of `link`, in order. Empties `burst`.
+    /// Runs the packets that sockets have sent by the host side's device of `link`, in order. Empties `burst`.
     pub fn handle_host_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         let cx = Cx { now, mem };
         for pkt in burst.drain(..) {
@@ -69,7 +69,7 @@ impl Datapath {
         self.ports.hosts.get_mut(link).map(crate::Port::take_tx)
     }
 
-    /// Drops what waits for the host side's device of `link`.
+    /// Drops the packets queued for the host side's device of `link`.
     pub fn drop_host_tx(&mut self, link: LinkId) {
         let Some(port) = self.ports.hosts.get_mut(link) else { return };
         for pkt in std::mem::take(port.take_tx()) {
@@ -77,14 +77,14 @@ impl Datapath {
         }
     }
 
-    /// Says whether the host side's device of `link` takes nothing for now.
+    /// Sets whether the host side's device of `link` is busy.
     pub fn set_host_port_busy(&mut self, mem: &Memory, link: LinkId, is_busy: bool) {
         if let Some(port) = self.ports.hosts.get_mut(link) {
             port.set_busy(mem, is_busy);
         }
     }
 
-    /// Makes what waits for the host side's device of `link` fit its features, which have become fewer.
+    /// Fits the packets queued for the host side's device of `link` to its features again, after the device has lost some.
     pub fn refit_host_port(&mut self, mem: &Memory, link: LinkId, features: Features) {
         let Some(port) = self.ports.hosts.get_mut(link) else { return };
         port.config.features = features;

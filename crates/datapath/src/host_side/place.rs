@@ -1,9 +1,10 @@
 //! Device of the host side by which a packet goes up: that of its link, or in a VRF that of the VRF, as the socket that gets it is bound
 //! (Linux `inet_sk_bound_dev_eq`, `udp_sk_bound_dev_eq`).
 //!
-//! The kernel there knows no VRFs: a socket that is bound to a VRF's device receives what comes by that, and nothing else. Packets of a
-//! flow that sockets have sent in go up by the device that they were sent by. About the first packet of another flow the caller is
-//! [asked](Datapath::socket_question) whose it is; the packet waits meanwhile, and its destination's answer is kept for a second.
+//! The kernel there has no VRFs: a socket that is bound to a VRF's device receives only packets of that device. Packets of a flow
+//! in which a socket has sent go up by the device that the socket used. For the first packet of any other flow the caller
+//! [looks up](Datapath::socket_question) the socket; the packet waits meanwhile, and the answer is cached per destination for a
+//! second.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -30,7 +31,7 @@ const SLOTS: usize = 256;
 /// Packets that wait for answers.
 const MAX_WAITING: usize = 1024;
 
-/// Questions that may be asked at once, and in a second after that: a scan of all ports takes a tenth of a processor at most.
+/// Rate limit of questions: burst, and questions per second. A scan of all ports costs a tenth of a processor at most.
 const BURST: f64 = 1_000.0;
 const PER_SECOND: f64 = 10_000.0;
 
@@ -52,7 +53,7 @@ pub enum SocketBinding {
     Link,
     /// To the device of the VRF.
     Vrf,
-    /// To no device: it gets packets of VRFs only if [`L3mdevAccept`] says so.
+    /// To no device: the socket gets packets of VRFs only if [`L3mdevAccept`] allows it.
     Unbound,
     /// No socket gets it.
     Nobody,
@@ -86,7 +87,7 @@ struct Waiting {
     question: SocketQuestion,
 }
 
-/// Local end of flows: what an answer is about.
+/// Local end of flows, the key of an answer.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 struct End {
     link: LinkId,
@@ -103,7 +104,7 @@ struct Known {
     at: Instant,
 }
 
-/// Questions that may be asked.
+/// Token bucket of questions.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     left: f64,
@@ -184,7 +185,7 @@ pub(super) fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cas
     if !dp.places.is_asked || !matches!(ip.info.protocol, Protocol::TCP | Protocol::UDP) {
         return Ok(link);
     }
-    // What the node has sent to itself came by the VRF: the link is that of the address.
+    // A packet that the node has sent to itself came by the VRF: the link is that of the address.
     let link = match dp.decide(domain, ip.info.dst) {
         Decision::Local { dev } if link == vrf => dev,
         _ => link,
@@ -211,7 +212,7 @@ fn device_of_key(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, came: &FlowKey) 
     Some(device).filter(|&device| dp.has_host_port(device))
 }
 
-/// Flow under which packets of sockets are remembered. Of protocols without ports it is the addresses, and in VRFs alone.
+/// Key under which a flow of sockets is recorded. Protocols without ports are recorded by address, and in VRFs only.
 pub(super) fn flow_in(domain: Domain, flow: FlowKey) -> Option<FlowKey> {
     match flow.protocol {
         Protocol::TCP | Protocol::UDP => Some(flow),
@@ -259,7 +260,7 @@ fn apply(
     }
 }
 
-/// Takes a packet that has waited on its way.
+/// Continues with a packet that has waited for an answer.
 fn go_on(dp: &mut Datapath, cx: Cx<'_>, waiting: Waiting, binding: SocketBinding) {
     let Waiting { pkt, cast, question } = waiting;
     let mut ip = IpPacket::unparsed(pkt);
@@ -274,18 +275,18 @@ fn go_on(dp: &mut Datapath, cx: Cx<'_>, waiting: Waiting, binding: SocketBinding
 }
 
 impl Datapath {
-    /// Says whether the caller answers [`socket_question`](Self::socket_question)s. If not, packets of VRFs go up by the devices of
-    /// their links.
+    /// Sets whether the caller answers [`socket_question`](Self::socket_question)s. If not, packets of VRFs go up by the devices
+    /// of their links.
     pub fn ask_for_sockets(&mut self, is_asked: bool) {
         self.places.is_asked = is_asked;
     }
 
-    /// Says whether sockets that are bound to no device get packets of VRFs.
+    /// Sets whether sockets that are bound to no device get packets of VRFs.
     pub fn set_l3mdev_accept(&mut self, accept: L3mdevAccept) {
         self.places.accept = accept;
     }
 
-    /// Question about the packet that has waited for longest. To be answered before anything else is taken in.
+    /// Question about the packet that has waited longest. To be answered before more input is taken in.
     #[must_use]
     pub fn socket_question(&self) -> Option<SocketQuestion> {
         Some(self.places.waiting.front()?.question)

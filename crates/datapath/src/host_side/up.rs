@@ -13,7 +13,7 @@ use crate::trace::{self, Step};
 use crate::tx::tcp;
 use crate::{Cx, Datapath, IpPacket, Next};
 
-/// Source of frames to the host side: no station's address, and not the device's own, which Linux would drop.
+/// Source address of frames to the host side: no station's, and not the device's own, which Linux would drop.
 const SOURCE: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 0]);
 
 /// Delivers a packet for this node by the device of the link that it came by, or of its VRF.
@@ -41,8 +41,8 @@ pub(super) fn deliver_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast:
     Next::Done
 }
 
-/// Delivers an ICMP error to the socket whose packet of `sent` it is about: by the device that its flow was sent by, else by that of a
-/// link of `link`'s domain that has the source address, else by any device of the domain.
+/// Delivers an ICMP error about a packet of flow `sent` to the socket that sent it: by the device that the flow was sent by, else by
+/// that of a link of `link`'s domain with the source address, else by any device of the domain.
 pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, sent: FlowKey, link: LinkId, error: Packet) {
     let domain = dp.fib.domain(link);
     let of_flow = place::device_of(dp, cx, domain, &sent.reversed());

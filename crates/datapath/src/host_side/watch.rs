@@ -1,7 +1,7 @@
-//! Copies for packet sockets of the host side: while one there is promiscuous, it sees what else passes by the link.
+//! Copies for promiscuous packet sockets of the host side: the frames of the link that do not go to the host side otherwise.
 //!
-//! A copied frame is for no station, so that a kernel hands it to packet sockets (`PACKET_OTHERHOST`) and drops it. What goes up or comes
-//! down by the device itself is not copied: it is seen once.
+//! A copied frame is addressed to no station, so that the kernel gives it to packet sockets (`PACKET_OTHERHOST`) and drops it. A
+//! frame that goes up or comes down by the device itself is not copied: packet sockets see each frame once.
 
 use base::LinkId;
 use fib::{Decision, IlaHop};
@@ -17,7 +17,7 @@ use crate::{Cx, Datapath};
 /// Destination of copied frames: no station's address.
 pub(crate) const NO_STATION: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 1]);
 
-/// Copies a received frame to the device of its link, unless the host side sees it anyway.
+/// Copies a received frame to the device of its link, unless the frame goes up itself.
 #[cold]
 pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) {
     if !is_seen(dp, cx, link, frame) {
@@ -25,8 +25,8 @@ pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Pack
     }
 }
 
-/// Tells whether a received frame goes up, as far as its headers tell: it is for this node, whole, and no part of the node consumes it.
-/// A frame that policies or checks drop on its way up counts as seen.
+/// Tells from its headers whether a received frame goes up: a whole packet for this node that no protocol of the node consumes.
+/// A frame that is dropped on its way up by policies or checks counts as seen.
 fn is_seen(dp: &Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) -> bool {
     let Ok(header) = eth::Header::ref_from(frame.head()) else { return false };
     let is_for_us =
@@ -59,7 +59,7 @@ fn is_esp(dp: &Datapath, cx: Cx<'_>, frame: &Packet, info: &Info) -> bool {
     esp::is_for_node(dp, &packet, info)
 }
 
-/// Tells whether a message is neighbour discovery that the node keeps to itself: all but what routers and hosts say of routers.
+/// Tells whether a message is neighbour discovery that the node consumes: all but router solicitations and advertisements.
 fn is_consumed_discovery(frame: &Packet, info: &Info) -> bool {
     let mut kind = [0];
     info.protocol == Protocol::ICMPV6
@@ -71,13 +71,13 @@ fn is_consumed_discovery(frame: &Packet, info: &Info) -> bool {
 /// Copies a frame that is about to be sent by a link to the device of that link.
 #[cold]
 pub(crate) fn sent(hosts: &mut PortTable, mem: &Memory, link: LinkId, frame: &Packet) {
-    // A device is to seal what has been asked of it: in clear it is not on the wire.
+    // A packet that the device will encrypt does not appear on the wire in clear.
     if !frame.meta.of_socket && frame.meta.esp.is_none() {
         copy(hosts, mem, link, frame);
     }
 }
 
-/// Copies a frame to the device of a link. A copy that finds no room is lost to packet sockets alone.
+/// Copies a frame to the device of a link. If the queue is full, the copy is lost to packet sockets only.
 fn copy(hosts: &mut PortTable, mem: &Memory, link: LinkId, frame: &Packet) {
     let Ok(copy) = frame.copy(mem, CopyReason::HostSide) else { return };
     let mut frames = Vec::new();

@@ -1,4 +1,4 @@
-//! ESP of this node, raw or in UDP: decryption is handed to the ciphers, and what they have decrypted comes back by
+//! ESP of this node, raw or in UDP: packets are submitted to the ciphers for decryption, and the results come back by
 //! [`pass_decrypted`](crate::rx::gro::pass_decrypted) (Linux `esp4_rcv`, `xfrm4_udp_encap_rcv`).
 
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     }
     let keepalives = std::mem::take(&mut opened.keepalives);
     dp.counters.add(MibPair::UDP_IN_DATAGRAMS.of(version), keepalives);
-    // Datagrams of a train that are no ESP: each is a packet of its own now, for the listener of its port.
+    // Datagrams of a train that are not ESP: each is a packet of its own now, for the listener of its port.
     for pkt in opened.not_esp.drain(..) {
         dp.run_packet(cx, pkt, Next::L3In);
     }
@@ -45,7 +45,7 @@ pub(crate) fn is_for_node(dp: &Datapath, pkt: &Packet, info: &Info) -> bool {
     dp.is_local(dp.fib.domain(pkt.meta.origin.device()), info.dst) || opens_for_others(dp, pkt, info, at)
 }
 
-/// Tells whether a packet to another node is ESP of an SA that this node has for it.
+/// Tells whether a packet to another node is ESP of an SA that this node has on behalf of that node.
 #[inline]
 pub(crate) fn is_for_others(dp: &Datapath, pkt: &Packet, info: &Info) -> bool {
     payload_offset(dp, pkt, info).is_some_and(|at| opens_for_others(dp, pkt, info, at))
@@ -85,7 +85,7 @@ fn payload_offset(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<usize> {
     }
 }
 
-/// Tells from its first bytes whether a packet may be ESP: TCP is not, nor is UDP to a port that no SA has for ESP.
+/// Tells from its first bytes whether a packet may be ESP: TCP is not, nor is UDP to a port that no SA uses for ESP.
 #[inline]
 pub(crate) fn may_be_esp(dp: &Datapath, head: &[u8]) -> bool {
     let is_encap = || {

@@ -19,7 +19,7 @@ const ALL_NODES_AND_ROUTERS: [Ipv6Addr; 3] = [
     Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2),
 ];
 
-/// Takes a message: an echo request is answered, "packet too big" lowers a path MTU, every other one ends here.
+/// Handles a message: an echo request is answered, "packet too big" lowers a path MTU, any other message is ignored.
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
     let origin = ip.pkt.meta.origin;
     let link = origin.device();

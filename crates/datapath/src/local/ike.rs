@@ -1,8 +1,8 @@
-//! IKE for a key manager beside this node: on the port of ESP in UDP (RFC 3948 §2.2, §4; Linux `xfrm4_udp_encap_rcv`), and on
-//! the ports of a node that has its addresses to itself (RFC 7296 §2).
+//! IKE messages for an IKE daemon outside this node: on the port of ESP in UDP (RFC 3948 §2.2, §4; Linux `xfrm4_udp_encap_rcv`),
+//! and on the ports of a node whose addresses are exclusive (RFC 7296 §2).
 //!
-//! Messages to these ports are taken out before any policy is asked, as the policies of an IKE socket have it: without them
-//! there would be no SA that a policy could ask for.
+//! Messages to these ports are taken out before the policy lookup, as with the bypass policies of an IKE socket: a policy could
+//! get no SA without them.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -30,16 +30,16 @@ const ENCAP_PORT: u16 = 4500;
 /// Marker in front of an IKE message, where ESP has its SPI.
 const NON_ESP_MARKER: [u8; 4] = [0; 4];
 
-/// Bytes of messages that wait to be taken.
+/// Limit of queued messages, in bytes.
 const MAX_WAITING: usize = 1 << 20;
 
 /// Place of IKE on a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IkeAt {
-    /// At one address and port, behind the non-ESP marker. What comes from there is sent by this link.
+    /// At one address and port, behind the non-ESP marker. Messages from there are sent by this link.
     Port(SocketAddr),
-    /// At ports 500 and, behind the marker, 4500 of each of this node's addresses in the link's domain. What is sent goes
-    /// where the peer is there.
+    /// At ports 500 and, behind the marker, 4500 of each of this node's addresses in the link's domain. Messages are routed in
+    /// that domain.
     Node,
 }
 
@@ -65,7 +65,7 @@ pub struct IkeMessage {
     pub bytes: Vec<u8>,
 }
 
-/// The ports of IKE, and what has come to them.
+/// The ports of IKE, and the messages received there.
 #[derive(Debug, Default)]
 pub(crate) struct Ike {
     links: Vec<(LinkId, IkeAt)>,
@@ -111,11 +111,11 @@ fn ike_port(dp: &Datapath, ip: &IpPacket) -> Option<SocketAddr> {
     let dst = SocketAddr::new(ip.info.dst, ip.flow.dport);
     let link = ip.pkt.meta.origin.device();
     let at = dp.ike.links.iter().find(|&&(place_link, at)| place_link == link && at.has(dst))?.1;
-    // What is for a group is not for a key manager.
+    // IKE is unicast.
     (at == IkeAt::Port(dst) || dp.fib.is_local(dp.fib.domain(link), dst.ip())).then_some(dst)
 }
 
-/// Takes a packet to a port of IKE, a datagram or a train of them; `None` if it came through an SA or its headers are malformed.
+/// Takes in a packet to a port of IKE, a datagram or a train; `None` if it came through an SA or its headers are malformed.
 pub(super) fn input(dp: &mut Datapath, ip: &IpPacket) -> Option<Next> {
     let at = ip.info.header_len + udp::Header::LEN;
     let local = ike_port(dp, ip).filter(|_| ip.pkt.meta.sec_path.is_empty());
@@ -141,11 +141,11 @@ pub(super) fn input(dp: &mut Datapath, ip: &IpPacket) -> Option<Next> {
     Some(Next::Done)
 }
 
-/// Checks that a packet for a key manager of the host side stands behind the non-ESP marker, if it is to the port of ESP in UDP: ESP
-/// without an SA and keepalives end here, as in Linux's `xfrm4_udp_encap_rcv`.
+/// Checks that a packet to the port of ESP in UDP for an IKE daemon of the host side has the non-ESP marker: ESP without an SA and
+/// keepalives are dropped here, as in Linux's `xfrm4_udp_encap_rcv`.
 ///
 /// # Errors
-/// The reason to drop it, for the caller to count.
+/// The drop reason, for the caller to count.
 pub(super) fn check_marker(dp: &mut Datapath, ip: &IpPacket) -> Result<(), DropReason> {
     if ip.flow.dport != ENCAP_PORT {
         return Ok(());
@@ -162,8 +162,8 @@ pub(super) fn check_marker(dp: &mut Datapath, ip: &IpPacket) -> Result<(), DropR
     }
 }
 
-/// Asks for the checksum of a datagram that has none, because the socket that it came by has verified and removed it: over IPv6 a kernel
-/// takes no datagram without (RFC 8200 §8.1).
+/// Marks the checksum of a datagram as partial if it is missing, because the receiving socket has verified and removed it: over IPv6
+/// a kernel drops datagrams without a checksum (RFC 8200 §8.1).
 ///
 /// # Errors
 /// No memory is free.
@@ -183,8 +183,8 @@ pub(super) fn ask_for_checksum(cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), Drop
     Ok(())
 }
 
-/// Takes in the payload of one datagram to a port of IKE (Linux `xfrm4_udp_encap_rcv`): a message for the key manager, a
-/// keepalive, which ends here, or ESP, for which there is no SA.
+/// Takes in the payload of one datagram to a port of IKE (Linux `xfrm4_udp_encap_rcv`): a message for the IKE daemon, a
+/// keepalive, which is dropped, or ESP without an SA.
 fn take_in_datagram(dp: &mut Datapath, pkt: &Packet, [local, peer]: [SocketAddr; 2], payload: &[u8]) {
     dp.counters.count(MibPair::UDP_IN_DATAGRAMS.of(Version::of_addr(local.ip())));
     let marker = marker(local.port());
@@ -212,12 +212,12 @@ pub(super) fn is_to_open_port(dp: &Datapath, ip: &IpPacket) -> bool {
 }
 
 impl Datapath {
-    /// Says on which links there is IKE.
+    /// Sets the links with IKE ports.
     pub fn set_ike(&mut self, links: Vec<(LinkId, IkeAt)>) {
         self.ike.links = links;
     }
 
-    /// Removes IKE from a link: another link may get its number.
+    /// Removes the IKE ports of a link, whose number may be reused.
     pub(crate) fn forget_ike(&mut self, link: LinkId) {
         self.ike.links.retain(|&(its, _)| its != link);
     }
@@ -234,11 +234,11 @@ impl Datapath {
         self.ike.waiting.drain(..)
     }
 
-    /// Sends a message by the link that has its port, or where its peer is; from any port but 500 behind the non-ESP marker.
+    /// Sends a message by the link of its port, or by the route to its peer; with the non-ESP marker from any port but 500.
     ///
     /// # Errors
-    /// [`DropReason::IkeUnsendable`] when no port of IKE is the message's own one, or its ends are of two families;
-    /// [`DropReason::NoRoute`], [`DropReason::PacketTooBig`], [`DropReason::NoMemory`]. It is counted.
+    /// [`DropReason::IkeUnsendable`] if the message's source is no port of IKE, or its addresses are of two families;
+    /// [`DropReason::NoRoute`], [`DropReason::PacketTooBig`], [`DropReason::NoMemory`]. The drop is counted.
     pub fn send_ike(&mut self, now: Instant, mem: &Memory, message: &IkeMessage) -> Result<(), DropReason> {
         let cx = Cx { now, mem };
         let sent = try_send_ike(self, cx, message);
@@ -250,7 +250,7 @@ impl Datapath {
     }
 }
 
-/// Marker in front of a message from or to that port of this node.
+/// Non-ESP marker of a message from or to that port of this node; empty for port 500.
 const fn marker(port: u16) -> &'static [u8] {
     if port == IKE_PORT { &[] } else { &NON_ESP_MARKER }
 }
@@ -260,7 +260,7 @@ fn is_host(end: SocketAddr) -> bool {
     !end.ip().is_unspecified() && !end.ip().is_multicast() && end.port() != 0
 }
 
-/// The packet around a message. Its checksum is made, over IPv4 too: nothing else protects it.
+/// UDP packet with a message. The checksum is computed also over IPv4, as no other check protects the message.
 fn packet(mem: &Memory, message: &IkeMessage) -> Result<Packet, DropReason> {
     let payload = [marker(message.local.port()), &message.bytes].concat();
     let len = u16::try_from(udp::Header::LEN + payload.len()).map_err(|_| DropReason::PacketTooBig)?;

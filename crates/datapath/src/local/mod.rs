@@ -20,7 +20,7 @@ use crate::mib::MibPair;
 use crate::trace::{self, Step};
 use crate::{Cx, Datapath, IpPacket, Next, ext_headers, forward, ila_errors};
 
-/// Number of nodes that a packet for this node was sent to.
+/// Kind of a packet's destination: unicast, anycast or group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Cast {
     /// This node alone.
@@ -47,21 +47,21 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     }
     let link = ip.pkt.meta.origin.device();
     hooks::run(dp, cx, HookPoint::LocalIn, link, ip);
-    // No policy is asked about ESP itself, which has one for what is inside (Linux `esp4_protocol.no_policy`).
+    // Policies apply to the packet inside ESP, not to ESP itself (Linux `esp4_protocol.no_policy`).
     if esp::is_esp(dp, ip, cast) {
         if dp.trace.is_on() {
             trace::step(dp, cx, &mut ip.pkt, Step::Decrypt);
         }
         return esp::input(dp, cx, ip);
     }
-    // The device has decrypted it in place: only ESP may take its bytes.
+    // The device has decrypted the packet in place: only ESP may use its bytes.
     if ip.pkt.meta.esp.is_some() {
         return Next::Drop(DropReason::EspDevice);
     }
     if let Err(reason) = ila_errors::restore(dp, cx, ip) {
         return Next::Drop(reason);
     }
-    // Policies depend on neighbour discovery, which like ARP comes before them.
+    // Policies depend on neighbour discovery, which like ARP is handled before the policy lookup.
     if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) {
         return nd::input(dp, cx, ip);
     }
@@ -82,7 +82,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     }
     let is_icmp =
         matches!((ip.info.protocol, version), (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6));
-    // The kernel there has no VRFs: it would look for the way of its answer in the main table.
+    // The kernel there has no VRFs: it would route its reply by the main table.
     let is_ping_in_vrf = is_icmp && dp.fib.domain(link) != Domain::DEFAULT && icmp::is_ping(ip);
     if has_host_side && !is_ping_in_vrf {
         if is_icmp
@@ -90,7 +90,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
             && let Some(mtu) = path_mtu::told(ip)
             && host::icmp::check_ok(&ip.pkt, &ip.info)
         {
-            // A socket may be told about its own packet: the message goes up whatever the node makes of it.
+            // The message may be about a socket's packet, so it goes up whatever the node does with it.
             let _ = path_mtu::learn(dp, cx, ip, mtu);
         }
         return up::deliver(dp, cx, ip, cast);
@@ -121,7 +121,7 @@ pub(crate) fn refuse_socket(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, ca
     }
 }
 
-/// Drops a packet that no protocol of this node takes. Its sender is told if it was sent to this node alone.
+/// Drops a packet of a protocol that this node does not handle. Its sender gets an ICMP error if the packet was unicast.
 fn refuse(cast: Cast, reason: DropReason, problem: Problem) -> Next {
     match cast {
         Cast::Group => Next::Drop(reason),

@@ -11,7 +11,7 @@ use crate::rx::l3::{LINK_LOCAL_ROUTERS, is_link_local};
 use crate::tx::neighbour;
 use crate::{Cx, Datapath, IpPacket, Next};
 
-/// Takes a solicitation or an advertisement, which is for the link that it came by.
+/// Handles a solicitation or an advertisement, for the link that received it.
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     let link = ip.pkt.meta.origin.device();
     dp.count_delivered(link, ip.info.version(), 1);
@@ -51,7 +51,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     match handled {
         Ok(()) => Next::Done,
         Err(reason) => {
-            // A message over the rate limit is right all the same.
+            // A message over the rate limit is valid all the same.
             if reason != DropReason::NeighbourRateLimited {
                 dp.count(link, Mib::Icmp6InErrors);
             }

@@ -1,9 +1,8 @@
-//! The MTU of paths, which routers beyond the first link tell (RFC 1191, RFC 8201, RFC 4301 §8.2.1; Linux `esp4_err`,
-//! `esp6_err`).
+//! Path MTU discovery from ICMP messages of routers (RFC 1191, RFC 8201, RFC 4301 §8.2.1; Linux `esp4_err`, `esp6_err`).
 //!
-//! A forged message slows a node down, so a message counts only if it quotes ESP that this node has sent, by an SPI that an
-//! attacker has to guess, or TCP of a socket of the host side. What is learnt narrows the tunnels to that destination and this
-//! node's own packets to it. Redirects are not followed: a router chooses its own routes (RFC 1812 §5.2.7.2).
+//! Forged messages could degrade a path, so a message counts only if it quotes ESP that this node has sent, with an SPI that an
+//! attacker has to guess, or TCP of a socket of the host side. A learnt MTU applies to the tunnels to that destination and to this
+//! node's own packets there. Redirects are ignored: a router chooses its own routes (RFC 1812 §5.2.7.2).
 
 use std::net::IpAddr;
 
@@ -13,10 +12,10 @@ use wire::{FlowKey, Protocol, Quote, Version, icmp, icmpv6};
 use crate::forward::Hop;
 use crate::{Cx, Datapath, IpPacket};
 
-/// Bytes of a quoted packet that are looked at: IP headers with what is usual behind them, UDP's and the SPI.
+/// Bytes of a quoted packet that are parsed: IP headers with common extension headers, UDP's header and the SPI.
 const QUOTE_LEN: usize = 256;
 
-/// The MTU that an ICMP or ICMPv6 message tells, if it is one about that.
+/// MTU in an ICMP *fragmentation needed* or ICMPv6 *packet too big* message; `None` for other messages.
 pub(super) fn told(ip: &IpPacket) -> Option<usize> {
     let message = ip.info.payload(ip.pkt.head());
     match ip.info.version() {
@@ -31,10 +30,11 @@ pub(super) fn told(ip: &IpPacket) -> Option<usize> {
     }
 }
 
-/// Takes a message that the packet it quotes was too big for a link with that MTU.
+/// Handles a message that the quoted packet was too big for a link with that MTU.
 ///
 /// # Errors
-/// [`DropReason::IcmpQuote`] if it quotes nothing that this node's ESP has sent, [`DropReason::IcmpIgnored`] if it is no news.
+/// [`DropReason::IcmpQuote`] if the quoted packet is none that this node has sent, [`DropReason::IcmpIgnored`] if the message
+/// changes nothing.
 pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) -> Result<(), DropReason> {
     let mut bytes = [0; QUOTE_LEN];
     let at = ip.info.header_len + icmp::Header::LEN;
@@ -60,8 +60,8 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) ->
     }
 }
 
-/// Tells whether a quoted packet is TCP of a socket of the host side, whose segments the node cuts to the path: an attacker has to guess
-/// both ports.
+/// Tells whether a quoted packet is TCP of a socket of the host side, whose segments the node fits to the path MTU: an attacker has
+/// to guess both ports.
 fn is_of_socket(dp: &Datapath, cx: Cx<'_>, domain: Domain, quote: &Quote<'_>) -> bool {
     let (Protocol::TCP, [a, b, c, d, ..]) = (quote.protocol, quote.payload) else { return false };
     let [sport, dport] = [[*a, *b], [*c, *d]].map(u16::from_be_bytes);

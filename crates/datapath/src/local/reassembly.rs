@@ -16,14 +16,14 @@ use crate::rx::l2::Framing;
 use crate::tx::neighbour;
 use crate::{Cx, Datapath, IpPacket, Next, forward, own};
 
-/// The counters of links that reassembly moves as fragments come.
+/// Reassembly counters that are kept per link.
 const REASSEMBLY: [Mib; 4] = [Mib::Ip6ReasmReqds, Mib::Ip6ReasmOKs, Mib::Ip6ReasmFails, Mib::Ip6InHdrErrors];
 
 fn moved(counters: &Counters) -> [u64; REASSEMBLY.len()] {
     REASSEMBLY.map(|which| counters.get(which))
 }
 
-/// Identifications for the fragments that this node makes; unpredictable to others (RFC 7739).
+/// Generator of unpredictable identifications for fragments of this node (RFC 7739).
 #[derive(Debug, Default)]
 pub(crate) struct FragmentIds {
     key: RandomState,
@@ -31,14 +31,14 @@ pub(crate) struct FragmentIds {
 }
 
 impl FragmentIds {
-    /// An identification that was not used lately.
+    /// Next identification, not used recently.
     pub(crate) fn next(&mut self) -> u32 {
         self.used = self.used.wrapping_add(1);
         self.key.hash_one(self.used) as u32
     }
 }
 
-/// Keeps a fragment for this node until its datagram is whole, which then goes to local input.
+/// Holds a fragment for this node until its datagram is complete; the datagram goes to local input.
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
     let origin = ip.pkt.meta.origin;
     let link = origin.device();
@@ -50,8 +50,8 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     apply_verdict(dp, cx, ip, origin.get(), verdict, cast)
 }
 
-/// Keeps a fragment that is not for this node, but for `user`, until its datagram is whole, which then is in `ip`. Otherwise returns the
-/// next stage.
+/// Holds a fragment for `user`, which is not local delivery, until its datagram is complete; the datagram is then in `ip`. Otherwise
+/// returns the next stage.
 pub(crate) fn gather(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, user: User) -> Option<Next> {
     let origin = ip.pkt.meta.origin.get();
     let link = origin.device();
@@ -67,7 +67,7 @@ pub(crate) fn gather(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, user: Use
     Some(apply_verdict(dp, cx, ip, origin, verdict, Cast::Unicast))
 }
 
-/// Takes the fragments of one train from the front of a burst, all at once; `None`: they have to be taken one by one.
+/// Reassembles the fragments of one train at the front of a burst at once; `None` if they have to be handled one by one.
 pub(crate) fn handle_train(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -100,7 +100,7 @@ fn is_for_group(dp: &Datapath, domain: Domain, dst: IpAddr) -> bool {
     matches!(dp.decide(domain, dst), Decision::Broadcast { .. } | Decision::Multicast)
 }
 
-/// Does what reassembly says of fragments from `origin`.
+/// Applies a verdict of reassembly about fragments from `origin`.
 pub(crate) fn apply_verdict(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -115,7 +115,7 @@ pub(crate) fn apply_verdict(
             ip.pkt.put(pkt);
             return whole(cx, ip, cast);
         }
-        // Returned to observers alone, which local delivery is not.
+        // Returned to observers only; local delivery is none.
         Verdict::Pass { pkt, packets } => {
             dp.ports.drops(origin, DropReason::FragmentLength, packets);
             ip.pkt.put(pkt);
@@ -131,7 +131,7 @@ pub(crate) fn apply_verdict(
     Next::Done
 }
 
-/// Drops a fragment, or the reassembled packet, and tells its sender why.
+/// Drops a fragment, or the reassembled packet, with an ICMP error to its sender.
 #[cold]
 fn refuse_fragment(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason, problem: Problem) -> Next {
     if ip.parse(cx).is_err() {
@@ -148,15 +148,15 @@ fn refuse_fragment(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: Dro
     Next::Reject(reason, problem)
 }
 
-/// Counts datagrams that were evicted for others.
+/// Counts evicted datagrams.
 pub(crate) fn drop_evicted(dp: &mut Datapath) {
     for gone in dp.reassembly.drain_evicted() {
         dp.ports.drops(gone.origin, DropReason::FragmentEvicted, gone.packets);
     }
 }
 
-/// Drops a packet whose IP headers are wrong. If it is a fragment for this node with truncated headers, its sender is told
-/// (RFC 7112 §5).
+/// Drops a packet with malformed IP headers. The sender of a first fragment for this node with a truncated header chain gets an
+/// ICMP error (RFC 7112 §5).
 #[cold]
 pub(crate) fn malformed(
     dp: &mut Datapath,
@@ -173,7 +173,7 @@ pub(crate) fn malformed(
     let Some(TruncatedChain { info, reason, code, pointer }) = cut_short else { return Next::Drop(reason) };
     dp.count(link, Mib::Ip6ReasmReqds);
     dp.count_drop(&ip.pkt, reason);
-    // Padding of the link is not quoted.
+    // Link-layer padding is not quoted.
     ip.pkt.trim(info.total_len);
     ip.info = info;
     own::icmp_error(dp, cx, ip, Problem::Parameter { code, at: pointer })
@@ -191,7 +191,7 @@ fn whole(cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
     }
 }
 
-/// Drops the datagrams that were not whole in time, and tells the senders of first fragments (RFC 792, RFC 8200 §4.5).
+/// Drops datagrams that were not complete in time, with an ICMP error to the senders of first fragments (RFC 792, RFC 8200 §4.5).
 pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
     let mut expired = std::mem::take(&mut dp.scratch.expired);
     let Datapath { reassembly, ports, counters, .. } = dp;
@@ -204,7 +204,7 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
             port.counters.count(Mib::Ip6ReasmTimeout);
             port.counters.count(Mib::Ip6ReasmFails);
         }
-        // A broadcast to a subnet looks like any other packet by its address alone (RFC 1122 §3.2.2).
+        // The address alone does not show that a packet was a directed broadcast (RFC 1122 §3.2.2).
         //= RFC 8200 §4.5 timeout: a datagram that is not whole after 60 seconds is dropped; its sender is told
         //=   if the first fragment came
         if let Some((pkt, info)) = gone.first

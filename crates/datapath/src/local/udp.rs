@@ -43,9 +43,9 @@ fn is_keepalive(pkt: &Packet, info: &Info) -> bool {
     info.total_len - at == payload.len() && pkt.read_at(at, &mut payload) && payload == KEEPALIVE
 }
 
-/// Summary of a packet of UDP that ends where the datagram does, which may be before the packet's own end; `None` if its header
-/// is cut short, or says a length that cannot be (Linux `__udp4_lib_rcv`, `__udp6_lib_rcv`). A length of 0 is that of a
-/// jumbogram over IPv6, whose packet says its own (RFC 2675 §4).
+/// Summary of a UDP packet, trimmed to the length of its datagram; `None` if the UDP header is truncated, or has an impossible
+/// length (Linux `__udp4_lib_rcv`, `__udp6_lib_rcv`). A length of 0 over IPv6 is that of a jumbogram, whose length is the
+/// packet's (RFC 2675 §4).
 pub(super) fn datagram(ip: &IpPacket) -> Option<Info> {
     let mut header = [0; udp::Header::LEN];
     let payload_len = ip.info.payload_len();

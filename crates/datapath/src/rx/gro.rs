@@ -1,4 +1,4 @@
-//! GRO: packets that come in, and those that ESP has decrypted, are coalesced into super-packets (Linux `napi_gro_receive`).
+//! GRO: received packets, and those that ESP has decrypted, are coalesced into super-packets (Linux `napi_gro_receive`).
 
 use std::ops::ControlFlow;
 
@@ -16,13 +16,13 @@ pub(super) type GroOut = Vec<Packet>;
 pub(crate) enum BurstEnd {
     /// More packets.
     MoreComing,
-    /// More packets, by a device that is short of frames: those that no crypto thread works on go back to it.
+    /// More packets, by a device that is low on frames: frames that no crypto thread works on are returned to it.
     MoreComingLowOnFrames,
     /// None.
     Idle,
 }
 
-/// Runs what has left GRO through the datapath.
+/// Runs the packets that have left GRO through the datapath.
 pub(super) fn run(dp: &mut Datapath, cx: Cx<'_>, mut out: GroOut) {
     for pkt in out.drain(..) {
         dp.run_packet(cx, pkt, Next::L3In);
@@ -33,12 +33,12 @@ pub(super) fn run(dp: &mut Datapath, cx: Cx<'_>, mut out: GroOut) {
     }
 }
 
-/// Storage for what leaves GRO; empty.
+/// Empty storage for packets that leave GRO.
 pub(super) fn storage(dp: &mut Datapath) -> GroOut {
     std::mem::take(&mut dp.scratch.gro_out)
 }
 
-/// Gives a packet to GRO if its link has GRO, and returns what leaves GRO by that.
+/// Gives a packet to GRO if its link has GRO, and returns the packets that leave GRO.
 #[inline]
 pub(super) fn push(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet) -> GroOut {
     let mut out = storage(dp);
@@ -61,8 +61,8 @@ pub(super) fn flush_before(dp: &mut Datapath, header: &[u8]) -> GroOut {
     out
 }
 
-/// Passes on what ciphers have decrypted, in order: to GRO, or to be decrypted further. A packet has at most as many layers of
-/// ESP as a security path has room for.
+/// Passes decrypted packets on, in order: to GRO, or to another decryption. A packet has at most as many layers of ESP as a
+/// security path has room for.
 pub(crate) fn pass_decrypted(dp: &mut Datapath, cx: Cx<'_>) {
     loop {
         let mut out = storage(dp);
@@ -77,8 +77,8 @@ pub(crate) fn pass_decrypted(dp: &mut Datapath, cx: Cx<'_>) {
     }
 }
 
-/// Ends a burst: what ciphers hold goes on, in order, until they hold no more than what is with a device, and then what GRO
-/// holds. If more is to come by `end`, crypto threads are not waited for, and GRO keeps what may grow.
+/// Ends a burst: flushes the ciphers, in order, except for packets at a device, and then GRO. If `end` says that more input
+/// follows, it does not wait for crypto threads, and GRO keeps super-packets that may grow.
 pub(crate) fn flush(dp: &mut Datapath, cx: Cx<'_>, end: BurstEnd) {
     let work = if end == BurstEnd::Idle { Ipsec::work } else { Ipsec::help };
     loop {

@@ -1,4 +1,4 @@
-//! Sinks for decrypted packets: they append each to what GRO holds, without a packet in between.
+//! Sinks for decrypted packets: they append payload to GRO's super-packets without an intermediate packet.
 
 use std::ops::ControlFlow;
 
@@ -9,7 +9,7 @@ use wire::ip;
 
 use crate::ports::Ports;
 
-/// Takes what came out of ESP: most of it continues what GRO holds. Breaks off with what may be ESP again.
+/// Takes decrypted packets, most of which continue a super-packet in GRO. Stops at a packet that may be ESP again.
 pub(crate) struct GroSink<'a> {
     pub(crate) gro: &'a mut Gro,
     pub(crate) ports: &'a mut Ports,
@@ -49,7 +49,7 @@ impl Taker for GroSink<'_> {
 }
 
 impl GroSink<'_> {
-    /// Takes the first of a flow, if it is TCP.
+    /// Takes the first packet of a flow, if it is TCP.
     #[inline(never)]
     fn take_left(&mut self, pkt: Packet) -> ControlFlow<Packet> {
         if !ip::is_plain_tcp(pkt.head()) {
@@ -66,7 +66,7 @@ impl GroSink<'_> {
     }
 }
 
-/// The same for what is of any link.
+/// The same for packets of any link.
 pub(crate) struct AnyLinkSink<'a>(pub(crate) GroSink<'a>);
 
 impl Taker for AnyLinkSink<'_> {
@@ -82,7 +82,7 @@ impl Taker for AnyLinkSink<'_> {
     }
 }
 
-/// What GRO does not take: it may be ESP again.
+/// Handles a decrypted packet that GRO does not take, and that may be ESP again.
 fn left(buf: Buf, meta: &Meta) -> Packet {
     let mut pkt = Packet::from_buf(buf);
     pkt.meta = meta.clone();

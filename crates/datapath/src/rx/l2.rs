@@ -28,7 +28,7 @@ impl Framing {
     }
 }
 
-/// Removes the link-layer header and notes how the frame was addressed; `None`: the frame was ARP, and was handled, or one for the
+/// Removes the link-layer header and records how the frame was addressed; `None` if the frame was handled: ARP, or a frame for the
 /// host side, a VLAN device or a bridge.
 ///
 /// # Errors
@@ -64,11 +64,11 @@ pub(crate) fn input(
     pkt.meta.pkt_type = match header.dst() {
         dst if dst == mac => PktType::Host,
         dst if dst.is_multicast() => PktType::Group,
-        // The address of one of its ports, which the bridge has passed up.
+        // The destination is the address of a port, and the bridge has passed the frame up.
         _ if is_bridge => PktType::Host,
         _ => return Err(DropReason::EthNotForUs),
     };
-    // A tagged frame may carry IP: the kernel takes VLAN 0 for no tag, and would get the packet past the policies.
+    // A tagged frame may carry IP: the kernel treats VLAN 0 as untagged, so the packet would bypass the policies.
     let is_ip_or_tagged =
         matches!(ethertype, EtherType::IPV4 | EtherType::IPV6) || ethertype.is_vlan() || pkt.meta.vlan.is_some();
     let is_copied = !is_ip_or_tagged && dp.has_host_port(link);

@@ -1,4 +1,4 @@
-//! IP input: what is checked of every packet, whose flow it is, and where it goes (Linux `ip_rcv`, `ip6_rcv`).
+//! IP input: checks of every packet, flow, and routing decision (Linux `ip_rcv`, `ip6_rcv`).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -62,14 +62,14 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> 
     }
     let dst = ip.info.dst;
     let next = route(dp, cx, ip, domain);
-    // What the routes say of a destination is known under the address that the packet came with.
+    // Early demux caches the flow under the address that the packet was received with.
     if matches!(next, Next::Local(Cast::Unicast)) && ip.info.dst == dst {
         demux::note_local(dp, cx, ip, domain);
     }
     next
 }
 
-/// Checks what RFC 1122 §3.2.1.3 and RFC 4291 §2.5 say of addresses, and finds the flow.
+/// Checks addresses by RFC 1122 §3.2.1.3 and RFC 4291 §2.5, and finds the flow.
 fn check(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
     let IpPacket { pkt, info, flow, .. } = ip;
     let link = pkt.meta.origin.device();
@@ -89,7 +89,7 @@ fn check(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropRea
 fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Next {
     let link = ip.pkt.meta.origin.device();
     let dst = ip.info.dst;
-    // A link-local address means something on its link alone (RFC 4291 §2.5.6).
+    // A link-local address has no meaning beyond its link (RFC 4291 §2.5.6).
     let oif = is_link_local(dst).then_some(link);
     if dp.trace.is_on() {
         trace::route(dp, cx, &mut ip.pkt, domain, dst, oif);
@@ -112,7 +112,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
     if !ip.info.plain
         && let Err(fault) = check_on_way(ip.pkt.head(), ip.info.version())
     {
-        // Nothing is sent about a broadcast (RFC 1122 §3.2.2).
+        // No ICMP error is sent about a broadcast (RFC 1122 §3.2.2).
         let fault = fault.filter(|_| !matches!(decision, Decision::Broadcast { .. }) && ip.pkt.meta.esp.is_none());
         return ext_headers::drop_faulty(dp, ip, fault);
     }
@@ -120,7 +120,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
         (Some(cast), _) => Next::Local(cast),
         (None, Decision::Drop(DropReason::NoRoute)) if is_for_dhcp(dp, link, ip) => Next::Local(Cast::Unicast),
         (None, Decision::Forward { dev, .. }) if dev == link && is_for_dhcp(dp, link, ip) => Next::Local(Cast::Unicast),
-        // The device has decrypted it in place: only ESP may take its bytes.
+        // The device has decrypted the packet in place: only ESP may use its bytes.
         (None, _) if ip.pkt.meta.esp.is_some() => Next::Drop(DropReason::EspDevice),
         (None, Decision::Forward { dev, next_hop }) => Next::Forward(Hop::new(dev, next_hop)),
         (None, Decision::Ila { encap, to }) => route_encap::received(dp, cx, ip, encap, to),
@@ -135,7 +135,7 @@ fn is_for_dhcp(dp: &Datapath, link: LinkId, ip: &IpPacket) -> bool {
     dp.has_host_port(link) && ip.pkt.meta.esp.is_none() && down::is_dhcp_answer(ip) && !has_address()
 }
 
-/// Linux's counter for a packet whose IP headers are wrong.
+/// Linux's counter for a packet with malformed IP headers.
 pub(crate) fn count_malformed(dp: &mut Datapath, link: LinkId, reason: DropReason, version: Version) {
     if reason == DropReason::Ipv4Checksum {
         dp.counters.count(Mib::IpExtInCsumErrors);
@@ -157,8 +157,8 @@ impl Datapath {
         src.is_ipv4() && self.is_local(domain, src) && !self.is_of_host(domain, link, src)
     }
 
-    /// Tells whether a source is the host's as well, which is at the other end of `link`, or another VRF's, into which a route
-    /// of the domain leads.
+    /// Tells whether a source address may be received although it is this node's: the host at the other end of `link` shares it, or
+    /// it belongs to another VRF, into which a route of the domain leads.
     #[cold]
     fn is_of_host(&self, domain: Domain, link: LinkId, src: IpAddr) -> bool {
         let is_other =
@@ -167,19 +167,19 @@ impl Datapath {
         self.host_is(link, HostRole::Peer) && is_shared() || is_other()
     }
 
-    /// The address that every Ethernet link has by itself (RFC 4291 App. A).
+    /// Link-local address of an Ethernet link (RFC 4291 App. A).
     pub(crate) fn own_link_local(&self, link: LinkId) -> Option<IpAddr> {
         self.ports.get(link)?.config.mac.map(MacAddr::link_local).map(IpAddr::V6)
     }
 
-    /// Tells whether an address is that of all routers on a subnet of `link` (RFC 4291 §2.6.1), on an Ethernet link that of
-    /// link-local addresses included.
+    /// Tells whether an address is the subnet-router anycast address of a subnet of `link` (RFC 4291 §2.6.1); on an Ethernet link
+    /// that includes `fe80::/64`.
     pub(crate) fn has_anycast(&self, link: LinkId, addr: IpAddr) -> bool {
         self.fib.has_anycast(link, addr) || addr == LINK_LOCAL_ROUTERS && self.own_link_local(link).is_some()
     }
 }
 
-/// Checks that a packet may be from and to the addresses that it has.
+/// Checks the source and destination address of a packet.
 #[inline(always)]
 pub(crate) fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     match (src, dst) {
@@ -195,7 +195,7 @@ pub(crate) fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason
             }
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            // Who has no address yet speaks to groups alone.
+            // A station without an address sends to groups only.
             if src.is_multicast() || src.is_loopback() || src.is_unspecified() && !dst.is_multicast() {
                 Err(DropReason::IpSourceInvalid)
             } else if dst.is_loopback() || dst.is_unspecified() {
@@ -208,7 +208,7 @@ pub(crate) fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason
     }
 }
 
-/// Checks what every node on a packet's way reads besides the fixed header that `head` begins with.
+/// Checks the headers that every node on the path reads, besides the fixed header that `head` begins with.
 fn check_on_way(head: &[u8], version: Version) -> Result<(), ext_headers::Fault> {
     match version {
         Version::V4 => ip_options::check(head),

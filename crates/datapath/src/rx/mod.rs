@@ -1,6 +1,6 @@
 //! Receive side: shortcuts, link layer, GRO, IP input.
 //!
-//! [`take_in`] drives a burst; [`receive`] is the way of one packet, and each file is one box of the picture.
+//! [`take_in`] drives a burst; [`receive`] handles one packet, and each file is one box of the picture.
 
 pub(crate) mod gro;
 pub(crate) mod gro_sink;
@@ -21,7 +21,7 @@ use crate::{Cx, Datapath, IpPacket, Next};
 pub(crate) use gro::{BurstEnd, flush};
 use l2::Framing;
 
-/// Runs what `link` received through the datapath, in order, as far as it goes while more is to come. Empties `burst`.
+/// Runs the packets that `link` received through the datapath, in order. Ciphers and GRO may hold some. Empties `burst`.
 pub(crate) fn take_in(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Vec<Packet>) {
     let end = match burst.last() {
         Some(last) if last.head_buf().is_scarce(cx.mem) => BurstEnd::MoreComingLowOnFrames,
@@ -48,7 +48,7 @@ pub(crate) fn take_in(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut V
     neighbour::run_neighbour_actions(dp, cx);
 }
 
-/// Takes in one packet as the link had it.
+/// Takes in one packet with its link-layer header.
 pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet) {
     dp.ports.tap_wire(cx.mem, link, &pkt);
     let mut ip = IpPacket::unparsed(pkt);
@@ -80,8 +80,8 @@ fn ip_packet(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing)
     dp.run(cx, ip, next);
 }
 
-/// Takes in ESP that a device has decrypted where it lay. Only ESP of this node may take its bytes: no capture, error or fragment
-/// queue gets those of other packets.
+/// Takes in ESP that a device has decrypted in place. Only ESP input of this node may use the plaintext: no capture, ICMP error or
+/// reassembly queue gets it.
 #[cold]
 fn device_decrypted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) {
     let next = match headers(dp, cx, ip, framing) {
@@ -92,7 +92,7 @@ fn device_decrypted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: F
     dp.run(cx, ip, next);
 }
 
-/// Takes in a packet that ESP has decrypted: it may be ESP again. GRO looks closely enough at others, and IP input later.
+/// Takes in a decrypted packet, which may be ESP again. Other packets are checked by GRO, and by IP input later.
 pub(crate) fn decrypted(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet) {
     if esp::may_be_esp(dp, pkt.head()) {
         return ip_packet(dp, cx, &mut IpPacket::unparsed(pkt), Framing::NONE);
@@ -132,7 +132,7 @@ fn headers(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) -
     if !framing.allows(info.version()) {
         return Err(DropReason::EthNotForUs);
     }
-    // Completed on the way out, a checksum anywhere else would change what was decided about.
+    // Any other checksum, completed at output, would change bytes that the decision was based on.
     if let Csum::Partial { start, .. } = pkt.meta.csum
         && !is_transport_check(pkt.meta.csum, info)
     {
@@ -142,7 +142,7 @@ fn headers(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) -
     Ok(())
 }
 
-/// Tells whether an unfinished checksum is that of the packet's own TCP or UDP.
+/// Tells whether a partial checksum is that of the packet's own TCP or UDP header.
 fn is_transport_check(csum: Csum, info: &Info) -> bool {
     let check_at = match info.protocol {
         Protocol::TCP => tcp::CHECK_AT,

@@ -1,4 +1,4 @@
-//! Shortcuts: two ways around the stages of [`receive`](super), for packets about which every stage would say the same.
+//! Shortcuts (fast paths): two paths around the stages of [`receive`](super), for packets that every stage would treat alike.
 //!
 //! | shortcut | packets | stages that it skips |
 //! |---|---|---|
@@ -21,8 +21,7 @@ use super::{decrypted, gro};
 use crate::local::{Cast, reassembly as local_reassembly};
 use crate::{Cx, Datapath, IpPacket};
 
-/// Decrypts the packets at the front of a burst that are ESP like the one before them, so that everything found out about that
-/// one is true of them.
+/// Decrypts the run of ESP packets at the front of a burst that match the previous packet's receive template.
 #[inline]
 pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Burst<'_>) {
     let Some(port) = dp.ports.get(link).filter(|port| port.shortcuts().esp_run) else { return };
@@ -60,7 +59,7 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
     }
 }
 
-/// Reassembles the fragments for this node at the front of a burst that come behind equal headers.
+/// Reassembles the fragments for this node at the front of a burst that have equal headers.
 #[inline]
 pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Burst<'_>) {
     let Some(port) = dp.ports.get(link).filter(|port| port.shortcuts().fragment_train) else { return };
@@ -91,7 +90,7 @@ pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst:
     }
 }
 
-/// Tells whether packets between such addresses are for this node alone, and nothing of them is wrong.
+/// Tells whether packets between these addresses are valid and for this node alone.
 fn is_for_node_alone(dp: &Datapath, domain: Domain, link: LinkId, [src, dst]: [IpAddr; 2]) -> bool {
     !is_link_local(dst)
         && check_addresses(src, dst).is_ok()

@@ -43,8 +43,8 @@ pub(crate) fn run_framed(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAdd
     dp.run(cx, &mut ip, next);
 }
 
-/// Queues an IP packet, whose header begins at `l3`, as [`enqueue`] does. If its link has a queueing discipline, a capture of
-/// what the path sees has it when it leaves that.
+/// Queues an IP packet, whose header begins at `l3`, as [`enqueue`] does. If its link has a queueing discipline, a capture of fat
+/// packets copies it when it is dequeued.
 pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
     if dp.ports.is_shaped(link) {
         queue::enqueue(dp, cx, link, Waiting { pkt, l3, is_transmitted: true });
@@ -53,8 +53,8 @@ pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packe
     }
 }
 
-/// Makes a packet, whose IP header begins at `l3`, fit its link, and queues it: at once, or when the queueing discipline of
-/// its link lets it go.
+/// Fits a packet, whose IP header begins at `l3`, to its link, and queues it: at once, or when the link's queueing discipline
+/// dequeues it.
 pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
     if dp.ports.is_shaped(link) {
         queue::enqueue(dp, cx, link, Waiting { pkt, l3, is_transmitted: false });
@@ -63,7 +63,7 @@ pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, 
     }
 }
 
-/// Makes a packet fit its link, and queues it.
+/// Fits a packet to its link, and queues it.
 pub(super) fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
     if !dp.trace.is_on() {
         let _ = put(dp, cx, link, pkt, l3);
@@ -79,7 +79,7 @@ pub(super) fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt:
     }
 }
 
-/// Gives a packet to its link: queues it as fits the link, or passes it by a VLAN device. Without a trace.
+/// Gives a packet to its link: fits and queues it, or passes it by a VLAN device. Without a trace.
 ///
 /// # Errors
 /// As [`fit`] or [`vlan::send`]; counted as a drop.
@@ -91,7 +91,7 @@ pub(super) fn put(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: 
     vlan::send(dp, cx, link, pkt, l3).inspect_err(|&reason| dp.ports.drops(origin, reason, packets))
 }
 
-/// Makes a packet fit its link, and queues it, without a trace.
+/// Fits a packet to its link, and queues it, without a trace.
 ///
 /// # Errors
 /// As [`Ports::enqueue`](crate::Ports), or [`seal_unless_on_device`](esp_device::seal_unless_on_device); counted as a drop.

@@ -1,4 +1,4 @@
-//! ESP offload to devices: packets that a device seals, and software for those that it does not (Linux `xfrm_device.c`).
+//! ESP offload to devices: packets that a device encrypts, and the software fallback (Linux `xfrm_device.c`).
 
 use base::{DropReason, Instant, LinkId, SaId};
 use ipsec::Train;
@@ -10,8 +10,8 @@ use super::xfrm::{self, PendingTx};
 use crate::ip_packet::wire_len;
 use crate::{Cx, Datapath, Next};
 
-/// Leaves a packet to the device that its last SA is on as far as that can do it, and seals it otherwise (Linux
-/// `xfrm_output`).
+/// Leaves the encryption of a packet to the device of its last SA if that device can do it, and encrypts in software otherwise
+/// (Linux `xfrm_output`).
 #[cold]
 pub(crate) fn submit_offloaded(
     dp: &mut Datapath,
@@ -24,7 +24,7 @@ pub(crate) fn submit_offloaded(
     match offload_decision(dp, cx, sa, &mut pkt, pending.hop.dev, pending.mtu)? {
         Treatment::Software => xfrm::submit(dp, cx, sa, pkt, train, pending),
         Treatment::Cipher => xfrm::submit(dp, cx, sa, pkt, Train::Inline, pending),
-        // The device makes the header that would have to be translated.
+        // The header to be translated does not exist yet: the device makes it.
         Treatment::Device if pending.hop.encap.is_some() => Err(DropReason::EspDevice),
         Treatment::Device => {
             dp.run_packet(cx, pkt, Next::Transmit(pending.hop));
@@ -34,8 +34,8 @@ pub(crate) fn submit_offloaded(
     }
 }
 
-/// Finds out who makes ESP of a packet that leaves by `link`, of whose path `mtu` bytes are known to fit, in the last SA
-/// that it goes through. One that the device does is marked for it.
+/// Decides whether the device or software makes ESP of a packet in its last SA, and marks a packet for the device. The packet
+/// leaves by `link`, on a path of MTU `mtu`.
 #[cold]
 pub(crate) fn offload_decision(
     dp: &mut Datapath,
@@ -58,7 +58,7 @@ pub(crate) fn offload_decision(
     Ok(treatment)
 }
 
-/// Sees to it that a packet with a mark for a device goes to that device, or has none any more (Linux
+/// Checks that a packet marked for a device goes to that device, and encrypts it in software otherwise (Linux
 /// `validate_xmit_xfrm`). Its IP header begins at `l3`.
 #[cold]
 pub(crate) fn seal_unless_on_device(
@@ -75,7 +75,7 @@ pub(crate) fn seal_unless_on_device(
     dp.ipsec.seal_here(pkt, l3)
 }
 
-/// Does for what waits at a link the work of its device, which does it no more, or drops what nobody else can do.
+/// Encrypts the packets queued at a link for a device that is gone in software, and drops packets that only the device could encrypt.
 pub(crate) fn seal_waiting(dp: &mut Datapath, link: LinkId) {
     let Some(port) = dp.ports.get_mut(link) else { return };
     let l3 = port.l3();
@@ -89,10 +89,10 @@ pub(crate) fn seal_waiting(dp: &mut Datapath, link: LinkId) {
 }
 
 impl Datapath {
-    /// Lets a link have a device that offloads ESP, from now on, or none. What was on the one before is removed, SAs and
-    /// policies, and what waits for its work is dropped: laid out as ESP, it is still in clear.
+    /// Sets or removes the ESP offload device of a link. SAs and policies on the previous device are removed, and packets queued for
+    /// it are dropped: they are laid out as ESP, but still in clear.
     pub fn set_device(&mut self, now: Instant, mem: &Memory, link: LinkId, device: Option<Box<dyn Device>>) {
-        // Packets in flight were judged by the configuration so far.
+        // Packets in flight were decided about with the previous configuration.
         self.finish(now, mem);
         self.ipsec.set_device(link, device);
         seal_waiting(self, link);

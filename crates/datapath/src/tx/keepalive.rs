@@ -11,7 +11,7 @@ use crate::forward::Hop;
 use crate::mib::MibPair;
 use crate::{Cx, Datapath, Next};
 
-/// Sends the keepalives that are due. No policy is asked: they are part of the tunnel.
+/// Sends the keepalives that are due, without a policy lookup: they are part of the tunnel.
 pub(crate) fn send_keepalives(dp: &mut Datapath, cx: Cx<'_>) {
     let mut due = Vec::new();
     dp.ipsec.handle_keepalives(cx.now, &mut due);

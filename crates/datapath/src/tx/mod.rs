@@ -18,9 +18,9 @@ use crate::hooks::{self, HookPoint};
 use crate::host_side::down;
 use crate::{Cx, Datapath, IpPacket, Next, own, route_encap};
 
-/// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy says so.
+/// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy requires it.
 pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
-    // An ICMP error quotes the packet that it is about.
+    // The policy lookup of an ICMP error uses the flow of the quoted packet.
     let quotes_secret = ip.pkt.meta.origin.is_local() && !ip.pkt.meta.sec_path.is_empty();
     if dp.ipsec.is_idle() && !quotes_secret {
         return clear(dp, cx, ip, hop);
@@ -49,7 +49,7 @@ fn clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
     mtu::output_clear(dp, cx, ip, hop)
 }
 
-/// Queues a packet until the SA that this policy asks for is there, or sends it right behind those that were queued for it.
+/// Queues a packet until the SA of this policy is added, or sends the packet right behind those that were queued for the SA.
 #[cold]
 fn hold(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop, policy: PolicyId) -> Next {
     if dp.ipsec.let_go(policy) {
@@ -87,7 +87,7 @@ pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut hop
         return Next::Done;
     }
     if matches!(ip.pkt.meta.cut, Cut::Frames(_)) && !dp.neighbours.knows(dev, next_hop) {
-        // Frames that have to wait wait one by one.
+        // Frames that have to wait are queued one by one.
         while let Some(frame) = ip.pkt.take_frame() {
             neighbour::run_resolved(dp, cx, frame, hop);
         }

@@ -1,4 +1,4 @@
-//! MTU: packets that do not fit the path are fragmented, or their senders are told.
+//! MTU: packets that do not fit the path are fragmented, or answered with an ICMP error.
 
 use base::{DropReason, LinkId, Mib};
 use host::icmp::Problem;
@@ -16,11 +16,11 @@ use crate::{Cx, Datapath, IpPacket, Next, route_encap};
 /// Output of a packet in clear: checks the MTU, and fragments where that is allowed.
 pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
     let Some(link_mtu) = dp.mtu_of(hop.dev) else { return Next::Drop(DropReason::LinkDown) };
-    // The path beyond the link is for the sender to know (Linux's `ip_forward_use_pmtu=0`).
+    // Forwarding ignores the path MTU beyond the link, which is the sender's matter (Linux's `ip_forward_use_pmtu=0`).
     let is_own = ip.pkt.meta.origin.is_local();
     let mtu = match is_own {
         true => dp.path_mtu(cx, hop.dev, ip.info.dst, link_mtu),
-        // The host at the other end takes datagrams whole.
+        // The host at the other end accepts whole datagrams.
         false if dp.defrag.contains(&hop.dev) => usize::from(u16::MAX),
         false => link_mtu,
     };
@@ -53,7 +53,7 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
     Next::Done
 }
 
-/// Transmits a sealed packet. One that is too long all the same is fragmented (Linux sets `ignore_df`).
+/// Transmits an encrypted packet, fragmented if it is still too long (Linux sets `ignore_df`).
 pub(crate) fn run_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, mut hop: Hop) {
     if hop.encap.is_some() {
         let mut ip = IpPacket::unparsed(pkt);
@@ -88,8 +88,8 @@ pub(crate) fn run_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: us
     dp.scratch.sealed = fragments;
 }
 
-/// Sends the datagrams of a sealed train one by one by a link that fragments them itself. Those that are longer than `mtu`
-/// may be fragmented on the way too.
+/// Sends the datagrams of an encrypted train one by one by a link that fragments them itself. Datagrams longer than `mtu` may also
+/// be fragmented by routers.
 #[cold]
 fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu: usize, hop: Hop) {
     let origin = pkt.meta.origin.get();
@@ -118,7 +118,7 @@ fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu:
     }
 }
 
-/// Cuts a packet that leaves by `dev` to fragments of `mtu` bytes. A fat one is cut to its segments before (Linux `ip_finish_output_gso`).
+/// Fragments a packet that leaves by `dev` to `mtu` bytes. A fat packet is segmented first (Linux `ip_finish_output_gso`).
 pub(crate) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, dev: LinkId, out: &mut Vec<Packet>) {
     let origin = pkt.meta.origin.get();
     let before = out.len();
@@ -164,9 +164,9 @@ fn fragment_v4(
     reassembly::fragment(cx.mem, pkt, mtu, out)
 }
 
-/// Drops a packet that does not fit the path by `dev`, and tells its sender the MTU. Of a UDP train the last datagram is left
-/// in its place if it fits: only GRO has put it behind others that do not. A last segment of TCP follows lost ones, and goes
-/// with them. Returns the stage that follows if nothing of the packet goes on.
+/// Drops a packet that does not fit the path by `dev`, with an ICMP error that has the MTU. The last datagram of a UDP train is kept
+/// if it fits: only GRO has put it behind datagrams that do not fit. A last TCP segment that fits is dropped with the lost ones.
+/// Returns the next stage if the whole packet is dropped.
 #[cold]
 pub(super) fn refuse_too_big(
     dp: &mut Datapath,
@@ -204,7 +204,7 @@ pub(super) fn refuse_too_big(
     }
 }
 
-/// Drops a packet that does not fit the path by `dev`, and tells its sender the MTU.
+/// Drops a packet that does not fit the path by `dev`, with an ICMP error that has the MTU.
 fn too_big(dp: &mut Datapath, ip: &IpPacket, mtu: usize, dev: LinkId) -> Next {
     if ip.info.version() == Version::V4 {
         dp.counters.count(Mib::IpFragFails);
@@ -232,7 +232,7 @@ fn clear_dont_fragment(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason>
     Ok(())
 }
 
-/// Tells whether a packet may be cut to fit: it says so, or this node itself is its source (RFC 8200 §4.5).
+/// Tells whether a packet may be fragmented: its header allows it, or this node is its source (RFC 8200 §4.5).
 pub(super) fn may_fragment(ip: &IpPacket) -> bool {
     //= RFC 8200 §4.5 source-alone: a packet is fragmented by its source alone: a router answers it with the MTU
     !ip.info.dont_fragment || ip.info.version() == Version::V6 && ip.pkt.meta.origin.is_local()

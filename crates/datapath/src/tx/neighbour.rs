@@ -1,4 +1,4 @@
-//! Neighbours: resolution of next hops, and the actions that it asks for: to solicit, to send queued packets, to drop them.
+//! Neighbours: resolution of next hops, and its actions: sending solicitations, sending queued packets, dropping them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::forward::Hop;
 use crate::trace::{self, Step};
 use crate::{Cx, Datapath, IpPacket, Next, ila_errors, own};
 
-/// How often the operator is told at most that another station has one of our addresses.
+/// Least time between two log lines about another station with one of our addresses.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// Runs the actions that the neighbour tables ask for, until there are no more.
+/// Runs the pending actions of the neighbour tables, until there are none.
 pub(crate) fn run_neighbour_actions(dp: &mut Datapath, cx: Cx<'_>) {
     while !dp.actions.is_empty() {
         let mut actions = std::mem::replace(&mut dp.actions, std::mem::take(&mut dp.scratch.actions));
@@ -63,8 +63,8 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
     }
 }
 
-/// Sends a frame of ARP or neighbour discovery. A policy for a transport between neighbours is for what they say of
-/// themselves too (Linux `icmp6_dst_alloc`); one for a tunnel is not, because the link does not lead through it.
+/// Sends a frame of ARP or neighbour discovery. A transport mode policy between neighbours applies to neighbour discovery as well
+/// (Linux `icmp6_dst_alloc`); a tunnel mode policy does not, because the link is outside the tunnel.
 fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut frame: Packet) {
     let header = eth::Header::ref_from(frame.head()).copied();
     let (Ok(header), false) = (header, dp.ipsec.is_idle()) else {
@@ -86,7 +86,7 @@ fn discovery_flow(dp: &Datapath, link: LinkId, flow: FlowKey) -> Flowi {
     Flowi { link: Some(link), domain_device: dp.fib.domain(link).vrf_device(), ..flow.into() }
 }
 
-/// Decision of the policies about neighbour discovery of `flow`, after the packets that waited for an SA which is there now.
+/// Policy decision about neighbour discovery of `flow`, after packets have been sent that waited for an SA which was added.
 fn protection(dp: &mut Datapath, cx: Cx<'_>, flow: &Flowi) -> Policy {
     match dp.ipsec.lookup(cx.now, flow, &mut dp.counters) {
         Policy::Hold(policy) if dp.ipsec.let_go(policy) => {
@@ -97,8 +97,8 @@ fn protection(dp: &mut Datapath, cx: Cx<'_>, flow: &Flowi) -> Policy {
     }
 }
 
-/// Sends a packet of neighbour discovery through these SAs to a known station. A device that numbers the packets of its SA
-/// does so for this one too.
+/// Sends a packet of neighbour discovery through these SAs to a known station. A device that numbers the packets of its SA also
+/// numbers this one.
 fn send_protected_discovery(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -127,7 +127,7 @@ fn send_protected_discovery(
     }
 }
 
-/// Frame that asks on `link` for the station of `target`.
+/// Solicitation on `link` for `target`.
 fn solicitation(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -152,9 +152,9 @@ fn solicitation(
     })
 }
 
-/// Drops a packet that waited in vain for its next hop. Its sender is told if that did not answer.
+/// Drops a packet whose next hop was not resolved, with an ICMP error if the next hop did not answer.
 fn abandon(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason) -> Next {
-    // An error would quote in clear a packet that is laid out as ESP.
+    // An error would quote a packet in clear that is laid out as ESP.
     let is_hidden = matches!(ip.pkt.meta.esp, Some(Esp::Seal { .. }));
     if reason != DropReason::NeighbourFailed || is_hidden || ip.parse(cx).is_err() {
         return Next::Drop(reason);
@@ -165,8 +165,8 @@ fn abandon(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason)
     Next::Reject(reason, Problem::HostUnreachable)
 }
 
-/// Finds the link-layer address of a packet's next hop, and frames the packet for it; while the address is unknown the packet
-/// waits.
+/// Resolves the link-layer address of a packet's next hop, and frames the packet; while the address is unknown the packet is
+/// queued.
 pub(super) fn resolve(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
     let Hop { dev, next_hop, .. } = hop;
     // The packet is moved only if it has to wait.

@@ -1,7 +1,7 @@
-//! Queueing discipline of a link: packets wait in it before they are made to fit the device (Linux `__dev_queue_xmit`).
+//! Queueing discipline of a link: packets are queued before they are fitted to the device (Linux `__dev_queue_xmit`).
 //!
-//! Fat packets wait whole. Counters of fat packets, captures and packet sockets of the host side see a packet when it leaves
-//! the discipline, as `dev_hard_start_xmit` shows it to taps. The device of a VRF may have a discipline as well.
+//! Fat packets are queued whole. Counters of fat packets, captures and packet sockets of the host side see a packet when it is
+//! dequeued, as taps do in `dev_hard_start_xmit`. The device of a VRF may have a discipline as well.
 
 use base::{DropReason, Instant, LinkId};
 use offload::{Features, gso};
@@ -15,7 +15,7 @@ use crate::ports::Device;
 use crate::trace::{self, Step};
 use crate::{Cx, Datapath, vrf};
 
-/// Truesize of packets in front of a link above which its discipline gives it no more (Linux's byte queue limits).
+/// Truesize of a link's transmit queue above which its discipline is not dequeued (Linux's byte queue limits).
 const DEVICE_BYTES: usize = 1 << 20;
 
 /// Discipline of a port.
@@ -27,7 +27,7 @@ pub(crate) struct Waiting {
     pub(crate) pkt: Packet,
     /// Offset of the IP header.
     pub(crate) l3: usize,
-    /// Whether it is an IP packet of [`transmit`](super::transmit), which a capture of what the path sees has yet to copy.
+    /// Whether it is an IP packet of [`transmit`](super::transmit), which a capture of fat packets has yet to copy.
     pub(crate) is_transmitted: bool,
 }
 
@@ -88,7 +88,7 @@ impl Segmenter<Waiting> for Cutter<'_> {
     fn segment(&mut self, fat: Waiting, segments: &mut Vec<Waiting>) -> Result<(), CannotSegment> {
         let Waiting { pkt, l3, is_transmitted } = fat;
         let cut = match pkt.meta.cut {
-            // A device alone makes ESP of it, and cuts it itself.
+            // Only the device can encrypt the packet, and it segments the packet itself.
             _ if pkt.meta.esp.is_some() => Err(DropReason::QdiscTooLong),
             Cut::Gso(_) => gso::segment(self.mem, &Features::BY_REFERENCE, pkt, l3, &mut self.segments),
             Cut::Frames(_) | Cut::Whole | Cut::Fragment => {
@@ -105,7 +105,7 @@ impl Segmenter<Waiting> for Cutter<'_> {
     }
 }
 
-/// Lets a packet wait in its link's discipline, and sends what may leave.
+/// Enqueues a packet in its link's discipline, and dequeues packets that may leave.
 #[cold]
 pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: Waiting) {
     let origin = waiting.pkt.meta.origin.get();
@@ -148,7 +148,8 @@ fn reason_of(refusal: Refusal) -> DropReason {
     }
 }
 
-/// Gives a link what its discipline lets go, as far as the link has room (Linux `__qdisc_run`). What a VRF's lets go is routed again.
+/// Dequeues packets from a link's discipline while the link has room (Linux `__qdisc_run`). Packets of a VRF's discipline are routed
+/// again.
 #[cold]
 pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) {
     while let Some(port) = dp.ports.get_mut(link)
@@ -167,7 +168,7 @@ pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) {
     }
 }
 
-/// Copies a packet without its link-layer header for a capture of what the path sees.
+/// Copies a packet without its link-layer header for a capture of fat packets.
 fn tap_fat(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &Packet, l3: usize) {
     let Ok(copy) = pkt.copy(cx.mem, packet::CopyReason::Tap) else { return };
     let mut packets = Vec::new();
@@ -181,12 +182,12 @@ fn tap_fat(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &Packet, l3: usize)
     }
 }
 
-/// Tells whether a link is given packets.
+/// Tells whether a link has room for more packets.
 fn has_room(port: &crate::Port) -> bool {
     port.up && !port.is_busy() && port.tx_bytes() < DEVICE_BYTES
 }
 
-/// Gives every link what its discipline lets go.
+/// Dequeues packets from the disciplines of all links.
 #[cold]
 pub(crate) fn run_all(dp: &mut Datapath, cx: Cx<'_>) {
     for at in 0..dp.ports.shaped.len() {
@@ -208,7 +209,7 @@ pub(crate) fn poll_timeout(dp: &Datapath) -> Option<Instant> {
     dp.ports.shaped.iter().filter_map(|&link| due(dp.ports.get(link)?)).min()
 }
 
-/// Drops what waits in a link's discipline (Linux `dev_deactivate`).
+/// Drops the packets in a link's discipline (Linux `dev_deactivate`).
 pub(crate) fn reset(dp: &mut Datapath, now: Instant, link: LinkId, reason: DropReason) {
     let Some(qdisc) = dp.ports.get_mut(link).and_then(|port| port.qdisc.as_deref_mut()) else { return };
     for Waiting { pkt, .. } in qdisc.reset(now) {
@@ -217,7 +218,7 @@ pub(crate) fn reset(dp: &mut Datapath, now: Instant, link: LinkId, reason: DropR
 }
 
 impl Datapath {
-    /// Gives a link a queueing discipline, or takes it away with `None`. What waits in the one before is dropped.
+    /// Sets a link's queueing discipline, or removes it with `None`. Packets in the previous discipline are dropped.
     ///
     /// # Errors
     /// [`OptionsError`]; nothing has changed then.
@@ -241,7 +242,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// Gives the queueing discipline of a link other options of its kind; what waits in it stays. A link without one gets one.
+    /// Changes the options of a link's queueing discipline and keeps its packets, or adds a discipline to a link without one.
     ///
     /// # Errors
     /// [`OptionsError`]; nothing has changed then.

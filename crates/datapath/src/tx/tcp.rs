@@ -1,5 +1,6 @@
-//! TCP and the path's MTU: the MSS of SYNs is lowered to it (Linux `xt_TCPMSS --clamp-mss-to-pmtu`, RFC 9293 §3.7.1), of the host side's
-//! always and of forwarded ones where a link asks for it; the host side's segments, which know the MTU of its device alone, are cut.
+//! TCP and the path MTU. MSS clamping: the MSS of SYNs is lowered to the path MTU (Linux `xt_TCPMSS --clamp-mss-to-pmtu`, RFC 9293
+//! §3.7.1), always for the host side, and for forwarded packets where a link is configured so. Segments of the host side, which
+//! are made for the MTU of its device, are cut.
 
 use base::{DropReason, LinkId};
 use ipsec::{Decision as Policy, Flowi};
@@ -23,11 +24,11 @@ const NO_OPERATION: u8 = 1;
 const MSS: u8 = 2;
 /// TCP-AO, which signs the options (RFC 5925 §2.2).
 const AO: u8 = 29;
-/// MD5 signatures sign no options, but the pair of ends that use them agrees on none either (RFC 2385).
+/// MD5 signatures. They do not cover the options (RFC 2385), but a SYN with one is left alone as well.
 const MD5: u8 = 19;
 
-/// Makes TCP fit a path of `mtu` bytes that begins with `dev`: the MSS of a SYN is lowered, a longer segment of the host side cut. Tells
-/// whether one was cut.
+/// Fits TCP of the host side to a path of `mtu` bytes that begins with `dev`: lowers the MSS of a SYN, and cuts a longer segment.
+/// Tells whether a segment was cut.
 ///
 /// # Errors
 /// [`DropReason::NoMemory`].
@@ -52,8 +53,8 @@ pub(crate) fn fit_tcp(
     Ok(wire_len(&ip.pkt, &ip.info) > mtu && cut_to(ip, mtu))
 }
 
-/// Lowers the MSS of a forwarded SYN, if a link that it passes asks for it, to what fits the path that it takes and the one back: the ends
-/// of a connection tell each other what they take, and both directions of it pass here.
+/// Lowers the MSS of a forwarded SYN to the smaller MTU of the paths in both directions, if its input or output link has MSS
+/// clamping.
 ///
 /// # Errors
 /// [`DropReason::NoMemory`].
@@ -72,7 +73,7 @@ fn clamp_forwarded(
     clamp_mss(cx.mem, ip, mtu.min(back))
 }
 
-/// Lowers the MSS of a SYN for a socket of the host side to what fits the path back: the socket knows the MTU of its device alone.
+/// Lowers the MSS of a SYN for a socket of the host side to the MTU of the path back: the socket only knows the MTU of its device.
 ///
 /// # Errors
 /// [`DropReason::NoMemory`].
@@ -83,8 +84,8 @@ pub(crate) fn clamp_delivered(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) 
     mtu_back(dp, cx, ip).map_or(Ok(()), |mtu| clamp_mss(cx.mem, ip, mtu))
 }
 
-/// MTU of the path back to a packet's source, as far as this node knows it: that of the link there, or, if the packet came through an SA,
-/// what fits the SAs of its answer.
+/// MTU of the path back to a packet's source, as far as this node knows it: that of the link, or, if the packet came through an SA,
+/// the MTU inside the SAs of the reply.
 fn mtu_back(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket) -> Option<usize> {
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());
     let hop = Hop::of(dp.decide(domain, ip.info.src)).ok()?;
@@ -105,7 +106,8 @@ fn is_syn(ip: &IpPacket) -> bool {
         && tcp::Flags::from_bits(flags[0].into()).contains(tcp::Flags::SYN)
 }
 
-/// Makes a super-packet, or a segment that is too long, one whose segments are `mtu` bytes with their headers. Tells whether it is now.
+/// Sets the segment size of a super-packet, or of a segment that is too long, so that segments have `mtu` bytes with their headers.
+/// Tells whether the packet fits now.
 fn cut_to(ip: &mut IpPacket, mtu: usize) -> bool {
     if ip.info.fragment.is_some() {
         return false;
@@ -128,7 +130,7 @@ fn cut_to(ip: &mut IpPacket, mtu: usize) -> bool {
     true
 }
 
-/// Lowers the MSS of a SYN to what fits `mtu` bytes, unless its options are signed.
+/// Lowers the MSS of a SYN to fit `mtu` bytes, unless its options are signed.
 ///
 /// # Errors
 /// [`DropReason::NoMemory`].
@@ -150,11 +152,11 @@ fn clamp_mss(mem: &Memory, ip: &mut IpPacket, mtu: usize) -> Result<(), DropReas
         return Ok(());
     }
     head[at + mss_at..at + mss_at + 2].copy_from_slice(&most.to_be_bytes());
-    // An unfinished checksum is made of the bytes as they will be.
+    // A partial checksum is computed over the changed bytes later.
     if !matches!(csum, Csum::Partial { .. }) {
         let check_at = at + tcp::CHECK_AT;
         let check = u16::from_be_bytes([head[check_at], head[check_at + 1]]);
-        // A word that does not begin at an even offset has its bytes the other way round in the sum.
+        // A word at an odd offset has its bytes swapped in the sum.
         let swapped = |word: u16| if mss_at % 2 == 0 { word } else { word.swap_bytes() };
         let new = checksum::replace2(check, swapped(old), swapped(most));
         head[check_at..check_at + 2].copy_from_slice(&new.to_be_bytes());

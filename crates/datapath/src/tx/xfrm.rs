@@ -1,4 +1,4 @@
-//! ESP output: the SAs of a policy, jobs for the ciphers, and packets that they have sealed (Linux `xfrm_output`).
+//! ESP output: the SAs of a policy, jobs for the ciphers, and encrypted packets (Linux `xfrm_output`).
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use crate::trace::{self, Step};
 use crate::tx::tcp::fit_tcp;
 use crate::{Cx, Datapath, IpPacket, Next};
 
-/// Destination of a packet that ciphers have yet to seal.
+/// Destination of a packet in flight at the ciphers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingTx {
     pub(crate) hop: Hop,
@@ -23,7 +23,7 @@ pub(crate) struct PendingTx {
     pub(crate) mtu: usize,
 }
 
-/// The SAs that packets go through, the innermost first, and the path behind them.
+/// The SAs that packets go through, the innermost first, and the path beyond them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SaStack<'a> {
     pub(crate) sas: &'a [SaId],
@@ -37,13 +37,13 @@ pub(crate) struct SaStack<'a> {
 pub(crate) struct Path {
     /// First hop, to the end of the outermost tunnel.
     pub(crate) hop: Hop,
-    /// MTU behind the SAs in bytes.
+    /// MTU beyond the SAs in bytes.
     pub(crate) outer_mtu: usize,
-    /// MTU for what goes into the first SA.
+    /// MTU for packets into the first SA.
     pub(crate) inner_mtu: usize,
 }
 
-/// Path of packets to `dst` by `hop` that go through the SAs of `bundle`, in the domain of the link that they would have left by.
+/// Path of packets to `dst` by `hop` through the SAs of `bundle`, in the domain of the link that they would have left by.
 ///
 /// # Errors
 /// No route to the end of the outermost tunnel; [`DropReason::LinkDown`].
@@ -67,7 +67,8 @@ pub(crate) fn path_through(
     Ok(Path { hop, outer_mtu, inner_mtu })
 }
 
-/// Protects a packet by the SAs of `bundle`, the innermost first, and sends the result to the end of the outermost tunnel, in the domain of the link that it would have left by (Linux `xfrm_dst_lookup`).
+/// Protects a packet by the SAs of `bundle`, the innermost first, and sends the result to the end of the outermost tunnel, in the
+/// domain of the link that the packet would have left by (Linux `xfrm_dst_lookup`).
 pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &Bundle, hop: Hop) -> Next {
     let path = match path_through(dp, cx, bundle, ip.info.dst, hop) {
         Ok(path) => path,
@@ -110,7 +111,7 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
     let sa = dp.ipsec.sa(outermost);
     let is_offloaded = sa.is_some_and(|sa| sa.offload().is_some());
     let train = match sa.is_some_and(|sa| sa.encap().is_some()) {
-        // Each packet is translated by itself.
+        // Segments are translated one by one.
         _ if hop.encap.is_some() => Train::None,
         true if features.uso => Train::Udp,
         _ if features.frames => Train::Frames,
@@ -133,7 +134,7 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
     Next::Done
 }
 
-/// Submits a packet to the ciphers, and notes its next hop.
+/// Submits a packet to the ciphers, and records its next hop.
 pub(crate) fn submit(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -148,13 +149,13 @@ pub(crate) fn submit(
     let Datapath { ipsec, counters, .. } = dp;
     let before = ipsec.sealing();
     let result = ipsec.submit_seal(cx.mem, cx.now, sa, pkt, train, pending.mtu, counters);
-    // Near the end of its SA a fat packet is submitted segment by segment, and maybe not to the end.
+    // Near the end of its SA's lifetime a fat packet is submitted segment by segment, and the last segments may be refused.
     let submitted = ipsec.sealing() - before;
     dp.pending_tx.extend(std::iter::repeat_n(pending, submitted));
     result
 }
 
-/// Transmits the packets that ciphers have sealed, in order.
+/// Transmits encrypted packets, in order.
 pub(crate) fn send_sealed(dp: &mut Datapath, cx: Cx<'_>) {
     let mut sealed = std::mem::take(&mut dp.scratch.sealed_out);
     while dp.ipsec.next_sealed(cx.mem, &mut sealed) {
@@ -186,8 +187,8 @@ pub(crate) fn seal(dp: &mut Datapath, cx: Cx<'_>, stack: SaStack<'_>, n: usize, 
     dp.scratch.sealed = sealed;
 }
 
-/// MTU for packets that are through the first `n` of these SAs and go through the others. A packet sealed for the end of a
-/// tunnel goes on from the end of the tunnel around it, and that path may be narrower (Linux `xfrm_init_pmtu`).
+/// MTU for packets that have passed the first `n` of these SAs and go through the others. A packet encrypted for the end of a
+/// tunnel continues from the end of the tunnel around it, and that path may be narrower (Linux `xfrm_init_pmtu`).
 fn inner_mtu_behind(dp: &Datapath, cx: Cx<'_>, stack: SaStack<'_>, n: usize) -> usize {
     let SaStack { sas, dev, mtu } = stack;
     (n..sas.len()).rev().fold(mtu, |mtu, at| {

@@ -33,7 +33,7 @@ fn anycast_ping_is_answered_from_address_of_the_link() {
 }
 
 #[test]
-fn what_is_not_taken_at_an_anycast_address_is_refused_from_there() {
+fn udp_to_an_anycast_address_is_refused_from_that_address() {
     let mut node = router();
     node.rx_bytes(NOW, INSIDE, &Flow::new(HOST, ROUTERS).udp(9));
     let told = told(&only(node.tx(INSIDE)));
@@ -57,7 +57,7 @@ fn subnets_of_two_addresses_or_one_have_no_anycast_address() {
     assert_eq!(told(&only(node.tx(OUTSIDE))).src, "fd00:9::");
 }
 
-/// What an Ethernet router advertises to a host that asks for `target`: the source, the target and whether it overrides.
+/// Advertisement of an Ethernet router to a host that solicits `target`: source, target and the override flag.
 fn advertised(host: &str, target: &str) -> Option<(String, String, bool)> {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
     let ask = Flow::new(host, target);

@@ -19,17 +19,17 @@ const TO_SEND: u32 = 0x2222;
 const OTHER_ENCAP: u32 = 0x2223;
 const ENDING: u32 = 0x2224;
 
-/// What is wrong with a packet, and what becomes of it.
+/// A bad packet, with its drop reason and counters.
 struct Bad {
     what: &'static str,
     packet: Vec<u8>,
     reason: DropReason,
     mib: Mib,
-    /// What the SA under test counts.
+    /// Change of the SA's counters.
     stats: fn(&mut SaStats),
 }
 
-/// An ESP packet of that SA, right but for what its text is.
+/// An authentic ESP packet of that SA with the given plaintext.
 fn authentic(sa: &SaConfig, seq: u32, text: &[u8]) -> Vec<u8> {
     let cipher = Cipher::new(&sa.algorithm).unwrap();
     let header = esp::Header::new(sa.spi, seq);
@@ -116,7 +116,7 @@ fn cases(sa: &SaConfig, udp: bool) -> Vec<Bad> {
         ),
     ];
     if !udp {
-        // In UDP what is as short is none of ESP.
+        // In UDP a datagram as short as this is not ESP.
         let (short, why) = (good(TOP + 1)[..7].to_vec(), DropReason::EspTruncated);
         cases.push(("less than a header", short, why, Mib::XfrmInHdrError, nothing));
     }
@@ -150,14 +150,14 @@ fn receiver(tunnel: Tunnel) -> (Node, SaConfig) {
     (node, sa)
 }
 
-/// What the SA under test has counted, and seen.
+/// Counters and replay window of the SA under test.
 fn state(node: &Node, sa: &SaConfig) -> (SaStats, u64, Vec<u64>) {
     let ipsec = &node.datapath.ipsec;
     let sa = ipsec.sad().by_spi(sa.dst, sa.spi, 0).and_then(|id| ipsec.sa(id)).unwrap();
     (sa.stats(), sa.replay().top(), sa.replay().seen().collect())
 }
 
-/// What was counted since.
+/// Counters that have moved since `before`.
 fn moved(node: &Node, before: &Counters) -> Vec<(Mib, u64)> {
     let since = |(mib, value): (Mib, u64)| (mib, value - before.get(mib));
     node.datapath.counters.iter().map(since).filter(|&(_, n)| n > 0).collect()
@@ -171,7 +171,7 @@ fn received(tunnel: Tunnel) -> [Mib; 2] {
 }
 
 #[test]
-fn each_kind_of_bad_esp_has_its_counter_and_moves_nothing() {
+fn bad_esp_of_each_kind_is_counted_and_moves_no_window() {
     for tunnel in TUNNELS {
         let [receives, delivers] = received(tunnel);
         let (_, sa) = receiver(tunnel);
@@ -194,7 +194,7 @@ fn each_kind_of_bad_esp_has_its_counter_and_moves_nothing() {
 }
 
 #[test]
-fn bad_esp_costs_the_good_packets_around_it_nothing() {
+fn bad_esp_in_a_burst_leaves_good_packets_alone() {
     for tunnel in TUNNELS {
         let (_, sa) = receiver(tunnel);
         let good = |seq| wrap(&sa, tunnel.udp, &authentic(&sa, seq, &good_text(Protocol::IPIP)));
@@ -211,7 +211,7 @@ fn bad_esp_costs_the_good_packets_around_it_nothing() {
 }
 
 #[test]
-fn what_is_authentic_and_carries_what_its_sa_does_not_moves_the_window_and_goes_no_further() {
+fn authentic_packet_outside_selector_moves_window_then_drops() {
     for tunnel in TUNNELS {
         let [receives, delivers] = received(tunnel);
         let (_, sa) = receiver(tunnel);
@@ -229,7 +229,7 @@ fn what_is_authentic_and_carries_what_its_sa_does_not_moves_the_window_and_goes_
 }
 
 #[test]
-fn an_sa_that_has_ended_opens_nothing_and_says_why() {
+fn expired_sa_opens_nothing_and_counts_the_reason() {
     for tunnel in TUNNELS {
         let [receives, delivers] = received(tunnel);
         let (mut node, sa) = receiver(tunnel);

@@ -14,7 +14,7 @@ use crate::fragments::fragments;
 
 const DATAGRAMS: u16 = 60;
 
-/// What becomes of a ping: its bytes, its fragments that have yet to arrive and when, and whether all do.
+/// A ping, and whether all its fragments arrive.
 struct Ping {
     bytes: Vec<u8>,
     whole: bool,
@@ -56,7 +56,7 @@ fn pings(flow: &Flow, mem: &Memory, rng: &mut Rng) -> (Vec<Ping>, Vec<(Duration,
     (all, arrivals)
 }
 
-/// The packets that are in these, put together by somebody else.
+/// The packets in these fragments, reassembled by another node.
 fn answers(sent: Vec<Packet>, other: &mut Reassembly, mem: &Memory, now: Instant) -> Vec<Vec<u8>> {
     let mut counters = base::Counters::ZERO;
     let whole = sent.into_iter().filter_map(|pkt| {
@@ -70,7 +70,7 @@ fn answers(sent: Vec<Packet>, other: &mut Reassembly, mem: &Memory, now: Instant
 }
 
 #[test]
-fn pings_are_answered_as_they_were_asked_or_not_at_all_and_no_memory_is_left() {
+fn ping_over_a_bad_wire_is_answered_right_or_not_at_all() {
     for seed in 0..12 {
         let mut rng = Rng::new(seed);
         for (src, dst) in [("10.2.0.1", "10.2.0.254"), ("fd00:2::1", "fd00:2::254")] {

@@ -140,7 +140,7 @@ fn framed(to: MacAddr, from: MacAddr, ip: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn ping_to_the_bridge_is_answered_by_the_port_it_came_by() {
+fn ping_to_the_bridge_is_answered_by_its_input_port() {
     for flow in flows() {
         let mut node = routed(PortOptions::BARE);
         let own = if flow.src.is_ipv4() { "10.1.0.254" } else { "fd00:1::254" };
@@ -284,7 +284,7 @@ fn trunk_of_next_priority_takes_over_and_is_learnt_anew() {
     assert_eq!((counts(&mut node), node.drops()), ([0; 3], vec![(3, DropReason::BridgeStandby, 1)]));
     node.rx_bytes(NOW, LinkId(2), &back);
     assert_eq!(counts(&mut node), [1, 0, 0]);
-    // It goes down: what was learnt behind it is forgotten, and the other one is asked.
+    // The trunk goes down: addresses learnt behind it are flushed, and unknown unicast goes to the other trunk.
     node.datapath.set_up(NOW, &node.mem, LinkId(2), false);
     node.rx_bytes(NOW, LinkId(1), &out);
     assert_eq!(counts(&mut node), [0, 0, 1]);

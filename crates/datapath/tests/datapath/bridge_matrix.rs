@@ -223,7 +223,7 @@ fn cross(features: Features, flow: &Flow, content: Content, shape: Shape, is_tag
     node.rx(NOW, LinkId(1), vec![pkt]);
     assert_eq!(node.drops(), [], "{case}");
     let packets = node.tx(LinkId(2));
-    // No device is told where the headers of tunnels are.
+    // No device gets the offsets of tunnel headers.
     let is_cut = shape.fat && matches!(content, Content::Vxlan(_));
     if features == (Features { frames: false, ..Features::ALL }) && !is_cut {
         assert_eq!(packets.len(), 1, "{case}");

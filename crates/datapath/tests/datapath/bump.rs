@@ -1,4 +1,4 @@
-//! A gateway that stands in front of a host and does transport mode for it, the "bump in the wire" of RFC 4301 §3.3.
+//! A gateway in front of a host that does transport mode on the host's behalf, the "bump in the wire" of RFC 4301 §3.3.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn sa(flow: &Flow, spi: u32, udp: bool, dir: Option<SaDir>) -> SaConfig {
     SaConfig { dir, replay_window: if dir == SENT { 0 } else { sa.replay_window }, ..sa }
 }
 
-/// Has a gateway protect a host's packets of `flow` and open the answers.
+/// Makes a gateway protect a host's packets of `flow` and decrypt the replies.
 fn stand_before(node: &mut Node, flow: &Flow, spis: [u32; 2], udp: bool) {
     let (out, back) = (sa(flow, spis[0], udp, SENT), sa(&flow.reversed(), spis[1], udp, RECEIVED));
     let (host, peer) = (flow.src.to_string(), flow.dst.to_string());
@@ -47,7 +47,7 @@ fn stats(node: &Node, spi: u32) -> ipsec::SaStats {
 }
 
 #[test]
-fn fat_tcp_of_the_hosts_is_protected_and_opened_for_them_both_ways() {
+fn fat_tcp_of_hosts_is_protected_both_ways() {
     for udp in [false, true] {
         for flow in flows() {
             let mut world = bumps(&flow, udp);
@@ -94,7 +94,7 @@ fn pings_are_answered_by_the_host_and_not_by_its_gateway() {
 }
 
 #[test]
-fn what_comes_to_the_host_in_clear_is_dropped() {
+fn clear_packet_to_the_host_is_dropped() {
     for flow in flows() {
         let mut world = bumps(&flow, false);
         world.nodes[1].rx_bytes(NOW, OUTSIDE, &flow.udp(100));
@@ -104,7 +104,7 @@ fn what_comes_to_the_host_in_clear_is_dropped() {
     }
 }
 
-/// What the gateway of the first host puts on the wire for one datagram.
+/// Packets on the wire of the first host's gateway for one datagram.
 fn sealed(flow: &Flow, udp: bool) -> Packet {
     let mut world = bumps(flow, udp);
     world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(100));
@@ -112,7 +112,7 @@ fn sealed(flow: &Flow, udp: bool) -> Packet {
 }
 
 #[test]
-fn what_the_gateway_itself_has_sent_is_not_opened_when_it_comes_back() {
+fn own_esp_that_comes_back_is_not_opened() {
     for (udp, dir) in [false, true].into_iter().flat_map(|udp| [(udp, SENT), (udp, None)]) {
         for flow in flows() {
             let sent = sealed(&flow, udp).to_vec();

@@ -1,4 +1,4 @@
-//! What comes out of a burst of ESP is what comes out of its packets one by one.
+//! Bursts of ESP: the output equals that of the same packets one by one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -20,16 +20,16 @@ use crate::gateways::*;
 /// Bytes of payload in a segment.
 const PAYLOAD: usize = 1300;
 
-/// Segments of each flow: more than are handed to a crypto thread at once.
+/// Segments of each flow: more than one crypto task holds.
 const SEGMENTS: u32 = 24;
 
-/// Segments of each of two flows, one in a tunnel over IPv4, one in a tunnel over IPv6, and what the receiver
-/// is.
+/// Segments of each of two flows, one in a tunnel over IPv4 and one in a tunnel over IPv6, and a function that makes their
+/// receiver.
 fn sealed(limit: u64) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
     sealed_by(limit, [Spi(0x1000), Spi(0x2000)], false)
 }
 
-/// The same by SAs with these SPIs, which may be one, the first of which may encrypt nothing.
+/// As [`sealed`], by SAs with these SPIs, which may be equal; the first SA may have the NULL cipher.
 fn sealed_by(limit: u64, spis: [Spi; 2], is_null: bool) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
     let sas = move |nth: usize| {
         let sa = [TUNNELS[0], TUNNELS[2]][nth].sas(0).remove(0);
@@ -65,14 +65,14 @@ fn sealed_by(limit: u64, spis: [Spi; 2], is_null: bool) -> (Vec<Vec<u8>>, impl F
     (frames, receiver)
 }
 
-/// What may happen to a frame on its way.
+/// Reorders, duplicates, corrupts or truncates frames at random.
 fn disturb(rng: &mut Rng, frames: &mut Vec<Vec<u8>>) {
     for _ in 0..rng.below(12) {
         let (at, other) = (rng.below(frames.len()), rng.below(frames.len()));
         match rng.below(5) {
             0 => frames.swap(at, other),
             1 => frames.insert(at, frames[other].clone()),
-            // Anywhere: in the outer header, the SPI, the sequence number, what is encrypted, the ICV.
+            // Anywhere: in the outer header, the SPI, the sequence number, the ciphertext, the ICV.
             2 | 3 => {
                 let len = if rng.happens(500) { 60 } else { frames[at].len() };
                 if let Some(byte) = frames[at].get_mut(rng.below(len.max(1))) {
@@ -91,7 +91,7 @@ fn pool(threads: usize) -> Box<Pool> {
     Box::new(Pool::new(NonZeroUsize::new(threads).unwrap(), |_| {}).unwrap())
 }
 
-/// What a node made of what it was given.
+/// Output and counters of a node.
 #[derive(Debug, PartialEq)]
 struct Made {
     /// The bytes of each packet inside, as the wire would have them, by their flow.
@@ -121,20 +121,20 @@ fn made(node: &mut Node) -> Made {
     Made { inside, drops: node.drops(), counted, sas }
 }
 
-/// Has a node receive a packet without a thought of those before it.
+/// Receives a packet without receive templates from earlier packets.
 fn receive_alone(node: &mut Node, frame: &[u8]) {
     node.datapath.ipsec.forget_recent();
     node.rx_bytes(NOW, OUTSIDE, frame);
 }
 
-/// Has a node take in one of several bursts.
+/// Takes in one of several bursts.
 fn take_in(node: &mut Node, frames: &[Vec<u8>]) {
     let mut burst = frames.iter().map(|frame| Packet::with_data(&node.mem, frame).unwrap()).collect();
     node.datapath.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
 }
 
 #[test]
-fn a_burst_is_opened_as_its_packets_are_one_by_one() {
+fn burst_of_esp_is_opened_as_its_packets_one_by_one() {
     let mut merged = 0;
     for seed in 0..400 {
         let mut rng = Rng::new(seed);
@@ -170,7 +170,7 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
         }
         assert_eq!(in_parts.datapath.forwarded.packets, at_once_packets, "seed {seed} in parts");
         assert_eq!(made(&mut in_parts), want, "seed {seed} in parts");
-        // Of what is refused while others are in flight, the first reason is another one.
+        // A packet refused while others are in flight may have another drop reason.
         let refused = |made: &Made| made.drops.iter().map(|(.., n)| n).sum::<u64>();
         let accepted =
             |made: &Made| made.sas.iter().map(|(_, sa, top)| (sa.packets, sa.bytes, *top)).collect::<Vec<_>>();
@@ -181,7 +181,7 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
     assert!(merged > 300, "{merged} bursts were merged");
 }
 
-/// What comes next is predicted, and compared in one go: what differs anywhere is not what was predicted.
+/// The receive template predicts the next header and compares it as a whole: a difference in any bit is a mismatch.
 #[test]
 fn every_bit_of_a_header_within_a_burst_counts() {
     let (frames, receiver) = sealed(u64::MAX);
@@ -199,9 +199,9 @@ fn every_bit_of_a_header_within_a_burst_counts() {
     }
 }
 
-/// What was found out about the packets that came last is nothing to go by when something has changed since.
+/// Any configuration change invalidates the receive templates.
 #[test]
-fn what_changes_counts_for_the_next_packet() {
+fn configuration_change_applies_to_the_next_packet() {
     let sa = || TUNNELS[0].sas(0).remove(0);
     let changes: [fn(&mut Node, &SaConfig); 8] = [
         |node, _| node.datapath.fib.remove_dev(OUTSIDE),
@@ -243,26 +243,26 @@ fn what_changes_counts_for_the_next_packet() {
     }
 }
 
-/// The key of an SA that is gone is nowhere any more, though no packet comes that would be judged anew.
+/// No copy of a removed SA's key is kept, even if no further packet arrives.
 #[test]
-fn what_was_found_out_of_an_sa_goes_with_it() {
+fn receive_template_is_dropped_with_its_sa() {
     let (frames, receiver) = sealed(u64::MAX);
     let mut node = receiver();
     let is_kept = |node: &Node| format!("{:?}", node.datapath.ipsec).contains("PooledBox(Some(");
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
-    assert!(is_kept(&node), "what came last is remembered");
+    assert!(is_kept(&node), "the template of the last packet is cached");
     let sa = TUNNELS[0].sas(0).remove(0);
     drop(node.datapath.ipsec.remove_sa(sa.dst, sa.spi, 0));
     node.datapath.finish(NOW, &node.mem);
     assert!(!is_kept(&node), "it is forgotten with its SA");
 }
 
-/// Gives nothing back while it is busy, however long it is waited for.
+/// Crypto device that returns no task while it is busy.
 #[derive(Debug, Default)]
 struct Device {
     tasks: Vec<Task>,
     is_busy: Arc<AtomicBool>,
-    /// How many it was given.
+    /// Number of tasks given to the device.
     given: Arc<AtomicUsize>,
 }
 
@@ -281,9 +281,9 @@ impl Crypto for Device {
     }
 }
 
-/// Nor is it kept if a device had some of its packets at that time.
+/// The template of a removed SA is not kept even if a device had some of the SA's packets at that time.
 #[test]
-fn what_comes_back_when_its_sa_is_gone_is_not_remembered() {
+fn late_decryption_of_a_removed_sa_makes_no_template() {
     let (frames, receiver) = sealed(u64::MAX);
     let mut node = receiver();
     let is_kept = |node: &Node| format!("{:?}", node.datapath.ipsec).contains("PooledBox(Some(");
@@ -291,7 +291,7 @@ fn what_comes_back_when_its_sa_is_gone_is_not_remembered() {
     let is_busy = Arc::clone(&device.is_busy);
     node.datapath.ipsec.set_crypto(Some(Box::new(device)));
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
-    assert!(is_kept(&node), "what came last is remembered");
+    assert!(is_kept(&node), "the template of the last packet is cached");
     is_busy.store(true, Relaxed);
     node.rx_bytes(NOW, OUTSIDE, &frames[1]);
     let sa = TUNNELS[0].sas(0).remove(0);
@@ -303,9 +303,9 @@ fn what_comes_back_when_its_sa_is_gone_is_not_remembered() {
     assert!(!is_kept(&node), "it is forgotten with its SA");
 }
 
-/// What waits for a device is no more than may wait, though it is known what its packets are like.
+/// The queue for a crypto device is bounded, also for packets that match a template.
 #[test]
-fn a_device_that_gives_nothing_back_is_not_given_packets_without_end() {
+fn stalled_crypto_device_gets_a_bounded_number_of_packets() {
     const MOST: u64 = 1000;
     let (frames, receiver) = sealed(u64::MAX);
     let mut node = receiver();
@@ -314,7 +314,7 @@ fn a_device_that_gives_nothing_back_is_not_given_packets_without_end() {
     node.datapath.ipsec.set_crypto(Some(Box::new(device)));
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
     is_busy.store(true, Relaxed);
-    // They are one packet, which is found out when it comes back.
+    // All are copies of one packet, which the replay check finds after decryption.
     (0..MOST + 100).for_each(|_| take_in(&mut node, &frames[1..2]));
     assert_eq!(node.drops(), [(OUTSIDE.0, DropReason::CryptoQueueFull, 100)]);
     is_busy.store(false, Relaxed);
@@ -323,8 +323,7 @@ fn a_device_that_gives_nothing_back_is_not_given_packets_without_end() {
     assert!(node.drops().contains(&replays) && !node.datapath.ipsec.is_pending(), "{:?}", node.drops());
 }
 
-/// So many SAs, each to one guest: frames with segments of theirs in the order in which `next` says whose is next, and who
-/// receives them.
+/// Frames of `sas` SAs, each to one guest, in the order of SAs that `next` gives, and a function that makes their receiver.
 fn sealed_by_many(sas: u32, segments: u32, mut next: impl FnMut(u32) -> u32) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
     let sa = |nth: u32| {
         let sa = TUNNELS[0].sas(0).remove(0);
@@ -360,9 +359,9 @@ fn sealed_by_many(sas: u32, segments: u32, mut next: impl FnMut(u32) -> u32) -> 
     (frames, receiver)
 }
 
-/// Packets of very many SAs come out as those of a few do, whatever is remembered of how many, and whoever opens them.
+/// The output for very many SAs equals that for a few, for any number of cached templates and crypto threads.
 #[test]
-fn the_packets_of_more_sas_than_are_remembered_are_opened_all_the_same() {
+fn esp_of_more_sas_than_templates_is_opened() {
     const SAS: u32 = 300;
     let mut rng = Rng::new(1);
     // Each once, then some more often than others.
@@ -390,9 +389,9 @@ fn the_packets_of_more_sas_than_are_remembered_are_opened_all_the_same() {
     }
 }
 
-/// Of more SAs than are remembered those are that are in use.
+/// If there are more SAs than cached templates, the SAs in use have theirs cached.
 #[test]
-fn an_sa_that_is_in_use_again_is_remembered() {
+fn template_of_an_sa_in_use_again_is_cached() {
     const SAS: u32 = 600;
     const BUSY: u32 = 100;
     // Each once, then a few again and again.
@@ -405,9 +404,9 @@ fn an_sa_that_is_in_use_again_is_remembered() {
     assert_eq!((0..BUSY).filter(is_remembered).count(), BUSY as usize);
 }
 
-/// What others are through with while more of a burst is taken in makes room for that.
+/// Tasks that threads finish while a burst is taken in make room for more of it.
 #[test]
-fn a_burst_of_more_tasks_than_may_wait_is_opened_by_others_without_loss() {
+fn burst_beyond_the_task_queue_is_opened_without_loss() {
     const SAS: u32 = 200;
     let (frames, receiver) = sealed_by_many(SAS, 7 * SAS, |at| at % SAS);
     let (mut one_by_one, mut node) = (receiver(), receiver());
@@ -422,9 +421,9 @@ fn a_burst_of_more_tasks_than_may_wait_is_opened_by_others_without_loss() {
     assert_eq!(made, want);
 }
 
-/// Packets of tunnels that take turns are tasks by SA, and not one each.
+/// Packets of alternating tunnels make one task per SA, not one per packet.
 #[test]
-fn what_comes_by_several_sas_in_turn_is_collected_side_by_side() {
+fn packets_of_alternating_sas_are_batched_per_sa() {
     const SAS: u32 = 10;
     let (frames, receiver) = sealed_by_many(SAS, 12 * SAS, |at| at % SAS);
     let (mut one_by_one, mut node) = (receiver(), receiver());
@@ -441,7 +440,7 @@ fn what_comes_by_several_sas_in_turn_is_collected_side_by_side() {
     assert_eq!(made(&mut node), made(&mut one_by_one));
 }
 
-/// Gives nothing back before it is waited for.
+/// Crypto device that returns tasks only to a blocking wait.
 #[derive(Debug, Default)]
 struct Reluctant(Vec<Task>);
 
@@ -462,7 +461,7 @@ impl Crypto for Reluctant {
 }
 
 #[test]
-fn nobody_is_waited_for_before_all_is_taken_in() {
+fn burst_is_taken_in_whole_before_waiting_for_threads() {
     let (frames, receiver) = sealed(u64::MAX);
     let [mut one_by_one, mut node] = [receiver(), receiver()];
     node.datapath.ipsec.set_crypto(Some(Box::<Reluctant>::default()));
@@ -476,7 +475,7 @@ fn nobody_is_waited_for_before_all_is_taken_in() {
     assert_eq!(made(&mut node), made(&mut one_by_one));
 }
 
-/// Notes what it is offered while more arrives: how many tasks, and whether there is surely more.
+/// Records each offer: the number of tasks, and the `more` flag.
 #[derive(Debug, Default)]
 struct Offered(Arc<Mutex<Vec<(usize, bool)>>>);
 
@@ -495,9 +494,9 @@ impl Crypto for Offered {
     }
 }
 
-/// The first task of several is for others at once, when the next one begins. One that may be alone does not look like that.
+/// The first of several tasks has the `more` flag as soon as the next one begins; a lone task does not have it.
 #[test]
-fn who_helps_is_told_that_there_is_more_as_soon_as_that_is_sure() {
+fn crypto_thread_gets_more_flag_once_a_task_follows() {
     let (frames, receiver) = sealed(u64::MAX);
     let mut node = receiver();
     let offered = Arc::<Mutex<_>>::default();
@@ -506,7 +505,7 @@ fn who_helps_is_told_that_there_is_more_as_soon_as_that_is_sure() {
         take_in(&mut node, frames);
         std::mem::take(&mut *offered.lock().unwrap())
     };
-    assert_eq!(offers(&frames[..1]), [(1, false)], "what it is like has to be found out");
+    assert_eq!(offers(&frames[..1]), [(1, false)], "the first packet makes the template");
     assert_eq!(offers(&frames[1..6]), [(1, false)]);
     let several = offers(&frames[6..SEGMENTS as usize]);
     assert!(several.len() > 1, "{several:?}");
@@ -515,7 +514,7 @@ fn who_helps_is_told_that_there_is_more_as_soon_as_that_is_sure() {
 
 /// Segments of one flow that come in several bursts leave as one packet, unless their device is short of frames.
 #[test]
-fn what_a_device_can_spare_is_merged_across_bursts() {
+fn packets_of_an_ample_ring_are_merged_across_bursts() {
     const BURST: usize = SEGMENTS as usize / 3;
     let (frames, receiver) = sealed(u64::MAX);
     for (of_device, is_short) in [(usize::MAX, false), (6 * BURST + 1, false), (2 * BURST, true)] {
@@ -538,7 +537,7 @@ fn what_a_device_can_spare_is_merged_across_bursts() {
 }
 
 #[test]
-fn a_burst_of_many_small_packets_is_sealed_by_threads_without_loss() {
+fn burst_of_small_packets_is_sealed_by_threads_without_loss() {
     const PACKETS: u16 = 1100;
     let mut world = tunnelled(TUNNELS[0], 1);
     let [near, far] = &mut world.nodes[..] else { panic!("two gateways") };
@@ -553,7 +552,7 @@ fn a_burst_of_many_small_packets_is_sealed_by_threads_without_loss() {
     assert_eq!((frames.len(), near.drops()), (PACKETS.into(), vec![]));
     let burst = frames.iter().map(|frame| Packet::with_data(&far.mem, frame.head()).unwrap()).collect();
     far.rx(NOW, OUTSIDE, burst);
-    // GRO holds packets of several flows, of which none waits for another.
+    // GRO holds packets of several independent flows.
     let mut ports: Vec<_> =
         far.tx(INSIDE).iter().map(|pkt| u16::from_be_bytes([pkt.head()[20], pkt.head()[21]])).collect();
     ports.sort_unstable();

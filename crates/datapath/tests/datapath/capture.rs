@@ -1,4 +1,4 @@
-//! What a capture sees: the wire's packets, or the path's.
+//! Captures of the wire, and of fat packets in the datapath.
 
 use datapath::{PortConfig, TapPoints, Tapped};
 use offload::Features;
@@ -19,7 +19,7 @@ fn seen(node: &mut Node) -> Vec<(u32, &'static str, &'static str, Vec<u8>)> {
 }
 
 #[test]
-fn a_capture_sees_packets_before_and_after_they_are_glued_and_cut() {
+fn capture_sees_packets_before_and_after_gro_and_gso() {
     let [flow, _] = flows();
     let mut node = router_with(PortOptions::BARE, PortOptions::BARE.features(Features::NONE));
     for link in [INSIDE, OUTSIDE] {
@@ -51,7 +51,7 @@ fn a_capture_sees_packets_before_and_after_they_are_glued_and_cut() {
 }
 
 #[test]
-fn a_capture_sees_its_own_link_and_place_alone() {
+fn capture_sees_its_own_link_and_tap_only() {
     let [flow, _] = flows();
     for (link, tap, want) in [
         (INSIDE, TapPoints { wire: true, fat: false }, vec![(1, "wire", "in")]),
@@ -71,7 +71,7 @@ fn a_capture_sees_its_own_link_and_place_alone() {
 }
 
 #[test]
-fn a_capture_of_ethernet_sees_frames_on_the_wire_and_packets_in_the_path() {
+fn ethernet_capture_sees_wire_frames_and_fat_ip_packets() {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
     node.datapath.set_tap(INSIDE, BOTH);
     let [flow, _] = flows();
@@ -102,8 +102,8 @@ fn capture_behind_tunnel_sees_esp_then_decrypted_packet() {
     assert_eq!(protocols, [("fat", wire::Protocol::UDP), ("fat", wire::Protocol::TCP)], "{seen:?}");
 }
 
-/// What a gateway makes of these frames: packets to its guest, the bytes of each as the wire has them, and what a capture of
-/// its outer link sees.
+/// Output of a gateway for these frames: number of packets to its guest, the bytes of each segment, and the capture of its outer
+/// link.
 fn opened(tunnel: Tunnel, gro: bool, tap: TapPoints, frames: &[Vec<u8>]) -> (usize, Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut far = tunnelled(tunnel, 1).nodes.remove(1);
     let config = far.datapath.ports.get(OUTSIDE).unwrap().config.clone();
@@ -122,7 +122,7 @@ fn opened(tunnel: Tunnel, gro: bool, tap: TapPoints, frames: &[Vec<u8>]) -> (usi
 
 /// Row X93.
 #[test]
-fn esp_brings_the_same_bytes_with_gro_and_without_and_a_capture_sees_every_frame_of_it() {
+fn esp_with_and_without_gro_delivers_and_captures_the_same() {
     const WIRE: TapPoints = TapPoints { wire: true, fat: false };
     for tunnel in TUNNELS {
         for flow in flows() {
@@ -150,7 +150,7 @@ fn esp_brings_the_same_bytes_with_gro_and_without_and_a_capture_sees_every_frame
 }
 
 #[test]
-fn a_capture_that_nobody_reads_is_bounded() {
+fn unread_capture_is_bounded() {
     let [flow, _] = flows();
     let mut node = router();
     node.datapath.set_tap(INSIDE, BOTH);

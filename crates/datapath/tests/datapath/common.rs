@@ -104,7 +104,7 @@ pub(crate) fn edit_v4(bytes: &[u8], edit: impl FnOnce(&mut wire::ipv4::Header)) 
     bytes
 }
 
-/// What the source of an IPv6 flow, at `mac`, asks its destination for.
+/// Solicitation of an IPv6 flow's destination by its source, at `mac`.
 pub(crate) fn solicitation(ask: &Flow, mac: MacAddr) -> Vec<u8> {
     let (IpAddr::V6(src), IpAddr::V6(dst)) = (ask.src, ask.dst) else { panic!("{ask:?}") };
     let mut message = nd::Neighbour::solicit(dst).as_bytes().to_vec();

@@ -34,7 +34,7 @@ fn in_vxlan(outer: &Flow, is_checked: bool, inner: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Marks `bytes` as a fat packet of which the packet inside, at `at`, is cut.
+/// Marks `bytes` as a fat packet whose inner packet, at `at`, is to be segmented.
 fn fat(mem: &Memory, bytes: &[u8], inner: &Flow, at: usize) -> Packet {
     let mut pkt = Packet::with_data(mem, bytes).unwrap();
     let kind = if inner.version() == Version::V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };

@@ -14,7 +14,7 @@ const DEST_OPTS: u8 = 60;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 
-/// A ping of this flow behind headers, of which the first is of type `first`.
+/// A ping of this flow behind extension headers; the first one is of type `first`.
 fn behind(flow: &Flow, first: u8, headers: &[u8]) -> Vec<u8> {
     let ping = flow.ping(9, 8);
     let mut bytes = [&ping[..40], headers, &ping[40..]].concat();
@@ -88,7 +88,7 @@ fn options_are_treated_as_their_types_say() {
     let jumbo = [PING, 0, 0xc2, 4, 0, 1, 0, 0];
     check(&behind(&to_us, HOP_BY_HOP, &jumbo), Outcome::Told(icmpv6::Problem::FIELD, 42), INSIDE);
     check(&behind(&to_us, DEST_OPTS, &jumbo), Outcome::Told(icmpv6::Problem::OPTION, 42), INSIDE);
-    // Nine that are to be skipped are more than are looked at.
+    // Nine options to be skipped are above the limit.
     let many: Vec<u8> = [PING, 2].into_iter().chain([0x1e, 0].repeat(9)).chain([1, 2, 0, 0]).collect();
     check(&behind(&to_us, DEST_OPTS, &many), Outcome::Silent, INSIDE);
 }

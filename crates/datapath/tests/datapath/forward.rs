@@ -14,7 +14,7 @@ fn received(flow: &Flow) -> Mib {
     if flow.version() == Version::V4 { Mib::IpInReceives } else { Mib::Ip6InReceives }
 }
 
-/// What was fat at a port.
+/// Counts of fat packets of a port.
 fn fat(node: &Node, link: LinkId) -> FatCounts {
     node.datapath.ports.get(link).unwrap().fat
 }
@@ -23,7 +23,7 @@ fn sent_on(flow: &Flow) -> Mib {
     if flow.version() == Version::V4 { Mib::IpForwDatagrams } else { Mib::Ip6OutForwDatagrams }
 }
 
-/// What a link has had of IPv6.
+/// IPv6 counters of a link.
 fn of_link(node: &Node, link: LinkId) -> Counters {
     (*node.datapath.ports.get(link).expect("a port").counters).clone()
 }
@@ -53,7 +53,7 @@ fn each_link_counts_its_own_share_of_ipv6() {
 
 //= test RFC 8200 §3 hop-limit
 #[test]
-fn a_packet_goes_on_with_one_hop_less_in_every_geometry() {
+fn packet_of_every_geometry_is_forwarded_with_one_hop_less() {
     for flow in flows() {
         let bytes = flow.udp(1000);
         let want = Flow { ttl: 63, ..flow }.udp(1000);
@@ -72,7 +72,7 @@ fn a_packet_goes_on_with_one_hop_less_in_every_geometry() {
 
 //= test RFC 8200 §3 hop-limit
 #[test]
-fn the_last_hop_ends_here_and_its_sender_is_told() {
+fn packet_with_ttl_1_is_dropped_with_time_exceeded() {
     for flow in flows() {
         let bytes = Flow { ttl: 1, ..flow }.udp(10);
         let mut node = router();
@@ -109,20 +109,20 @@ fn the_last_hop_ends_here_and_its_sender_is_told() {
     }
 }
 
-/// What is to become of a packet that meets an MTU.
+/// Expected result of an MTU check.
 #[derive(Debug)]
 enum Want {
-    /// It leaves as one packet, as fat as it came.
+    /// The packet leaves whole, as fat as it was received.
     Whole,
-    /// It is dropped, and its sender is told this MTU.
+    /// The packet is dropped, with an ICMP error that has this MTU.
     Told(u16),
-    /// It leaves in so many fragments.
+    /// The packet leaves in so many fragments.
     Fragments(usize),
 }
 
 //= test RFC 8200 §4.5 source-alone
 #[test]
-fn an_mtu_is_about_what_is_on_the_wire_whatever_a_packets_size() {
+fn mtu_check_uses_wire_size_for_fat_packets() {
     use Want::{Fragments, Told, Whole};
     let [v4, v6] = flows();
     let cut = Flow { dont_fragment: false, ..v4 };
@@ -223,7 +223,7 @@ fn last_datagram_of_train_passes_if_it_alone_fits() {
     }
 }
 
-/// A burst of datagrams of one flow, of which some fit 1400 bytes and others do not.
+/// A burst of datagrams of one flow; some fit 1400 bytes and others do not.
 pub(crate) fn mixed_datagrams(rng: &mut Rng, flow: &Flow) -> Vec<Vec<u8>> {
     let big = *rng.pick(&[1300, 1500, 3000]);
     let small = *rng.pick(&[1, 100, 1300]);
@@ -286,7 +286,7 @@ fn fragments_of_a_fat_packet_are_those_of_its_segments() {
 }
 
 #[test]
-fn a_device_without_offloads_gets_the_segments_and_they_are_finished() {
+fn device_without_offloads_gets_complete_segments() {
     for flow in flows() {
         let mut node = router_with(PortOptions::BARE, PortOptions::BARE.features(Features::NONE));
         let pkt = flow.fat_tcp(&node.mem, 5, 4500, 1400);
@@ -325,14 +325,14 @@ fn segments_that_come_in_a_burst_leave_as_one_packet() {
 /// Another link than the router's.
 const THIRD: LinkId = LinkId(3);
 
-/// Has a node take in a packet while more arrives.
+/// Takes in a packet while more input follows.
 fn take_in(node: &mut Node, link: LinkId, packet: &[u8]) {
     let mut burst = vec![Packet::with_data(&node.mem, packet).unwrap()];
     node.datapath.take_in(NOW, &node.mem, link, &mut burst);
 }
 
 #[test]
-fn what_gro_holds_while_more_arrives_is_not_lost_with_its_link() {
+fn packet_held_by_gro_survives_removal_of_its_link() {
     let ends: [fn(&mut Node); 3] = [
         |node| node.datapath.finish(NOW, &node.mem),
         |node| node.datapath.remove_port(NOW, &node.mem, INSIDE),
@@ -349,7 +349,7 @@ fn what_gro_holds_while_more_arrives_is_not_lost_with_its_link() {
 }
 
 #[test]
-fn what_comes_by_a_link_without_gro_overtakes_nothing() {
+fn packet_by_a_link_without_gro_overtakes_no_held_packet() {
     for flow in flows() {
         let mut node = router();
         node.port(THIRD.0, PortOptions::BARE, &[]);
@@ -366,7 +366,7 @@ fn what_comes_by_a_link_without_gro_overtakes_nothing() {
 }
 
 #[test]
-fn a_new_route_is_taken_by_the_next_packet() {
+fn new_route_is_used_by_the_next_packet() {
     for flow in flows() {
         let mut node = router();
         node.port(THIRD.0, PortOptions::BARE, &[]);
@@ -378,7 +378,7 @@ fn a_new_route_is_taken_by_the_next_packet() {
 }
 
 #[test]
-fn a_link_that_is_down_gets_nothing_and_its_packets_are_answered() {
+fn packets_to_a_down_link_are_answered_unreachable() {
     for flow in flows() {
         let mut node = router();
         node.rx_bytes(NOW, INSIDE, &flow.udp(10));
@@ -399,7 +399,7 @@ fn a_link_that_is_down_gets_nothing_and_its_packets_are_answered() {
 }
 
 #[test]
-fn a_port_that_is_removed_counts_what_waited_in_it() {
+fn removed_port_counts_its_queued_packets() {
     let [flow, _] = flows();
     let mut node = router();
     for _ in 0..3 {
@@ -412,7 +412,7 @@ fn a_port_that_is_removed_counts_what_waited_in_it() {
 }
 
 #[test]
-fn what_waits_for_a_slow_link_is_bounded() {
+fn queue_of_a_slow_link_is_bounded() {
     let [flow, _] = flows();
     let mut node = router();
     let each = flow.fat_tcp(&node.mem, 1, 60_000, 1400).truesize();
@@ -436,7 +436,7 @@ fn what_waits_for_a_slow_link_is_bounded() {
 
 /// Else the ring of the device that received it runs dry.
 #[test]
-fn what_waits_for_a_busy_link_gives_frames_back() {
+fn packets_queued_for_a_busy_link_release_device_frames() {
     const FRAMES: usize = 8;
     let [flow, _] = flows();
     let mut node = router();
@@ -464,7 +464,7 @@ fn what_waits_for_a_busy_link_gives_frames_back() {
 }
 
 #[test]
-fn what_waits_is_fitted_anew_when_a_link_loses_an_offload() {
+fn queued_packets_are_fitted_again_when_offload_is_lost() {
     let [flow, _] = flows();
     let mut node = router();
     let fat = flow.fat_tcp(&node.mem, 1, 4200, 1400);
@@ -480,7 +480,7 @@ fn what_waits_is_fitted_anew_when_a_link_loses_an_offload() {
 }
 
 #[test]
-fn a_packet_may_leave_by_the_link_that_it_came_by() {
+fn packet_may_leave_by_its_input_link() {
     let mut node = Node::new();
     let link = node.port(1, PortOptions::BARE, &["10.1.0.254/24"]);
     node.route("10.2.0.0/16", Some("10.1.0.9"), link);

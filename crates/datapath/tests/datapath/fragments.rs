@@ -22,7 +22,7 @@ pub(crate) fn fragments(mem: &Memory, bytes: &[u8], mtu: usize) -> Vec<Packet> {
     out
 }
 
-/// What is said by fragments that a node sent, put together by another one.
+/// Payload of fragments that a node has sent, reassembled by another node.
 fn whole(sent: Vec<Packet>, mtu: usize) -> Vec<u8> {
     let (mem, mut counters) = (Memory::heap(), base::Counters::ZERO);
     let mut reassembly = reassembly::Reassembly::default();
@@ -69,7 +69,7 @@ fn esp_that_was_fragmented_outside_is_opened() {
 }
 
 #[test]
-fn a_flood_of_fragments_makes_room_for_a_ping_and_is_counted_where_it_came_in() {
+fn fragment_flood_is_evicted_for_a_ping_and_counted_by_link() {
     for (src, dst) in [("10.2.0.9", "10.2.0.254"), ("fd00:2::9", "fd00:2::254")] {
         let mut node = router();
         let mem = Memory::heap();
@@ -118,7 +118,7 @@ fn a_ping_in_fragments_is_answered_in_fragments() {
 }
 
 #[test]
-fn what_comes_in_fragments_keeps_its_place_among_what_comes_whole() {
+fn reassembled_packet_keeps_its_order_among_whole_ones() {
     for flow in [Flow::new("10.2.0.1", "10.2.0.254"), Flow::new("fd00:2::1", "fd00:2::254")] {
         let (mut node, mem) = (router(), Memory::heap());
         let mut burst = Vec::new();
@@ -159,7 +159,7 @@ fn answers_in_fragments_have_identifications_of_their_own() {
 }
 
 #[test]
-fn what_is_not_whole_in_time_is_dropped_and_its_sender_told_and_what_is_for_others_goes_on() {
+fn reassembly_timeout_is_answered_and_transit_is_forwarded() {
     let fragment = |flow: Flow, at, more| {
         edit_v4(&flow.udp(800), |header| header.set_fragment(FragOffset::from_bytes(at).unwrap(), more))
     };
@@ -219,7 +219,7 @@ fn ipv6_first_fragment_alone_is_answered_after_60_s() {
 }
 
 #[test]
-fn nobody_is_told_that_a_broadcast_was_not_whole_in_time() {
+fn reassembly_timeout_of_a_broadcast_is_not_answered() {
     for (dst, told) in [("10.1.0.254", 1), ("10.1.0.255", 0), ("255.255.255.255", 0), ("224.0.0.1", 0)] {
         let mut node = router();
         let bytes = Flow::new("10.1.0.1", dst).udp(800);
@@ -232,7 +232,7 @@ fn nobody_is_told_that_a_broadcast_was_not_whole_in_time() {
 }
 
 #[test]
-fn rules_for_fragments_can_change_while_some_wait() {
+fn reassembly_limits_change_while_fragments_are_held() {
     let to_us = Flow::new("10.1.0.1", "10.1.0.254");
     let first = edit_v4(&to_us.udp(800), |header| header.set_fragment(FragOffset::ZERO, true));
     let usage = |node: &Node| node.datapath.reassembly().usage(reassembly::Table::V4);
@@ -291,7 +291,7 @@ fn a_first_fragment_without_its_upper_layer_header_is_answered() {
 }
 
 #[test]
-fn hop_by_hop_options_behind_a_fragment_header_are_refused_by_name_unless_policies_keep_them_out() {
+fn hop_by_hop_options_behind_fragment_header_are_refused() {
     let flow = Flow::new("fd00:1::1", "fd00:1::254");
     let udp = flow.udp(400);
     // Whole, with a fragment header, options, and the fragment header of something that still waits.
@@ -333,7 +333,7 @@ fn hop_by_hop_options_behind_a_fragment_header_are_refused_by_name_unless_polici
 }
 
 #[test]
-fn esp_behind_a_fragment_header_that_cuts_nothing_is_opened() {
+fn esp_behind_an_atomic_fragment_header_is_opened() {
     let [_, flow] = flows();
     let tunnel = Tunnel { v6: true, udp: false, nested: false };
     let mut world = tunnelled(tunnel, 1);
@@ -348,7 +348,7 @@ fn esp_behind_a_fragment_header_that_cuts_nothing_is_opened() {
 }
 
 #[test]
-fn host_that_takes_datagrams_whole_gets_them_so() {
+fn link_set_to_reassemble_gets_whole_datagrams() {
     for flow in flows() {
         let whole = match flow.version() {
             Version::V4 => edit_v4(&flow.udp(20_000), |header| header.set_dont_fragment(false)),

@@ -1,4 +1,4 @@
-//! Sealed frames of one packet: together until their link, and the same as if they were not.
+//! Encrypted frames that share one packet up to their link, with the same result as separate packets.
 
 use base::{DropReason, LinkId, Mib};
 use datapath::{TX_QUEUE_BYTES, TapPoints};
@@ -14,7 +14,7 @@ use crate::gateways::{ENDS, TUNNELS, Tunnel, tunnelled};
 /// Raw ESP, over either family.
 const RAW: [Tunnel; 2] = [TUNNELS[0], TUNNELS[2]];
 
-/// Frames of a fat packet that is sealed.
+/// Number of frames of an encrypted fat packet.
 const ALL: u64 = SEGMENTS as u64;
 
 /// Segments of a fat packet; the last is shorter.
@@ -29,14 +29,14 @@ fn sender(tunnel: Tunnel, wan: PortOptions) -> Node {
     node
 }
 
-/// Has it seal a fat packet.
+/// Makes the gateway encrypt a fat packet.
 fn send(node: &mut Node) {
     let [flow, _] = flows();
     let fat = flow.fat_tcp(&node.mem, 1, (SEGMENTS - 1) * 1200 + 77, 1200);
     node.rx(NOW, INSIDE, vec![fat]);
 }
 
-/// What waits at its port, each as what it is and in its packets' bytes.
+/// Packets queued at the port: the shape of each, and the bytes of its frames.
 fn waiting(node: &mut Node) -> Vec<(u64, Vec<Vec<u8>>)> {
     let bytes = |pkt: &Packet| match pkt.meta.cut {
         Cut::Frames(_) => pkt.frames().map(<[u8]>::to_vec).collect(),
@@ -45,7 +45,7 @@ fn waiting(node: &mut Node) -> Vec<(u64, Vec<Vec<u8>>)> {
     node.datapath.take_tx(OUTSIDE).unwrap().drain(..).map(|pkt| (pkt.meta.cut.packets(), bytes(&pkt))).collect()
 }
 
-/// What such a gateway sends of a fat packet.
+/// Packets that such a gateway sends for a fat packet.
 fn sent(tunnel: Tunnel, wan: PortOptions, before: fn(&mut Node), after: fn(&mut Node)) -> Vec<(u64, Vec<Vec<u8>>)> {
     let mut node = sender(tunnel, wan);
     before(&mut node);
@@ -57,7 +57,7 @@ fn sent(tunnel: Tunnel, wan: PortOptions, before: fn(&mut Node), after: fn(&mut 
     waiting(&mut node)
 }
 
-/// How long packets are, with their link's header and that of ESP. The rest is another for each SA.
+/// Lengths of packets, and their link-layer and ESP headers. The remaining bytes differ by SA.
 fn headers(packets: &[Vec<u8>], l3: usize) -> Vec<(usize, &[u8], &[u8])> {
     fn of(bytes: &[u8], l3: usize) -> (usize, &[u8], &[u8]) {
         let esp = l3 + info_of(&bytes[l3..]).header_len;
@@ -117,7 +117,7 @@ fn each_has_the_link_header_in_front() {
 }
 
 #[test]
-fn what_has_to_wait_for_its_neighbour_waits_by_itself() {
+fn frames_waiting_for_a_neighbour_are_queued_one_by_one() {
     let mut node = sender(RAW[0], ethernet(Features::ALL));
     send(&mut node);
     assert_eq!((node.waiting(), waiting(&mut node).len()), (SEGMENTS, 1), "all wait, and one is asked");
@@ -165,7 +165,7 @@ fn a_capture_sees_each() {
 
 #[test]
 fn each_that_does_not_fit_is_fragmented_and_the_others_are_not() {
-    // IPv6 is owed 1280 bytes inside, whatever the link takes (RFC 8200 §5).
+    // IPv6 needs an MTU of 1280 bytes inside, whatever the link's MTU (RFC 8200 §5).
     let [_, flow] = flows();
     let mut node = sender(RAW[0], PortOptions::BARE.mtu(1280));
     let fat = flow.fat_tcp(&node.mem, 1, (SEGMENTS - 1) * 1208 + 77, 1208);

@@ -13,7 +13,7 @@ pub(crate) const WIRE: usize = 0;
 /// The gateways' outer addresses of either family.
 pub(crate) const ENDS: [[&str; 2]; 2] = [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:db8::2"]];
 
-/// How two gateways protect what goes between their guests.
+/// Kind of tunnel between two gateways.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Tunnel {
     /// Whether the outer header is IPv6's.
@@ -47,7 +47,7 @@ impl Tunnel {
     }
 }
 
-/// What an SA of [`esp`] adds to a packet.
+/// Bytes that an SA of [`esp`] adds to a packet.
 pub(crate) fn overhead(sa: &SaConfig) -> ipsec::mtu::Overhead {
     let outer = wire::Version::of_addr(sa.dst);
     ipsec::mtu::Overhead { mode: sa.mode, outer, udp: sa.encap.is_some(), iv_len: 8, icv_len: 16, align: 4 }
@@ -102,14 +102,14 @@ fn protect(near: &mut Node, far: &mut Node, tunnel: Tunnel, from: usize) {
 /// The bytes of a stream that were received.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
-    /// Which places were delivered.
+    /// Offsets that were delivered.
     places: Vec<bool>,
-    /// How many bytes.
+    /// Number of bytes.
     pub(crate) bytes: usize,
 }
 
 impl Received {
-    /// Takes in a TCP packet, fat or not: every byte must be the stream's, and must not have come before.
+    /// Takes in a TCP packet, fat or not: every byte must equal the stream's, and must not have arrived before.
     pub(crate) fn take(&mut self, flow: &Flow, pkt: &Packet) {
         let bytes = pkt.to_vec();
         let info = info_of(&bytes);

@@ -183,7 +183,7 @@ fn dhcp_answer_goes_up_while_link_has_no_address() {
 }
 
 #[test]
-fn tagged_ip_goes_up_past_no_policy() {
+fn tagged_ip_does_not_bypass_policies() {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
     add_devices(&mut node);
     let any = "10.0.0.0/8".parse().unwrap();
@@ -231,7 +231,7 @@ fn socket_without_route_is_told() {
 fn socket_packet_is_output_by_the_nodes_routes() {
     for flow in from_us() {
         let mut node = router_with_host_side();
-        // By whatever device it came down, the node's routes say where it goes.
+        // The node's routes decide, whatever device the packet came down by.
         down_bytes(&mut node, INSIDE, &flow.udp(100));
         let sent = only(node.tx(OUTSIDE)).to_vec();
         assert_eq!(sent, flow.udp(100), "neither its TTL nor anything else is changed");
@@ -384,7 +384,7 @@ fn ike_without_a_checksum_over_ipv6_gets_one() {
 }
 
 #[test]
-fn socket_that_asked_for_dont_fragment_is_told() {
+fn socket_with_dont_fragment_gets_the_error() {
     let [flow, _] = from_us();
     let mut node = router_with_host_side();
     let bytes = edit_v4(&flow.udp(3000), |header| header.set_dont_fragment(true));
@@ -583,7 +583,7 @@ fn malformed_packets_of_sockets_are_counted_drops() {
         bytes[at] ^= 0x11;
         down_bytes(&mut node, OUTSIDE, &bytes);
     }
-    // A destination of the node itself never comes down: its socket is told that there is no route.
+    // A packet to the node itself is not expected from the host side: its socket gets a no-route error.
     up(&mut node, OUTSIDE);
     up(&mut node, INSIDE);
     let own = Flow::new("10.2.0.254", "10.1.0.254");
@@ -672,10 +672,10 @@ fn packet_too_big_about_socket_tcp_lowers_the_cut() {
         usize::from(gso.size) + ipv4::Header::LEN + TCP_LEN
     };
     assert_eq!(size(&mut node), 1500);
-    // Of another flow nothing is believed, but the message goes up.
+    // A message about an unknown flow changes no MTU, but goes up.
     node.rx_bytes(NOW, OUTSIDE, &too_big(&Flow { sport: 9, ..flow }.tcp(1, 100)));
     assert_eq!((size(&mut node), up(&mut node, OUTSIDE).len()), (1500, 1));
-    // Nor is one whose checksum is wrong.
+    // A message with a wrong checksum changes no MTU either.
     let mut bad = too_big(&flow.tcp(1, 100));
     *bad.last_mut().unwrap() ^= 1;
     node.rx_bytes(NOW, OUTSIDE, &bad);
@@ -703,7 +703,7 @@ fn unfinished_checksum_of_socket_is_made_for_the_link() {
     assert_eq!(only(node.tx(OUTSIDE)).to_vec(), bytes);
 }
 
-/// A router whose links are Ethernet, with devices, of which that of the link outside is watched.
+/// A router with Ethernet links and host-side devices; a packet socket on the outer link's device is promiscuous.
 fn watched_router() -> Node {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
     add_devices(&mut node);
@@ -743,7 +743,7 @@ fn received_frame_is_shown_to_packet_sockets_once() {
         // What the node itself sends about it is shown as well.
         let seen: Vec<_> = shown(&mut node).into_iter().filter(|(_, shown)| shown == &bytes).collect();
         assert_eq!(seen, [(is_copy, bytes.clone())]);
-        // Nobody listens.
+        // Without a promiscuous socket.
         assert!(!node.datapath.set_watched(OUTSIDE, false));
         node.rx_bytes(NOW, OUTSIDE, &received);
         assert_eq!(shown(&mut node).len(), usize::from(!is_copy), "{bytes:?}");

@@ -1,4 +1,4 @@
-//! Packets that mean no good, into every kind of port: nothing panics, and each ends somewhere.
+//! Hostile packets into every kind of port: no panic, and each packet is accounted for.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ const ADDRESSES_V6: [&str; 12] = [
     "::",
 ];
 
-/// An IP packet of any kind, as it should be.
+/// Well-formed IP packet of any kind.
 fn packet(rng: &mut Rng, depth: usize) -> Vec<u8> {
     let family: &[&str] = if rng.happens(500) { &ADDRESSES } else { &ADDRESSES_V6 };
     let [src, dst] = [*rng.pick::<&str>(family), *rng.pick::<&str>(family)];
@@ -70,7 +70,7 @@ fn packet(rng: &mut Rng, depth: usize) -> Vec<u8> {
     }
 }
 
-/// Something inside of ESP, or of what looks like it.
+/// Any packet inside ESP, or inside malformed ESP.
 fn sealed(rng: &mut Rng, depth: usize) -> Vec<u8> {
     let bits = rng.below(8) as u32;
     let ends = if bits & 1 == 0 { ["192.0.2.1", "192.0.2.2"] } else { ["2001:db8::1", "2001:db8::2"] };
@@ -121,7 +121,7 @@ fn frame(rng: &mut Rng, port: MacAddr) -> Vec<u8> {
     [eth::Header::new(to, mac(9), ethertype).as_bytes(), &body].concat()
 }
 
-/// Changes some bytes, or cuts some off, or adds some; half of the time nothing.
+/// Changes, truncates or appends bytes; half of the time it changes nothing.
 fn spoil(rng: &mut Rng, bytes: &mut Vec<u8>) {
     match rng.below(8) {
         0 => bytes.truncate(rng.below(bytes.len() + 1)),
@@ -138,7 +138,7 @@ fn spoil(rng: &mut Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// What a guest says about a packet, true or not.
+/// Offload metadata that a guest claims for a packet, true or not.
 fn marks(rng: &mut Rng) -> (Csum, Cut) {
     let small = |rng: &mut Rng| *rng.pick(&[0, 6, 14, 16, 20, 34, 40, 60, 1000, u16::MAX]);
     let csum = match rng.below(6) {
@@ -175,7 +175,7 @@ fn hostile(rng: &mut Rng, mem: &Memory, port: usize) -> Packet {
 }
 
 #[test]
-fn whatever_comes_in_by_whatever_port_ends_somewhere() {
+fn hostile_packet_by_any_port_is_accounted_for() {
     for seed in 0..20_000 {
         let mut rng = Rng::new(seed);
         let _guard = OnPanic(seed);
@@ -188,7 +188,7 @@ fn whatever_comes_in_by_whatever_port_ends_somewhere() {
 }
 
 #[test]
-fn a_long_day_of_hostile_packets_leaves_nothing_behind() {
+fn many_hostile_packets_leave_no_memory_in_use() {
     for seed in 0..20 {
         let mut rng = Rng::new(1_000_000 + seed);
         let _guard = OnPanic(seed);
@@ -212,7 +212,7 @@ fn a_long_day_of_hostile_packets_leaves_nothing_behind() {
 }
 
 #[test]
-fn hostile_bursts_are_glued_and_opened_without_loss_of_memory() {
+fn hostile_bursts_through_gro_and_esp_leak_no_memory() {
     for seed in 0..300 {
         let mut rng = Rng::new(2_000_000 + seed);
         let _guard = OnPanic(seed);
@@ -224,7 +224,7 @@ fn hostile_bursts_are_glued_and_opened_without_loss_of_memory() {
     }
 }
 
-/// Says which seed it was.
+/// Prints the seed of a failed run.
 struct OnPanic(u64);
 
 impl Drop for OnPanic {

@@ -57,7 +57,7 @@ fn between([local, peer]: [SocketAddr; 2], payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_message_is_taken_out_with_and_without_an_sa_on_its_port() {
+fn ike_message_is_taken_out_with_or_without_an_sa() {
     for v6 in [false, true] {
         for with_sa in [false, true] {
             let mut node = node(v6);
@@ -201,7 +201,7 @@ fn with_ports([local, peer]: [SocketAddr; 2], ports: [u16; 2]) -> [SocketAddr; 2
 }
 
 #[test]
-fn a_node_with_its_addresses_to_itself_has_both_ports_of_ike() {
+fn node_with_exclusive_addresses_has_both_ike_ports() {
     for v6 in [false, true] {
         let mut node = node(v6);
         node.datapath.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
@@ -219,7 +219,7 @@ fn a_node_with_its_addresses_to_itself_has_both_ports_of_ike() {
             assert_eq!(info.payload(&pkt.to_vec())[8..], *payload, "port {port}");
         }
         assert_eq!(node.drops(), [], "v6 {v6}");
-        // A keepalive on the port of ESP in UDP is nobody's, and on the other a message that is none.
+        // A keepalive on the port of ESP in UDP is dropped; on the other port it is a malformed message.
         node.rx_bytes(NOW, OUTSIDE, &between(with_ports(outer, [4500, 4500]), &[0xff]));
         assert_eq!((node.datapath.take_ike().count(), node.drops()), (0, vec![]));
         let other = with_ports(outer, [501, 500]);
@@ -236,7 +236,7 @@ fn a_node_with_its_addresses_to_itself_has_both_ports_of_ike() {
 }
 
 #[test]
-fn what_ports_of_ike_there_are_is_told() {
+fn ike_port_query_matches_configured_ports() {
     let mut node = node(false);
     let has = |node: &Node, at: &str| node.datapath.has_ike(at.parse().unwrap());
     assert!(has(&node, "10.2.0.254:4500") && has(&node, "0.0.0.0:4500"));
@@ -248,7 +248,7 @@ fn what_ports_of_ike_there_are_is_told() {
 }
 
 #[test]
-fn a_link_that_is_gone_leaves_its_ike_to_none_that_has_its_number_next() {
+fn removed_link_leaves_no_ike_port_to_its_number() {
     for at in [IkeAt::Node, IkeAt::Port(ends(false)[0])] {
         let mut node = node(false);
         node.datapath.set_ike(vec![(INSIDE, IkeAt::Node), (OUTSIDE, at)]);
@@ -271,7 +271,7 @@ fn messages_that_came_as_a_train_are_taken_one_by_one() {
 }
 
 #[test]
-fn what_nobody_takes_is_bounded_and_counted() {
+fn untaken_ike_messages_are_bounded_and_counted() {
     let mut node = node(false);
     let payload = [&[0; 4][..], &[7; 1024]].concat();
     for _ in 0..1030 {
@@ -284,7 +284,7 @@ fn what_nobody_takes_is_bounded_and_counted() {
 }
 
 #[test]
-fn a_message_goes_out_from_the_port_behind_its_marker() {
+fn message_leaves_from_its_port_with_the_marker() {
     for v6 in [false, true] {
         let mut node = node(v6);
         let [local, peer] = ends(v6);

@@ -1,4 +1,4 @@
-//! IPv4 options: what is wrong with them is told, and those that record are filled in.
+//! IPv4 options: malformed ones are answered with an ICMP error, recording ones are filled in.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn with_options(bytes: &[u8], options: &[u8]) -> Vec<u8> {
     longer
 }
 
-/// What a router makes of the options of a packet that it forwards.
+/// Options of a packet after a router has forwarded it.
 fn forwarded(node: &mut Node, options: &[u8]) -> Vec<u8> {
     let [flow, _] = flows();
     node.rx_bytes(NOW, INSIDE, &with_options(&flow.udp(100), options));
@@ -40,7 +40,7 @@ fn source_route_is_dropped_silently() {
 }
 
 #[test]
-fn wrong_option_is_told_with_the_place_of_its_wrong_byte() {
+fn malformed_option_is_answered_with_its_offset() {
     let cases: [(&[u8], u8); 8] = [
         (&[7, 9, 4, 0], 20),
         (&[1, 1, 7, 1], 22),
@@ -72,7 +72,7 @@ fn wrong_option_is_told_with_the_place_of_its_wrong_byte() {
 }
 
 #[test]
-fn router_records_the_address_of_the_link_that_a_packet_leaves_by() {
+fn router_records_the_address_of_the_output_link() {
     let mut node = router();
     // 1 s after 00:00:01 UT.
     node.datapath.epoch = Duration::from_secs(86_400 * 20_000 + 1);

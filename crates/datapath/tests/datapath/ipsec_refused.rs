@@ -1,4 +1,4 @@
-//! What IPsec refuses at a gateway, with the counters that say why.
+//! Packets that IPsec drops at a gateway, and their counters.
 
 use base::{Counters, DropReason, Mib};
 use ipsec::{Action, Dir, Mode};
@@ -16,7 +16,7 @@ fn refused(node: &mut Node, link: base::LinkId, bytes: &[u8]) -> (Vec<(u32, Drop
     (node.drops(), node.datapath.counters.clone())
 }
 
-/// What the near gateway of a tunnel makes of one datagram.
+/// ESP packet that the near gateway of a tunnel sends for one datagram.
 fn sealed(tunnel: Tunnel, flow: &Flow) -> Vec<u8> {
     let mut world = tunnelled(tunnel, 1);
     world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(100));
@@ -25,7 +25,7 @@ fn sealed(tunnel: Tunnel, flow: &Flow) -> Vec<u8> {
 
 //= test RFC 4301 §5.2 clear-where-protected
 #[test]
-fn what_comes_in_clear_where_esp_is_demanded_is_dropped() {
+fn clear_packet_where_a_policy_requires_esp_is_dropped() {
     let [through, _] = flows();
     let to_us = Flow { dst: "10.2.0.254".parse().unwrap(), ..through };
     for (flow, delivered) in [(through, 0), (to_us, 0)] {
@@ -38,7 +38,7 @@ fn what_comes_in_clear_where_esp_is_demanded_is_dropped() {
 }
 
 #[test]
-fn what_comes_out_of_a_tunnel_needs_a_policy_that_lets_it_in() {
+fn decrypted_packet_needs_an_input_policy() {
     let [flow, _] = flows();
     let esp = sealed(TUNNELS[0], &flow);
     let mut world = tunnelled(TUNNELS[0], 1);
@@ -50,7 +50,7 @@ fn what_comes_out_of_a_tunnel_needs_a_policy_that_lets_it_in() {
 }
 
 #[test]
-fn a_blocked_packet_neither_leaves_nor_comes_in() {
+fn blocked_packet_neither_leaves_nor_enters() {
     let [flow, _] = flows();
     for (dir, mib) in [(Dir::Out, Mib::XfrmOutPolBlock), (Dir::Fwd, Mib::XfrmInPolBlock)] {
         let mut node = router();
@@ -66,7 +66,7 @@ fn a_blocked_packet_neither_leaves_nor_comes_in() {
 
 //= test RFC 4301 §7 later-fragments
 #[test]
-fn a_later_fragment_is_not_in_clear_where_a_policy_for_some_ports_may_be_meant() {
+fn later_fragment_in_clear_under_a_port_policy_is_dropped() {
     let [flow, _] = flows();
     let fragment = |flow: Flow, at: usize| {
         edit_v4(&flow.udp(800), |header| header.set_fragment(FragOffset::from_bytes(at).unwrap(), true))
@@ -94,7 +94,7 @@ fn a_later_fragment_is_not_in_clear_where_a_policy_for_some_ports_may_be_meant()
             assert!(node.tx(OUTSIDE).is_empty());
             let want = counters([(Mib::IpInReceives, 2), (Mib::IpForwDatagrams, 1), (mib, 1)]);
             assert_eq!((drops, counted), (vec![(1, reason, 1)], want), "{dir:?} {action:?}");
-            // Who is not meant at all, or by a policy for all ports that is asked first, goes on.
+            // A packet that matches no policy, or first a policy for all ports, is forwarded.
             node.rx_bytes(NOW, INSIDE, &fragment(Flow { src: "10.3.0.1".parse().unwrap(), ..flow }, 808));
             assert_eq!(node.tx(OUTSIDE).len(), 1);
         }
@@ -107,7 +107,7 @@ fn a_later_fragment_is_not_in_clear_where_a_policy_for_some_ports_may_be_meant()
 }
 
 #[test]
-fn an_error_about_what_came_through_a_tunnel_goes_back_through_it_or_not_at_all() {
+fn error_about_a_decrypted_packet_returns_by_the_tunnel_only() {
     for (flow, of_node, nets) in [
         (flows()[0], "10.2.0.254", ["10.2.0.0/16", "10.1.0.0/16"]),
         (flows()[1], "fd00:2::254", ["fd00:2::/32", "fd00:1::/32"]),
@@ -139,7 +139,7 @@ fn an_error_about_what_came_through_a_tunnel_goes_back_through_it_or_not_at_all(
 
 //= test RFC 4301 §5.1 protect-without-sa
 #[test]
-fn a_policy_without_its_sa_lets_nothing_leave() {
+fn policy_without_its_sa_sends_nothing() {
     let [flow, _] = flows();
     let mut node = router();
     let sa = esp("10.2.0.254", "10.2.0.9", 0x1000, Mode::Tunnel, false);
@@ -151,7 +151,7 @@ fn a_policy_without_its_sa_lets_nothing_leave() {
 }
 
 #[test]
-fn a_tunnel_whose_end_no_route_leads_to_sends_nothing() {
+fn tunnel_without_a_route_to_its_end_sends_nothing() {
     for dst in ["198.51.100.1", "2001:db8:9::1"] {
         let [flow, _] = flows();
         let mut node = router();
@@ -167,7 +167,7 @@ fn a_tunnel_whose_end_no_route_leads_to_sends_nothing() {
 
 //= test RFC 4303 §3.4.2 unknown-sa
 #[test]
-fn esp_that_is_forged_replayed_or_unknown_is_counted_for_what_it_is() {
+fn forged_replayed_and_unknown_esp_have_counters() {
     let [flow, _] = flows();
     for tunnel in TUNNELS {
         let good = sealed(tunnel, &flow);
@@ -200,7 +200,7 @@ fn esp_that_is_forged_replayed_or_unknown_is_counted_for_what_it_is() {
 }
 
 #[test]
-fn a_forged_segment_costs_its_train_nothing_but_itself() {
+fn forged_segment_of_a_train_is_dropped_alone() {
     let [flow, _] = flows();
     let tunnel = TUNNELS[1];
     let mut world = tunnelled(tunnel, 1);
@@ -222,7 +222,7 @@ fn a_forged_segment_costs_its_train_nothing_but_itself() {
 }
 
 #[test]
-fn esp_for_somebody_else_is_forwarded_unopened() {
+fn esp_to_another_node_is_forwarded_unopened() {
     let mut node = router();
     let sa = esp("10.1.0.1", "10.1.0.254", 0x1000, Mode::Tunnel, false);
     node.datapath.ipsec.add_sa(&sa, 1).unwrap();
@@ -245,12 +245,12 @@ fn esp_to_an_address_that_is_no_longer_ours_is_not_opened() {
     only(far.tx(INSIDE));
     far.datapath.fib.replace(fib::Fib::default());
     far.rx_bytes(NOW, OUTSIDE, &second);
-    // Nor does a route lead back to the sender, who would be told.
+    // The ICMP error is dropped as well: there is no route back to the sender.
     assert_eq!(far.drops(), [(0, DropReason::NoRoute, 1), (2, DropReason::NoRoute, 1)]);
 }
 
 #[test]
-fn what_else_comes_to_the_port_of_esp_in_udp_is_not_esp() {
+fn other_datagram_to_the_esp_in_udp_port_is_not_esp() {
     let flow = Flow { sport: 4500, dport: 4500, ..Flow::new(ENDS[0][0], ENDS[0][1]) };
     let datagram = |payload: &[u8]| {
         let udp = wire::udp::Header::new(4500, 4500, (8 + payload.len()) as u16);

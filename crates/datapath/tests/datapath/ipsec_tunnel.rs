@@ -1,4 +1,4 @@
-//! Fat packets through ESP between two gateways: once looked up, cut on the wire, glued before anyone sees them.
+//! Fat packets through ESP between two gateways: looked up once, segmented on the wire, coalesced before IP input.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::gateways::*;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_fat_packet_comes_out_as_it_went_in() {
+fn fat_packet_leaves_the_tunnel_unchanged() {
     let nested = [false, true].map(|udp| Tunnel { v6: false, udp, nested: true });
     for tunnel in TUNNELS.into_iter().chain(nested) {
         for flow in flows() {
@@ -47,7 +47,7 @@ fn a_fat_packet_comes_out_as_it_went_in() {
     }
 }
 
-/// What both ends count for one fat packet that was so many segments and came out as so many packets.
+/// Checks the counters of both ends for one fat packet of `segments` segments that came out as `packets` packets.
 fn check_counters(world: &sim::World, tunnel: Tunnel, flow: &Flow, (segments, packets): (u64, u64)) {
     let [received, forwarded] = match flow.version() {
         Version::V4 => [Mib::IpInReceives, Mib::IpForwDatagrams],
@@ -57,12 +57,12 @@ fn check_counters(world: &sim::World, tunnel: Tunnel, flow: &Flow, (segments, pa
         false => [Mib::IpInReceives, Mib::IpOutRequests, Mib::IpInDelivers],
         true => [Mib::Ip6InReceives, Mib::Ip6OutRequests, Mib::Ip6InDelivers],
     };
-    // A train is one packet. It takes two for what is more than 64 KiB outside, and ESP in ESP makes none.
+    // A train is one packet. More than 64 KiB outside takes two trains, and ESP in ESP makes none.
     let trains = if tunnel.udp && !tunnel.nested { 2 } else { segments };
     let near = &world.nodes[0].datapath.counters;
     assert_eq!(near, &counters([(received, 1), (forwarded, 1), (outer_sent, trains)]), "{tunnel:?} {flow:?}");
     let far = &world.nodes[1].datapath.counters;
-    // Frames of one size that follow each other are glued by the socket, whoever made them.
+    // UDP GRO of the socket coalesces consecutive datagrams of one size, whatever their sender.
     let outside = match tunnel {
         Tunnel { udp: true, nested: true, .. } => far.get(outer_delivered) - segments,
         _ => trains,
@@ -75,7 +75,7 @@ fn check_counters(world: &sim::World, tunnel: Tunnel, flow: &Flow, (segments, pa
 }
 
 #[test]
-fn a_train_of_datagrams_goes_through_a_tunnel_as_one() {
+fn train_of_datagrams_passes_a_tunnel_as_one_packet() {
     for tunnel in TUNNELS {
         for flow in flows() {
             let mut world = tunnelled(tunnel, 1);
@@ -109,7 +109,7 @@ fn pings_of_every_size_go_there_and_back() {
 }
 
 #[test]
-fn transport_mode_protects_what_is_between_the_gateways_themselves() {
+fn transport_mode_protects_packets_between_the_gateways() {
     for v6 in [false, true] {
         for udp in [false, true] {
             let ends = ENDS[usize::from(v6)];
@@ -143,7 +143,7 @@ fn transport_mode_protects_what_is_between_the_gateways_themselves() {
 
 //= test RFC 4301 §8.2.1 inner-mtu
 #[test]
-fn what_is_too_long_for_the_tunnel_is_told_the_inner_mtu() {
+fn packet_too_long_for_the_tunnel_gets_the_inner_mtu() {
     let mtus = [1446, 1438, 1426, 1418];
     for (tunnel, mtu) in TUNNELS.into_iter().zip(mtus) {
         for flow in flows() {
@@ -196,7 +196,7 @@ fn gro_does_not_change_which_datagrams_a_tunnel_takes() {
 }
 
 #[test]
-fn what_may_be_fragmented_is_before_it_is_sealed() {
+fn packet_without_df_is_fragmented_before_esp() {
     for tunnel in TUNNELS {
         let [flow, _] = flows();
         let flow = Flow { dont_fragment: false, ..flow };
@@ -214,7 +214,7 @@ fn what_may_be_fragmented_is_before_it_is_sealed() {
 }
 
 #[test]
-fn what_ipv6_is_owed_is_fragmented_outside() {
+fn ipv6_packet_of_1280_bytes_is_fragmented_outside_esp() {
     // Over 1280 bytes of link no tunnel has the 1280 that IPv6 may count on (RFC 8200 §5).
     for udp in [false, true] {
         let [_, flow] = flows();
@@ -234,7 +234,7 @@ fn what_ipv6_is_owed_is_fragmented_outside() {
 }
 
 #[test]
-fn a_socket_fragments_what_is_too_long_for_it_itself() {
+fn socket_fragments_its_own_long_datagrams() {
     for v6 in [false, true] {
         let [_, flow] = flows();
         let mut world = tunnelled(Tunnel { v6, udp: true, nested: false }, 1);
@@ -280,7 +280,7 @@ fn socket_fragments_only_datagrams_that_are_too_long() {
 }
 
 #[test]
-fn a_policy_may_let_some_packets_pass_in_clear() {
+fn bypass_policy_passes_packets_in_clear() {
     let [flow, _] = flows();
     let mut world = tunnelled(TUNNELS[0], 1);
     let mut clear = policy(ipsec::Dir::Out, "10.1.0.1/32", "10.2.0.0/16", &[]);

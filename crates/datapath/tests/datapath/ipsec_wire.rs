@@ -11,7 +11,7 @@ use crate::gateways::*;
 const SEGMENTS: usize = 40;
 
 #[test]
-fn a_frame_that_comes_twice_is_taken_once() {
+fn duplicate_frame_is_accepted_once() {
     for tunnel in TUNNELS {
         let [flow, _] = flows();
         let mut world = tunnelled(tunnel, 1);
@@ -31,7 +31,7 @@ fn a_frame_that_comes_twice_is_taken_once() {
 }
 
 #[test]
-fn every_byte_that_arrives_over_a_bad_wire_is_right_and_comes_once() {
+fn bytes_over_a_bad_wire_arrive_right_and_once() {
     for seed in 0..12 {
         for tunnel in TUNNELS {
             bad_day(tunnel, seed);

@@ -1,4 +1,4 @@
-//! Packets whose SA is not there yet, and SAs that take over from each other, as hosts behind gateways see them.
+//! Packets held for a larval SA, and rekeying, as hosts behind gateways see them.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn packet(n: usize) -> Vec<u8> {
     Flow::new("10.1.0.1", "10.2.0.1").udp(n)
 }
 
-/// What the second gateway hands to its hosts of what the first one has sent.
+/// Packets that the second gateway delivers to its hosts from those that the first one has sent.
 fn arrived([near, far]: &mut [Node; 2], now: Instant) -> Vec<Vec<u8>> {
     for pkt in near.tx(OUTSIDE) {
         assert_eq!(ipv4::Header::ref_from(pkt.head()).unwrap().protocol(), Protocol::ESP);
@@ -53,7 +53,7 @@ fn arrived([near, far]: &mut [Node; 2], now: Instant) -> Vec<Vec<u8>> {
 
 /// Else the ring of the device that received them runs dry until the SA has come.
 #[test]
-fn what_waits_for_an_sa_gives_frames_back() {
+fn packets_waiting_for_an_sa_release_device_frames() {
     let [mut near, _] = gateways();
     near.datapath.ipsec.set_larval_drop(false);
     near.datapath.ipsec.set_listener(true);
@@ -68,7 +68,7 @@ fn what_waits_for_an_sa_gives_frames_back() {
 }
 
 #[test]
-fn packets_wait_for_their_sa_and_leave_in_order_with_one_hop_counted() {
+fn packets_held_for_an_sa_leave_in_order() {
     let mut nodes = gateways();
     nodes[0].datapath.ipsec.set_larval_drop(false);
     nodes[0].datapath.ipsec.set_listener(true);
@@ -96,7 +96,7 @@ fn packets_wait_for_their_sa_and_leave_in_order_with_one_hop_counted() {
 }
 
 #[test]
-fn the_first_packet_after_its_sa_has_come_takes_those_that_waited_along() {
+fn first_packet_after_the_sa_is_added_flushes_held_ones() {
     let mut nodes = gateways();
     nodes[0].datapath.ipsec.set_larval_drop(false);
     for n in 1..=101 {
@@ -113,7 +113,7 @@ fn the_first_packet_after_its_sa_has_come_takes_those_that_waited_along() {
 }
 
 #[test]
-fn a_neighbour_is_told_nothing_in_clear_because_others_have_waited_for_the_sa() {
+fn neighbour_discovery_with_held_packets_stays_protected() {
     let (here, there) = ("2001:db8::1", "2001:db8::2");
     let mut node = Node::new();
     node.port(OUTSIDE.0, PortOptions::ethernet(1), &[&format!("{here}/64")]);
@@ -133,7 +133,7 @@ fn a_neighbour_is_told_nothing_in_clear_because_others_have_waited_for_the_sa() 
 
 //= test RFC 4301 §5.1 protect-without-sa
 #[test]
-fn packets_that_wait_in_vain_are_counted_by_their_link() {
+fn packets_whose_sa_times_out_are_counted_by_link() {
     let mut nodes = gateways();
     nodes[0].datapath.ipsec.set_larval_drop(false);
     for n in 0..103 {

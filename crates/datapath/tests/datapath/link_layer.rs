@@ -27,7 +27,7 @@ fn frame(to: MacAddr, tags: &[(EtherType, u16)], ip: &[u8]) -> Vec<u8> {
     [bytes, ip.to_vec()].concat()
 }
 
-/// The router, whose inner link is an Ethernet one, and which knows the hosts there.
+/// The router with an Ethernet inner link, and neighbour entries of the hosts there.
 fn ethernet_router() -> Node {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
     for host in flows().map(|flow| flow.src) {
@@ -101,7 +101,7 @@ fn group_frames_with_fragments_are_not_answered() {
     }
 }
 
-/// A gateway whose outer link is an Ethernet one, and what the other one seals of `packets`.
+/// A gateway with an Ethernet outer link, and `packets` as encrypted by the other gateway.
 fn opener(tunnel: Tunnel, packets: &[Vec<u8>]) -> (Node, Vec<Vec<u8>>) {
     let mut world = tunnelled(tunnel, 1);
     packets.iter().for_each(|bytes| world.nodes[0].rx_bytes(NOW, INSIDE, bytes));
@@ -155,7 +155,7 @@ fn esp_after_a_group_frame_of_its_sa_is_forwarded() {
 fn priority_tag_counts_as_no_tag() {
     use EtherType as Type;
     let [flow, _] = flows();
-    /// The tag beside the frame, the tags in it, and whether it passes.
+    /// Tag in metadata, tags in the bytes, and whether the frame passes.
     type Case = (Option<u16>, &'static [(Type, u16)], bool);
     let cases: [Case; 12] = [
         (None, &[(Type::VLAN, 0)], true),

@@ -71,7 +71,7 @@ fn a_long_answer_is_fragmented_over_ipv4() {
 }
 
 #[test]
-fn what_nobody_here_wants_is_refused_by_name() {
+fn packet_of_an_unhandled_protocol_is_refused_by_name() {
     use icmp::{Message::Unreachable as V4, Unreachable as Code4};
     let [v4, v6] = to_us();
     let next_header = icmpv6::Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer: 6 };
@@ -97,7 +97,7 @@ fn what_nobody_here_wants_is_refused_by_name() {
     }
 }
 
-/// What of a segment a test looks at: its flags, sequence and acknowledgment number.
+/// Flags, sequence and acknowledgment number of a segment.
 fn reset_of(pkt: &Packet, flow: &Flow) -> (tcp::Flags, u32, u32) {
     let bytes = pkt.to_vec();
     let info = info_of(&bytes);
@@ -110,7 +110,7 @@ fn reset_of(pkt: &Packet, flow: &Flow) -> (tcp::Flags, u32, u32) {
 }
 
 #[test]
-fn a_segment_where_nobody_listens_is_reset() {
+fn segment_to_a_closed_port_is_reset() {
     for flow in to_us() {
         let mut node = router();
         node.rx_bytes(NOW, INSIDE, &flow.tcp(5, 9));
@@ -137,7 +137,7 @@ fn a_reset_or_a_wrong_segment_is_not_answered() {
             (|it| it[21] ^= 0x10, DropReason::ChecksumWrong, [1, 1, 1]),
             (|it| it[12] = 0x40, DropReason::TransportHeader, [1, 1, 0]),
             (|it| it[12] = 0xf0, DropReason::TransportHeader, [1, 0, 0]),
-            // A reset whose check is right.
+            // A reset with a valid checksum.
             (
                 |it| {
                     it[13] |= 4;
@@ -172,7 +172,7 @@ const fn unreachable_v6(code: icmpv6::Unreachable) -> Message {
 }
 
 #[test]
-fn a_train_of_datagrams_that_nobody_wants_is_answered_once() {
+fn train_of_datagrams_to_a_closed_port_is_answered_once() {
     let [flow, _] = to_us();
     let mut node = router();
     let pkt = flow.fat_udp(&node.mem, 12_000, 1200);
@@ -182,7 +182,7 @@ fn a_train_of_datagrams_that_nobody_wants_is_answered_once() {
 }
 
 #[test]
-fn messages_that_ask_for_nothing_end_here() {
+fn icmp_messages_without_a_request_are_ignored() {
     let [v4, v6] = to_us();
     let echo_reply = |flow: &Flow| {
         let mut bytes = flow.ping(1, 8);
@@ -272,7 +272,7 @@ fn malformed_datagram_is_dropped_silently_and_counted() {
             assert_eq!(counted, [u64::from(good), u64::from(!good), 0], "{left} {len:?}");
             assert_eq!(node.tx(INSIDE).len(), usize::from(good), "{left} {len:?}");
         }
-        // What comes behind the datagram is not summed.
+        // Bytes behind the datagram are not in the checksum.
         let longer = [&flow.udp(100)[at..], &[7; 5]].concat();
         let mut node = router();
         node.rx_bytes(NOW, INSIDE, &flow.raw(Protocol::UDP, &longer));

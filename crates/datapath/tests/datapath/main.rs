@@ -1,4 +1,4 @@
-//! What a node does with packets, as its links see it: forwarding, local delivery, neighbours, IPsec, captures.
+//! Behaviour of a node at its links: forwarding, local delivery, neighbours, IPsec, captures.
 
 mod anycast;
 mod bad_input;

@@ -1,4 +1,4 @@
-//! A gateway whose peer is behind a NAT: keepalives on time, and answers to where the peer is.
+//! A gateway with a peer behind NAT: keepalives on time, and replies to the peer's present address.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn a_quiet_tunnel_is_kept_alive() {
             (node.datapath.counters.clone(), node.datapath.poll_timeout()),
             (counters([(sent, 3)]), Some(at(60)))
         );
-        // Nobody policed it, and nothing is left.
+        // Policies do not apply to a keepalive, and no page is left in use.
         node.datapath.ipsec.set_default_policy(Dir::Out, ipsec::Action::Block);
         node.timeout(at(60));
         assert_eq!(node.tx(OUTSIDE).len(), 1);
@@ -56,7 +56,7 @@ fn a_quiet_tunnel_is_kept_alive() {
 }
 
 #[test]
-fn a_keepalive_that_cannot_be_sent_is_counted() {
+fn unsendable_keepalive_is_counted() {
     let mut node = Node::new();
     node.datapath.ipsec.add_sa(&kept_alive(false), unique_mask()).unwrap();
     node.timeout(at(0));
@@ -68,7 +68,7 @@ fn a_keepalive_that_cannot_be_sent_is_counted() {
 }
 
 #[test]
-fn what_a_guest_is_answered_goes_to_where_its_peer_is() {
+fn reply_of_a_guest_follows_its_peer_behind_nat() {
     let [here, there] = ENDS[0];
     let follow = NatTraversal { follow: true, ..NatTraversal::default() };
     let inward = SaConfig { reqid: 1, nat: follow, ..esp(there, here, 1, Mode::Tunnel, true) };

@@ -1,4 +1,4 @@
-//! Ethernet links: who is asked, what waits meanwhile, and what becomes of it when nobody answers.
+//! Ethernet links: solicitations, packets held for a neighbour, and their drops when no neighbour answers.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn hosts_find_the_router_and_each_other() {
 }
 
 #[test]
-fn packets_wait_in_order_until_their_next_hop_is_known_and_stay_fat() {
+fn packets_held_for_a_neighbour_stay_fat_and_in_order() {
     let [flow, _] = flows();
     let mut world = ethernet_world();
     world.nodes[0].datapath.refit(&packet::Memory::heap(), OUTSIDE, offload::Features::ALL);
@@ -80,7 +80,7 @@ fn ipv4_route_over_ipv6_neighbour_asks_by_discovery() {
         [("fd00:2::1".to_owned(), Some(mac(12)))]
     );
     assert_eq!((node.drops(), node.datapath.forwarded.packets), (vec![], 1));
-    // The frame that left carries IPv4: the host has no such address, so it is looked at on the wire.
+    // The frame carries IPv4, and the host has no such address, so the test checks the frame on the wire.
     world.nodes[0].rx_bytes(
         NOW,
         INSIDE,
@@ -91,7 +91,7 @@ fn ipv4_route_over_ipv6_neighbour_asks_by_discovery() {
     assert_eq!((header.dst(), header.ethertype()), (mac(12), EtherType::IPV4));
 }
 
-/// Number of frames at a port that ask for a neighbour: to everybody, or to a multicast group of IPv6.
+/// Number of solicitations queued at a port: broadcasts, or multicasts of IPv6.
 fn solicitations(node: &mut Node, link: LinkId) -> usize {
     let frames = node.tx(link);
     let is_solicitation = |pkt: &&packet::Packet| {
@@ -158,7 +158,7 @@ fn plain(bytes: &[u8]) -> packet::Packet {
     packet::Packet::with_data(&packet::Memory::heap(), bytes).unwrap()
 }
 
-/// A datagram as it was sent on, which is what errors quote.
+/// A datagram as forwarded, the form that errors quote.
 fn sent(flow: &Flow, len: usize) -> Vec<u8> {
     Flow { ttl: 63, ..*flow }.udp(len)
 }
@@ -175,7 +175,7 @@ fn frames_of(packets: Vec<packet::Packet>) -> Vec<packet::Packet> {
 }
 
 #[test]
-fn who_does_not_answer_is_asked_three_times_and_the_senders_are_told() {
+fn silent_neighbour_is_solicited_three_times_then_reported() {
     for flow in flows() {
         let mut world = ethernet_world();
         world.hosts[1].answers = false;
@@ -205,7 +205,7 @@ fn who_does_not_answer_is_asked_three_times_and_the_senders_are_told() {
 }
 
 #[test]
-fn only_so_many_packets_wait_for_one_neighbour() {
+fn packets_held_for_a_neighbour_are_bounded() {
     let [flow, _] = flows();
     let mut world = ethernet_world();
     world.hosts[1].answers = false;
@@ -222,7 +222,7 @@ fn only_so_many_packets_wait_for_one_neighbour() {
 }
 
 #[test]
-fn a_link_that_goes_down_forgets_its_neighbours_and_drops_what_waited() {
+fn link_down_flushes_neighbours_and_held_packets() {
     let [flow, _] = flows();
     let mut world = ethernet_world();
     world.hosts[1].answers = false;
@@ -237,7 +237,7 @@ fn a_link_that_goes_down_forgets_its_neighbours_and_drops_what_waited() {
 }
 
 #[test]
-fn a_router_answers_for_its_own_addresses_alone() {
+fn router_answers_for_its_own_addresses_only() {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
     let ask = |target: &str| {
         let request = wire::arp::Header::request((mac(11), [10, 1, 0, 1].into()), target.parse().unwrap());
@@ -258,7 +258,7 @@ fn a_router_answers_for_its_own_addresses_alone() {
 }
 
 #[test]
-fn discovery_is_for_the_link_and_its_malformed_messages_are_counted() {
+fn discovery_needs_ethernet_and_hop_limit_255() {
     let source = "fe80::1".parse().unwrap();
     let target: std::net::Ipv6Addr = "fd00:1::254".parse().unwrap();
     let solicit = |hop_limit, target| {
@@ -412,7 +412,7 @@ fn solicitation_flood_costs_a_good_flow_nothing() {
 fn scan_of_a_subnet_costs_a_good_flow_nothing() {
     let flooded = flood(LONG, scan);
     let node = &flooded.world.nodes[0];
-    // The scanner is told of some failures (ICMPv6 unreachable), to an address that does not answer either.
+    // The scanner gets some ICMPv6 unreachable errors, at an address that does not answer either.
     let mut reasons: Vec<_> = node.drops().iter().map(|&(_, reason, _)| reason).collect();
     reasons.sort_unstable();
     reasons.dedup();

@@ -51,7 +51,7 @@ fn five_transport_sas_work_both_ways() {
 }
 
 #[test]
-fn what_is_too_long_is_told_once_with_all_five_taken_off() {
+fn packet_too_long_for_five_sas_gets_one_error() {
     let mut world = nested(false, 5);
     let [here, there] = ENDS[0];
     // A guest that has the gateway's own address speaks with the other gateway.
@@ -69,7 +69,7 @@ fn what_is_too_long_is_told_once_with_all_five_taken_off() {
 }
 
 #[test]
-fn a_policy_of_six_is_never_satisfied_and_a_seventh_layer_never_opened() {
+fn six_sa_policy_and_seventh_esp_layer_are_refused() {
     let mut world = nested(false, 5);
     let [here, there] = ENDS[0];
     let inner = sas(false, 0, 7);
@@ -81,7 +81,7 @@ fn a_policy_of_six_is_never_satisfied_and_a_seventh_layer_never_opened() {
     assert_eq!((node.tx(OUTSIDE).len(), node.datapath.counters.get(Mib::XfrmOutPolError)), (0, 1));
     assert_eq!(node.drops(), [(1, DropReason::PolicyDepth, 1)]);
 
-    // Seven layers, made by two nodes of which each adds what it may.
+    // Seven layers, made by two nodes: each adds as many as it may.
     let sealed = |sas: &[SaConfig], bytes: &[u8]| {
         let mut node = sim::Node::new();
         node.port(INSIDE.0, sim::PortOptions::BARE.mtu(9000), &[]);

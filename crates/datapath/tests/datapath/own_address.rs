@@ -100,7 +100,7 @@ fn address_of_another_vrf_is_not_own() {
     node.port(1, PortOptions::BARE, &["10.1.0.254/24"]);
     node.port(2, PortOptions::BARE, &["10.2.0.254/24"]);
     node.port(3, PortOptions::BARE, &["10.3.0.254/24"]);
-    // A route that leads into the other VRF does not make what is there its own.
+    // A route that leads into the other VRF does not make that VRF's addresses local.
     let prefix = "10.3.0.0/24".parse().unwrap();
     let kind = RouteKind::Unicast { via: None, dev: LinkId(8) };
     node.datapath.fib.add(TableId(100), Route { prefix, kind, metric: 0 }).unwrap();
@@ -110,7 +110,7 @@ fn address_of_another_vrf_is_not_own() {
     }
 }
 
-/// Source of the error that a packet of this flow, whose hop limit ends here, gets by the inner link.
+/// Source of the *time exceeded* error, by the inner link, about a packet of this flow.
 fn source_of_error(node: &mut Node, flow: Flow) -> String {
     node.rx_bytes(NOW, INSIDE, &Flow { ttl: 1, ..flow }.udp(10));
     assert_eq!(node.drops().last(), Some(&(1, DropReason::TtlExceeded, 1)));

@@ -22,7 +22,7 @@ const FAR_WIRE: usize = 1;
 /// The gateways' addresses of either family.
 const ENDS: [[&str; 2]; 2] = [["192.0.2.1", "198.51.100.1"], ["2001:db8:1::1", "2001:db8:2::1"]];
 
-/// What forges messages, somewhere on the way.
+/// Addresses of a forger of messages, somewhere on the path.
 const STRANGERS: [&str; 2] = ["203.0.113.9", "2001:db8:9::9"];
 
 const STEP: Duration = Duration::from_millis(1);
@@ -71,7 +71,7 @@ fn world(tunnel: Tunnel) -> World {
     world
 }
 
-/// Has `near` protect what goes from its own net to that of `far`.
+/// Makes `near` protect packets from its own network to that of `far`.
 fn protect(near: &mut Node, far: &mut Node, tunnel: Tunnel, nets: [&str; 2], from: usize) {
     let (sas, src, dst) = (sas(tunnel, from), nets[from], nets[1 - from]);
     for node in [&mut *near, &mut *far] {
@@ -101,7 +101,7 @@ fn told_mtu(pkt: &packet::Packet) -> usize {
     }
 }
 
-/// A sender that repeats what did not arrive, and makes its segments smaller when it is told to.
+/// A sender that retransmits lost segments, and lowers its segment size after a *packet too big* message.
 struct Sender {
     flow: Flow,
     mss: usize,
@@ -133,7 +133,7 @@ impl Sender {
 
 #[test]
 fn tcp_inside_goes_on_when_the_outer_path_shrinks() {
-    // What a guest is told at 1280 bytes outside; IPv6 never less than it may count on.
+    // MTU reported to a guest at 1280 bytes outside; never below IPv6's minimum.
     for (tunnel, [v4, v6]) in tunnels().zip([[1226, 1280], [1218, 1280], [1206, 1280], [1198, 1280]]) {
         for (flow, want) in flows().into_iter().zip([v4, v6]) {
             let mut world = world(tunnel);
@@ -179,7 +179,7 @@ fn a_path_that_has_grown_again_is_used_after_ten_minutes() {
 
 #[test]
 fn the_way_on_from_the_outer_tunnel_narrows_the_inner_one() {
-    // To the gateway of a site by a tunnel through a hub, whose own way to that gateway is narrow.
+    // To the gateway of a site by a tunnel through a hub; the hub's path to that gateway has a small MTU.
     let (hub, site) = ("198.51.100.7", ENDS[0][1]);
     for (tfcpad, tunnelled) in [(0, true), (9000, true), (0, false)] {
         let mut node = Node::new();
@@ -220,7 +220,7 @@ fn the_way_on_from_the_outer_tunnel_narrows_the_inner_one() {
     }
 }
 
-/// A message that a packet was too big, made by whoever.
+/// *Packet too big* message from a forger.
 pub(crate) fn too_big(v6: bool, mtu: u16, to: &str, quote: &[u8]) -> Vec<u8> {
     let forger = Flow::new(STRANGERS[usize::from(v6)], to);
     let mut message = vec![0; icmp::Header::LEN];
@@ -244,7 +244,7 @@ pub(crate) fn too_big(v6: bool, mtu: u16, to: &str, quote: &[u8]) -> Vec<u8> {
 
 //= test RFC 4301 §8.2.1 icmp-names-an-sa
 #[test]
-fn a_message_that_quotes_nothing_of_ours_is_counted_and_changes_nothing() {
+fn message_that_quotes_no_own_packet_changes_nothing() {
     for tunnel in tunnels() {
         let (v6, udp) = (usize::from(tunnel.v6), tunnel.udp);
         let [flow, _] = flows();
@@ -302,7 +302,7 @@ fn a_message_that_quotes_nothing_of_ours_is_counted_and_changes_nothing() {
 }
 
 #[test]
-fn a_flood_of_forged_messages_stops_nobody() {
+fn flood_of_forged_messages_stops_no_flow() {
     for tunnel in tunnels() {
         let [flow, _] = flows();
         let mut world = world(tunnel);
@@ -324,7 +324,7 @@ fn a_flood_of_forged_messages_stops_nobody() {
 }
 
 #[test]
-fn other_errors_about_esp_end_here() {
+fn other_errors_about_esp_are_ignored() {
     let [flow, _] = flows();
     let mut world = world(Tunnel { v6: false, udp: false, nested: false });
     let node = &mut world.nodes[0];

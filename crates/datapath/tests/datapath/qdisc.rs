@@ -112,7 +112,7 @@ fn full_queue_of_a_busy_link_drops_and_keeps_order() {
 }
 
 #[test]
-fn link_takes_a_bounded_number_of_bytes_at_a_time() {
+fn link_queue_is_bounded_in_bytes() {
     let [flow, _] = flows();
     let mut node = shaped(PortOptions::BARE, Options::Pfifo { limit: 1000 });
     for at in 0..200 {

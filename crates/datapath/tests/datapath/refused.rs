@@ -44,7 +44,7 @@ fn each_kind_of_route_has_its_answer() {
 }
 
 #[test]
-fn errors_to_one_sender_are_limited_and_those_of_path_mtu_discovery_are_not() {
+fn icmp_rate_limit_exempts_path_mtu_errors() {
     for flow in flows() {
         let mut node = router();
         for _ in 0..20 {
@@ -65,7 +65,7 @@ fn errors_to_one_sender_are_limited_and_those_of_path_mtu_discovery_are_not() {
 }
 
 #[test]
-fn nobody_is_told_about_errors_fragments_and_groups() {
+fn errors_later_fragments_and_groups_get_no_icmp_error() {
     let [v4, v6] = flows();
     let ended = |flow: Flow| Flow { ttl: 1, ..flow };
     let mut error = [0; 16];
@@ -92,7 +92,7 @@ fn nobody_is_told_about_errors_fragments_and_groups() {
 }
 
 #[test]
-fn addresses_that_nobody_sends_from_or_to_go_no_further() {
+fn invalid_source_or_destination_is_dropped() {
     let cases = [
         ("224.0.0.1", "10.2.0.1", DropReason::IpSourceInvalid),
         ("255.255.255.255", "10.2.0.1", DropReason::IpSourceInvalid),
@@ -161,7 +161,7 @@ fn frame(to: MacAddr, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_cut_header_chain_is_answered_unless_everybody_got_it_or_the_frame_says_otherwise() {
+fn truncated_header_chain_of_unicast_is_answered() {
     let link_local = mac(1).link_local();
     // A fragment header that says a destination options header follows, and nothing behind it.
     let chain = |dst: Ipv6Addr| {
@@ -178,13 +178,13 @@ fn a_cut_header_chain_is_answered_unless_everybody_got_it_or_the_frame_says_othe
         node.rx_bytes(NOW, INSIDE, &frame(to, ethertype, &chain(link_local)));
         assert_eq!(node.drops().len(), 1);
         assert_eq!(node.datapath.counters.get(Mib::Ip6ReasmReqds), looked_at, "{to} {ethertype:?}");
-        // The answer waits for the sender's address, which is asked for.
+        // The error is queued until the sender's link-layer address is resolved.
         assert_eq!(node.tx(INSIDE).len(), answered, "{to} {ethertype:?}");
     }
 }
 
 #[test]
-fn frames_for_everybody_are_not_sent_on_and_those_of_others_not_looked_at() {
+fn frame_not_for_this_station_is_not_forwarded() {
     let [v4, v6] = flows();
     let (v4, v6, ping) = (v4.udp(10), v6.udp(10), Flow::new("10.1.0.1", "10.1.0.254").ping(1, 8));
     let lost = Flow::new("10.1.0.1", "198.51.100.255").udp(10);
@@ -224,7 +224,7 @@ fn padding_behind_a_short_packet_does_not_go_on() {
 }
 
 #[test]
-fn a_packet_by_a_link_that_is_not_there_is_dropped() {
+fn packet_by_a_missing_link_is_dropped() {
     let [flow, _] = flows();
     let mut node = Node::new();
     node.rx_bytes(NOW, INSIDE, &flow.udp(1));
@@ -232,7 +232,7 @@ fn a_packet_by_a_link_that_is_not_there_is_dropped() {
 }
 
 #[test]
-fn a_checksum_that_would_be_written_into_what_was_decided_about_is_refused() {
+fn misplaced_partial_checksum_is_refused() {
     for flow in flows() {
         let l4 = flow.version().header_len() as u16;
         let cases = [

@@ -136,7 +136,7 @@ fn long_datagram_of_socket_is_translated_before_it_is_cut() {
         down_bytes(&mut node, OUTSIDE, &sent);
         let pieces = node.tx(OUTSIDE);
         assert!(pieces.len() > 3);
-        // Nobody adjusts the checksum of fragments.
+        // The checksum of fragments is not adjusted.
         let by = match csum_mode {
             CsumMode::AdjTransport => encap(PLACE, CsumMode::NoAction, HookType::Output),
             _ => by,
@@ -177,7 +177,7 @@ fn no_route_to_new_address_is_told_as_unreachable_host() {
         let error = told(&only(node.tx(INSIDE)));
         assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
         assert_eq!(dst_of(&error.quote), dst_of(&flow().udp(0)), "the sender knows the SIR address");
-        // A socket is told as well: EHOSTUNREACH.
+        // A socket gets the error as well: EHOSTUNREACH.
         add_devices(&mut node);
         down_bytes(&mut node, OUTSIDE, &Flow::new("fd00:2::254", NODE).udp(9));
         let error = told(&only(up(&mut node, OUTSIDE)));
@@ -237,14 +237,14 @@ fn input_route_delivers_or_forwards_by_sir_address() {
 
 #[test]
 fn route_translates_for_its_own_hook_alone() {
-    // A route for what is received leaves what the node sends as it is.
+    // A route for received packets does not translate packets that the node sends.
     let mut node =
         receiver(IlaRoute::Unicast { via: Some("fd00:2::9".parse().unwrap()), dev: OUTSIDE }, CsumMode::NoAction);
     add_devices(&mut node);
     let sent = Flow::new("fd00:1::254", "fd00:2::2000:0:0:7").udp(9);
     down_bytes(&mut node, INSIDE, &sent);
     assert_eq!(only(node.tx(OUTSIDE)).to_vec(), sent);
-    // A local route for what is sent delivers what is received as it is.
+    // A local route for sent packets delivers received packets untranslated.
     let mut node = router();
     let by = encap(PLACE, CsumMode::NoAction, HookType::Output);
     node.route_of(NODES, RouteKind::Ila { encap: by, to: IlaRoute::Local { dev: INSIDE } });
@@ -422,7 +422,7 @@ fn error_about_no_translated_packet_is_left_as_it_is() {
     node.route_of(NODES, by_outside(encap(PLACE, CsumMode::NeutralMap, HookType::Output), None));
     node.rx_bytes(later(2), OUTSIDE, &about(&sent));
     assert_eq!(node.datapath.ila_errors_restored(), 1);
-    // A wrong checksum: the error is one for nobody.
+    // An error with a wrong checksum is not translated.
     let mut wrong = about(&sent);
     wrong[42] ^= 1;
     node.rx_bytes(later(2), OUTSIDE, &wrong);
@@ -566,7 +566,7 @@ fn packet_too_long_is_refused_with_its_own_address() {
 
 #[test]
 fn mapping_and_route_translate_there_and_back() {
-    // One node's route to another node's hook, fat: what leaves is what was sent.
+    // One node's route to another node's hook, fat: the delivered packet equals the sent one.
     let mut near = translator(CsumMode::NeutralMap);
     let mut far = Node::new();
     far.port(INSIDE.0, PortOptions::BARE, &["fd00:2::1/64"]);

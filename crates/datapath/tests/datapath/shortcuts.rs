@@ -1,4 +1,4 @@
-//! Shortcuts: whatever a burst holds, nothing that can be seen tells whether they were taken.
+//! Shortcuts: for any burst, all observable results are equal with the shortcuts on and off.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,7 +23,7 @@ type Moved = Vec<(&'static str, u64)>;
 /// Everything that can be seen of a node from outside.
 #[derive(Debug, PartialEq)]
 struct Seen {
-    /// By link and flow: GRO lets go of flows in an order of its own.
+    /// Packets by link and flow: the order in which GRO flushes flows does not matter.
     sent: BTreeMap<LinkFlow, Vec<(usize, u64, Cut)>>,
     counters: Moved,
     of_links: Vec<(u32, FatCounts, Traffic, Moved)>,
@@ -100,7 +100,7 @@ fn seen(node: &mut Node) -> Seen {
         let all = Mib::ALL.iter().map(|&mib| (mib.name(), counters.get(mib)));
         all.filter(|&(_, n)| n > 0).collect::<Vec<_>>()
     };
-    // The one counter that tells of a shortcut.
+    // The only counter that shows a shortcut.
     let fat = |fat| FatCounts { rx_esp_gro_packets: 0, ..fat };
     let of_links = node
         .datapath

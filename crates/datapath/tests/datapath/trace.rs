@@ -1,4 +1,4 @@
-//! Traces, hooks and the ports of VRFs: what is seen of a packet on its way.
+//! Traces, hooks and VRF ports along a packet's path.
 
 use base::{Domain, DropReason, LinkId, TableId};
 use datapath::{HookPoint, Step, TapPoints, TraceFilter, TraceTerm, Traffic};

@@ -1,4 +1,4 @@
-//! VLAN devices: frames of one VLAN of a link, below a router and beside a bridge.
+//! VLAN devices: frames of one VLAN of a link, below a router, and on a link that is also a bridge port.
 
 use base::{DropReason, LinkId};
 use datapath::{TapPoints, VlanError};

@@ -32,7 +32,7 @@ fn two_vrfs() -> Node {
     node
 }
 
-/// Where packets wait to be sent, and how many.
+/// Links with packets in their transmit queue, and the packets.
 fn sent(node: &mut Node) -> Vec<(LinkId, Vec<Packet>)> {
     let all = [IN[0], OUT[0], IN[1], OUT[1], NEITHER].map(|link| (link, node.tx(link)));
     all.into_iter().filter(|(_, packets)| !packets.is_empty()).collect()
@@ -49,20 +49,20 @@ fn packets_go_on_in_the_vrf_that_they_came_by() {
             assert_eq!(packets[0].to_vec(), Flow { ttl: 63, ..flow }.udp(100 + vrf));
         }
         assert_eq!(node.drops(), []);
-        // Who is in neither knows nothing of these.
+        // A link outside both VRFs does not use their routes.
         node.rx_bytes(NOW, NEITHER, &flow.udp(1));
         assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1), (NEITHER.0, DropReason::NoRoute, 1)]);
     }
 }
 
 #[test]
-fn what_a_vrf_does_not_know_is_asked_of_the_main_table_and_local_addresses_of_none_before_it() {
+fn vrf_lookup_falls_through_to_the_main_table() {
     for (far, own) in [("10.3.0.1", "10.3.0.254"), ("fd00:3::1", "fd00:3::254")] {
         let near = if far.contains(':') { "fd00:1::1" } else { "10.1.0.1" };
         let mut node = two_vrfs();
         node.rx_bytes(NOW, IN[0], &Flow::new(near, far).udp(1));
         assert_eq!(only(node.tx(NEITHER)).len(), Flow::new(near, far).udp(1).len());
-        // Answered in the VRF that was asked in, though another domain has the address.
+        // Answered in the VRF of the request, though another domain has the address.
         node.rx_bytes(NOW, IN[1], &Flow::new(near, own).ping(1, 8));
         let [(IN_BLUE, ref replies)] = sent(&mut node)[..] else { panic!("by blue alone") };
         assert_eq!(told(&replies[0]).src, own);
@@ -82,7 +82,7 @@ fn what_a_vrf_does_not_know_is_asked_of_the_main_table_and_local_addresses_of_no
 const IN_BLUE: LinkId = IN[1];
 
 #[test]
-fn pings_in_fragments_are_put_together_each_in_its_vrf() {
+fn fragments_are_reassembled_per_vrf() {
     for flow in [Flow::new("10.1.0.1", "10.1.0.254"), Flow::new("fd00:1::1", "fd00:1::254")] {
         let mut node = two_vrfs();
         let mem = Memory::heap();
@@ -140,7 +140,7 @@ fn errors_are_told_in_the_vrf_that_the_packet_came_by() {
 }
 
 #[test]
-fn a_route_by_a_vrfs_device_leads_into_it_and_one_by_a_link_past_it() {
+fn route_by_a_vrf_device_enters_it_and_by_a_link_leaves_it() {
     for [flow, back] in [
         [Flow::new("10.3.0.1", "10.2.0.1"), Flow::new("10.2.0.1", "10.3.0.1")],
         [Flow::new("fd00:3::1", "fd00:2::1"), Flow::new("fd00:2::1", "fd00:3::1")],
@@ -153,7 +153,7 @@ fn a_route_by_a_vrfs_device_leads_into_it_and_one_by_a_link_past_it() {
         // The way back is the main table's.
         node.rx_bytes(NOW, OUT[1], &back.udp(10));
         assert_eq!(only(node.tx(NEITHER)).to_vec(), Flow { ttl: 63, ..back }.udp(10));
-        // What does not go through is told where it came by.
+        // An error about a dropped packet goes back by its input link.
         node.rx_bytes(NOW, NEITHER, &Flow { ttl: 1, ..flow }.udp(10));
         assert_eq!(told(&only(node.tx(NEITHER))).dst, flow.src.to_string());
         // An address there is this node's, too.
@@ -180,7 +180,7 @@ fn a_route_by_a_vrfs_device_leads_into_it_and_one_by_a_link_past_it() {
 }
 
 #[test]
-fn a_vrf_that_is_down_sends_on_and_says_nothing() {
+fn down_vrf_forwards_but_does_not_answer() {
     for flow in flows() {
         let mut node = two_vrfs();
         node.datapath.fib.set_vrf(LinkId(RED), Some(Vrf { table: TableId(10), up: false }));
@@ -193,7 +193,7 @@ fn a_vrf_that_is_down_sends_on_and_says_nothing() {
 }
 
 #[test]
-fn who_has_an_address_is_answered_in_its_vrf_alone() {
+fn arp_is_answered_in_the_vrf_of_the_address_only() {
     let mut node = Node::new();
     node.vrf(RED, 10, &[1]);
     node.vrf(BLUE, 20, &[2]);
@@ -214,7 +214,7 @@ fn who_has_an_address_is_answered_in_its_vrf_alone() {
     }
 }
 
-/// Has every link of a node belong to a VRF, with all its routes.
+/// Moves every link of a node, and all routes, into a VRF.
 fn into_vrf(node: &mut Node) {
     let fib = &mut node.datapath.fib;
     let routes: Vec<_> = fib.routes().map(|(table, route)| (table, *route)).collect();
@@ -226,7 +226,7 @@ fn into_vrf(node: &mut Node) {
 }
 
 #[test]
-fn a_tunnel_of_a_gateway_whose_links_are_in_a_vrf_is_found_and_narrowed_there() {
+fn tunnel_of_links_in_a_vrf_is_routed_and_narrowed_there() {
     for tunnel in TUNNELS {
         let [flow, _] = flows();
         let mut world = tunnelled(tunnel, 1);

@@ -290,7 +290,7 @@ fn packets_whose_route_goes_while_they_wait_are_errors() {
         let mib = if v4 { Mib::IpOutNoRoutes } else { Mib::Ip6OutNoRoutes };
         assert_eq!(node.datapath.counters.get(mib), 1);
         assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1)]);
-        // The socket is told.
+        // The socket gets an error.
         assert_eq!(up(&mut node, OUTSIDE).len() + up(&mut node, RED).len(), 1);
     }
 }

@@ -33,7 +33,7 @@ fn back(flow: &Flow) -> Flow {
     Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..*flow }
 }
 
-/// Answers every question; returns what was asked.
+/// Answers every question, and returns the questions.
 fn answer(node: &mut Node, binding: SocketBinding) -> Vec<SocketQuestion> {
     let mut asked = Vec::new();
     while let Some(question) = node.datapath.socket_question() {
@@ -211,7 +211,7 @@ fn scan_of_ports_asks_a_bounded_number_of_questions() {
     }
     assert_eq!(asked, 1000);
     assert!(node.drops().contains(&(INSIDE.0, DropReason::SocketUnknown, 2000)), "{:?}", node.drops());
-    // What waits is bounded, too.
+    // The number of waiting packets is bounded, too.
     let later = NOW + Duration::from_secs(1);
     for dport in 3000..6000 {
         node.rx_bytes(later, INSIDE, &Flow { dport, ..flow }.udp(10));
@@ -220,12 +220,12 @@ fn scan_of_ports_asks_a_bounded_number_of_questions() {
 }
 
 #[test]
-fn node_that_nobody_answers_delivers_by_the_link() {
+fn node_without_answers_delivers_by_the_link() {
     let mut node = node();
     node.datapath.ask_for_sockets(false);
     node.rx_bytes(NOW, INSIDE, &to_us()[0].udp(10));
     assert_eq!((node.datapath.socket_question(), up_by(&mut node)), (None, [1, 0, 0]));
-    // Links of no VRF ask nobody.
+    // A link outside any VRF asks no question.
     let mut node = self::node();
     node.rx_bytes(NOW, PLAIN, &Flow::new("10.5.0.1", "10.5.0.254").udp(10));
     assert_eq!((node.datapath.socket_question(), up_by(&mut node)), (None, [0, 1, 0]));

@@ -217,14 +217,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_as_long_as_the_kernel_has_them() {
+    fn attributes_have_the_kernels_lengths() {
         // Only fields of later kernels follow the last field of each (linux/bpf.h).
         assert_eq!((size_of::<MapUpdate>(), size_of::<ProgLoad>(), size_of::<LinkCreate>()), (32, 72, 16));
         assert_eq!(std::mem::offset_of!(ProgLoad, attach_type), 68);
     }
 
     #[test]
-    fn the_program_is_six_instructions_in_the_kernels_own_encoding() {
+    fn redirect_program_has_the_kernels_encoding() {
         // r2 = *(u32 *)(r1 + 16); r1 = map 7 ll; r3 = 2; call 51; exit (RFC 9669 §3 and §4).
         let want = [
             [0x61, 0x12, 0x10, 0, 0, 0, 0, 0],

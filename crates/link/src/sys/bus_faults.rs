@@ -1,10 +1,10 @@
-//! Guest memory that its owner truncates: an access beyond the end of the file is a `SIGBUS`, which would end the process because of one guest.
-//! The handler replaces the mapping by zeroed private memory and marks it lost; a link looks at [`Watch::is_lost`] after each burst and closes
-//! the connection.
+//! `SIGBUS` handler for guest memory that its owner truncates: an access beyond the end of the file would otherwise end the process
+//! because of one guest. The handler replaces the mapping by zeroed private memory and marks it lost; a link checks
+//! [`Watch::is_lost`] after each burst and closes the connection.
 //!
 //! Invariant 1: a range in [`RANGES`] is one live mapping of guest memory, from [`Watch::new`] until the watch is dropped, which is
-//! before it is unmapped. A thread that faults in a range holds that mapping, so the range does not change under its handler. Other ranges may:
-//! so a range is one word, and a handler never reads the start of one mapping with the length of another.
+//! before the memory is unmapped. A thread that faults in a range holds that mapping, so the range does not change under its handler.
+//! Other ranges may change: so a range is one word, and a handler never reads the start of one mapping with the length of another.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -44,13 +44,13 @@ static RANGES: [Range; MAX_RANGES] =
 /// Ranges above this are unused.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Taken to change [`RANGES`].
+/// Lock for changes of [`RANGES`].
 static CHANGE: Mutex<()> = Mutex::new(());
 
 /// Handler that was installed before this one.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// One mapping whose loss is noticed.
+/// Registration of one mapping, whose loss is detected.
 #[derive(Debug)]
 pub(super) struct Watch(usize);
 
@@ -71,7 +71,7 @@ impl Watch {
         Ok(Self(free))
     }
 
-    /// Whether the memory went away: what was read there since may be zeros.
+    /// Tells whether the memory was lost: reads since then may have returned zeros.
     pub(super) fn is_lost(&self) -> bool {
         RANGES[self.0].lost.load(Ordering::Relaxed)
     }
@@ -92,7 +92,7 @@ fn word(start: u64, len: u64) -> Option<u64> {
     (is_whole && fits && count > 0).then_some((first << COUNT_BITS) | count)
 }
 
-/// The mapping that has an address: its range, start and length.
+/// Mapping that contains an address: its range, start and length.
 fn mapping_at(at: usize) -> Option<(&'static Range, usize, usize)> {
     let used = USED.load(Ordering::Acquire);
     RANGES[..used].iter().find_map(|range| {
@@ -101,7 +101,7 @@ fn mapping_at(at: usize) -> Option<(&'static Range, usize, usize)> {
     })
 }
 
-/// Makes ours the process's handler.
+/// Installs the handler.
 fn install() -> io::Result<()> {
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_bus_fault;
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
@@ -109,21 +109,21 @@ fn install() -> io::Result<()> {
     super::check(unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) })?;
     // SAFETY: zeroed, and written by the call above.
     let before = unsafe { before.assume_init() };
-    // Before ours can run; set once: the lock is held. If the call below fails, the next one finds the same handler.
+    // Set once, under the lock, before our handler can run. If the call below fails, the next attempt finds the same handler.
     let _ = BEFORE.set(before);
     // SAFETY: a structure of numbers and an optional function pointer, of which zeros are a value.
     let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-    // SAFETY: the handler does nothing that a signal handler may not.
+    // SAFETY: the handler makes only async-signal-safe calls.
     super::check(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) })?;
     Ok(())
 }
 
-/// Puts zeroed memory in the place of a mapping that was lost. Other faults go to the handler that was there before. A signal that was sent ends the
-/// process, unless it was ignored before: the standard library's handler would take ours away and go on.
+/// Replaces a lost mapping by zeroed memory. Other faults go to the previous handler. A signal that was sent by a process ends this
+/// process, unless it was ignored before: the standard library's handler would remove ours and continue.
 extern "C" fn on_bus_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the system gives a handler with `SA_SIGINFO` one that is filled in.
+    // SAFETY: the system passes a filled `siginfo_t` to a handler with `SA_SIGINFO`.
     let info_ref = unsafe { &*info };
     // A signal that a process sent has its numbers where a fault has an address (sigaction(2)).
     if info_ref.si_code <= 0 {
@@ -142,7 +142,7 @@ extern "C" fn on_bus_fault(signal: c_int, info: *mut libc::siginfo_t, context: *
     let before = BEFORE.get();
     let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // The fault meets it when it happens again.
+        // The faulting access is repeated, and then meets the default action.
         end_by(signal);
         return;
     }
@@ -158,9 +158,9 @@ extern "C" fn on_bus_fault(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Makes the default action, which ends the process, that of a signal.
+/// Restores the default action of a signal, which ends the process.
 fn end_by(signal: c_int) {
-    // SAFETY: a call that a signal handler may make.
+    // SAFETY: an async-signal-safe call.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
@@ -168,7 +168,7 @@ fn end_by(signal: c_int) {
 fn replace(range: &Range, start: usize, len: usize) -> bool {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // First, so that no thread reads the zeros without it.
+    // Marked first, so that no thread reads the zeros without the mark.
     range.lost.store(true, Ordering::Release);
     // SAFETY: by invariant 1 the range is a mapping of guest memory, which no reference points into: it is accessed by raw
     // pointers and atomic operations, for which zeroed memory does as well.

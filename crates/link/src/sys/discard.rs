@@ -5,12 +5,12 @@
 //! thread that closes it. A task that is exiting does not linger (Linux `inet_release`, `PF_EXITING`), so the last close is
 //! left to a thread that exits:
 //!
-//! 1. The thread `discard` has a table of descriptors of its own (`CLONE_FILES` undone), and adds a duplicate of what is to be
-//!    closed to it (pidfd_getfd(2)). The caller's close is then not the last one, and does not block.
+//! 1. The thread `discard` has a table of descriptors of its own (`CLONE_FILES` undone), and adds a duplicate of the descriptor to
+//!    be closed (pidfd_getfd(2)). The caller's close is then not the last one, and does not block.
 //! 2. For each batch it starts a thread that copies that table, closes its own copies, which are not the last ones, and
 //!    lets that thread exit with the last ones.
 //!
-//! Nothing else of the process is in these tables, so nothing else is kept open by them.
+//! These tables hold no other descriptors of the process, so they keep no others open.
 
 use std::convert::Infallible;
 use std::ffi::c_uint;
@@ -29,7 +29,7 @@ use super::check;
 /// Largest number of descriptors that one exiting thread closes.
 const BATCH: usize = 256;
 
-/// Stack of an exiting thread, which calls little.
+/// Stack size of an exiting thread.
 const STACK: usize = 64 << 10;
 
 /// Descriptors of the thread's own table that are not to be closed: its process's, at the numbers of standard streams, so that
@@ -41,7 +41,7 @@ const KEPT: c_uint = 3;
 struct Request {
     /// A descriptor of the process's table.
     fd: RawFd,
-    /// Answer: whether a duplicate is in the thread's table.
+    /// Reply channel: whether a duplicate is in the thread's table.
     taken: SyncSender<bool>,
     /// Disconnected when the caller has closed the descriptor.
     closed: Receiver<Infallible>,

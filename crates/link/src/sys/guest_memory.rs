@@ -1,8 +1,8 @@
-//! Memory of a guest, mapped into this process. The guest may write it at every moment, so nothing here makes a slice or a reference of it,
-//! but for single numbers that both sides read and write by atomic operations. Bytes are copied, once in and once out.
+//! Memory of a guest, mapped into this process. The guest may write it at any moment, so no slice or reference into it is made,
+//! except for single numbers that both sides access by atomic operations. Bytes are copied, once in and once out.
 //!
-//! Invariant 1: the bytes of a [`Window`], and of a region, lie inside of a mapping, which stays mapped as long as they are there.
-//! Invariant 2: a [`Piece`] is a number and two lengths, not an address: each access checks it against the regions as they are then.
+//! Invariant 1: the bytes of a [`Window`], and of a region, lie inside a mapping, which stays mapped as long as they exist.
+//! Invariant 2: a [`Piece`] is a number and two lengths, not an address: each access checks it against the present regions.
 
 use std::cell::Cell;
 use std::io;
@@ -20,7 +20,7 @@ const TMPFS: i64 = 0x0102_1994;
 /// `HUGETLBFS_MAGIC`.
 const HUGETLBFS: i64 = 0x9584_58f6;
 
-/// Boundaries of regions: those of the smallest pages. So a buffer is in few of them.
+/// Alignment of regions: the smallest pages, so that a buffer spans few regions.
 pub(crate) const PAGE: u64 = 4096;
 
 /// A mapping of a file that is shared with another process.
@@ -29,11 +29,11 @@ struct Mapping {
     memory: NonNull<[u8]>,
     /// Device and inode of the file, and the mapping's offset there.
     source: (u64, u64, u64),
-    /// Dropped before the memory is unmapped.
+    /// Loss detection, dropped before the memory is unmapped.
     watch: Option<Watch>,
 }
 
-// SAFETY: a stretch of memory, which this type itself neither reads nor writes.
+// SAFETY: a range of memory, which this type itself neither reads nor writes.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -69,7 +69,7 @@ impl Drop for Mapping {
     }
 }
 
-/// A stretch of memory that another process may write: a part of a ring, or a region.
+/// Range of memory that another process may write: a part of a ring, or a region.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     start: NonNull<u8>,
@@ -84,7 +84,7 @@ impl Window {
     /// Maps `len` bytes of a file of memory (memfd, tmpfs, huge pages) from `offset` on.
     ///
     /// # Errors
-    /// The file is shorter, or of another kind: a page of it could be withheld for ever.
+    /// The file is shorter, or of another kind: a page fault on such a file could block for ever.
     pub(crate) fn map(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Self> {
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text);
         let kind = fstatfs(fd)?;
@@ -120,7 +120,7 @@ impl Window {
         is_aligned.then(|| Self { start, len, mapping: Arc::clone(&self.mapping) })
     }
 
-    /// Whether its memory went away.
+    /// Tells whether the memory was lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }
@@ -192,8 +192,8 @@ impl Window {
         assert!(offset <= self.len && to.len() <= self.len - offset, "{} at {offset} of {}", to.len(), self.len);
         // SAFETY: inside of the window, just checked.
         let from = unsafe { self.start.add(offset) };
-        // SAFETY: `to` is ours alone, so does not overlap; `from` is as long by the check above. What another process writes there meanwhile
-        // changes which bytes are copied and nothing else.
+        // SAFETY: `to` is exclusive, so does not overlap; `from` is as long by the check above. Concurrent writes of another process
+        // only change which bytes are copied.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
     }
 
@@ -211,7 +211,7 @@ impl Window {
     }
 }
 
-/// A stretch of guest memory with its addresses, as vhost-user tells of it.
+/// Range of guest memory with its addresses, from a vhost-user message.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// Start address in descriptors of the guest.
@@ -230,7 +230,7 @@ impl Region {
         (self.guest_addr, self.user_addr, self.len()) == (guest_addr, user_addr, len)
     }
 
-    /// Whether it is the same stretch of the same file at the same addresses.
+    /// Tells whether it is the same range of the same file at the same addresses.
     fn is_same(&self, other: &Self) -> bool {
         let (mapping, others) = (&self.window.mapping, &other.window.mapping);
         let skipped = self.window.start.addr().get() - mapping.memory.addr().get();
@@ -245,7 +245,7 @@ impl Region {
     }
 }
 
-/// A stretch of a region that was found for a descriptor.
+/// Range of a region that a descriptor refers to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Piece {
     region: u32,
@@ -253,18 +253,18 @@ pub(crate) struct Piece {
     offset: u64,
 }
 
-/// All memory of a guest.
+/// Memory map of a guest.
 #[derive(Debug, Default)]
 pub(crate) struct GuestMemory {
-    /// By the guest's addresses, without overlaps.
+    /// Regions by the guest's addresses, without overlaps.
     regions: Vec<Region>,
-    /// The region that an address was found in last.
+    /// Region of the last look-up.
     recent: Cell<usize>,
 }
 
 impl GuestMemory {
-    /// Adds a region; `None` if it overlaps another, ends behind the address space or is not of whole pages. One that is there already
-    /// stays: QEMU before 8.0 tells of each region once for each pair of queues.
+    /// Adds a region; `None` if it overlaps another, ends behind the address space or is not of whole pages. An existing region
+    /// stays: QEMU before 8.0 announces each region once for each queue pair.
     pub(crate) fn add(&mut self, region: Region) -> Option<()> {
         let has_pages = region.guest_addr.is_multiple_of(PAGE) && region.len().is_multiple_of(PAGE);
         region.guest_addr.checked_add(region.len())?;
@@ -280,7 +280,7 @@ impl GuestMemory {
         Some(())
     }
 
-    /// Removes the region with these addresses; `None` if others overlap it. One that is not there any more is no error: see [`Self::add`].
+    /// Removes the region with these addresses; `None` if others overlap it. A missing region is no error: see [`Self::add`].
     pub(crate) fn remove(&mut self, guest_addr: u64, user_addr: u64, len: u64) -> Option<()> {
         self.recent.set(0);
         self.regions.retain(|region| !region.has_addrs(guest_addr, user_addr, len));
@@ -292,7 +292,7 @@ impl GuestMemory {
         self.regions.len()
     }
 
-    /// Whether some of it went away.
+    /// Tells whether any region was lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.regions.iter().any(|region| region.window.is_lost())
     }
@@ -321,7 +321,7 @@ impl GuestMemory {
         })
     }
 
-    /// Appends where the `len` bytes at a guest's address are. Tells whether all of them are somewhere.
+    /// Appends the pieces of the `len` bytes at a guest's address. Tells whether all of them are in regions.
     #[inline]
     #[must_use]
     pub(crate) fn locate(&self, mut addr: u64, mut len: u32, pieces: &mut Vec<Piece>) -> bool {
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_shorter_or_no_memory_is_refused() {
+    fn short_file_or_other_kind_of_file_is_refused() {
         let file = memfd(2);
         assert!(Window::map(file.as_fd(), 0, 2 * PAGE).is_ok());
         assert!(Window::map(file.as_fd(), PAGE, PAGE).is_ok());
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_goes_away_reads_as_zeros_and_is_noticed() {
+    fn truncated_memory_reads_as_zeros_and_is_detected() {
         let file = memfd(4);
         let window = Window::map(file.as_fd(), PAGE, 3 * PAGE).unwrap();
         let other = Window::map(memfd(1).as_fd(), 0, PAGE).unwrap();

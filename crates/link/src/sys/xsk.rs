@@ -106,7 +106,7 @@ impl Xsk {
         let charged = i32::try_from(queue.ring.get() * 2 * queue.frame_size).unwrap_or(i32::MAX);
         set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, charged).map_err(failed("SO_SNDBUF"))?;
         let [rx, tx, fill, completion] = parts(fd).map_err(failed("XDP_MMAP_OFFSETS"))?;
-        let no_ring = || failed("mmap")(io::Error::other("the kernel's rings are not as it says"));
+        let no_ring = || failed("mmap")(io::Error::other("ring offsets lie outside the mapping"));
         let map = |parts: Parts, slots: NonZeroU32, slot: usize, at: u64| {
             let len = parts.slots.saturating_add(u64::from(slots.get()) * slot as u64);
             Mapping::of(fd, at, len as usize).map(Arc::new).map_err(failed("mmap"))
@@ -276,7 +276,7 @@ fn memory_of(memory: ptr::NonNull<[u8]>, frame_size: u32) -> [u8; 32] {
 fn parts(fd: BorrowedFd<'_>) -> io::Result<[Parts; 4]> {
     let mut bytes = [0; size_of::<libc::xdp_mmap_offsets>()];
     if get_bytes(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut bytes)? != bytes.len() {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "a kernel before 5.4"));
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "needs Linux 5.4 or later"));
     }
     let mut numbers = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes));
     let mut next = || numbers.next().unwrap_or(u64::MAX);

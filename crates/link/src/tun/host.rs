@@ -58,7 +58,7 @@ impl HostDevice {
         let interface = Interface::new(&self.name).map_err(failed("socket"))?;
         let index = interface.index().map_err(failed("SIOCGIFINDEX"))?;
         if u32::try_from(index).ok() != Some(self.index) {
-            let why = format!("the device is there with the number {index}, and is to have {}", self.index);
+            let why = format!("the device exists with index {index} instead of {}", self.index);
             return Err(OpenError::new(&self.name, "TUNSETIFF", std::io::Error::other(why)));
         }
         if let Some(mac) = self.mac {

@@ -89,7 +89,7 @@ fn round_trip(loopback: IpAddr, gro: bool, uso: bool) -> io::Result<Seen> {
     let mut wait = [0];
     from.send_to(&[0], to.local_addr()?)?;
     if to.recv(&mut wait).is_err() {
-        return Err(io::Error::new(io::ErrorKind::TimedOut, "it carries nothing, perhaps it is down"));
+        return Err(io::Error::new(io::ErrorKind::TimedOut, "no datagram arrived, the device may be down"));
     }
     let mut control = Control::EMPTY;
     if uso {

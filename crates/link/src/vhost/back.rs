@@ -29,27 +29,27 @@ use super::guest::{GuestState, QueueState};
 use super::queues::{BURST_BYTES, BURST_DESCRIPTORS, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
 use super::ring::{BadRing, Ring};
 
-/// Messages that one call handles at most.
+/// Limit of messages that one call handles.
 const MAX_MESSAGES: usize = 64;
 
-/// Tokens of what is waited for.
+/// Tokens of the epoll instance.
 const LISTENER: u64 = 0;
 const AGAIN: u64 = 1;
 
-/// A port for a guest, to be opened.
+/// Configuration of a port for a guest.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VhostConfig {
     /// The link's name.
     pub name: String,
     /// Path of the socket that the front end connects to; made here, and removed with the link.
     pub socket: PathBuf,
-    /// Pairs of queues that the guest may have, from 1 to [`MAX_PAIRS`].
+    /// Maximum of queue pairs of the guest, from 1 to [`MAX_PAIRS`].
     pub pairs: u16,
     /// The link's own address.
     pub mac: MacAddr,
     /// The layer-3 MTU in bytes; `None` is 1500.
     pub mtu: Option<u16>,
-    /// False offers the guest no checksums and no segmentation.
+    /// False offers the guest no checksum and no segmentation offload.
     pub offloads: bool,
 }
 
@@ -72,10 +72,10 @@ pub struct VhostUser {
     listener: UnixListener,
     /// Listener, connection, kicks, and `again`: the one descriptor that the link is polled by.
     waiting: Arc<OwnedFd>,
-    /// Tells that a burst ended before the rings did.
+    /// Eventfd that is readable when a burst ended before the rings were empty.
     again: OwnedFd,
     connection: Option<Connection>,
-    /// Whether there may be messages that were not told of again.
+    /// Whether there may be messages for which epoll reports no new edge.
     has_messages: bool,
     pub(super) device: Arc<Mutex<Device>>,
     /// Negotiated features as of the last [`Sent::Refit`].
@@ -87,12 +87,12 @@ pub struct VhostUser {
     offloads: Offloads,
     stats: LinkStats,
     scratch: Scratch,
-    /// The pair of queues to be received from next.
+    /// The queue pair to receive from next.
     next: usize,
     connections: u64,
     violations: u64,
     copied: u64,
-    /// Bytes that were copied to the guest and are not in the ledger yet.
+    /// Bytes copied to the guest that are not in the ledger yet.
     owed: usize,
 }
 
@@ -151,7 +151,7 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
 /// Reason that an offload is off without a front end.
 const NO_GUEST: &str = "no guest";
 
-/// Reason that an offload is off which the guest did not ask for.
+/// Reason that an offload is off that the guest did not negotiate.
 const NOT_NEGOTIATED: &str = "not negotiated by the guest";
 
 /// Device and inode of the socket at a path; `None` if there is none, or another kind of file.
@@ -164,7 +164,7 @@ fn socket_file(path: &Path) -> Option<(u64, u64)> {
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = match UnixListener::bind(path) {
         Err(err) if err.kind() == io::ErrorKind::AddrInUse => {
-            // connect(2) to a file that is no socket is refused as well.
+            // connect(2) to a file that is not a socket is refused as well.
             let is_stale = |err: io::Error| err.kind() == io::ErrorKind::ConnectionRefused;
             if socket_file(path).is_none() || !UnixStream::connect(path).is_err_and(is_stale) {
                 return Err(err);
@@ -206,7 +206,7 @@ impl VhostUser {
         }
     }
 
-    /// Takes a front end that waits, and the messages of the one that is there.
+    /// Accepts a waiting front end, and handles the messages of the connected one.
     fn attend(&mut self) -> io::Result<()> {
         let mut events = [const { MaybeUninit::uninit() }; 16];
         let found = match epoll::wait(&*self.waiting, &mut events[..], Some(&Timespec::default())) {
@@ -227,11 +227,11 @@ impl VhostUser {
         if self.has_messages { self.handle_messages() } else { Ok(()) }
     }
 
-    /// Takes the next front end in line. The others are not looked at until it is gone.
+    /// Accepts the next front end. The others wait in the backlog until it disconnects.
     #[cold]
     fn accept(&mut self) {
         let Ok((socket, _)) = self.listener.accept() else { return };
-        // A failure is for want of memory or descriptors; the front end sees a closed socket.
+        // A failure means that memory or descriptors are exhausted; the front end sees a closed socket.
         if let Ok(connection) = Connection::new(socket, &self.device, &self.waiting) {
             let _ = epoll::delete(&*self.waiting, &self.listener);
             self.connection = Some(connection);
@@ -296,7 +296,7 @@ impl VhostUser {
         self.close(&Closed::Refused(bad.to_string()))
     }
 
-    /// Looks at what is negotiated now.
+    /// Updates features and offloads after a negotiation.
     fn see_features(&mut self) {
         let negotiated = lock(&self.device).features;
         if negotiated == self.negotiated {
@@ -311,13 +311,13 @@ impl VhostUser {
         self.current = negotiated.unwrap_or_default().features(&mut self.offloads, unless);
     }
 
-    /// Makes the link's descriptor readable once more.
+    /// Makes the link's descriptor readable again.
     fn come_again(&self) {
-        // It cannot fail: the counter does not come to its end.
+        // Cannot fail: the counter never reaches its maximum.
         let _ = rustix::io::write(&self.again, &1_u64.to_ne_bytes());
     }
 
-    /// One burst from the rings that the guest sends by. Tells whether something may be left in them.
+    /// Receives one burst from the guest's transmit rings. Tells whether they may hold more.
     fn receive(&mut self, device: &mut Device, mem: &Memory, out: &mut Vec<Packet>) -> Result<bool, BadRing> {
         let Device { vrings, memory, features, .. } = device;
         let features = features.unwrap_or_default();
@@ -336,7 +336,7 @@ impl VhostUser {
                     break 'all;
                 }
                 match self.scratch.receive(ring, memory, features, mem) {
-                    // A guest that goes back and forth with its index comes to the burst's end, too.
+                    // A guest that moves its index back and forth reaches the burst's end, too.
                     Ok(None) if ring.want_kicks(true) => descriptors += 1,
                     Ok(None) => break,
                     Ok(Some(received)) => {
@@ -345,7 +345,7 @@ impl VhostUser {
                         packets += 1;
                         descriptors += received.descriptors;
                         match received.packet {
-                            // What a queue that is not enabled sends has no effect.
+                            // Frames of a queue that is not enabled have no effect.
                             _ if !vring.enabled => self.stats.rx_drop(DropReason::LinkDown),
                             Ok(packet) => {
                                 bytes += packet.len();
@@ -369,7 +369,7 @@ impl VhostUser {
         outcome
     }
 
-    /// Sends packets from the front of a burst. Tells how many of them are gone.
+    /// Sends packets from the front of a burst. Returns the number of packets that are sent or dropped.
     fn deliver(&mut self, device: &mut Device, burst: &mut [Packet]) -> (usize, Result<Sent, BadRing>) {
         let Device { vrings, memory, features, .. } = device;
         let features = features.unwrap_or_default();
@@ -499,7 +499,7 @@ impl Link for VhostUser {
         vec![self.waiting.as_fd()]
     }
 
-    /// None: a guest that makes buffers available kicks, which [`poll_fds`](Link::poll_fds) tells of.
+    /// None: a guest that makes buffers available kicks, and [`poll_fds`](Link::poll_fds) includes the kicks.
     fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
@@ -515,7 +515,7 @@ impl Link for VhostUser {
         let is_lost = device.memory.is_lost();
         drop(device);
         match received {
-            // Rings that are zeros all at once contradict the rules as well.
+            // Rings that turn to zeros may look like a violation of the rules as well.
             _ if is_lost => Err(self.lost()),
             Ok(true) => {
                 self.come_again();

@@ -1,7 +1,7 @@
 //! The socket to a front end: one message at a time, without a blocking read or write.
 //!
-//! The crate `vhost` blocks (or spins, on a non-blocking socket) until a message is complete. So it is called only once all of a message is in the
-//! socket's buffer and there is room for the answer: a front end that sends half a message delays no other port.
+//! The crate `vhost` blocks (or spins, on a non-blocking socket) until a message is complete. So it is called only when a whole
+//! message is in the socket's buffer and there is room for the reply: a front end that sends half a message delays no other port.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -19,19 +19,19 @@ use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut,
 
 use super::device::Device;
 
-/// Token of the connection among what is waited for.
+/// Token of the connection in the epoll instance.
 pub(super) const CONNECTION: u64 = 2;
 
-/// Bytes of a message's header: what it is, flags and the bytes behind.
+/// Bytes of a message's header: request, flags and payload length.
 const HEADER: usize = 12;
 
-/// Bytes behind the header of the longest message.
+/// Payload length of the longest message.
 const MAX_BODY: u32 = 4096;
 
 /// `VHOST_USER_SET_VRING_ENABLE`.
 const SET_VRING_ENABLE: u32 = 18;
 
-/// Flags of a header: the version, that it is an answer, that one is wanted.
+/// Flags of a header: version, reply, reply wanted.
 const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
@@ -54,9 +54,9 @@ impl fmt::Debug for Connection {
 /// Reason that a connection ended.
 #[derive(Debug)]
 pub(super) enum Closed {
-    /// The front end closed it.
+    /// The front end closed the connection.
     Gone,
-    /// The front end said what it may not say.
+    /// The front end violated the protocol.
     Refused(String),
 }
 
@@ -76,9 +76,9 @@ impl From<Errno> for Closed {
 }
 
 impl Connection {
-    /// Takes a front end's messages from now on.
+    /// Starts to handle a front end's messages.
     pub(super) fn new(socket: UnixStream, device: &Arc<Mutex<Device>>, waiting: &OwnedFd) -> io::Result<Self> {
-        // Accepted from a listener that does not block, but is not so itself; the handler's calls loop otherwise.
+        // A blocking socket: on a non-blocking one the handler's calls would spin.
         socket.set_nonblocking(false)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(waiting, &socket, epoll::EventData::new_u64(CONNECTION), flags)?;
@@ -86,17 +86,17 @@ impl Connection {
         Ok(Self { socket, handler, device: Arc::clone(device), has_spoken: false })
     }
 
-    /// Whether it has sent a message. A program that only looks for a listener sends none.
+    /// Tells whether the front end has sent a message. A program that only probes for a listener sends none.
     pub(super) fn has_spoken(&self) -> bool {
         self.has_spoken
     }
 
-    /// Waits for it no longer.
+    /// Removes the connection from the epoll instance.
     pub(super) fn forget(&self, waiting: &OwnedFd) {
         let _ = epoll::delete(waiting, &self.socket);
     }
 
-    /// Handles one message. Tells whether there was one as a whole.
+    /// Handles one message. Tells whether a complete message was there.
     pub(super) fn handle_one(&mut self) -> Result<bool, Closed> {
         let mut header = [0; HEADER];
         // Descriptors come as copies, which are closed right away.
@@ -110,14 +110,14 @@ impl Connection {
         };
         drop(control);
         if peeked.flags.contains(ReturnFlags::CTRUNC) {
-            // The crate `vhost` would lose the header, and wait for another one.
+            // The crate `vhost` would discard the header, and wait for another one.
             return Err(Closed::Refused("message with too many descriptors".to_owned()));
         }
         let peeked = peeked.bytes;
         if peeked == 0 {
             return Err(Closed::Gone);
         }
-        // Before the bytes are counted: once the front end has gone, no more come.
+        // Checked before the bytes are counted: after the front end has disconnected, no more arrive.
         let state = self.state()?;
         let incomplete = || if state.intersects(PollFlags::RDHUP) { Err(Closed::Gone) } else { Ok(false) };
         let waiting = ioctl_fionread(&self.socket)?;
@@ -132,7 +132,7 @@ impl Connection {
         if waiting < HEADER as u64 + u64::from(body) {
             return incomplete();
         }
-        // Less than a quarter of the buffer is in use (Linux `unix_writable`), so an answer is written without a wait.
+        // Less than a quarter of the buffer is in use (Linux `unix_writable`), so a reply is written without blocking.
         if !state.contains(PollFlags::OUT) {
             return Err(Closed::Refused("answers that are not read".to_owned()));
         }
@@ -149,8 +149,8 @@ impl Connection {
         }
     }
 
-    /// Handles `VHOST_USER_SET_VRING_ENABLE`, of which all is there. The crate `vhost` refuses it before the features are set, when QEMU (7.2
-    /// `vhost_net_start`) sends it.
+    /// Handles a complete `VHOST_USER_SET_VRING_ENABLE`. The crate `vhost` refuses this message before the features are set, when
+    /// QEMU (7.2 `vhost_net_start`) sends it.
     fn enable(&mut self, flags: u32) -> Result<(), Closed> {
         let mut message = [0; HEADER + 8];
         let (read, _) = recv(&self.socket, &mut message, RecvFlags::DONTWAIT)?;
@@ -161,14 +161,14 @@ impl Connection {
             return Err(Closed::Refused(format!("message {SET_VRING_ENABLE}: ring {index}")));
         }
         if flags & NEED_REPLY != 0 && device.protocol.contains(VhostUserProtocolFeatures::REPLY_ACK) {
-            // Behind the header of 8 bytes more, that all is well.
+            // The header announces 8 more bytes: the status 0, success.
             let answer = [SET_VRING_ENABLE, VERSION | REPLY, 8, 0, 0].map(u32::to_ne_bytes).concat();
             send(&self.socket, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         }
         Ok(())
     }
 
-    /// Whether there is room for an answer (`OUT`), and whether the front end has closed its end (`RDHUP`).
+    /// Whether there is room for a reply (`OUT`), and whether the front end has closed its end (`RDHUP`).
     fn state(&self) -> io::Result<PollFlags> {
         let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT | PollFlags::RDHUP)];
         let now = Timespec::try_from(Duration::ZERO).unwrap_or_default();

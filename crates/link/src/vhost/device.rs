@@ -1,7 +1,7 @@
 //! State that a front end sets up by vhost-user messages: features, memory and rings.
 //!
-//! A ring runs once it has its size, its addresses and a kick descriptor, and all of it is in memory. It stops at `GET_VRING_BASE`, which tells
-//! where it stands. Another memory table does not lose its place.
+//! A ring runs once it has its size, its addresses and a kick descriptor, and all its parts are in memory. It stops at
+//! `GET_VRING_BASE`, which returns its index. A new memory table keeps the index.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,10 +22,10 @@ use crate::sys::guest_memory::{GuestMemory, Region, Window};
 /// Regions of memory that a guest may have.
 const MAX_REGIONS: usize = 509;
 
-/// Token of all kicks among what is waited for.
+/// Token of all kicks in the epoll instance.
 const KICK: u64 = 3;
 
-/// Answer to a message about something that was not offered.
+/// Reply to a message about a feature that was not offered.
 const NOT_OFFERED: Error = Error::InvalidOperation("not offered");
 
 /// Protocol features offered; the crate `vhost` adds `REPLY_ACK`.
@@ -34,19 +34,19 @@ pub(super) const PROTOCOL: VhostUserProtocolFeatures = VhostUserProtocolFeatures
     .union(VhostUserProtocolFeatures::RESET_DEVICE)
     .union(VhostUserProtocolFeatures::REPLY_ACK);
 
-/// A queue of the guest's. Even ones it receives from, odd ones it sends by.
+/// A queue of the guest, which receives from even ones and sends by odd ones.
 #[derive(Debug, Default)]
 pub(super) struct Vring {
     size: u16,
     place: Option<Place>,
     /// Index of the available ring to start from.
     base: u16,
-    /// Whether the front end lets frames pass.
+    /// Whether the front end has enabled the queue.
     pub(super) enabled: bool,
     started: bool,
     kick: Option<Kick>,
     call: Option<OwnedFd>,
-    /// While it runs.
+    /// Ring, while it runs.
     pub(super) ring: Option<Ring>,
     pub(super) stats: VringStats,
 }
@@ -70,7 +70,7 @@ struct Kick {
 }
 
 impl Kick {
-    /// Waits for it by `epoll`, each kick once: it is never read.
+    /// Registers the eventfd edge-triggered with `epoll`: it is never read.
     fn new(fd: OwnedFd, epoll: &Arc<OwnedFd>) -> std::io::Result<Self> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(epoll, &fd, epoll::EventData::new_u64(KICK), flags)?;
@@ -80,7 +80,7 @@ impl Kick {
 
 impl Drop for Kick {
     fn drop(&mut self) {
-        // The front end keeps it open, so closing ours would not end the wait.
+        // The front end keeps the eventfd open, so closing our descriptor would not remove it from the epoll instance.
         let _ = epoll::delete(&self.epoll, &self.fd);
     }
 }
@@ -91,19 +91,19 @@ impl Vring {
         self.ring.as_mut().map(|ring| (&mut self.stats, ring))
     }
 
-    /// Shows the guest what was given back, and interrupts it if it wants that.
+    /// Publishes used chains to the guest, and interrupts the guest if it wants that.
     pub(super) fn publish(&mut self) {
         let Some(ring) = &mut self.ring else { return };
         if ring.publish()
             && let Some(call) = &self.call
         {
             self.stats.calls += 1;
-            // It does not wait: a counter at its end has an interrupt in it.
+            // Does not block: if the counter is at its maximum, an interrupt is pending already.
             let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Stops it. What was given back is shown.
+    /// Stops the ring, after publishing used chains.
     fn stop(&mut self) {
         self.publish();
         if let Some(ring) = self.ring.take() {
@@ -112,7 +112,7 @@ impl Vring {
         self.started = false;
     }
 
-    /// Lets go of all that the guest has said. How it is interrupted the front end may not say again.
+    /// Resets the guest's settings, except for the call descriptor, which a front end may not send again.
     fn reset(&mut self) {
         self.stop();
         *self = Self { stats: self.stats, call: self.call.take(), ..Self::default() };
@@ -132,7 +132,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// One with so many pairs of queues.
+    /// A device with so many queue pairs.
     pub(super) fn new(offered: Bits, pairs: usize, epoll: Arc<OwnedFd>) -> Self {
         let mut device = Self {
             offered,
@@ -146,7 +146,7 @@ impl Device {
         device
     }
 
-    /// Lets go of a front end that is gone.
+    /// Resets the state after a front end has disconnected.
     pub(super) fn disconnect(&mut self) {
         self.vrings.iter_mut().for_each(|vring| *vring = Vring { stats: vring.stats, ..Vring::default() });
         self.features = None;
@@ -172,12 +172,12 @@ impl Device {
             return Ok(());
         }
         let Some(place) = vring.place else { return Ok(()) };
-        // Its memory may come yet, slot by slot.
+        // Memory may still be announced, slot by slot.
         vring.ring = Ring::new(&self.memory, place, vring.size, vring.base, features);
         Ok(())
     }
 
-    /// Finds the rings again in another memory.
+    /// Finds the rings again after a change of the memory table.
     fn restart_all(&mut self) -> Result<()> {
         for index in 0..self.vrings.len() {
             let vring = &mut self.vrings[index];
@@ -191,7 +191,7 @@ impl Device {
 
     fn map(&mut self, guest_addr: u64, user_addr: u64, len: u64, offset: u64, file: &File) -> Result<()> {
         if self.memory.count() >= MAX_REGIONS {
-            return Err(Error::InvalidOperation("more memory regions than there may be"));
+            return Err(Error::InvalidOperation("too many memory regions"));
         }
         let window = Window::map(file.as_fd(), offset, len).map_err(Error::ReqHandlerError)?;
         let added = self.memory.add(Region { guest_addr, user_addr, window });
@@ -199,12 +199,12 @@ impl Device {
     }
 }
 
-/// A descriptor that is read or written without a wait: an eventfd, whichever end has what is in it.
+/// Checks that a descriptor is an eventfd, and makes it non-blocking.
 fn eventfd(file: File) -> Result<OwnedFd> {
     use std::os::fd::AsRawFd;
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(Error::ReqHandlerError)?;
     if link.as_os_str() != "anon_inode:[eventfd]" {
-        return Err(Error::InvalidOperation("a descriptor that is no eventfd"));
+        return Err(Error::InvalidOperation("a descriptor that is not an eventfd"));
     }
     rustix::io::ioctl_fionbio(&file, true).map_err(|err| Error::ReqHandlerError(err.into()))?;
     Ok(file.into())
@@ -216,7 +216,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn reset_owner(&mut self) -> Result<()> {
-        // Of old, and taken for this by some; the rest of what was set up is kept.
+        // Deprecated. Some back ends discard the whole state here; this one only disables the rings.
         self.vrings.iter_mut().for_each(|vring| vring.enabled = false);
         Ok(())
     }
@@ -310,7 +310,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let epoll = Arc::clone(&self.epoll);
         let vring = self.vring(index.into())?;
-        // Without one the guest is polled by whatever else makes the link receive.
+        // Without a kick descriptor the guest's rings are polled when the link receives for another reason.
         vring.kick = None;
         if let Some(file) = fd {
             vring.kick = Some(Kick::new(eventfd(file)?, &epoll).map_err(Error::ReqHandlerError)?);
@@ -325,7 +325,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_err(&mut self, index: u8, _fd: Option<File>) -> Result<()> {
-        // A ring that is not believed closes the connection, which tells more.
+        // A violation closes the connection, which is more visible than an error descriptor.
         self.vring(index.into()).map(|_| ())
     }
 
@@ -389,7 +389,7 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let removed = self.memory.remove(region.guest_phys_addr, region.user_addr, region.memory_size);
-        removed.ok_or(Error::InvalidOperation("memory region that is another"))?;
+        removed.ok_or(Error::InvalidOperation("unknown memory region"))?;
         self.restart_all()
     }
 

@@ -1,6 +1,6 @@
-//! Split virtqueue, the driver's side (virtio 1.2 §2.7): offers chains of descriptors and takes them back used.
+//! Split virtqueue, the driver's side (virtio 1.2 §2.7): makes chains of descriptors available and takes them back used.
 //!
-//! The device may be another program, so what it gives back is checked: a descriptor that it has, no longer than it was offered.
+//! The device may be another program, so used elements are checked: the descriptor was lent, and the length is within its buffer.
 
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
@@ -28,9 +28,9 @@ pub(super) const fn used_at(size: u16) -> usize {
 pub(super) enum BadUsed {
     /// Used index too far ahead of the last one taken.
     Index(u16),
-    /// It gave back a descriptor that it does not have.
+    /// The device returned a descriptor that was not lent.
     NotLent(u32),
-    /// It says that it wrote more than there was room for.
+    /// The device claims to have written more than the buffer holds.
     Len(u32),
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for BadUsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Index(ahead) => write!(f, "used index {ahead} ahead"),
-            Self::NotLent(id) => write!(f, "used descriptor {id} that the device does not have"),
+            Self::NotLent(id) => write!(f, "used descriptor {id} that was not lent"),
             Self::Len(len) => write!(f, "used length {len} beyond the buffer"),
         }
     }
@@ -50,16 +50,16 @@ pub(super) struct DriverRing {
     pub(super) window: Window,
     size: u16,
     event_index: bool,
-    /// The next element of the available ring to be filled; those from `shown` on the device does not see yet.
+    /// The next element of the available ring to be filled; the elements from `shown` on are not published yet.
     offered: u16,
     shown: u16,
     /// The next element of the used ring to be taken.
     next: u16,
-    /// The device's index when it was last looked at.
+    /// The device's index when it was last read.
     seen: u16,
-    /// Whether the device was last told to interrupt.
+    /// Whether interrupts by the device are enabled.
     calls: bool,
-    /// Bytes that the device may write, of each chain that it has, by its first descriptor.
+    /// Bytes that the device may write to each lent chain, by its first descriptor.
     lent: Vec<Option<u32>>,
 }
 
@@ -78,7 +78,7 @@ impl DriverRing {
         self.window.store_u64(at + 8, rest);
     }
 
-    /// Offers the chain that begins at a descriptor, in which the device may write `room` bytes. It is seen after
+    /// Makes the chain available that begins at a descriptor, in which the device may write `room` bytes. The device sees it after
     /// [`publish`](Self::publish).
     pub(super) fn offer(&mut self, head: u16, room: u32) {
         self.lent[usize::from(head)] = Some(room);
@@ -87,7 +87,7 @@ impl DriverRing {
         self.offered = self.offered.wrapping_add(1);
     }
 
-    /// Shows the device what was offered. Tells whether it is to be kicked.
+    /// Publishes the available chains to the device. Tells whether the device is to be kicked.
     pub(super) fn publish(&mut self) -> bool {
         if self.offered == self.shown {
             return false;
@@ -103,7 +103,7 @@ impl DriverRing {
         self.window.load_u16(used, Ordering::Relaxed) & 1 == 0
     }
 
-    /// Takes back the next chain that was used: its first descriptor, and the bytes that were written.
+    /// Takes back the next used chain: its first descriptor, and the bytes written.
     pub(super) fn take_back(&mut self) -> Result<Option<(u16, u32)>, BadUsed> {
         let used = used_at(self.size);
         if self.next == self.seen {
@@ -127,7 +127,7 @@ impl DriverRing {
         Ok(Some((id as u16, len)))
     }
 
-    /// Asks the device to interrupt, or not to, when it has used something. Tells whether it has already.
+    /// Enables or disables interrupts by the device. Tells whether a used chain is there already.
     pub(super) fn want_calls(&mut self, wanted: bool) -> bool {
         let available = available_at(self.size);
         let has_said_so = std::mem::replace(&mut self.calls, wanted) == wanted;

@@ -60,7 +60,7 @@ const OFFLOADS: u64 = CSUM
     | HOST_ECN
     | HOST_USO;
 
-/// Features that do not change what a frame may be.
+/// Features that do not change the form of frames.
 const TRANSPORT: u64 =
     MRG_RXBUF | STATUS | CTRL_VQ | MQ | ANY_LAYOUT | INDIRECT_DESC | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1;
 
@@ -96,7 +96,7 @@ impl Bits {
         Self(bits)
     }
 
-    /// The same with the sides changed: what the device takes as what the guest does, and the other way round.
+    /// The features with host and guest offloads exchanged.
     pub(super) fn swapped(self) -> Self {
         const PAIRS: [(u64, u64); 5] = [
             (CSUM, GUEST_CSUM),
@@ -139,7 +139,7 @@ impl Bits {
         if self.has(VERSION_1) || self.has(MRG_RXBUF) { LONG_HEADER } else { crate::virtio::HEADER_LEN }
     }
 
-    /// Whether a header of the guest's asks for nothing that was not negotiated.
+    /// Tells whether a header of the guest uses negotiated features only.
     pub(super) fn allow(self, header: &Header) -> bool {
         let csum = header.flags & NEEDS_CSUM == 0 || self.has(CSUM);
         let gso = match header.gso_type & !GSO_ECN {
@@ -152,7 +152,7 @@ impl Bits {
         csum && gso && (header.gso_type & GSO_ECN == 0 || self.has(HOST_ECN))
     }
 
-    /// Whether checksums that were found good may be said to be so.
+    /// Tells whether verified checksums may be marked `DATA_VALID`.
     pub(super) const fn takes_valid(self) -> bool {
         self.has(GUEST_CSUM)
     }
@@ -178,13 +178,13 @@ impl Bits {
     }
 }
 
-/// Whether a packet is one that a link with these features may be given.
+/// Tells whether a packet fits a link with these features.
 pub(super) fn takes(features: &Features, packet: &Packet) -> bool {
     let csum = !matches!(packet.meta.csum, Csum::Partial { .. }) || features.csum != CsumOffload::None;
     csum && packet.meta.cut.gso().is_none_or(|gso| features.cuts(gso, packet.len()))
 }
 
-/// Names of the bits, for people.
+/// Names of the bits, for display.
 pub(super) fn names(bits: u64) -> impl Iterator<Item = &'static str> {
     const NAMES: [(u64, &str); 20] = [
         (CSUM, "csum"),

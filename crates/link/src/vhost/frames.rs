@@ -1,4 +1,4 @@
-//! Between packets and chains of descriptors: one copy, and the virtio-net header in front.
+//! Copies between packets and chains of descriptors, with the virtio-net header.
 
 use base::DropReason;
 use offload::Features;
@@ -11,10 +11,10 @@ use crate::pieces::{tagged, vlan_tag};
 use crate::sys::guest_memory::{GuestMemory, Piece};
 use crate::virtio::{DATA_VALID, Framing, HEADER_LEN, Header, NEEDS_CSUM, decode, encode};
 
-/// A frame at its longest.
+/// Longest frame.
 pub(super) const LONGEST: usize = 65_575 + eth::Header::LEN + 2 * vlan::Header::LEN;
 
-/// Descriptors for one frame. A guest with more has buffers of a few bytes.
+/// Limit of descriptors for one frame; a guest that needs more has buffers of a few bytes.
 const MAX_DESCRIPTORS: usize = 2048;
 
 /// Buffers reused from frame to frame.
@@ -22,7 +22,7 @@ const MAX_DESCRIPTORS: usize = 2048;
 pub(super) struct Scratch {
     /// Pieces of guest memory of the current chains.
     pieces: Vec<Piece>,
-    /// Those chains, each with the end of its pieces.
+    /// Current chains, each with the end of its pieces.
     chains: Vec<(Chain, usize)>,
 }
 
@@ -36,11 +36,11 @@ pub(super) struct Received {
 /// Outcome of delivering a frame to the guest.
 #[derive(Debug)]
 pub(super) enum Delivered {
-    /// It is in the guest's memory.
+    /// The frame is in the guest's memory.
     Sent { bytes: usize, chains: u16 },
     /// The guest has too few buffers at present.
     Full,
-    /// It will never fit, or is not what the guest has negotiated.
+    /// The frame can never fit, or needs a feature that was not negotiated.
     Dropped(DropReason),
 }
 
@@ -61,7 +61,7 @@ impl Scratch {
         Ok(Some(Received { packet, descriptors: chain.descriptors }))
     }
 
-    /// Puts a frame, or the first of those that a packet is, in buffers of the guest's.
+    /// Copies a frame, or the first frame of a packet with several, to buffers of the guest.
     #[inline]
     pub(super) fn deliver(
         &mut self,
@@ -84,7 +84,7 @@ impl Scratch {
         self.put(ring, memory, negotiated, header, len, tagged(packet, tag.as_ref()))
     }
 
-    /// Puts `len` bytes with a header in front in as many buffers as they take, or none.
+    /// Copies a header and `len` bytes to as many buffers as they need, or to none.
     fn put<'a>(
         &mut self,
         ring: &mut Ring,
@@ -104,7 +104,7 @@ impl Scratch {
         while room < total as u64 {
             let is_short = !self.chains.is_empty() && !negotiated.mergeable();
             if is_short || descriptors >= usize::from(ring.size()) && self.chains.len() == usize::from(ring.size()) {
-                // All that there can be is too little: for this frame, not for the next.
+                // The whole ring is too small for this frame, but not for others.
                 ring.untake(self.chains.len() as u16);
                 return Ok(Delivered::Dropped(DropReason::PacketTooBig));
             }
@@ -136,7 +136,7 @@ impl Scratch {
     }
 }
 
-/// A frame in memory of ours, from a chain of `len` bytes.
+/// Copies a frame out of a chain of `len` bytes.
 pub(super) fn copy_in(
     pieces: &[Piece],
     len: u64,
@@ -160,7 +160,7 @@ pub(super) fn copy_in(
     from.read(room);
     let (bytes, _) = front.split_first_chunk::<HEADER_LEN>().ok_or(DropReason::VirtioHeader)?;
     let mut header = Header::from_le_bytes(*bytes);
-    // A driver must not say that a checksum is good, and is not believed (virtio 1.2 §5.1.6.2.1).
+    // A driver must not set `DATA_VALID`; the flag is ignored (virtio 1.2 §5.1.6.2.1).
     header.flags &= NEEDS_CSUM;
     if !features.allow(&header) {
         return Err(DropReason::VirtioHeader);
@@ -172,8 +172,8 @@ pub(super) fn copy_in(
     Ok(packet)
 }
 
-/// The header of a packet for the guest, whose first `skip` bytes more stand in front of it; `None` if it is not what the guest has
-/// negotiated, or contradicts the packet's own headers.
+/// Header of a packet for the guest that has `skip` more bytes in front on the wire; `None` if the header needs a feature that was
+/// not negotiated, or contradicts the packet's own headers.
 pub(super) fn header_for(negotiated: Bits, features: &Features, packet: &Packet, skip: u16) -> Option<Header> {
     if !takes(features, packet) {
         return None;
@@ -182,7 +182,7 @@ pub(super) fn header_for(negotiated: Bits, features: &Features, packet: &Packet,
     if packet.meta.cut.gso().is_some() {
         let plain = encode(packet, 0)?;
         let read = decode(&plain, Framing::Ethernet, packet.head(), packet.len()).ok()?;
-        // One segment may be said to be none.
+        // `decode` reports a packet of one segment as one without segmentation.
         if read.cut.gso().is_some_and(|gso| Some(gso.size) != packet.meta.cut.gso().map(|gso| gso.size)) {
             return None;
         }
@@ -205,7 +205,7 @@ struct Gather<'a> {
 }
 
 impl Gather<'_> {
-    /// Reads as many bytes, of which there are as many.
+    /// Reads bytes until `to` is full; the pieces have enough.
     #[inline]
     fn read(&mut self, mut to: &mut [u8]) {
         while !to.is_empty() {

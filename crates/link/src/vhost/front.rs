@@ -1,7 +1,7 @@
-//! The front end of a virtio-net device (virtio-user): rings and buffers in memory of ours, which a back end fills and empties. It joins this program
-//! to a switch in another process, or to another of its kind, without privileges.
+//! The front end of a virtio-net device (virtio-user): rings and buffers in memory of ours, which a back end fills and empties. It
+//! connects this program to a switch in another process, or to another instance of itself, without privileges.
 //!
-//! Frames are copied into the shared memory and out of it: the back end may write there at every moment, and is another program.
+//! Frames are copied into the shared memory and out of it: the back end is another program, and may write there at any moment.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -33,26 +33,26 @@ use crate::sys::guest_memory::Piece;
 use crate::virtio::{HEADER_LEN, Header};
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
-/// Tokens of what is waited for.
+/// Tokens of the epoll instance.
 const DONE: u64 = 0;
 const SOCKET: u64 = 1;
 const CALL: u64 = 2;
 const AGAIN: u64 = 3;
 
-/// Descriptors of a ring, if nothing else is said.
+/// Default number of descriptors of a ring.
 const RING_SIZE: u16 = 256;
 
-/// Shift of a buffer against the one before, so that the fronts of small frames do not share the same cache sets.
+/// Offset of a buffer relative to the previous one (cache colouring), so that small frames do not share the same cache sets.
 const STAGGER: u64 = 192;
 
-/// A link to a back end, to be opened.
+/// Configuration of a link to a back end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FrontConfig {
     /// The link's name.
     pub name: String,
     /// Path of the socket that the back end listens at, now or later.
     pub socket: PathBuf,
-    /// Pairs of queues that are wanted, from 1 to [`MAX_PAIRS`].
+    /// Number of queue pairs requested, from 1 to [`MAX_PAIRS`].
     pub pairs: u16,
     /// Descriptors of a ring, a power of two up to 1024.
     pub ring_size: u16,
@@ -60,7 +60,7 @@ pub struct FrontConfig {
     pub mac: MacAddr,
     /// The layer-3 MTU in bytes; `None` is 1500.
     pub mtu: Option<u16>,
-    /// False asks for no checksums and no segmentation.
+    /// False negotiates no checksum and no segmentation offload.
     pub offloads: bool,
 }
 
@@ -104,14 +104,14 @@ struct Running {
     session: Session,
     /// Negotiated bits with host and guest exchanged: our send offloads are the back end's receive offloads.
     view: Bits,
-    /// Buffers to send from that the back end does not have, of each pair.
+    /// Free transmit buffers of each pair.
     free: Vec<Vec<u16>>,
     queues: Vec<QueueState>,
     /// Pieces of the current buffer, reused from frame to frame.
     pieces: Vec<Piece>,
 }
 
-/// Begins to connect. The link moves nothing until a back end is there.
+/// Starts to connect. The link moves nothing until it is connected to a back end.
 ///
 /// # Errors
 /// The system has no descriptors or threads left, or the configuration is impossible.
@@ -119,7 +119,7 @@ pub fn open(config: &FrontConfig) -> Result<VhostFront, OpenError> {
     open_wanting(config, Bits::wanted(config.offloads, config.pairs > 1))
 }
 
-/// As [`open`], for features that are said one by one.
+/// As [`open`], with explicit features.
 pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFront, OpenError> {
     let name = &config.name;
     let error = |call| move |err: io::Error| OpenError::new(name, call, err);
@@ -165,7 +165,7 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
 /// Reason that an offload is off without a back end.
 const NO_BACK_END: &str = "no back end";
 
-/// Reason that an offload is off which the back end did not offer.
+/// Reason that an offload is off that the back end did not offer.
 const NOT_OFFERED: &str = "not offered by the back end";
 
 impl VhostFront {
@@ -191,7 +191,7 @@ impl VhostFront {
         Ok(())
     }
 
-    /// Takes what came of a handshake, and notices when the back end goes.
+    /// Takes the result of a handshake, and detects that the back end has disconnected.
     fn attend(&mut self) -> io::Result<()> {
         let mut events = [const { MaybeUninit::uninit() }; 16];
         let found = match epoll::wait(&*self.waiting, &mut events[..], Some(&Timespec::default())) {
@@ -227,7 +227,7 @@ impl VhostFront {
         }
     }
 
-    /// Lends the back end all buffers to receive into.
+    /// Lends the back end all receive buffers.
     fn run(&mut self, mut session: Session) -> io::Result<()> {
         let size = self.config.ring_size;
         let wait = |fd: BorrowedFd<'_>, token, flags| {
@@ -259,13 +259,13 @@ impl VhostFront {
         Ok(())
     }
 
-    /// Lets go of a back end, and begins to connect again.
+    /// Disconnects from a back end, and starts to reconnect.
     #[cold]
     fn disconnect(&mut self, call: &'static str, why: &io::Error) -> io::Error {
         if let Some(Running { session, .. }) = self.running.take() {
             let _ = epoll::delete(&*self.waiting, &session.socket);
             for queue in &session.queues {
-                // The back end may keep it open, so closing ours would not end the wait.
+                // The back end may keep the eventfd open, so closing our descriptor would not remove it from the epoll instance.
                 let _ = epoll::delete(&*self.waiting, &queue.call);
             }
         }
@@ -288,7 +288,7 @@ impl VhostFront {
         kick(&self.again);
     }
 
-    /// One burst. Tells whether something may be left.
+    /// Receives one burst. Tells whether the rings may hold more.
     fn receive(&mut self, running: &mut Running, mem: &Memory, out: &mut Vec<Packet>) -> Result<bool, BadUsed> {
         let (mut packets, mut bytes, mut looks) = (0, 0, 0);
         let before = out.len();
@@ -327,7 +327,7 @@ impl VhostFront {
         Ok(is_more)
     }
 
-    /// Receives one frame, whose buffers are lent again.
+    /// Receives one frame, and lends its buffers again.
     fn receive_one(
         &mut self,
         running: &mut Running,
@@ -362,7 +362,7 @@ impl VhostFront {
             };
             let found = memory.locate(addr(head), len, &mut self.pieces);
             debug_assert!(found, "a buffer of ours is in our memory");
-            // The device sees it only when the burst is through, and the frame is copied by then.
+            // The device sees the buffer only after the burst is published, and the frame is copied by then.
             queue.ring.offer(head, RX_BUFFER as u32);
             states[2 * pair].chains += 1;
             total += u64::from(len);
@@ -373,13 +373,13 @@ impl VhostFront {
         Ok(Some(copy_in(&self.pieces, total, memory, *view, mem)))
     }
 
-    /// Sends packets from the front of a burst. Tells how many of them are gone.
+    /// Sends packets from the front of a burst. Returns the number of packets that are sent or dropped.
     fn transmit(&mut self, running: &mut Running, burst: &mut [Packet]) -> (usize, Result<Sent, BadUsed>) {
         let mut gone = 0;
         let mut outcome = Ok(Sent::All);
         let copied = self.copied;
         let mut looks = 0;
-        // Those that were sent last are the nearest.
+        // Buffers used last are the most likely to be in the cache.
         for pair in 0..running.free.len() {
             if let Err(bad) = running.reclaim(pair) {
                 return (0, Err(bad));
@@ -441,7 +441,7 @@ impl VhostFront {
 }
 
 impl Running {
-    /// Takes back the buffers that were sent.
+    /// Takes back used transmit buffers.
     fn reclaim(&mut self, pair: usize) -> Result<(), BadUsed> {
         while let Some((head, _)) = self.session.queues[2 * pair + 1].ring.take_back()? {
             self.free[pair].push(head);
@@ -449,7 +449,7 @@ impl Running {
         Ok(())
     }
 
-    /// Copies a packet, or the first of those that it is, to a buffer, and lends it. Tells how many bytes.
+    /// Copies a packet, or the first frame of a packet with several, to a buffer, and lends it. Returns the bytes copied.
     fn fill(&mut self, pair: usize, head: u16, features: &Features, packet: &Packet) -> Result<usize, DropReason> {
         if let Cut::Frames(_) = packet.meta.cut {
             let frame = packet.frames().next().ok_or(DropReason::TxError)?;
@@ -457,7 +457,7 @@ impl Running {
         }
         let tag = vlan_tag(packet);
         let tag_len = tag.map_or(0, |tag| tag.len());
-        // A driver says of no checksum that it is good (virtio 1.2 §5.1.6.2.1).
+        // A driver does not set `DATA_VALID` (virtio 1.2 §5.1.6.2.1).
         let header = header_for(Bits::default(), features, packet, tag_len as u16).ok_or(DropReason::TxError)?;
         self.put(pair, head, header, packet.len() + tag_len, tagged(packet, tag.as_ref()))
     }
@@ -490,7 +490,7 @@ impl Running {
     }
 }
 
-/// Writes to an event descriptor. It does not wait: a counter at its end has an event in it.
+/// Writes to an eventfd without blocking: if the counter is at its maximum, an event is pending already.
 fn kick(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
 }
@@ -561,7 +561,7 @@ impl Link for VhostFront {
         vec![self.waiting.as_fd()]
     }
 
-    /// None: a back end that has emptied buffers calls, which [`poll_fds`](Link::poll_fds) tells of.
+    /// None: a back end that has emptied buffers sends an interrupt, which [`poll_fds`](Link::poll_fds) includes.
     fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }

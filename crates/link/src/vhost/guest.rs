@@ -5,17 +5,17 @@
 pub struct GuestState {
     /// Whether a front end is connected.
     pub connected: bool,
-    /// Whether the guest's driver receives.
+    /// Whether the guest's driver can receive.
     pub running: bool,
     /// Names of the negotiated features (virtio 1.2 §5.1.3, §6).
     pub features: Vec<&'static str>,
-    /// Regions of its memory.
+    /// Regions of the guest's memory.
     pub regions: usize,
     /// Queues by number: the guest receives from even ones and sends by odd ones.
     pub queues: Vec<QueueState>,
     /// Front ends that have connected.
     pub connections: u64,
-    /// Front ends that were sent away because they, or their guests, broke the rules.
+    /// Front ends that were disconnected because they, or their guests, violated the rules.
     pub violations: u64,
     /// Bytes that were copied out of the guest's memory and into it.
     pub copied: u64,
@@ -24,9 +24,9 @@ pub struct GuestState {
 /// State of one queue of a guest.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct QueueState {
-    /// Whether its ring runs.
+    /// Whether the ring runs.
     pub running: bool,
-    /// Whether frames may pass.
+    /// Whether the front end has enabled the queue.
     pub enabled: bool,
     /// Descriptors of the ring.
     pub size: u16,

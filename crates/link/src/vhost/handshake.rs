@@ -1,6 +1,6 @@
-//! The front end's half of the protocol: connects, negotiates, and tells the back end of memory and rings of ours.
+//! The front end's half of the protocol: connects, negotiates, and announces our memory and rings to the back end.
 //!
-//! The crate `vhost` waits for each answer, so this runs on a thread of its own, which ends with what came of it.
+//! The crate `vhost` blocks for each reply, so the handshake runs on a thread of its own, which ends with the result.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -21,13 +21,13 @@ use super::features::Bits;
 use crate::sys::event::as_event_fd;
 use crate::sys::guest_memory::{GuestMemory, PAGE, Region, Window};
 
-/// Address of our memory for the back end, which is but a number.
+/// Address of our memory in messages to the back end; an arbitrary number.
 pub(super) const BASE: u64 = 1 << 32;
 
-/// Bytes of a buffer to receive into. A fat frame takes several.
+/// Bytes of a receive buffer. A fat frame takes several.
 pub(super) const RX_BUFFER: usize = 4096;
 
-/// Bytes of a buffer to send from: a fat frame with its header.
+/// Bytes of a transmit buffer: a fat frame with its header.
 pub(super) const TX_BUFFER: usize = 68 << 10;
 
 /// Time between two attempts to connect.
@@ -46,11 +46,11 @@ pub(super) struct Queue {
 /// Result of a handshake.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// The connection lives as long.
+    /// Keeps the connection open.
     pub(super) socket: UnixStream,
     pub(super) features: Bits,
     pub(super) memory: GuestMemory,
-    /// Even ones to receive, odd ones to send.
+    /// Queues by number: even ones receive, odd ones send.
     pub(super) queues: Vec<Queue>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Wanted {
     pub(super) ring_size: u16,
 }
 
-/// A handshake on its way; given up when dropped.
+/// A running handshake, cancelled when dropped.
 #[derive(Debug)]
 pub(super) struct Handshake {
     pub(super) outcome: mpsc::Receiver<Result<Session, String>>,
@@ -71,7 +71,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Begins one with the back end that listens at `path`, as soon as one does. `done` is written when there is an outcome.
+    /// Starts a handshake with the back end at `path`, as soon as one listens there. `done` is written when there is a result.
     pub(super) fn begin(path: &Path, wanted: Wanted, done: OwnedFd) -> io::Result<Self> {
         let (sender, outcome) = mpsc::channel();
         let given_up = Arc::new(AtomicBool::new(false));
@@ -88,7 +88,7 @@ impl Handshake {
                 if given_up.load(Ordering::Relaxed) {
                     break;
                 }
-                // The receiver is gone if the handshake was given up.
+                // The receiver is gone if the handshake was cancelled.
                 let _ = sender.send(negotiate(stream, &wanted));
                 *socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 let _ = rustix::io::write(&done, &1_u64.to_ne_bytes());
@@ -103,13 +103,13 @@ impl Drop for Handshake {
     fn drop(&mut self) {
         self.given_up.store(true, Ordering::Relaxed);
         if let Some(socket) = &*self.socket.lock().unwrap_or_else(PoisonError::into_inner) {
-            // Ends the thread's wait for an answer.
+            // Ends the thread's wait for a reply.
             let _ = socket.shutdown(std::net::Shutdown::Both);
         }
     }
 }
 
-/// Negotiates over a socket that has just been connected.
+/// Negotiates over a newly connected socket.
 pub(super) fn negotiate(socket: UnixStream, wanted: &Wanted) -> Result<Session, String> {
     let said = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");
     let system = |what: &'static str| move |err: io::Error| format!("{what}: {err}");
@@ -184,8 +184,8 @@ pub(super) fn negotiate(socket: UnixStream, wanted: &Wanted) -> Result<Session, 
     Ok(Session { socket: kept, features, memory, queues })
 }
 
-/// Pairs of queues that the back end has. The crate `vhost` takes the answer for the number of rings, so it is asked for by an endpoint
-/// that is not used for more.
+/// Number of queue pairs of the back end. The crate `vhost` treats the reply as the number of rings, so the request is made by an
+/// endpoint that is used for nothing else.
 fn queue_pairs(socket: UnixStream) -> Result<usize, String> {
     let said = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");
     let mut frontend = Frontend::from_stream(socket, 2);

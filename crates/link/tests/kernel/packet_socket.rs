@@ -16,15 +16,15 @@ const NEEDS_ETHTOOL: &[Need] = &[Need::Namespaces, Need::ETHTOOL];
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("packet/kernel_tcp_stays_fat_from_interface_to_interface", NEEDS, fat),
-        trial("packet/an_interface_without_offloads_is_sent_finished_frames", NEEDS_ETHTOOL, kernel_cuts),
+        trial("packet/interface_without_offloads_gets_complete_frames", NEEDS_ETHTOOL, kernel_cuts),
         trial("packet/frames_of_an_exclusive_link_do_not_reach_the_stack", NEEDS_PING, exclusive),
-        trial("packet/tags_travel_beside_their_frames", NEEDS, vlan),
+        trial("packet/vlan_tags_are_in_metadata", NEEDS, vlan),
         trial("packet/packets_in_one_buffer_are_frames_on_the_wire", NEEDS, together),
-        trial("packet/a_refused_offload_loses_no_packet", NEEDS, refused),
-        trial("packet/an_interface_that_is_down_says_so_and_comes_back", NEEDS, down),
-        trial("packet/an_interface_that_is_gone_says_so", NEEDS, gone),
-        trial("packet/what_does_not_fit_the_wire_is_dropped_and_counted", NEEDS, too_big),
-        trial("packet/a_missing_interface_is_an_error_that_says_so", NEEDS, missing),
+        trial("packet/refused_offload_loses_no_packet", NEEDS, refused),
+        trial("packet/down_interface_is_an_error_until_it_is_up", NEEDS, down),
+        trial("packet/deleted_interface_is_an_error", NEEDS, gone),
+        trial("packet/too_long_packet_is_dropped_and_counted", NEEDS, too_big),
+        trial("packet/missing_interface_is_named_in_the_error", NEEDS, missing),
     ]
 }
 
@@ -179,7 +179,7 @@ fn refused() -> Outcome {
     let street = street()?;
     let mut left = socket(&street.middle, "left")?;
     let mem = Memory::heap();
-    // What no kernel takes: TCP whose checksum is not where TCP has it.
+    // Refused by every kernel: TCP with its checksum at another offset.
     let mut odd = frame(&mem, &[2; 3000], 1000);
     odd.linearize(&mem).map_err(|dry| dry.to_string())?;
     odd.meta.cut = Cut::Gso(Gso { kind: GsoKind::TcpV4, size: 1000, segs: 3, ecn: false, fixed_id: false });

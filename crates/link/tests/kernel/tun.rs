@@ -22,11 +22,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("tun/without_offloads_every_packet_is_plain", NEEDS, || thin(TUN)),
         trial("tap/without_offloads_every_packet_is_plain", NEEDS, || thin(TAP)),
         trial("tun/udp_trains_stay_trains", NEEDS, udp_trains),
-        trial("tun/a_refused_offload_loses_no_packet", NEEDS, refused),
-        trial("tun/a_device_that_is_down_says_so_and_comes_back", NEEDS, down),
-        trial("tun/a_device_that_is_gone_says_so", NEEDS, gone),
-        trial("tun/another_mtu_is_that_of_the_device", NEEDS, another_mtu),
-        trial("tun/a_name_in_use_is_an_error_that_says_so", NEEDS, in_use),
+        trial("tun/refused_offload_loses_no_packet", NEEDS, refused),
+        trial("tun/down_device_is_an_error_until_it_is_up", NEEDS, down),
+        trial("tun/deleted_device_is_an_error", NEEDS, gone),
+        trial("tun/mtu_change_applies_to_the_device", NEEDS, another_mtu),
+        trial("tun/name_in_use_is_named_in_the_error", NEEDS, in_use),
     ]
 }
 

@@ -16,27 +16,27 @@ const NEEDS: &[Need] = &[Need::Namespaces];
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("udp/a_train_is_received_as_a_train", NEEDS, || trains(V4)),
-        trial("udp/a_train_is_received_as_a_train_over_ipv6", NEEDS, || trains(V6)),
-        trial("udp/a_socket_bound_to_no_address_sends_from_the_packets_own", NEEDS, unbound),
+        trial("udp/train_is_received_as_one_packet", NEEDS, || trains(V4)),
+        trial("udp/train_is_received_as_one_packet_over_ipv6", NEEDS, || trains(V6)),
+        trial("udp/unbound_socket_sends_from_the_packets_source", NEEDS, unbound),
         trial("udp/without_offloads_every_datagram_is_plain", NEEDS, thin),
-        trial("udp/many_datagrams_go_in_one_call", NEEDS, batches),
-        trial("udp/datagrams_of_one_flow_go_as_a_train", NEEDS, joined),
-        trial("udp/joined_datagrams_that_a_path_refuses_go_singly", NEEDS, joined_over_narrow_link),
-        trial("udp/what_does_not_fit_the_wire_is_dropped_and_counted", NEEDS, too_big),
-        trial("udp/what_a_router_says_of_a_path_is_received", NEEDS, || told(V4)),
-        trial("udp/what_a_router_says_of_a_path_is_received_over_ipv6", NEEDS, || told(V6)),
-        trial("udp/what_the_first_link_takes_is_told_and_costs_no_offload", NEEDS, told_by_ourselves),
-        trial("udp/the_kernel_fragments_what_may_be_fragmented", NEEDS, fragmented),
-        trial("udp/dont_fragment_of_each_datagram_is_its_headers", NEEDS, dont_fragment),
+        trial("udp/many_datagrams_are_sent_in_one_call", NEEDS, batches),
+        trial("udp/datagrams_of_one_flow_are_sent_as_a_train", NEEDS, joined),
+        trial("udp/refused_joined_datagrams_are_sent_singly", NEEDS, joined_over_narrow_link),
+        trial("udp/too_long_packet_is_dropped_and_counted", NEEDS, too_big),
+        trial("udp/path_mtu_message_of_a_router_is_received", NEEDS, || told(V4)),
+        trial("udp/path_mtu_message_of_a_router_is_received_over_ipv6", NEEDS, || told(V6)),
+        trial("udp/mtu_of_the_first_link_is_reported_and_costs_no_offload", NEEDS, told_by_ourselves),
+        trial("udp/kernel_fragments_datagrams_without_df", NEEDS, fragmented),
+        trial("udp/datagram_has_the_df_flag_of_its_header", NEEDS, dont_fragment),
         trial("udp/datagram_without_df_passes_a_narrow_path", NEEDS, without_df_over_narrow_path),
         trial("udp/datagram_without_df_passes_a_narrow_first_link", NEEDS, without_df_over_narrow_link),
-        trial("udp/path_mtu_is_told_after_a_datagram_without_df", NEEDS, told_after_without_df),
-        trial("udp/an_error_about_one_packet_costs_no_other", NEEDS, soft_errors),
-        trial("udp/what_the_socket_cannot_send_is_dropped_and_counted", NEEDS, unsendable),
-        trial("udp/a_refused_train_loses_no_packet", NEEDS, refused),
-        trial("udp/offloads_are_verified_and_say_so", NEEDS, verified),
-        trial("udp/an_address_in_use_is_an_error_that_says_so", NEEDS, in_use),
+        trial("udp/path_mtu_is_reported_after_a_datagram_without_df", NEEDS, told_after_without_df),
+        trial("udp/error_about_one_packet_drops_no_other", NEEDS, soft_errors),
+        trial("udp/unsendable_packet_is_dropped_and_counted", NEEDS, unsendable),
+        trial("udp/refused_train_loses_no_packet", NEEDS, refused),
+        trial("udp/offloads_are_verified_with_evidence", NEEDS, verified),
+        trial("udp/address_in_use_is_named_in_the_error", NEEDS, in_use),
     ]
 }
 
@@ -468,7 +468,7 @@ fn verified() -> Outcome {
     }
     netns.sh("ip link set lo down")?;
     let link = socket(&netns, "0.0.0.0:0", true)?;
-    let want = "accepted by the kernel, not verified over loopback: it carries nothing, perhaps it is down";
+    let want = "accepted by the kernel, not verified over loopback: no datagram arrived, the device may be down";
     for offload in link.offloads().iter().filter(|offload| offload.name != "tx-checksum") {
         assert_eq!((offload.on, offload.why.as_deref()), (true, Some(want)), "{}", offload.name);
     }

@@ -37,16 +37,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         ]
     });
     let others = [
-        trial("xdp/what_is_chosen_and_why_is_said", NEEDS, chosen),
-        trial("xdp/frames_come_and_go_by_another_driver", TAP_NEEDS, by_a_tap),
-        trial("xdp/a_full_ring_says_busy_and_loses_nothing", NEEDS, busy),
-        trial("xdp/an_interface_that_is_down_says_so_and_comes_back", NEEDS, down),
-        trial("xdp/an_interface_that_is_down_when_it_is_opened_is_a_link_that_is_down", NEEDS, down_from_the_start),
-        trial("xdp/what_is_sent_when_the_interface_is_known_to_be_down_stays", NEEDS, sent_while_down),
-        trial("xdp/what_is_lost_for_want_of_another_end_is_counted", NEEDS, no_carrier),
-        trial("xdp/an_interface_that_is_gone_says_so", NEEDS, gone),
-        trial("xdp/what_does_not_fit_the_wire_is_dropped_and_counted", NEEDS, too_big),
-        trial("xdp/what_cannot_be_opened_is_an_error_that_says_so", NEEDS, refused),
+        trial("xdp/chosen_mode_and_its_reason_are_shown", NEEDS, chosen),
+        trial("xdp/frames_pass_both_ways_by_another_driver", TAP_NEEDS, by_a_tap),
+        trial("xdp/full_ring_is_busy_and_loses_no_packet", NEEDS, busy),
+        trial("xdp/down_interface_is_an_error_until_it_is_up", NEEDS, down),
+        trial("xdp/interface_opened_while_down_is_a_down_link", NEEDS, down_from_the_start),
+        trial("xdp/packets_to_a_down_interface_stay_in_the_burst", NEEDS, sent_while_down),
+        trial("xdp/packets_lost_without_a_peer_are_counted", NEEDS, no_carrier),
+        trial("xdp/deleted_interface_is_an_error", NEEDS, gone),
+        trial("xdp/too_long_packet_is_dropped_and_counted", NEEDS, too_big),
+        trial("xdp/failed_open_names_the_reason", NEEDS, refused),
     ];
     by_way.chain(others).collect()
 }
@@ -152,7 +152,7 @@ fn frames_pass(mode: XdpMode) -> Outcome {
     assert_eq!((ring(&*link).held, ring(&*link).rx_no_buffer, ring(&*link).kernel.rx_dropped), (0, 0, 0));
     let copied_in = mem.copies().total_bytes();
 
-    // Out: every geometry of a packet, a tag beside it, and many in one buffer.
+    // Out: every geometry of a packet, a tag in metadata, and many frames in one buffer.
     let shapes = geometry::all(&mem, &bytes(7, 1000), &[14, 500]);
     let before = link.stats().tx_bytes;
     let mut want = vec![bytes(7, 1000); shapes.len()];

@@ -68,7 +68,7 @@ pub(crate) struct Queue<'a> {
     /// Descriptors that the device does not have, and those of each chain that it has.
     free: Vec<u16>,
     lent: HashMap<u16, Vec<u16>>,
-    /// The next element of the used ring to be looked at.
+    /// The next element of the used ring to be read.
     next_used: u16,
     pub(crate) kick: EventFd,
     pub(crate) call: EventFd,
@@ -305,7 +305,7 @@ fn negotiate(mut front: Frontend, features: u64, regions: &[VhostUserMemoryRegio
     }
 }
 
-/// Runs what waits for answers beside the back end, which receives nothing meanwhile.
+/// Runs a blocking front end on a thread while the back end handles messages and receives no frames.
 fn beside<T: Send>(back: &mut VhostUser, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(what);

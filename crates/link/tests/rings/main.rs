@@ -149,7 +149,7 @@ fn is_readable(link: &dyn Link) -> bool {
 }
 
 #[test]
-fn frames_cross_both_ways_with_every_set_of_features() {
+fn frames_cross_both_ways_with_all_feature_sets() {
     let mut random = Random(88_172_645_463_325_252);
     for set in 0..16_u64 {
         let choose = |bit: u64, feature: u64| if set & bit != 0 { feature } else { 0 };
@@ -189,7 +189,7 @@ fn frames_cross_both_ways_with_every_set_of_features() {
 }
 
 #[test]
-fn interrupts_come_when_the_driver_wants_them() {
+fn interrupts_are_sent_if_the_driver_wants_them() {
     for features in [ALL, ALL & !EVENT_IDX] {
         let socket = path();
         let mut back = back_end(&socket, 1);
@@ -212,7 +212,7 @@ fn interrupts_come_when_the_driver_wants_them() {
 }
 
 #[test]
-fn queues_are_each_their_own() {
+fn queues_are_independent() {
     let socket = path();
     let mut back = back_end(&socket, 3);
     let mem = memory();
@@ -264,7 +264,7 @@ fn queues_are_each_their_own() {
 }
 
 #[test]
-fn rings_go_on_where_they_stood_after_a_reconnect() {
+fn rings_resume_at_their_index_after_a_reconnect() {
     let socket = path();
     let mut back = back_end(&socket, 1);
     let mem = memory();

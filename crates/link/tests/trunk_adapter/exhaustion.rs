@@ -30,7 +30,7 @@ fn site() -> Site {
 }
 
 #[test]
-fn each_pool_of_the_guest_runs_dry_and_goes_on() {
+fn guest_pool_recovers_after_exhaustion() {
     for (at, len) in LENGTHS.into_iter().enumerate() {
         let mut site = site();
         let buffers = 8 * (5 - at);
@@ -49,7 +49,7 @@ fn each_pool_of_the_guest_runs_dry_and_goes_on() {
 }
 
 #[test]
-fn each_pool_of_the_trunk_runs_dry_and_goes_on() {
+fn trunk_pool_recovers_after_exhaustion() {
     for (at, len) in LENGTHS.into_iter().enumerate() {
         let mut site = site();
         let buffers = 8 * (5 - at);

@@ -1,4 +1,4 @@
-//! Packets of GRO with frag lists: never dropped, whatever the trunk adapter does with it.
+//! GRO packets with frag lists: never dropped, in any mode of the trunk adapter.
 
 use ibmveth::{Adapter, AdapterConfig, AdapterPlace, Firmware, FragListMode};
 use link::Link;

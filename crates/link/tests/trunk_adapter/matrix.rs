@@ -61,7 +61,7 @@ fn cross(site: &mut Site, case: &str) -> usize {
 }
 
 #[test]
-fn every_agreement_carries_each_frame_byte_for_byte() {
+fn frames_are_unchanged_under_every_negotiation() {
     let mut crossings = 0;
     for (name, firmware) in firmwares() {
         for style in [Style::New, Style::Old] {
@@ -84,7 +84,7 @@ fn every_agreement_carries_each_frame_byte_for_byte() {
 }
 
 #[test]
-fn every_egress_that_lacks_an_offload_gets_what_it_takes() {
+fn egress_without_an_offload_gets_fitted_packets() {
     let all = Features { frames: false, ..Features::ALL };
     let egresses = [
         all,

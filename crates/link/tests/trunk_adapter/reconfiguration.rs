@@ -1,4 +1,4 @@
-//! Settings that change while traffic flows: what is lost is counted, and what comes is right.
+//! Settings that change while traffic flows: lost frames are counted, and delivered ones are right.
 
 use ibmveth::{Firmware, FragListMode, TxOffloads};
 use link::Link;

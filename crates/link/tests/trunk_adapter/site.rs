@@ -115,7 +115,7 @@ impl Site {
         self.flush();
     }
 
-    /// Sends what waits for the trunk adapter, fitted again if its features have changed.
+    /// Sends the packets queued for the trunk adapter, fitted again if its features have changed.
     pub(crate) fn flush(&mut self) {
         let waiting = self.node.datapath.take_tx(TRUNK).unwrap();
         if self.trunk.send(waiting).unwrap() == Sent::Refit {

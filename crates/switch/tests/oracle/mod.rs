@@ -183,7 +183,7 @@ impl Oracle {
         trunks.max_by_key(|(link, port)| (port.trunk, std::cmp::Reverse(**link))).map(|(link, _)| *link)
     }
 
-    /// Forgets what was learnt behind trunks on standby.
+    /// Flushes dynamic entries behind standby trunks.
     pub(crate) fn settle_trunks(&mut self) {
         let mut kept = std::mem::take(&mut self.fdb);
         kept.retain(|entry| {
@@ -285,7 +285,7 @@ impl Oracle {
         self.fdb.push(OracleEntry { mac, vid, port, is_local, is_static, is_sticky, is_by_user, updated, used });
     }
 
-    /// Takes an entry from a port, whose address goes to another port that has it too.
+    /// Removes an entry from a port. Its address moves to another port that has the same one.
     fn lose(&mut self, entry: OracleEntry, loser: &OraclePort) {
         let has = |port: &OraclePort| port.mac == entry.mac && (entry.vid == 0 || port.vlans.contains_key(&entry.vid));
         let _ = loser;

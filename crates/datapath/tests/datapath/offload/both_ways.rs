@@ -1,4 +1,4 @@
-//! A device at one end and software at the other: what one seals the other opens, over good wires and bad ones.
+//! ESP by a device at one end and by software at the other: each decrypts the other's packets, over good and bad wires.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn a_device_and_software_understand_each_other_both_ways() {
 }
 
 #[test]
-fn in_crypto_mode_nobody_counts_anything_else_than_in_software() {
+fn crypto_mode_counts_as_software_does() {
     let count = |mode: Option<OffloadMode>, tunnel: Tunnel, flow: &Flow| {
         let (mut world, device) = world_with(tunnel, OffloadMode::Crypto, 1);
         device.set_faults(Faults { busy: mode.is_none(), ..Faults::default() });
@@ -94,7 +94,7 @@ fn a_bad_wire_does_a_device_no_more_harm_than_software() {
                     secrets.note(&pkt);
                     world.hosts[from].send(pkt);
                 }
-                // Now and then the device has no time.
+                // From time to time the device is busy.
                 device.set_faults(Faults { busy: mode == OffloadMode::Crypto && at % 3 == 2, ..Faults::default() });
                 world.run(Duration::from_micros(200));
             }

@@ -1,4 +1,4 @@
-//! A device that goes while packets wait for it.
+//! Removal of a device while packets are queued for it.
 
 use base::DropReason;
 use ipsec::Dir;
@@ -9,7 +9,7 @@ use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;
 
 #[test]
-fn a_link_that_loses_its_device_mid_queue_gets_what_waits_sealed() {
+fn queued_packets_are_sealed_when_a_link_loses_its_device() {
     // `ethtool -K … esp-hw-offload off`, and the kernel's refusal of an offload.
     for by_refit in [false, true] {
         let mut lane = Lane::new(OffloadMode::Crypto);
@@ -40,7 +40,7 @@ fn nothing_waits_in_clear_for_a_device_that_is_unloaded() {
             lane.send();
             let waiting = lane.waiting(OUTSIDE).len() as u64;
             let Node { datapath, mem, .. } = &mut lane.near;
-            // The link may say for a while yet that it does ESP.
+            // The link's features may still include ESP for a while.
             let other = other.then(|| Box::new(SoftDevice::new(true, true)) as Box<dyn ipsec::device::Device>);
             datapath.set_device(NOW, mem, OUTSIDE, other);
             assert!(lane.waiting(OUTSIDE).is_empty(), "{mode:?}");
@@ -56,7 +56,7 @@ fn nothing_waits_in_clear_for_a_device_that_is_unloaded() {
 }
 
 #[test]
-fn what_waits_for_a_neighbour_is_left_to_the_device_only_if_it_still_can() {
+fn packet_held_for_a_neighbour_is_sealed_if_device_cannot() {
     for esp in [true, false] {
         let mut lane = Lane::new(OffloadMode::Crypto);
         let mut config = lane.near.datapath.ports.get(OUTSIDE).unwrap().config.clone();
@@ -69,7 +69,7 @@ fn what_waits_for_a_neighbour_is_left_to_the_device_only_if_it_still_can() {
         config.features.esp = esp;
         lane.near.datapath.set_port(OUTSIDE, config);
         let mut reply = asked[0].to_vec();
-        // Its operation is 2 now, and sender and target change places (RFC 826).
+        // The request becomes a reply: operation 2, sender and target exchanged (RFC 826).
         let (ours, theirs) = (reply[22..32].to_vec(), [&[2, 0, 0, 0, 0, 2][..], &reply[38..42]].concat());
         reply[21] = 2;
         reply[22..32].copy_from_slice(&theirs);
@@ -82,7 +82,7 @@ fn what_waits_for_a_neighbour_is_left_to_the_device_only_if_it_still_can() {
 }
 
 #[test]
-fn a_device_that_goes_down_under_load_takes_its_sas_and_policies_along() {
+fn device_down_under_load_removes_its_sas_and_policies() {
     for removed in [false, true] {
         for mode in MODES {
             let mut lane = Lane::new(mode);
@@ -102,7 +102,7 @@ fn a_device_that_goes_down_under_load_takes_its_sas_and_policies_along() {
             assert_eq!((lane.device.load(), lane.near.datapath.ipsec.sad().len()), ((0, 0), 0), "{mode:?}");
             assert_eq!(lane.near.datapath.ipsec.spd().len(), 6 - policies, "{mode:?}");
             assert_eq!(lane.near.drops(), [(1, DropReason::LinkDown, waiting)], "{mode:?}");
-            // Without a policy packets would pass: who offloads policies blocks what has none.
+            // Without a policy packets would pass, so the default policy of a setup with offloaded policies is to block.
             lane.near.datapath.ipsec.set_default_policy(Dir::Out, ipsec::Action::Block);
             lane.send();
             assert!(removed || lane.near.tx(OUTSIDE).is_empty(), "{mode:?}");

@@ -1,4 +1,4 @@
-//! What comes from a device, and what comes back about packets that it has sealed.
+//! Packets decrypted by a device, and ICMP errors about packets that it has encrypted.
 
 use base::{DropReason, Mib};
 use datapath::TapPoints;
@@ -13,7 +13,7 @@ use crate::gateways::*;
 use crate::path_mtu::too_big;
 
 #[test]
-fn what_a_device_says_is_counted_exactly() {
+fn decryption_status_of_a_device_is_counted_exactly() {
     let cases = [
         (EspStatus::AuthFailed, Mib::XfrmInStateProtoError, DropReason::EspIcv, 1),
         (EspStatus::BadProtocol, Mib::XfrmInStateProtoError, DropReason::EspFormat, 0),
@@ -42,8 +42,8 @@ fn what_a_device_says_is_counted_exactly() {
 }
 
 #[test]
-fn what_a_device_has_decrypted_goes_nowhere_but_to_its_sa() {
-    // The address is no more the node's, so the frame would be forwarded as it is: in clear.
+fn device_decrypted_packet_goes_only_to_its_sa() {
+    // The address is no longer the node's, so the frame would be forwarded in clear.
     let mut lane = Lane::new(OffloadMode::Crypto);
     lane.far.rx(NOW, INSIDE, vec![lane.flow.reversed().fat_tcp(&lane.far.mem, 0, 2 * 1000, 1000)]);
     let frames = lane.far.tx(OUTSIDE);
@@ -82,7 +82,7 @@ fn device_decrypted_packet_that_is_no_esp_is_dropped_unseen() {
 }
 
 #[test]
-fn a_path_that_is_too_narrow_for_what_a_device_has_sealed_is_known_as_such() {
+fn path_mtu_is_learnt_for_device_sealed_packets() {
     for mode in MODES {
         let mut lane = Lane::new(mode);
         let too_narrow = |spi: u8| {

@@ -1,5 +1,5 @@
-//! A gateway whose device does ESP, and one that does it in software: they understand each other, and whatever happens,
-//! nothing goes out in clear.
+//! A gateway with ESP offload to a device, and one with software ESP: they interoperate, and no failure sends a packet in
+//! clear.
 
 mod both_ways;
 mod gone;
@@ -60,7 +60,7 @@ fn world_with(tunnel: Tunnel, mode: OffloadMode, seed: u64) -> (World, SoftDevic
     (world, device)
 }
 
-/// What must not be seen: every run of 16 bytes of what was sent.
+/// Plaintext that must not appear on the wire: every run of 16 bytes of the packets sent.
 #[derive(Default)]
 struct Secrets(HashSet<[u8; 16]>);
 
@@ -86,7 +86,7 @@ fn fat(node: &Node, flow: &Flow, mss: u16, seq: usize) -> Packet {
     flow.fat_tcp(&node.mem, seq as u32, SEGMENTS * usize::from(mss), mss)
 }
 
-/// A gateway alone, whose packets a test carries to the other one.
+/// Two gateways without a simulated wire: the test carries packets from one to the other.
 struct Lane {
     near: Node,
     far: Node,
@@ -112,7 +112,7 @@ impl Lane {
         Self { near, far, device, flow, mss, sent: 0, secrets: Secrets::default(), received: Received::default() }
     }
 
-    /// The guest sends a fat packet, which waits on some link then.
+    /// Sends a fat packet of the guest, which is then queued on a link.
     fn send(&mut self) {
         let pkt = fat(&self.near, &self.flow, self.mss, self.sent);
         self.sent += SEGMENTS * usize::from(self.mss);
@@ -120,7 +120,7 @@ impl Lane {
         self.near.rx(NOW, INSIDE, vec![pkt]);
     }
 
-    /// What waits on a link goes over the wire to the other gateway, whose guest gets what is inside.
+    /// Carries the packets queued on a link over the wire to the other gateway, whose guest gets the decrypted packets.
     fn carry(&mut self, link: LinkId) -> usize {
         let mut frames = self.near.tx(link);
         self.near.to_wire(NOW, link, &mut frames);

@@ -1,4 +1,4 @@
-//! Whose sequence numbers packets have, and what happens where there are none left.
+//! Sequence numbers assigned by device or software, and their overflow.
 
 use base::{DropReason, Mib};
 use ipsec::device::{Offload, OffloadMode};
@@ -10,9 +10,9 @@ use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;
 use crate::gateways::*;
 
-/// Rows X34 and X96: the numbers of a train are taken in one step, or none of them.
+/// The sequence numbers of a train are taken in one step, or none of them.
 #[test]
-fn numbers_that_run_out_within_a_train_stop_it_whole_and_with_esn_it_goes_on() {
+fn train_stops_at_sequence_overflow_and_continues_with_esn() {
     const LEFT: usize = 10;
     let last = u64::from(u32::MAX) - LEFT as u64;
     for (esn, by_device) in [(false, true), (true, true), (true, false)] {
@@ -34,7 +34,7 @@ fn numbers_that_run_out_within_a_train_stop_it_whole_and_with_esn_it_goes_on() {
             assert!(lane.waiting(OUTSIDE).is_empty());
             assert_eq!(lane.near.drops(), [(1, DropReason::EspSequenceOverflow, 1)]);
             assert_eq!((lane.near.datapath.counters.get(Mib::XfrmOutStateSeqError), oseq(&lane)), (1, last));
-            // What there are numbers for still goes.
+            // A train with enough sequence numbers left is still sent.
             let mss = usize::from(lane.mss);
             let pkt = lane.flow.fat_tcp(&lane.near.mem, 0, LEFT * mss, lane.mss);
             lane.near.rx(NOW, INSIDE, vec![pkt]);
@@ -60,7 +60,7 @@ fn numbers_that_run_out_within_a_train_stop_it_whole_and_with_esn_it_goes_on() {
 }
 
 #[test]
-fn what_neighbours_are_told_has_its_number_from_the_device_that_counts() {
+fn protected_discovery_is_numbered_by_the_device() {
     let (here, there) = ("2001:db8::1", "2001:db8::2");
     for (mode, by_device) in MODES.into_iter().zip([1, 2]) {
         let mut node = Node::new();

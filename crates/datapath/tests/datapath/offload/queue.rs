@@ -1,4 +1,4 @@
-//! Packets for a device's ESP that wait in a queueing discipline.
+//! Packets for ESP by a device that are queued in a queueing discipline.
 
 use ipsec::device::OffloadMode;
 use qdisc::{Options, Stats};
@@ -7,7 +7,7 @@ use sim::{Node, SoftDevice, SoftStats};
 use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;
 
-/// A lane whose link is busy, and has a discipline in which two fat packets wait.
+/// A lane with a busy link, and two fat packets in the link's discipline.
 fn queued(mode: OffloadMode) -> Lane {
     let mut lane = Lane::new(mode);
     let Node { datapath, mem, .. } = &mut lane.near;
@@ -23,7 +23,7 @@ fn stats(lane: &Lane) -> Stats {
     lane.near.datapath.qdisc_stats(OUTSIDE).unwrap()
 }
 
-/// Has the link take packets again.
+/// Ends the link's busy state.
 fn let_go(lane: &mut Lane) {
     let Node { datapath, mem, .. } = &mut lane.near;
     datapath.set_busy(NOW, mem, OUTSIDE, false);

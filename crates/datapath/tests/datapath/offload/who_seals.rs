@@ -1,4 +1,4 @@
-//! What is left to a device, and what is sealed in software or not at all.
+//! Choice between encryption by a device, in software, or a drop.
 
 use base::{DropReason, Mib};
 use ipsec::device::OffloadMode;
@@ -10,7 +10,7 @@ use crate::common::*;
 use crate::gateways::*;
 
 #[test]
-fn a_route_that_flips_takes_nothing_out_in_clear_and_loses_nothing() {
+fn route_flap_leaks_no_clear_packet_and_loses_none() {
     let mut lane = Lane::new(OffloadMode::Crypto);
     lane.send();
     assert!(lane.waiting(OUTSIDE).iter().all(|esp| matches!(esp, Some(Esp::Seal { .. }))));
@@ -24,7 +24,7 @@ fn a_route_that_flips_takes_nothing_out_in_clear_and_loses_nothing() {
 }
 
 #[test]
-fn what_speaks_against_a_device_is_sealed_in_software() {
+fn packet_a_device_cannot_seal_is_sealed_in_software() {
     let options = |lane: &mut Lane| {
         let plain = lane.flow.tcp(0, 100);
         let mut bytes = [&plain[..20], &[1, 1, 1, 0], &plain[20..]].concat();
@@ -80,7 +80,7 @@ fn what_speaks_against_a_device_is_sealed_in_software() {
         assert_eq!(only(lane.far.tx(INSIDE)).len(), bytes.len(), "{what}");
         assert_eq!((lane.device.stats().sealed, lane.near.drops()), (sealed, vec![]), "{what}");
     }
-    // Of SAs in a row the last is the device's; one that does not fit is fragmented behind ESP, in software.
+    // Of nested SAs the last one is the device's; a packet that does not fit is fragmented after ESP, in software.
     let mut lane = Lane::over(Tunnel { nested: true, ..raw }, OffloadMode::Crypto);
     lane.send();
     assert_eq!((lane.carry(OUTSIDE), lane.device.stats().sealed), (SEGMENTS, SEGMENTS as u64));
@@ -100,7 +100,7 @@ fn what_speaks_against_a_device_is_sealed_in_software() {
 }
 
 #[test]
-fn in_packet_mode_there_is_no_other_way() {
+fn packet_mode_has_no_software_fallback() {
     let drops = |lane: &Lane| (lane.near.drops(), lane.near.datapath.counters.get(Mib::XfrmOutError));
     let mut lane = Lane::new(OffloadMode::Packet);
     lane.detour();
@@ -110,7 +110,7 @@ fn in_packet_mode_there_is_no_other_way() {
     lane.device.set_faults(Faults { busy: true, ..Faults::default() });
     lane.send();
     assert_eq!(drops(&lane), (vec![(1, DropReason::EspDevice, 1)], 1));
-    // What waits is for this device alone.
+    // Queued packets are for this device only.
     let mut lane = Lane::new(OffloadMode::Packet);
     lane.send();
     assert_eq!(lane.waiting(OUTSIDE).len(), 1, "fat, as it came");
@@ -119,7 +119,7 @@ fn in_packet_mode_there_is_no_other_way() {
     lane.near.datapath.set_port(OUTSIDE, config);
     assert_eq!(lane.waiting(OUTSIDE), []);
     assert_eq!(drops(&lane), (vec![(1, DropReason::EspWrongDevice, 1)], 0));
-    // The replay window is the device's: what goes by it is not opened here.
+    // The device has the replay window: a packet that bypasses the device is not decrypted here.
     let mut lane = Lane::new(OffloadMode::Packet);
     lane.far.rx(NOW, INSIDE, vec![lane.flow.reversed().fat_tcp(&lane.far.mem, 0, 2 * 1000, 1000)]);
     for frame in lane.far.tx(OUTSIDE) {

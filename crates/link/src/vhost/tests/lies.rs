@@ -233,7 +233,7 @@ fn malformed_used_ring_disconnects_the_front_end() {
         wire.front.recv(&wire.mem, &mut Vec::new()).unwrap_err().to_string()
     }
     let cases = [
-        (1, 256, 10, "used descriptor 256 that the device does not have"),
+        (1, 256, 10, "used descriptor 256 that was not lent"),
         (1, 0, 5000, "used length 5000 beyond the buffer"),
         (257, 0, 10, "used index 257 ahead"),
     ];
