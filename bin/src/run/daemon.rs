@@ -36,9 +36,9 @@ pub(super) struct Daemon {
     planner: Planner,
     pub(super) worker: Running,
     ike: IkePlace,
-    /// What netlink's clients see and change.
+    /// State that netlink clients see and change.
     shared: Shared,
-    /// Where what they have set is saved, and what of the node is not theirs.
+    /// Saver of what netlink clients have set, and what of the node is the files' and not the clients'.
     saved: Option<(Keeper, OfFiles)>,
 }
 
@@ -67,7 +67,7 @@ impl LinkSummary {
     }
 }
 
-/// Where the key manager's socket is. It is made when a link first has IKE, and stays.
+/// Path of the key manager's socket. The socket is made when a link first has IKE, and stays.
 struct IkePlace {
     path: PathBuf,
     file: Option<IkeFile>,
@@ -135,7 +135,7 @@ impl Daemon {
                     let outcome = self.load(file);
                     Allocations::trim();
                     self.tell_of_reload(instance, &outcome);
-                    // Whoever asked may have lost patience.
+                    // The client may have timed out.
                     let _ = reply.send(outcome.map(|()| self.links().to_string()));
                 }
                 Event::Save { reply } => {
@@ -195,7 +195,7 @@ impl Daemon {
         if config.host != self.planner.config().host {
             return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));
         }
-        // Nobody changes the node by netlink meanwhile.
+        // No netlink client changes the node meanwhile.
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
         self.planner.follow(&protocols.rtnl.model);
@@ -222,11 +222,11 @@ impl Daemon {
         Ok(())
     }
 
-    /// Serves netlink's clients beside the control socket `socket`, where nobody finds that, and carries `lines` out. `None`:
-    /// `is_ended` came before that was done.
+    /// Serves netlink clients beside the control socket `socket`, at a path that no client knows, and carries `lines`
+    /// out. `None`: `is_ended` became true before the lines were done.
     ///
     /// # Errors
-    /// Of the lines, or of the socket.
+    /// A line fails, or the socket cannot be made.
     pub(super) fn carry_out(
         &mut self,
         socket: &Path,

@@ -1,7 +1,7 @@
 //! The socket of key managers: IKE messages to and from the node's ports of IKE (see [`control::ike`]).
 //!
-//! It is a datagram socket with a name, `NAME.ike` beside the control socket, that only this user may use. A message that
-//! nobody takes in time is lost, as on the network.
+//! It is a datagram socket with a name, `NAME.ike` beside the control socket, that only this user may use. A message
+//! that no key manager reads in time is lost, as on the network.
 
 use std::fs;
 use std::io;
@@ -30,7 +30,7 @@ pub(crate) struct IkeFile(PathBuf);
 
 impl Drop for IkeFile {
     fn drop(&mut self) {
-        // Somebody may have removed it already.
+        // Another process may have removed it already.
         let _ = fs::remove_file(&self.0);
         remove_listeners(&self.0);
     }
@@ -52,14 +52,14 @@ fn is_listener(path: &Path, file: &Path) -> bool {
     random.is_some_and(|random| random.len() == 16 && random.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The socket, and who listens at it.
+/// The socket of IKE messages, and the sockets that listen to it.
 #[derive(Debug)]
 pub(crate) struct IkeSocket {
     socket: UnixDatagram,
     path: PathBuf,
-    /// Who gets what nobody has asked for.
+    /// Receiver of messages to ports that no listener has claimed.
     manager: Option<UnixAddr>,
-    /// Who has asked for a port, at one address or at the unspecified one for any.
+    /// Sockets that have claimed a port, at one address or at the unspecified one for any.
     listeners: Vec<(SocketAddr, UnixAddr)>,
     buffer: Vec<u8>,
 }
@@ -87,7 +87,7 @@ impl IkeSocket {
         ))
     }
 
-    /// What to wait for.
+    /// Descriptor to wait for.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -117,8 +117,8 @@ impl IkeSocket {
         }
     }
 
-    /// Where in the list stands who gets what comes to `local`: who has asked for its address goes before who has asked for
-    /// any.
+    /// Index of the listener that receives messages to `local`: one that has claimed its address goes before one that
+    /// has claimed any address.
     fn listener(&self, local: SocketAddr) -> Option<usize> {
         let any = if local.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0_u16; 8]) };
         let asked_for =
@@ -126,7 +126,8 @@ impl IkeSocket {
         asked_for(local.ip()).or_else(|| asked_for(any))
     }
 
-    /// Has `who` be sent what comes to a port of one address or of any, instead of who asked for just that before.
+    /// Sends messages to a port of one address or of any to `who`, in place of an earlier listener of just that
+    /// address.
     fn listen(&mut self, at: SocketAddr, who: UnixAddr) {
         let before = self.listeners.iter().position(|(asked, _)| *asked == at).map(|at| self.listeners.swap_remove(at));
         self.listeners.push((at, who));
@@ -137,7 +138,7 @@ impl IkeSocket {
     fn forget(&self, who: &UnixAddr) {
         let listens = self.listeners.iter().any(|(_, other)| is_same(other, who));
         if let Some(file) = who.as_pathname().filter(|file| !listens && is_listener(&self.path, file)) {
-            // Somebody may have removed it already.
+            // Another process may have removed it already.
             let _ = fs::remove_file(file);
         }
     }
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_a_port_gets_what_comes_there() {
+    fn listener_of_a_port_receives_its_messages() {
         let dir = std::env::temp_dir().join(format!("fatpath-ike-ports-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("x.ike");

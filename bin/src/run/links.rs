@@ -36,7 +36,7 @@ pub(crate) enum LinkChange {
     Features(FeatureSet),
     /// It gets a queueing discipline, or none.
     Qdisc(Option<Options>),
-    /// Its queueing discipline gets other options of its kind.
+    /// The link's queueing discipline gets other options of its kind.
     ChangeQdisc(Options),
     /// It becomes a port of that bridge, or of none.
     Bridge(Option<LinkId>),
@@ -373,8 +373,8 @@ impl Node {
         }
     }
 
-    /// Has each link take back what came home from packets, and notes which are to be asked again. Every turn tries again
-    /// to send what a link that is not full did not take; what is noted is when there is to be one.
+    /// Returns the buffers of freed packets to each link, and notes which links to read or write again. Every turn
+    /// tries again to send what a link that is not full did not take; a noted link is tried at its time.
     pub(crate) fn settle(&mut self, now: Instant) {
         for slot in self.slots.iter_mut().flatten() {
             slot.retry_at = slot.retry_at.filter(|&at| at > now && slot.admin_up && slot.down.is_none());

@@ -87,7 +87,7 @@ use server::Server;
 use store::Store;
 use threads::Threads;
 
-/// Which log lines are wanted.
+/// Environment variable that selects log lines.
 const LOG_VARIABLE: &str = "FATPATH_LOG";
 
 /// Runs a gateway until SIGTERM or SIGINT.
@@ -132,7 +132,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
 fn pass_on(mut signals: Signals, events: Sender<Event>, threads: &Threads) -> io::Result<()> {
     threads.spawn("signals", move || -> Result<(), Infallible> {
         signals.forever().try_for_each(|signal| events.send(Event::Signal(signal)).ok());
-        // Only the end of the worker ends the signals. At the daemon's own end nobody listens any more.
+        // Only the end of the worker ends the signals. At the end of the daemon the receiver is gone.
         let _ = events.send(Event::WorkerEnded);
         Ok(())
     })
@@ -145,14 +145,14 @@ fn start_log() -> Result<(), CliError> {
         Err(_) => EnvFilter::new("info"),
     };
     let ansi = io::stderr().is_terminal();
-    // A log that nobody reads any more, or a full disk, is no reason to end.
+    // A log whose reader is gone, or a full disk, is no reason to end.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
     log.log_internal_errors(false).with_target(false).init();
     Ok(())
 }
 
-/// What is logged if `wanted` is: a level, or several for parts of the program. A word that is no level would be taken for a part,
-/// and nothing be logged of the others.
+/// Filter for the value `wanted`: a level, or several for parts of the program. A word that is no level would be parsed
+/// as a part, and hide the lines of all others.
 fn log_filter(wanted: &str) -> Result<EnvFilter, CliError> {
     let level = |part: &str| part.rsplit('=').next().unwrap_or_default().trim().to_owned();
     let mut levels = wanted.split(',').map(level).filter(|level| !level.is_empty());

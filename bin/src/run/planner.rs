@@ -27,7 +27,7 @@ use super::translate::fib::translated;
 use super::xfrm::Steps;
 use crate::error::CliError;
 
-/// What the worker was last told to be.
+/// The configuration that the worker was last given.
 #[derive(Clone, Debug)]
 pub(crate) struct Planner {
     config: Arc<Config>,
@@ -54,16 +54,16 @@ impl Planner {
         Self { config: Arc::default(), ids, host_indexes, last_id: LOOPBACK, routes_changed: false, open }
     }
 
-    /// What it was last told.
+    /// The configuration that the worker was last given.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// How to become `new`, and the node as it will then be. Links that come are opened.
+    /// The plan that leads to `new`, and the planner for the node as it will then be. New links are opened.
     ///
     /// # Errors
-    /// What cannot be: exit code 2 if that is the configuration's fault, 1 if a link cannot be opened. Nothing has
-    /// changed then.
+    /// The change is impossible: exit code 2 if that is the configuration's fault, 1 if a link cannot be opened.
+    /// Nothing has changed then.
     pub(crate) fn plan(&self, new: Config) -> Result<(Self, Plan), CliError> {
         let change = Change::between(&self.config, &new);
         let mut last_id = self.last_id;
@@ -165,7 +165,7 @@ impl Planner {
         (self.last_id, self.routes_changed) = (model.last_index(), true);
     }
 
-    /// Has netlink's clients see what the node has become.
+    /// Publishes the node's new state to netlink clients.
     ///
     /// # Errors
     /// The worker does not answer.
@@ -203,7 +203,7 @@ fn refuse_number(config: &Config, host_indexes: &[Option<u32>], link: &dyn Link)
     why.map_or(Ok(()), |why| Err(CliError::failed(format!("link {}: {why}.", link.name()))))
 }
 
-/// What a link has for itself.
+/// Resource that at most one link can have.
 #[derive(Debug, Eq, PartialEq)]
 enum OnlyOnce<'a> {
     Device(&'a str),
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_keeps_its_number_and_is_not_opened_again() {
+    fn unchanged_link_keeps_its_id_and_is_not_reopened() {
         let (node, _) = running(config(&[udp("a", 0), udp("b", 0)], ""));
         let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
         assert_eq!((plan.removed, plan.opened.len(), plan.ports.len()), (vec![LinkId(2)], 0, 0));

@@ -10,7 +10,7 @@ use rustix::process::nice;
 /// leaves.
 const STEPS: i32 = 10;
 
-/// Has the calling thread go first, if the system allows it.
+/// Raises the calling thread's scheduling priority, if the system allows it.
 pub(super) fn go_first() {
     if let Err(err) = nice(-STEPS) {
         tracing::info!("packets wait for programs as busy as this one: nice: {err} (needs CAP_SYS_NICE)");

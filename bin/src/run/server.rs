@@ -36,7 +36,7 @@ use crate::passing;
 /// Clients at a time; another one is told to come back.
 const MAX_CLIENTS: usize = 32;
 
-/// How long a client may take to read what it asked for.
+/// Longest time that a client may take to read its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Commands of clients.
@@ -54,7 +54,7 @@ pub(crate) struct Server {
     listener: UnixListener,
 }
 
-/// Says who has the socket at `path`, if somebody has.
+/// Fails if a process listens at `path`.
 ///
 /// # Errors
 /// An instance of this name answers there.

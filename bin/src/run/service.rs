@@ -1,5 +1,5 @@
-//! What the service manager is told (sd_notify(3)): that the gateway serves, reads its file again, ends. Without one there
-//! is nobody to tell.
+//! Notifications to the service manager (sd_notify(3)): that the gateway serves, reads its file again, ends. Without a
+//! service manager there are none.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What the node shows of itself: the answers to `fatpath show`. Each is made when it is asked for, and alone, so
-//! that whoever looks at links does not have the packets wait for a long list of routes.
+//! Answers to `fatpath show`: the state of the node. Each is made when a client asks for it, and alone, so that packets
+//! do not wait for a long list of routes when a client asks for links.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -116,7 +116,7 @@ fn why_down(slot: &Slot) -> Option<String> {
     failed.or_else(|| (slot.admin_up && !slot.link.has_carrier()).then(|| "no carrier".to_owned()))
 }
 
-/// What netlink's clients are told of the links.
+/// Links, as netlink clients see them.
 pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
     let slots = node.datapath.ports.iter().filter_map(|(id, port)| Some((id, port, slot(node, id)?)));
     let links = slots.map(|(id, port, slot)| LinkNow {
@@ -171,7 +171,7 @@ const fn fat_counts(fat: &FatCounts) -> [(&'static str, u64); 7] {
     ]
 }
 
-/// An offload, which somebody may have switched off.
+/// State of an offload, which a program may have switched off.
 fn offload(offload: &Offload, on: FeatureSet) -> OffloadState {
     let (name, why) = (offload.name.to_owned(), offload.why.clone());
     match features::of_offload(offload.name) {
@@ -182,7 +182,7 @@ fn offload(offload: &Offload, on: FeatureSet) -> OffloadState {
     }
 }
 
-/// Why an offload is not in use that the link would have.
+/// Reason for which an offload that the link supports is not in use.
 const SWITCHED: &str = "switched off";
 
 fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
@@ -583,7 +583,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_sa_that_a_packet_waits_for_is_shown_until_it_is_there_or_forgotten() {
+    fn acquired_sa_is_shown_until_it_is_added_or_expires() {
         let any = ipsec::Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
         let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse().unwrap());
         let (mode, level) = (ipsec::Mode::Tunnel, ipsec::Level::Required);

@@ -91,7 +91,7 @@ impl Worker {
         }
     }
 
-    /// How long nothing needs doing, as far as is known.
+    /// Time until the worker's next deadline, as far as is known.
     fn limit(&self) -> Option<Duration> {
         let slots = self.node.slots.iter().flatten();
         let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).map(|down| down.retry_at);
@@ -101,7 +101,7 @@ impl Worker {
         Some(at.since(self.node.now()))
     }
 
-    /// Notes which links have packets and which take packets again. Tells whether somebody has rung.
+    /// Notes which links have packets and which take packets again. Tells whether the doorbell was rung.
     fn look_what_is_ready(&mut self) -> bool {
         let Self { node, ready, ready_host_devices, ike_ready, host_changed, .. } = self;
         let Node { poller, slots, .. } = node;

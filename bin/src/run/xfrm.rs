@@ -23,7 +23,7 @@ enum Step {
     SetDefault(PolicyDefault),
 }
 
-/// What changes, as steps that were found to be right.
+/// Validated changes, as steps.
 #[derive(Debug, Default)]
 pub(crate) struct Steps(Vec<Step>);
 
@@ -70,7 +70,7 @@ impl Steps {
     }
 }
 
-/// Which of a node's SAs and policies are the file's, and not some program's.
+/// SAs and policies of a node that are the file's, and not a program's.
 #[derive(Debug, Default)]
 pub(crate) struct OfFile {
     sas: HashSet<SaId>,
@@ -175,7 +175,7 @@ fn set_default(ipsec: &mut Ipsec, default: PolicyDefault) {
     }
 }
 
-/// Has what holds for all SAs be so.
+/// Sets the options that hold for all SAs.
 pub(super) fn set_options(ipsec: &mut Ipsec, options: XfrmOptions) {
     let XfrmOptions { larval_drop, acq_expires, aevent_rseqth, aevent_etime } = options;
     ipsec.set_larval_drop(larval_drop);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_protect_what_their_policies_name_in_both_families() {
+    fn examples_protect_both_families_of_their_policies() {
         let examples = [
             include_str!("../../../examples/tunnel-left.toml"),
             include_str!("../../../examples/tunnel-right.toml"),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_configured_arrives() {
+    fn configured_sas_and_policies_are_added() {
         let (mut ipsec, new) = (Ipsec::new(), config(&[SA, POLICIES].concat()));
         change(&mut ipsec, &Config::default(), &new).unwrap();
         let sa = ipsec.sad().iter().next().unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_have_made_is_left_alone_unless_the_file_newly_has_it() {
+    fn reload_keeps_programs_sas_unless_the_file_newly_has_them() {
         let (mut ipsec, mut of_file) = (Ipsec::new(), OfFile::default());
         let old = config(&[SA, POLICIES].concat());
         change_of((&mut ipsec, &mut of_file), &Config::default(), &old).unwrap();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_not_touched() {
+    fn unchanged_sas_and_policies_are_not_touched() {
         let (mut ipsec, old) = (Ipsec::new(), config(&[SA, POLICIES].concat()));
         change(&mut ipsec, &Config::default(), &old).unwrap();
         let before = ipsec.sad().iter().next().unwrap().id();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said_before_anything_is_done() {
+    fn impossible_change_is_refused_before_any_step() {
         let (mut ipsec, old) = (Ipsec::new(), config(SA));
         change(&mut ipsec, &Config::default(), &old).unwrap();
         let esn = config(&SA.replace("replay-window = 64", "replay-window = 64\nflags = [\"esn\"]"));

@@ -36,9 +36,9 @@ pub(super) enum Answer {
     Namespace {
         /// Whether it was there.
         found: bool,
-        /// Why it is not bound to the place.
+        /// Reason for which it is not bound to the place.
         unbound: Option<String>,
-        /// Why no TUN or TAP device can be made.
+        /// Reason for which no TUN or TAP device can be made.
         tun_closed: Option<String>,
     },
     /// It is done.

@@ -359,7 +359,7 @@ impl On {
             self.take_from_worker(before.id);
             // With another address or MTU it is attached to again.
             if now.is_none() || self.in_pairs {
-                // Its removal is the same as that somebody else has removed it.
+                // Its removal is the same as one by another program.
                 let _ = self.mirror.remove(before.device.index);
             }
         }

@@ -31,11 +31,11 @@ pub(super) struct Received {
     pub(super) len: usize,
     /// The number of the process that sent it.
     pub(super) sender: Option<u32>,
-    /// Where its sender wants its answer.
+    /// Descriptor to which the sender wants its answer.
     pub(super) answer: Option<OwnedFd>,
 }
 
-/// What kind of socket it is.
+/// Kind of the client's socket.
 #[derive(Debug)]
 enum Socket {
     /// It has not said.
@@ -69,15 +69,15 @@ pub(super) struct Client {
     pub(super) epoll: Arc<OwnedFd>,
     /// Whether it may change things.
     pub(super) privileged: bool,
-    /// Its process, if that holds `CAP_NET_ADMIN` and is not root: it may change things once it has
+    /// The client's process, if that holds `CAP_NET_ADMIN` and is not root: it may change things once it has
     /// [claimed](Self::claim) that, and no other process may by this connection.
     claimant: Option<Arc<Peer>>,
-    /// Whose it is.
+    /// User of the client's process.
     pub(super) uid: u32,
     /// The process that connected.
     pub(super) pid: u32,
     socket: Socket,
-    /// What it has been sent and did not take yet: the last parts of the dumps that one datagram asked for.
+    /// Messages that the client was sent and did not take yet: the last parts of the dumps that one datagram asked for.
     waiting: VecDeque<Vec<u8>>,
     /// Messages of the last datagram that are not carried out yet, of a client that may only look. No datagram is received
     /// before they are.
@@ -91,7 +91,7 @@ pub(super) struct Client {
     grown: bool,
     /// Whether answers or notifications were lost and it has yet to be told.
     overrun: bool,
-    /// What epoll was last told to wait for.
+    /// Events that epoll was last told to wait for.
     pub(super) interest: EventFlags,
     /// UDP ports of its program that bypass policies.
     bypass: Vec<u16>,
@@ -99,7 +99,7 @@ pub(super) struct Client {
     pub(super) kept: Option<u64>,
 }
 
-/// That a connection is to be closed.
+/// Error: the connection is to be closed.
 #[derive(Debug)]
 pub(super) struct Gone;
 
@@ -621,7 +621,7 @@ impl Client {
         }
     }
 
-    /// What to wait for, if that has changed: what it asks, and that it takes more, if there is more.
+    /// Events to wait for, if they have changed: requests, and room for more if there is more to send.
     pub(super) fn new_interest(&mut self) -> Option<EventFlags> {
         let more = !self.waiting.is_empty() || self.overrun || self.is_dumping();
         let interest = match (self.takes_datagrams(), more) {
@@ -740,7 +740,7 @@ fn sender_and_rights(control: &mut RecvAncillaryBuffer<'_>) -> (Option<u32>, Vec
     (sender, rights)
 }
 
-/// Ends a connection, and says whether it holds datagrams with descriptors that nobody has received: these are closed with it.
+/// Ends a connection, and tells whether it holds unread datagrams with descriptors: these are closed with it.
 fn has_unread_rights(fd: &OwnedFd) -> bool {
     // Nothing more comes, and the other end sees that it is over.
     let _ = shutdown(fd, Shutdown::Both);
@@ -780,7 +780,7 @@ fn is_pipe(fd: &OwnedFd) -> bool {
 /// Answers a call, to a pipe.
 fn write_answer(fd: &OwnedFd, answer: Answer) {
     if rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK).is_ok() {
-        // Who does not read it does not want to know.
+        // A client that does not read it does not need it.
         let _ = rustix::io::write(fd, &answer.to_bytes());
     }
 }

@@ -144,7 +144,7 @@ impl Host for WorkerHost {
 }
 
 impl WorkerHost {
-    /// That worker, whose links `open` opens.
+    /// Host over `worker`, whose links `open` opens.
     pub(crate) fn new(worker: Handle, open: Open) -> Self {
         Self { worker, open, noted: None, start: std::time::Instant::now() }
     }

@@ -24,7 +24,7 @@ pub(crate) type Xfrm = xfrm::Xfrm<WorkerSadb>;
 /// `NETLINK_GENERIC`, over the worker.
 pub(crate) type Generic = generic::Generic<WorkerIla>;
 
-/// What netlink's clients ask and change.
+/// State that netlink clients ask for and change.
 #[derive(Debug)]
 pub(crate) struct Protocols {
     pub(crate) rtnl: Route,
@@ -80,7 +80,7 @@ pub(crate) struct Sysctl {
 }
 
 impl Sysctl {
-    /// As a worker is that nobody has told anything.
+    /// State over a worker that has its defaults.
     fn new(worker: Handle) -> Self {
         Self { settings: Settings::default(), worker }
     }
@@ -95,12 +95,12 @@ impl Sysctl {
         self.settings = settings;
     }
 
-    /// Has the worker forget what ICMP has told of paths to IPv4 destinations.
+    /// Forgets the path MTUs of IPv4 destinations that ICMP has reported.
     pub(super) fn forget_paths(&self) -> Result<(), i32> {
         self.worker.call(|node| node.datapath.fib.forget_path_mtus_v4()).map_err(|_| errno::EIO)
     }
 
-    /// Has the worker be so.
+    /// Sets the worker's settings.
     ///
     /// # Errors
     /// `EIO`: it does not answer.

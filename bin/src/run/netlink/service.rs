@@ -39,7 +39,7 @@ struct Limits {
     clients: usize,
     /// Those that may only look.
     readers: usize,
-    /// Of these, one user's.
+    /// Read-only clients of one user.
     of_reader: usize,
 }
 
@@ -76,10 +76,10 @@ impl Drop for NetlinkServer {
 }
 
 impl NetlinkServer {
-    /// Listens at `path`, to which everybody may connect: who may not change anything may still look. Serves clients in
-    /// the background.
+    /// Listens at `path`, to which every user may connect: a client that may not change anything may still look. Serves
+    /// clients in the background.
     ///
-    /// # Errors
+    /// Paths, sockets or threads that cannot be made.
     /// What cannot be made there.
     pub(crate) fn start(
         path: &Path,
@@ -144,12 +144,13 @@ struct Service {
     outbox: Outbox,
     buffer: Vec<u8>,
     worker: Handle,
-    /// What the worker tells, and who listens to that: of `NETLINK_XFRM`'s groups, and of rtnetlink's.
+    /// Doorbell that the worker rings for notifications, and the groups of `NETLINK_XFRM` and of rtnetlink with
+    /// members.
     bell: Arc<Bell>,
     heard: [Groups; 2],
     /// UDP ports that bypass policies.
     bypass: BTreeSet<u16>,
-    /// Looks for what is asked next, if that was promised to whom was answered last.
+    /// Busy-polls for the next request of the client that was answered last, if that was promised.
     lookout: Lookout,
     rest: Rest,
     prompt: bool,
@@ -232,7 +233,7 @@ impl Service {
         }
     }
 
-    /// Waits until somebody wants something.
+    /// Waits until a client sends a request, or a notification comes.
     fn wait(&mut self) -> Result<Vec<epoll::Event>, Errno> {
         let (mut room, now) = ([const { MaybeUninit::uninit() }; 64], Timespec::default());
         let mut found = |limit| match epoll::wait(&self.epoll, &mut room[..], limit) {
@@ -298,7 +299,7 @@ impl Service {
         Client::new(fd, peer, privilege, &self.discard, epoll)
     }
 
-    /// Has a client served, and returns its token.
+    /// Adds a client, and returns its token.
     fn add(&mut self, client: Client) -> Result<u64, Errno> {
         self.last_token += 1;
         epoll::add(&client.epoll, client.fd(), EventData::new_u64(self.last_token), EventFlags::IN)?;
@@ -330,12 +331,13 @@ impl Service {
         self.note_clients();
     }
 
-    /// The groups of a protocol that somebody listens to.
+    /// The groups of a protocol that have members.
     fn listeners(&self, protocol: u32) -> Groups {
         self.clients.values().fold(Groups::default(), |all, client| all.union(client.groups(protocol)))
     }
 
-    /// Tells the worker which groups have members, as SAs are only asked for if somebody listens, and which UDP ports bypass policies.
+    /// Tells the worker which groups have members, as SAs are only asked for if there is a listener, and which UDP
+    /// ports bypass policies.
     fn note_clients(&mut self) {
         let heard = [protocol::XFRM, protocol::ROUTE].map(|protocol| self.listeners(protocol));
         if heard != self.heard {
@@ -485,7 +487,7 @@ impl Service {
         wait_for(token, self.clients.get_mut(&token).ok_or(Gone)?)
     }
 
-    /// Tells everybody who listens what is in the outbox for them, which came of what `requester` asked for.
+    /// Sends the outbox to all members of its groups; `requester` is the client that caused it.
     fn broadcast(&mut self, protocol: u32, requester: Option<u64>) {
         let Self { outbox, clients, .. } = self;
         for (to, bytes) in outbox.iter() {
@@ -501,7 +503,7 @@ impl Service {
     }
 }
 
-/// What a client is served with.
+/// Work that a client waits for.
 enum Asked {
     /// A datagram, which is in the buffer.
     Datagram(Received),
@@ -509,7 +511,7 @@ enum Asked {
     Unserved(Zeroizing<Vec<u8>>),
 }
 
-/// Has epoll wait for what a client is to be served for next.
+/// Registers with epoll the events that the client is to be served for next.
 fn wait_for(token: u64, client: &mut Client) -> Result<(), Gone> {
     let Some(interest) = client.new_interest() else { return Ok(()) };
     epoll::modify(&client.epoll, client.fd(), EventData::new_u64(token), interest).map_err(|_| Gone)
@@ -581,7 +583,7 @@ mod tests {
         datagram
     }
 
-    /// How many datagrams a client has been sent since it was asked last.
+    /// Number of datagrams that a client has been sent since it was asked last.
     fn received(client: &OwnedFd) -> usize {
         let mut buffer = [0; 8192];
         let mut count = 0;

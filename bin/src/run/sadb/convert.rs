@@ -18,7 +18,7 @@ use wire::{Protocol, Spi};
 
 use crate::run::translate::to_ipsec::algorithm;
 
-/// Why the `ipsec` crate refuses something, as Linux would say it.
+/// The refusal of the `ipsec` crate, with Linux's number and words.
 pub(super) fn refusal(err: &ConfigError) -> Error {
     let errno = match err {
         ConfigError::Exists => return Error::new(errno::EEXIST),
@@ -200,7 +200,7 @@ pub(super) fn aevents(said: nl::Thresholds) -> Aevents {
     Aevents { packets: said.replay, time: said.etimer.map(|tenths| TENTH * tenths) }
 }
 
-/// What times of async events are counted in, whatever a kernel's `HZ`.
+/// Unit of the timer of async events, whatever a kernel's `HZ`.
 pub(super) const TENTH: Duration = Duration::from_millis(100);
 
 /// The numbers that an SA with those flags has received, as far as a message remembers them.

@@ -24,7 +24,7 @@ pub(super) fn policy(node: &Node, policy: &ipsec::spd::Policy) -> Option<Policy>
     Some(policy.config.request.as_ref()?.get::<PolicyRecord>()?.view(node, policy))
 }
 
-/// What an SA has counted: its use, and what it has refused.
+/// Counters of an SA: its use, and the packets that it has refused.
 pub(super) fn counted(stats: &SaStats, add_time: u64, use_time: u64) -> (LifetimeCur, [u32; 3]) {
     let refused = [stats.replay_window, stats.replay, stats.failed].map(|count| count as u32);
     (LifetimeCur { bytes: stats.bytes, packets: stats.packets, add_time, use_time }, refused)

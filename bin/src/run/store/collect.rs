@@ -1,4 +1,4 @@
-//! What a node is now, and what of that is not its files'.
+//! State of a node, and what of it does not come from its files.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,7 +33,7 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    /// What a node is that nobody changes meanwhile.
+    /// State of a node that no netlink client changes meanwhile.
     ///
     /// # Errors
     /// The worker does not answer.
@@ -68,7 +68,7 @@ impl Collected {
         }
     }
 
-    /// What is to be kept of it, how much that is in words, and how many SAs are left out because they end by time.
+    /// The state to save, a summary of it in words, and in the summary the number of SAs left out for their time limit.
     pub(crate) fn without(self, of_files: &OfFiles) -> (State, String) {
         let Self { links, route, sas, limited, policies, ila, defaults, settings } = self;
         let limited = limited.difference(&of_files.sas).count();
@@ -127,7 +127,7 @@ fn each<T>(
     }
 }
 
-/// How many there are of each kind.
+/// Number of objects of each kind.
 #[derive(Debug, Default)]
 struct Counts(Vec<(&'static str, usize)>);
 
@@ -158,7 +158,7 @@ impl Counts {
     }
 }
 
-/// What of a node is its files', and so is not saved.
+/// Objects of a node that come from its files, and so are not saved.
 #[derive(Debug, Default)]
 pub(crate) struct OfFiles {
     /// Labels of requests of which one alone holds.
@@ -222,7 +222,7 @@ impl OfFiles {
     }
 }
 
-/// What has no keys in it.
+/// The message without its flags.
 fn without_flags(saved: &Saved) -> Vec<u8> {
     let mut message = saved.message.to_vec();
     set_flags(&mut message, 0);

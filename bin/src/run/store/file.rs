@@ -14,7 +14,7 @@ use super::names::{Mark, SaName};
 use crate::error::CliError;
 use crate::run::random::random;
 
-/// What a file of another version has another number of.
+/// Number of the format; a file of another version has another one.
 const FORMAT: u32 = 3;
 
 /// The first version's number: it knew no settings.
@@ -37,7 +37,7 @@ const SAS: TableDefinition<'_, u64, (&str, &[u8], &[u8])> = TableDefinition::new
 const SETTINGS: TableDefinition<'_, &str, &str> = TableDefinition::new("settings");
 /// Requests of `NETLINK_GENERIC` that add ILA mappings.
 const ILA: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("ila");
-/// Where SAs go on: sent, received, bytes, packets.
+/// Counters at which SAs continue: sent, received, bytes, packets.
 const MARKS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition::new("marks");
 
 /// Bytes of pages that the database keeps in memory beside what it writes at once: none, for keys are in them, also of SAs that
@@ -105,7 +105,7 @@ impl Store {
         }
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -115,7 +115,7 @@ impl Store {
         Ok(table.get("format")?.map_or(0, |format| format.value()))
     }
 
-    /// What it holds.
+    /// Content of the file.
     ///
     /// # Errors
     /// It is damaged.
@@ -225,7 +225,7 @@ fn sa_name(bytes: &[u8]) -> Result<SaName, redb::Error> {
     SaName::from_bytes(bytes).ok_or_else(|| redb::Error::Corrupted("an SA's name has another length".to_owned()))
 }
 
-/// Makes an empty one, which is there as a whole or not at all; or finds one that somebody else has made meanwhile.
+/// Makes an empty file, which is there as a whole or not at all; or finds one that another process has made meanwhile.
 fn make(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{:016x}", random()?));

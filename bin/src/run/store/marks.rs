@@ -1,9 +1,10 @@
-//! Where SAs go on after a restart: those that are saved, and those of the configuration, which send no number twice.
+//! Counters of SAs over a restart: of those that are saved, and of those of the configuration, which send no number
+//! twice.
 //!
-//! A peer drops numbers that it has seen, so what an SA sends after a restart has to have higher ones than all that it
-//! sent before, also if nobody could write down the last. Therefore numbers are kept ahead of their use: the mark in the
-//! file is one that the SA has not reached. A thread looks every second, and moves marks that come near. Initialisation
-//! vectors do not depend on this: each start draws them from another random place.
+//! A peer drops numbers that it has seen, so an SA has to send higher numbers after a restart than it sent before, also
+//! if the process died before it could save the last one. Therefore numbers are saved ahead of their use: the mark in
+//! the file is one that the SA has not reached. A thread looks every second, and moves marks that an SA comes near.
+//! Initialisation vectors do not depend on this: each start draws them from another random place.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -20,11 +21,11 @@ use crate::error::CliError;
 use crate::run::command::{Handle, WorkerGone};
 use crate::run::threads::Threads;
 
-/// How far ahead of its use a number is kept. A restart skips as many at most, and 2⁸ of these are all that an SA has
-/// without ESN. In half of it, a second's packets have to fit.
+/// Distance by which a number is saved ahead of its use. A restart skips as many at most, and an SA without ESN has
+/// only 2⁸ times as many. A second's packets have to fit in half of it.
 const LEAP: u64 = 1 << 24;
 
-/// How often it is looked.
+/// Interval at which the thread looks.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// SAs that are asked for at once: the worker moves packets between two answers.
@@ -44,7 +45,7 @@ impl Mark {
     }
 }
 
-/// Where an SA is.
+/// Counters of an SA now.
 #[derive(Clone, Copy, Debug)]
 struct Now {
     mark: Mark,
@@ -60,7 +61,7 @@ fn now(ipsec: &Ipsec, name: &SaName) -> Option<Now> {
     Some(Now { mark, last })
 }
 
-/// Where those of `names` are that are there.
+/// Counters of those of `names` that exist.
 fn ask(worker: &Handle, names: &[SaName]) -> Result<HashMap<SaName, Now>, WorkerGone> {
     let mut found = HashMap::with_capacity(names.len());
     for chunk in names.chunks(CHUNK) {
@@ -86,7 +87,7 @@ struct Kept {
     failing: bool,
 }
 
-/// Has SAs that were not restored send no number that they may have sent before.
+/// Advances SAs that were not restored past every number that they may have sent before.
 ///
 /// # Errors
 /// The worker does not answer.
@@ -156,10 +157,10 @@ impl Keeper {
         add_names(&mut self.lock().marks, names);
     }
 
-    /// Has the file hold `state`, with marks for its SAs and for `others`.
+    /// Writes `state` to the file, with marks for its SAs and for `others`.
     ///
     /// # Errors
-    /// Why it holds what it held.
+    /// The file cannot be written, and holds what it held.
     pub(crate) fn save(
         &self,
         mut state: State,
@@ -191,7 +192,7 @@ impl Keeper {
         if !exact.is_empty() {
             kept.store.mark(exact.iter()).map_err(|err| format!("{}: {err}", kept.store.path().display()))?;
         }
-        // It ends: nobody moves them ahead again.
+        // The gateway ends: its marks are not moved ahead again.
         kept.marks.clear();
         Ok(())
     }
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_ahead_of_what_is_sent_and_moves_only_when_that_comes_near() {
+    fn mark_is_ahead_of_sent_numbers_and_moves_when_they_near_it() {
         let esn = u64::MAX;
         let max = u64::from(u32::MAX);
         let cases = [
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_received_and_counted_never_goes_back() {
+    fn received_numbers_and_counters_never_go_back() {
         let mark = Mark { oseq: LEAP, seq: 90, used: [10, 3] };
         let now = |seq, used| Now { mark: Mark { oseq: 0, seq, used }, last: u64::MAX };
         assert_eq!(mark.moved(now(100, [20, 4])), Mark { oseq: LEAP, seq: 100, used: [20, 4] });

@@ -44,7 +44,7 @@ impl SaName {
     }
 }
 
-/// Where an SA goes on.
+/// Counters at which an SA continues.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Mark {
     /// No number above it has been sent.

@@ -122,7 +122,7 @@ fn refused(path: &Path, label: &str, why: &str) -> CliError {
     ))
 }
 
-/// Why something was refused, without its number where there are words.
+/// Reason of a refusal: its text, or its number if there is none.
 fn words(error: &Error) -> String {
     match &error.text {
         Some(text) => text.trim_end_matches('.').to_owned(),

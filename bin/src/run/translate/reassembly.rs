@@ -1,4 +1,4 @@
-//! How fragments wait, as the configuration says it.
+//! Configuration of reassembly, translated.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_says_holds_for_its_family() {
+    fn limits_of_a_family_hold_for_it_alone() {
         let v4 = FragLimits { high_thresh: 1000, low_thresh: 0, timeout_secs: 2 };
         let said = ReassemblyConfig { policy: Eviction::Linux, coalesce: Coalesce::Copy, v4, ..Default::default() };
         let limits = Limits { high_thresh: 1000, timeout: Duration::from_secs(2) };

@@ -49,14 +49,14 @@ fn state(n: u32) -> State {
     }
 }
 
-/// What is said of a file, with its exit code.
+/// Error of a file, with its exit code.
 fn refusal(path: &Path) -> (u8, String) {
     let err = Store::open(path).and_then(|store| store.read()).unwrap_err();
     (err.exit_code, err.message)
 }
 
 #[test]
-fn what_is_saved_is_read_again_and_replaces_what_was_there() {
+fn saved_state_is_read_back_and_replaces_the_old_one() {
     let dir = Dir::new("again");
     let path = dir.file("state");
     let store = Store::open(&path).unwrap();
@@ -77,7 +77,7 @@ fn what_is_saved_is_read_again_and_replaces_what_was_there() {
 }
 
 #[test]
-fn of_many_that_make_the_file_at_once_one_has_it_and_what_it_writes_stays() {
+fn file_made_by_many_at_once_belongs_to_one_and_keeps_its_data() {
     let dir = Dir::new("many");
     for round in 0..8 {
         let path = dir.file(&format!("state{round}"));
