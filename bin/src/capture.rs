@@ -69,7 +69,7 @@ pub(crate) fn end_on_signal(connection: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes the connection once nobody reads `output` any more: where nothing comes to be written, that would not be noticed.
+/// Closes the connection once `output` has no reader any more: without packets to write, that would not be noticed.
 pub(crate) fn end_with_reader(output: impl AsFd, connection: UnixStream) -> io::Result<()> {
     let output = output.as_fd().try_clone_to_owned()?;
     thread::Builder::new().name("reader".to_owned()).spawn(move || {

@@ -16,12 +16,12 @@ const MAX_GUESS: u64 = 1 << 20;
 /// The most that a file may have, in bytes: many times what one of a hundred thousand SAs has. A device has no end.
 const MAX_LEN: usize = 256 << 20;
 
-/// What files say together.
+/// Content of all configuration files together.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     /// The TOML file, if there is one.
     pub(crate) file: Option<PathBuf>,
-    /// What it says.
+    /// Content of the TOML file.
     pub(crate) config: Config,
     /// Lines of `ip`, which come after it.
     pub(crate) lines: Vec<IpLines>,
@@ -64,7 +64,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
     read_to_end(path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))
 }
 
-/// What a file holds, of which no copy is left behind, with room for another byte.
+/// Content of a file, with room for another byte; no copy of it is left in memory.
 fn read_to_end(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len().min(MAX_GUESS);

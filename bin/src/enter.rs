@@ -33,7 +33,7 @@ const MAX_ANSWER: usize = 16 << 10;
 /// Errors of the mounts.
 pub(crate) fn enter(instance: &str) -> Result<bool, CliError> {
     let stays = |why: &str| {
-        // Where nobody listens there is nobody to tell.
+        // A closed standard error is no reason to fail.
         let _ = writeln!(io::stderr(), "fatpath exec: {why}; sockets stay where they are");
     };
     let descriptors = match ask(instance) {
@@ -76,7 +76,7 @@ fn ask(instance: &str) -> Result<Vec<OwnedFd>, Option<String>> {
         ErrorKind::PermissionDenied if host_place(&socket).is_some_and(|place| place.exists()) => {
             Some("may not enter the gateway's host side".to_owned())
         }
-        // That no gateway runs is said by who needs one.
+        // A caller that needs a gateway reports that there is none.
         _ => None,
     })?;
     let failed = |err: io::Error| Some(format!("{}: {err}", socket.display()));

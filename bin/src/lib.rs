@@ -72,7 +72,7 @@ pub fn main() -> ExitCode {
 fn usage(err: &clap::Error) -> ExitCode {
     match err.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Nobody is left to be told if it cannot be printed.
+            // A closed standard output is no reason to fail.
             let _ = err.print();
             ExitCode::SUCCESS
         }
@@ -85,12 +85,12 @@ fn usage(err: &clap::Error) -> ExitCode {
 }
 
 fn fail(err: &CliError) -> ExitCode {
-    // Where nobody listens, the exit code has to do.
+    // If standard error is closed, the exit code has to do.
     let _ = writeln!(std::io::stderr(), "{err}");
     err.code()
 }
 
-/// What clap says over several lines, in one, without its usage.
+/// Clap's message of several lines as one line, without its usage.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information")).collect();

@@ -21,16 +21,16 @@ use zeroize::Zeroizing;
 use crate::error::CliError;
 use crate::exec;
 
-/// How often it is looked whether `ip` has ended.
+/// Interval at which the end of `ip` is looked for.
 const POLL: Duration = Duration::from_millis(2);
 
 /// The most that is kept of what `ip` says.
 const MAX_SAID: u64 = 64 << 10;
 
-/// What lines may be about.
+/// Objects of `ip` that lines may name.
 const OBJECTS: [&str; 8] = ["link", "address", "route", "rule", "neighbour", "neighbor", "xfrm", "ila"];
 
-/// How often it is looked, when a signal has ended `ip`, whether that was meant for this program, too.
+/// Number of looks, when a signal has ended `ip`, for the same signal to this program.
 const LOOKS: usize = 250;
 
 /// Whether a file is one of `ip` lines, and not TOML: its first line with anything on it has two words, of which the first
@@ -43,7 +43,7 @@ pub(crate) fn are_in(text: &[u8]) -> bool {
     named && words.next().is_some_and(|word| word.first() != Some(&b'='))
 }
 
-/// Why a running gateway does not become what such a file says.
+/// Refusal to reload such a file on a running gateway.
 pub(crate) fn only_at_start(file: &str) -> String {
     format!(
         "{file}: lines of ip say what to do, not what is to be, so they are carried out when a gateway starts; on a \
@@ -76,8 +76,8 @@ impl IpLines {
         &self.name
     }
 
-    /// Has `ip` carry the lines out, in order, on the gateway whose netlink socket is at `netlink`. False: `is_over` has said
-    /// that nobody wants them any more.
+    /// Carries the lines out with `ip`, in order, on the gateway whose netlink socket is at `netlink`. False: `is_over`
+    /// has become true, and the lines were abandoned.
     ///
     /// # Errors
     /// Exit code 2 if `ip` cannot do a line, with the line's number and what `ip` says; what came before it is done. 1 if
@@ -87,7 +87,7 @@ impl IpLines {
         let ip = exec::system_ip()?;
         let mut command = exec::command(ip.as_os_str(), netlink)?;
         exec::check_loads(ip.as_os_str(), &command)?;
-        // Whoever reads from a pipe of packets gets one at a time, and the others stay to be counted.
+        // A reader of a pipe of packets gets one line at a time, and unread lines stay to be counted.
         let (reader, writer) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::DIRECT).map_err(|errno| failed(errno.into()))?;
         let rest = File::from(reader.try_clone().map_err(failed)?);
@@ -100,7 +100,7 @@ impl IpLines {
             scope.spawn(|| self.feed(File::from(writer)));
             let said = scope.spawn(|| said.map_or_else(String::new, listen));
             let ended = wait(&mut ip, is_over);
-            // The lines that nobody has read, which ends the feeding too.
+            // Counts the unread lines, which also ends the feeding thread.
             (ended, count_lines(rest), said.join().unwrap_or_default())
         });
         match ended.map_err(failed)? {
@@ -243,7 +243,7 @@ fn wait(ip: &mut Child, mut is_over: impl FnMut() -> bool) -> io::Result<Option<
     }
 }
 
-/// What `ip` says is wrong, in one line: of its usage the first one, and not that a command failed.
+/// Error message of `ip` in one line: of a usage its first line, without the lines that a command failed.
 fn what_was_said(text: &str) -> Option<String> {
     let mut lines =
         text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Command failed -:"));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ip_says_is_told_in_one_line() {
+    fn message_of_ip_becomes_one_line() {
         let cases = [
             ("RTNETLINK answers: File exists\nCommand failed -:3\n", Some("RTNETLINK answers: File exists")),
             ("Error: Nexthop has invalid gateway.\nCommand failed -:1\n", Some("Nexthop has invalid gateway.")),

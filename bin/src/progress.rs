@@ -1,4 +1,4 @@
-//! What a measurement says while it runs: one line that changes on a terminal, plain lines elsewhere, on standard error.
+//! Progress of a measurement: one line that changes on a terminal, plain lines elsewhere, on standard error.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -19,7 +19,7 @@ impl Progress {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// Says what is being done now. Nobody listening is no reason to fail.
+    /// Prints the current step. A closed standard error is no reason to fail.
     pub(crate) fn say(&self, text: &str) {
         let mut stderr = io::stderr();
         let _ = match self.terminal {

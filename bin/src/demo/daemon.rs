@@ -13,7 +13,7 @@ use super::failure::{Failure, tail};
 use super::netns::Namespace;
 use super::process::{Scratch, end};
 
-/// How long it may take to end after SIGTERM, before it is killed.
+/// Longest time that a daemon may take to end after SIGTERM, before it is killed.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// A running child, ended on drop. What it writes goes to a log.
@@ -42,12 +42,12 @@ impl Daemon {
         Ok(Self { name, child, log })
     }
 
-    /// How messages call it.
+    /// Name of the daemon in messages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process.
+    /// Process number.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -26,7 +26,7 @@ const WINDOW: u64 = 8;
 /// The same where a small ring is to be overrun, as by a sender that knows nothing of it.
 const RING_WINDOW: u64 = 256;
 
-/// How long a small ring is overrun before it is measured: that without coalescing has starved by then.
+/// Time for which a small ring is overrun before it is measured: by then, reassembly without coalescing has starved.
 const RING_WARM_UP: Duration = Duration::from_secs(3);
 
 /// A set-up.

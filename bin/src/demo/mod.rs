@@ -50,7 +50,7 @@ use crate::figures::Missing;
 use crate::output::print;
 use crate::progress::Progress;
 
-/// What a measurement takes besides its stream: two gateways to start, ping and end.
+/// Time of a measurement besides its stream: two gateways to start, ping and end.
 const OVERHEAD_SECONDS: f64 = 0.4;
 const BITS_PER_GBIT: f64 = 1e9;
 
@@ -65,7 +65,7 @@ pub(crate) fn main(args: &DemoArgs) -> Result<(), CliError> {
     print((text + "\n").as_bytes())
 }
 
-/// What is going to be measured.
+/// Choice of measurements.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     deployment: Deployment,
@@ -133,7 +133,7 @@ impl Plan {
     }
 }
 
-/// What each round measures, and what was found impossible.
+/// Cases of each round, and cases that cannot be measured here.
 #[derive(Debug)]
 struct Cases {
     wanted: Vec<Case>,

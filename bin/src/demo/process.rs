@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::failure::{Failure, tail, warn};
 use super::stop::Stop;
 
-/// How long a set-up tool may take.
+/// Longest time that a set-up tool may take.
 const TOOL_LIMIT: Duration = Duration::from_secs(10);
 
 /// A command in a process group of its own: Ctrl-C on the terminal reaches the demo alone, which then ends its
@@ -106,7 +106,7 @@ fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
 pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes the directory, which must not exist: nobody can have laid a trap in it.
+    /// Makes the directory, which must not exist: no other user can have put a symbolic link into it.
     pub(super) fn create(name: &str) -> Result<Self, Failure> {
         let path = std::env::temp_dir().join(name);
         let made = DirBuilder::new().mode(0o700).create(&path);
@@ -114,7 +114,7 @@ impl Scratch {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.0
     }

@@ -28,7 +28,7 @@ pub(super) enum Peer {
     Strongswan,
 }
 
-/// What runs and stands for one peer at both ends; gone on drop.
+/// Processes and devices of one peer at both ends; gone on drop.
 #[derive(Debug)]
 pub(super) struct Running<'t> {
     /// The sender's end first.
@@ -47,7 +47,7 @@ struct Address<'t> {
     words: String,
 }
 
-/// What a peer is started with.
+/// Environment in which a peer is started.
 #[derive(Clone, Copy, Debug)]
 struct Ground<'t> {
     topology: &'t Topology,
@@ -115,7 +115,7 @@ impl Peer {
 }
 
 impl Running<'_> {
-    /// What both ends have used so far.
+    /// Usage of both ends so far.
     pub(super) fn usage(&self) -> Result<[Usage; 2], Failure> {
         let of = |side: Side| Usage::of(self.daemons[side as usize].pid());
         Ok([of(Side::A)?, of(Side::B)?])
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_said_with_the_way_to_get_it() {
+    fn missing_peer_is_reported_with_the_way_to_get_it() {
         for peer in Peer::ALL {
             match peer.check() {
                 Ok(()) => {}
