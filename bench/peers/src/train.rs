@@ -1,10 +1,10 @@
-//! The fragments that everybody is given.
+//! The fragments of the measurement.
 
 use packet::{Memory, Packet};
 use sim::{Flow, Rng};
 use wire::Version;
 
-/// How the fragments of a datagram come.
+/// Order of the fragments of a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Order {
     Straight,

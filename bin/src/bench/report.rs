@@ -8,10 +8,10 @@ use serde::Serialize;
 use super::case::{Case, Comparison, Group, Sample};
 use crate::figures::{self, Ratio, median, rounded};
 
-/// What a packet cost.
+/// Cost of a packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Costs {
-    /// Of a packet as the wire has it.
+    /// Time of a packet as the wire has it.
     ns_per_packet: f64,
     /// Bytes of payload copied per byte of payload.
     copied_bytes_per_byte: f64,
@@ -21,7 +21,7 @@ pub(super) struct Costs {
     /// In millions a second, where the packets are small.
     #[serde(skip_serializing_if = "Option::is_none")]
     mpps: Option<f64>,
-    /// What else the case has, by name.
+    /// Further figures of the case, by name.
     #[serde(flatten)]
     more: BTreeMap<&'static str, f64>,
 }

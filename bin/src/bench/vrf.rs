@@ -50,7 +50,7 @@ enum At {
     Tap,
 }
 
-/// What a transaction is.
+/// Kind of transaction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Udp,
@@ -95,7 +95,7 @@ struct Transactions {
     kind: Kind,
     at: At,
     counts: Counts,
-    /// Of each exchange the packets that come in, and the answers.
+    /// Packets of each exchange: those that come in, and the answers.
     exchanges: Vec<[Vec<Packet>; 2]>,
     turns: u64,
     up: u64,

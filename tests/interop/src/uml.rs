@@ -21,10 +21,10 @@ use std::time::Duration;
 
 use system::{Netns, Outcome, Scratch};
 
-/// How long booting or one script may take.
+/// Longest time that booting or one script may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a frame may wait in this kernel unseen. The terminal holds 4096 bytes while a script runs.
+/// Longest time that a frame waits in this kernel unseen. The terminal holds 4096 bytes while a script runs.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Library in front of the C library's `ptrace`, with which the kernel runs on processors with AMX too: `xstate.c`.
@@ -152,7 +152,7 @@ impl Uml {
     }
 }
 
-/// What is typed at a kernel's console.
+/// Input of a kernel's console.
 #[derive(Clone, Debug)]
 struct Console(Arc<Mutex<ChildStdin>>);
 

@@ -145,7 +145,8 @@ while True:
     server.sendto(data, peer)
 ";
 
-/// Has datagrams of several sizes returned, and compares them. The server may start late, and the first of them be lost.
+/// Program that sends datagrams of several sizes and compares the returned ones. The server may start late, and the
+/// first datagrams be lost.
 const UDP_CLIENT: &str = "import socket, sys
 there, largest = sys.argv[1], int(sys.argv[2])
 client = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)

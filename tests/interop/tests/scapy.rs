@@ -229,7 +229,7 @@ impl Scapy {
         Ok(Self { child, input, output })
     }
 
-    /// Has it encrypt or decrypt a packet with that whole sequence number.
+    /// Encrypts or decrypts a packet with scapy, under the full sequence number `seq`.
     fn ask(&mut self, sa: &Value, what: &str, seq: u64, packet: &[u8]) -> Outcome<Vec<u8>> {
         let request = json!({ "sa": sa, "do": what, "seq": seq, "packet": hex(packet) });
         writeln!(self.input, "{request}")?;

@@ -1,5 +1,5 @@
-//! Sockets and VRFs against a Linux kernel that has them: who reaches whom, bound to nothing, to the VRF and to its link, from the host
-//! itself and from another (Linux `fcnal-test.sh`).
+//! Sockets and VRFs against a Linux kernel that has them: connections of sockets bound to nothing, to the VRF and to
+//! its link, from the host itself and from another (Linux `fcnal-test.sh`).
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

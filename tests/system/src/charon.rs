@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::{Need, Netns, Outcome, Process, Scratch, fatpath, run, wait_until};
 
-/// Where Debian has the daemon.
+/// Path of the daemon in Debian.
 const PROGRAM: &str = "/usr/lib/ipsec/charon";
 
-/// How long it may take to start.
+/// Longest time that it may take to start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How the two ends know each other.
+/// Authentication of the two ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Auth {
     /// By a secret that both have.
@@ -25,7 +25,7 @@ pub enum Auth {
 impl Need {
     /// The daemon.
     pub const CHARON: Self = Self::File { path: PROGRAM, package: "strongswan-charon" };
-    /// Its ciphers.
+    /// Charon's plugin with its ciphers.
     pub const CHARON_OPENSSL: Self = Self::File {
         path: "/usr/lib/ipsec/plugins/libstrongswan-openssl.so",
         package: "libstrongswan-standard-plugins",
@@ -128,7 +128,7 @@ impl CharonFiles {
         Ok(fs::write(self.file(name), edit(fs::read_to_string(self.file(name))?))?)
     }
 
-    /// Has the daemon be asked by a socket in this directory, since several may run on one host.
+    /// Sets a socket of the daemon in this directory, since several daemons may run on one host.
     ///
     /// # Errors
     /// The file cannot be changed.
@@ -136,7 +136,7 @@ impl CharonFiles {
         self.set(&format!("plugins {{ vici {{ socket = unix://{} }} }}", self.file("vici").display()))
     }
 
-    /// Has the daemon give up a peer that does not answer within 3 seconds.
+    /// Makes the daemon give up a peer that does not answer within 3 seconds.
     ///
     /// # Errors
     /// The file cannot be changed.
@@ -214,7 +214,7 @@ impl Charon {
         run(&mut command)
     }
 
-    /// What it has logged.
+    /// Log of the daemon.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.output()

@@ -9,7 +9,7 @@ pub const OUTER_V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 /// The outer IPv6 addresses of the two ends (RFC 3849).
 pub const OUTER_V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 
-/// What ESP protects.
+/// Part of a packet that ESP protects.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
     /// A whole packet between networks.
@@ -27,12 +27,12 @@ impl Mode {
     }
 }
 
-/// What protects, by the names that both take, with the lengths of the keys in octets.
+/// Algorithms, by the names that both ends take, with the lengths of the keys in octets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Suite {
     /// One that encrypts and authenticates in one.
     Aead {
-        /// Its name.
+        /// Name of the algorithm.
         name: &'static str,
         /// Length of its key with the salt.
         key_len: u32,
@@ -101,13 +101,13 @@ pub struct Esp {
     pub own: IpAddr,
     /// The other end's outer address.
     pub peer: IpAddr,
-    /// What is protected: prefixes on this side and on the other.
+    /// Protected traffic: prefixes on this side and on the other.
     pub inner: Vec<(String, String)>,
-    /// SPI of what this end sends.
+    /// SPI of packets that this end sends.
     pub spi_out: u32,
     /// SPI of what this end receives.
     pub spi_in: u32,
-    /// What protects.
+    /// Algorithms of the SAs.
     pub suite: Suite,
     /// Extended sequence numbers.
     pub esn: bool,

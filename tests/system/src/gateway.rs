@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{Netns, Outcome, Process, Scratch, run};
 
-/// How long a gateway may take to start, to reload and to end.
+/// Longest time that a gateway may take to start, to reload and to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The path of the `fatpath` program: `FATPATH_BIN`, or the one built, now, in this test's own profile.
@@ -81,7 +81,7 @@ impl Gateway {
         }
     }
 
-    /// What `fatpath show WHAT` prints about it; `what` may hold options.
+    /// Output of `fatpath show WHAT` for the gateway; `what` may hold options.
     ///
     /// # Errors
     /// It does not answer.
@@ -111,13 +111,13 @@ impl Gateway {
         Ok(counted("tx_bytes")? / counted("tx_packets")?.max(1))
     }
 
-    /// Its process number.
+    /// Process number of the gateway.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// What it has logged.
+    /// Log of the gateway.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.output()

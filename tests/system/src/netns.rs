@@ -14,7 +14,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{Outcome, run, wait_until};
 
-/// What every name begins with; the process that made the namespace follows.
+/// First part of every name; the process that made the namespace follows.
 const PREFIX: &str = "fpt-";
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -45,7 +45,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// Its name, as `ip netns` has it.
+    /// Name of the namespace, as `ip netns` has it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -80,13 +80,13 @@ impl Process {
         Ok(Self { child, log })
     }
 
-    /// Its process number.
+    /// Process number.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has printed up to now.
+    /// Output up to now.
     #[must_use]
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()

@@ -18,7 +18,7 @@ pub const PING_SIZES: &[u16] = &[
     8000, 12000, 20000,
 ];
 
-/// How long a stream may stand still.
+/// Longest time that a stream may stand still.
 const STALL: Duration = Duration::from_secs(10);
 
 /// A shell script that pings `to` once with each of `sizes` payload bytes and fails if an answer is missing or altered.
@@ -84,7 +84,7 @@ impl Endpoint {
         Ok(Self(listener))
     }
 
-    /// Where it listens.
+    /// Address of the listening socket.
     ///
     /// # Errors
     /// The kernel does not say.
@@ -95,7 +95,7 @@ impl Endpoint {
     /// Takes one connection and reads all that comes by it.
     ///
     /// # Errors
-    /// Nobody connects, or the stream breaks off or stands still.
+    /// No client connects, or the stream breaks off or stands still.
     pub fn receive(&self) -> Outcome<Vec<u8>> {
         let mut data = Vec::new();
         self.accept()?.read_to_end(&mut data).map_err(|error| format!("after {} bytes: {error}", data.len()))?;

@@ -338,7 +338,7 @@ fn check(scratch: &Scratch, toml: &str) -> Outcome<Output> {
 }
 
 fn a_missing_privilege_is_named() -> Outcome {
-    // Somebody else can neither enter the build directory nor read this user's files.
+    // Another user can neither enter the build directory nor read this user's files.
     let scratch = Scratch::new()?;
     let (program, file) = (scratch.file("fatpath"), scratch.file("nobody.toml"));
     fs::copy(fatpath(), &program)?;

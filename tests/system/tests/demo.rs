@@ -11,7 +11,7 @@ use system::{Need, Outcome, Process, Scratch, fatpath, run, trial, wait_until};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 
-/// How long one short demo may take.
+/// Longest time that one short demo may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -60,7 +60,7 @@ fn compare() -> Outcome {
     if report.is_empty() { Ok(()) } else { Err(report.concat().into()) }
 }
 
-/// What each command came to, without what a veth has and a packet link does not, and a TUN device of Linux's.
+/// Result of each command, without the features that a veth has and a packet link does not, and those of Linux's TUN.
 fn commands(text: &str) -> Vec<String> {
     const OTHERS: [&str; 6] =
         ["sctp", "mangleid", "accecn", "generic-segmentation", "Current message level", "\t\t\t       "];

@@ -672,7 +672,7 @@ fn off() -> Outcome {
     let site = Site::new(LINKS)?;
     let words = ["exec", "--sockets", "host", "--instance", "x", "--", "readlink", "/proc/self/ns/net"];
     assert_eq!(run(&mut site.fatpath(&words))?.trim(), own);
-    // Who may not enter is told so, and stays.
+    // A user that may not enter gets an error, and stays outside.
     fs::set_permissions(site.scratch.path(), fs::Permissions::from_mode(0o755))?;
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(fatpath());

@@ -44,7 +44,7 @@ pub(crate) fn near_with(role: &str, far: &Netns, words: &str) -> Outcome<Netns> 
     let netns = Netns::new(role)?;
     // Until now the namespace's first interface, lo, has been changed; ours never is.
     netns.sh("ip addr flush dev lo; ip link set lo down")?;
-    // Who forwards is one of the routers on its subnets, as ours always is.
+    // A node that forwards is one of the routers on its subnets, as ours always is.
     netns.sh("echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")?;
     let mac = "02:00:00:00:01:01";
     let peer = format!("type veth peer name {role} netns {}", far.name());
@@ -116,7 +116,7 @@ pub(crate) fn exec(netns: &Netns, instance: &str) -> Command {
     exec
 }
 
-/// Has two shells run each of `lines`, and says which came to something else with `ours` than with that of `linux`.
+/// Runs each of `lines` in two shells, and lists those whose result with `ours` differs from that with `linux`.
 pub(crate) fn compare_lines(scratch: &Scratch, lines: &str, mut linux: Command, mut ours: Command) -> Outcome {
     fs::write(scratch.file("lines"), lines)?;
     fs::write(scratch.file("runner"), LINE_RUNNER)?;
@@ -240,7 +240,7 @@ fn storm() -> Outcome {
     Ok(())
 }
 
-/// What each line came to.
+/// Result of each line.
 fn blocks(text: &str) -> Vec<String> {
     let mut blocks: Vec<String> = Vec::new();
     // `ip monitor` asks about every namespace that has a name, and other tests' names come and go.

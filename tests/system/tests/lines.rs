@@ -58,7 +58,7 @@ fn start() -> Outcome {
     assert!(routes.contains("blackhole 10.9.0.0/16") && routes.contains("10.2.0.0/24 dev wan"), "{routes}");
     assert!(ip(&["rule"])?.contains("to 10.3.0.0/16 lookup 7") && ip(&["xfrm", "state"])?.contains("0x00001000"));
     assert_eq!(netns.sh("cat /sys/class/net/tun0/mtu; ss -Huln | grep -c 127.0.0.1:4500")?, "1400\n1\n");
-    // Nobody but the lines found it earlier, and nothing of that is left.
+    // Only the lines could reach the socket earlier, and nothing of it is left.
     assert!(!scratch.file("x.starting").exists());
     gateway.reload(GOOD)?;
     gateway.wait_until("the reload is refused", |gateway| gateway.log().contains("not reloaded"))?;

@@ -87,8 +87,8 @@ pub(crate) fn judge_checksums(site: &PlainSite, capture: Capture) -> Outcome {
     Ok(())
 }
 
-/// Pings from `a` to `to_b` and from `b` to `to_a`, after one ping that teaches each the path's MTU: who answers needs it
-/// as much as who asks.
+/// Pings from `a` to `to_b` and from `b` to `to_a`, after one ping that teaches each the path's MTU: the answering host
+/// needs it as much as the asking one.
 pub(crate) fn ping_both_ways(a: &Netns, to_b: IpAddr, b: &Netns, to_a: IpAddr) -> Outcome {
     let ways = [(a, to_b), (b, to_a)];
     for (from, to) in ways {
@@ -98,7 +98,7 @@ pub(crate) fn ping_both_ways(a: &Netns, to_b: IpAddr, b: &Netns, to_a: IpAddr) -
     ways.into_iter().try_for_each(|(from, to)| from.sh(&ping_script(to, PING_SIZES)).map(drop))
 }
 
-/// What moves the frames of a gateway's interfaces.
+/// Driver of a gateway's interfaces.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Port {
     /// A packet socket.
@@ -179,7 +179,7 @@ impl PlainSite {
         Ok(Self { gateway, a, b, gateway_ns, scratch })
     }
 
-    /// Its configuration.
+    /// Configuration of the gateway.
     pub(crate) fn config(offloads: bool) -> String {
         Self::config_by(offloads, Port::Packet)
     }
@@ -215,7 +215,7 @@ pub(crate) fn host(netns: &Netns, gateway: &Netns, interface: &str, number: u8) 
     Ok(())
 }
 
-/// Has a host compute the checksums of what it sends: between two ends of a cable nobody does, and AF_XDP does not say so.
+/// Makes a host compute the checksums of packets that it sends: a veth leaves them out, and AF_XDP does not say so.
 pub(crate) fn finishes_its_checksums(host: &Netns) -> Outcome {
     host.sh("ethtool -K eth0 tx off >/dev/null").map(drop)
 }

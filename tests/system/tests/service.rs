@@ -53,7 +53,7 @@ fn the_unit_of_strongswan_is_accepted() -> Outcome {
     Ok(())
 }
 
-/// What systemd says of a unit, where `fatpath` is the program that is tested.
+/// Findings of `systemd-analyze verify` for a unit, with the tested `fatpath` as its program.
 fn verify(scratch: &Scratch, name: &str, unit: &str) -> Outcome<String> {
     let program = fatpath().to_str().ok_or("a path that is no text")?;
     let file = scratch.file(name);

@@ -1,4 +1,4 @@
-//! What programs have set, over a restart: `fatpath run --state` and `fatpath save`.
+//! State that programs have set, over a restart: `fatpath run --state` and `fatpath save`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use system::{Need, Netns, Outcome, Process, Scratch, fatpath, ping_script, run, 
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 
-/// What a start may take, and an end.
+/// Longest time that a start or an end may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// All kinds of things, on a node that has a veth device.
@@ -81,7 +81,7 @@ impl Node<'_> {
         command
     }
 
-    /// What it says, in whichever way it ends.
+    /// Command that starts the gateway, for its output, however it ends.
     fn try_start(&self, more: &[&str]) -> Command {
         let mut command = self.netns.command(fatpath());
         command.args(["run", "--instance", self.name]).args(more).env("FATPATH_RUNDIR", self.scratch.path());
@@ -343,7 +343,7 @@ fn numbers_of_the_file() -> Outcome {
         Outcome::Ok(process)
     };
     let _right = right.start(&["-c", &file("right")])?;
-    // Twice: the second start goes on where the first one was killed, and nobody has saved anything.
+    // Twice: the second start goes on where the first one was killed, without a save between them.
     for _ in 0..2 {
         let process = start(&["--state", &state])?;
         ends[0].2.sh("ping -q -f -c 1500 10.2.0.254")?;
@@ -455,7 +455,7 @@ fn refused() -> Outcome {
     Ok(())
 }
 
-/// What a second gateway says that is to have the same file.
+/// Exit code and error of a second gateway with the same state file.
 fn fails_beside(node: &Node<'_>, state: &str) -> Outcome<(Option<i32>, String)> {
     let other = Node { name: "y", ..*node };
     let output = other.try_start(&["--state", state]).output()?;

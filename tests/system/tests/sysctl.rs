@@ -19,7 +19,7 @@ const SETPRIV: Need = Need::Program { name: "setpriv", package: "util-linux" };
 /// The commands, for a shell, about a router with one Ethernet interface: eth0.
 const LINES: &str = include_str!("sysctl.lines");
 
-/// For somebody who may not change the node.
+/// Commands of a user that may not change the node.
 const READER: &str = "\
 cat /proc/sys/net/ipv4/ipfrag_time
 sysctl net.ipv4.ipfrag_high_thresh net.ipv4.ip_forward
@@ -47,7 +47,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What the kernel of a namespace has where a gateway has settings.
+/// Settings of a namespace's kernel that a gateway has, too.
 fn of_host(netns: &Netns) -> Outcome<String> {
     netns.sh("grep -r . /proc/sys/net/ipv4/ipfrag* /proc/sys/net/ipv6/ip6frag* /proc/sys/net/core/xfrm* /proc/sys/net/ipv4/ip_forward")
 }
@@ -90,7 +90,7 @@ fn hostile() -> Outcome {
     let gateway = Gateway::start(&netns, &scratch, "x", "")?;
     fs::write(scratch.file("hostile.py"), include_str!("sysctl_hostile.py"))?;
     let (script, socket) = (scratch.file("hostile.py"), scratch.file("x.netlink"));
-    // Somebody first, and then who may change the gateway.
+    // First a user that may not change the gateway, then root.
     for user in ["65534", "0"] {
         let said = run(netns.command("python3").arg(&script).arg(&socket).arg(user))?;
         assert_eq!(said, "all as expected\n");

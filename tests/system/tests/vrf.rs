@@ -55,7 +55,7 @@ fn apart() -> Outcome {
     }
     red_lan.sh("ping -n -q -c 1 -W 5 203.0.113.9")?;
     assert!(blue_lan.sh("ping -n -q -c 2 -i 0.2 -W 1 203.0.113.9").is_err(), "blue reaches what red has");
-    // Errors come back to who sent, from the router's address there.
+    // Errors come back to the sender, from the router's address there.
     let hops = red_lan.sh("ping -n -c 1 -W 5 -t 1 203.0.113.9 || true")?;
     assert!(hops.contains("From 10.0.0.1 icmp_seq=1 Time to live exceeded"), "{hops}");
     let none = blue_lan.sh("ping -n -c 1 -W 5 -6 2001:db8::9 || true")?;

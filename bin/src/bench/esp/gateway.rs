@@ -36,7 +36,7 @@ fn net_of(nth: u8) -> String {
     format!("10.2.{nth}.0/24")
 }
 
-/// Which way packets go through a gateway.
+/// Direction of packets through a gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Way {
     /// One by one, as with `offloads = false`.
@@ -131,7 +131,7 @@ impl Pair {
         self.near.datapath.ipsec.sa(self.sa).expect("added").inner_mtu(MTU)
     }
 
-    /// What one turn moves.
+    /// Traffic of one turn.
     pub(super) fn load(&self, traffic: Traffic) -> Load {
         traffic.load(self.inner_mtu())
     }
@@ -150,7 +150,7 @@ fn pool() -> Pool {
     pool
 }
 
-/// Has what is for `net` go from one gateway to the other by an SA of its own, the `nth` one.
+/// Adds an SA and policies for packets to `net` from one gateway to the other, the `nth` ones.
 fn link(near: &mut Gateway, far: &mut Gateway, setting: Setting, nth: u8, net: &str) -> SaId {
     let sa = sa(setting, nth);
     let [out, into] = [SaDir::Out, SaDir::In].map(|dir| SaConfig {

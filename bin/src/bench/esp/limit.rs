@@ -12,7 +12,8 @@ use super::load::Traffic;
 use super::{Cipher, Setting, Side};
 use crate::bench::case::{Copied, Load, Turn};
 
-/// Where ESP begins: behind the room for a link's header that the sending gateway leaves, and an outer IPv4 header.
+/// Offset of ESP in a frame: behind the room for a link's header that the sending gateway leaves, and an outer IPv4
+/// header.
 const ESP_AT: usize = 32 + ipv4::Header::LEN;
 
 /// The upper half of the extended sequence numbers.
@@ -24,16 +25,16 @@ pub(super) struct Limit {
     cipher: engine::Cipher,
     mem: Memory,
     stride: usize,
-    /// What a page holds before each turn.
+    /// Content of a page before each turn.
     master: Vec<u8>,
     frames: usize,
     pages: Vec<Buf>,
-    /// What is copied, where that is all.
+    /// Buffers that are copied, if a case only copies.
     sources: Vec<Buf>,
     number: u64,
 }
 
-/// What is done with each frame.
+/// Work on each frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Work {
     Seal,

@@ -1,4 +1,4 @@
-//! What is sent through the gateways.
+//! Traffic that is sent through the gateways.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,7 +9,7 @@ use wire::{ipv4, udp};
 use super::gateway::{Pair, Way};
 use crate::bench::case::Load;
 
-/// Who sends to whom.
+/// Addresses and ports of the traffic.
 pub(super) const FLOW: Flow = Flow {
     src: IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1)),
     dst: host(0),
@@ -39,7 +39,7 @@ pub(super) const STREAMS: u8 = 16;
 /// Bytes of a small packet, with its headers.
 const SMALL: usize = 64;
 
-/// What the packets are.
+/// Kind of the packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Traffic {
     /// One TCP stream in packets of up to 64 KiB with a checksum to be made, as a TUN device hands them over.
@@ -66,7 +66,7 @@ pub(super) struct Source {
 }
 
 impl Traffic {
-    /// What one turn moves, when a packet may have `mtu` bytes.
+    /// Traffic of one turn, with an MTU of `mtu` bytes.
     pub(super) fn load(self, mtu: usize) -> Load {
         match self {
             Self::SuperPackets | Self::Streams | Self::Sas => {
@@ -81,7 +81,7 @@ impl Traffic {
     }
 }
 
-/// How many segments a super-packet has, and the bytes of payload of each.
+/// Number of segments of a super-packet, and the bytes of payload of each.
 fn segments(mtu: usize) -> (usize, usize) {
     let headers = FLOW.tcp_headers();
     let size = mtu - headers;

@@ -11,7 +11,7 @@ use crate::bench::case::{Copied, Turn};
 /// Room in front of each packet that is received.
 const HEADROOM: usize = 32;
 
-/// Where packets start in a page that holds several.
+/// Alignment of packets in a page that holds several.
 const ALIGN: usize = 64;
 
 /// The sending gateway: from the device to the wire.
@@ -24,7 +24,7 @@ pub(super) struct Sending {
     holding: Holding,
 }
 
-/// What the receiving gateway is sent.
+/// Input of the receiving gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Arrivals {
     /// The good flow.
@@ -40,18 +40,18 @@ pub(super) enum Arrivals {
 pub(super) struct Receiving {
     pair: Pair,
     source: Source,
-    /// What the sending gateway is handed.
+    /// Input of the sending gateway.
     plain: Vec<Vec<Packet>>,
-    /// What the receiving gateway is handed.
+    /// Input of the receiving gateway.
     bursts: Vec<Vec<Packet>>,
     frames: Vec<Packet>,
     arrivals: Arrivals,
-    /// What the good flow sent before, which forgeries are made from.
+    /// Earlier packets of the good flow, from which forgeries are made.
     earlier: Vec<Vec<u8>>,
     expected: Expected,
 }
 
-/// What a gateway should have forwarded by now.
+/// Numbers of packets that a gateway should have forwarded by now.
 #[derive(Clone, Copy, Debug, Default)]
 struct Expected {
     /// Bytes of payload in one turn of the good flow.
@@ -140,7 +140,7 @@ impl Receiving {
         turn
     }
 
-    /// Has the sending gateway seal the packets of one turn.
+    /// Seals the packets of one turn at the sending gateway.
     fn seal(&mut self) {
         let near = &mut self.pair.near;
         self.source.fill(&near.mem, &mut self.plain);
@@ -157,7 +157,7 @@ impl Receiving {
         self.earlier.extend(self.frames.iter().map(Packet::to_vec));
     }
 
-    /// Has the receiving gateway's device write what was sealed into its pages, and forgeries beside.
+    /// Writes the sealed packets into pages of the receiving gateway's device, with forgeries among them.
     fn receive(&mut self) {
         let mut ring = Ring { mem: &self.pair.far.mem, page: None };
         let Some(forgery) = self.arrivals.forgery() else {
@@ -228,7 +228,7 @@ struct Ring<'m> {
 }
 
 impl Ring<'_> {
-    /// What arrives of a frame.
+    /// Packet that a device receives from a frame.
     fn receive(&mut self, frame: &[u8], cut: Cut) -> Packet {
         let stride = (HEADROOM + frame.len()).next_multiple_of(ALIGN);
         let mut page = self.page.take().filter(|page| page.len() >= stride).unwrap_or_else(|| {

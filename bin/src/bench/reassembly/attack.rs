@@ -60,7 +60,7 @@ impl Flood {
         (Self::Collisions, "collisions"),
     ];
 
-    /// Its fragments, as the wire has them.
+    /// Fragments of the attack, as the wire has them.
     fn fragments(self) -> Vec<Vec<u8>> {
         let mut chance = Rng::new(7);
         (0..MADE as u32)
@@ -87,7 +87,7 @@ impl Flood {
 
 /// The fragment from that subnet.
 fn from(subnet: u64, mut bytes: Vec<u8>) -> Vec<u8> {
-    // Addresses that anybody may have (2000::/3).
+    // Global unicast addresses (2000::/3).
     bytes[8..16].copy_from_slice(&(subnet >> 3 | 1 << 61).to_be_bytes());
     bytes
 }
@@ -113,7 +113,7 @@ pub(super) fn groups() -> Vec<Group> {
     through.into_iter().chain(cost).collect()
 }
 
-/// What a fragment costs of a flood, and one of a good flow, of which so many come at once.
+/// Cost of a fragment of a flood, and of one of a good flow, in bursts of `at_once` fragments.
 fn cost_of(flood: Flood, at_once: usize, way: &str, name: &str) -> Group {
     let good = Load { packets: FRAGMENTS / 46 * 46, payload: FRAGMENTS / 46 * LARGEST, small: true };
     let attack = Load { packets: FRAGMENTS, payload: 0, small: true };
@@ -203,7 +203,7 @@ struct Alone {
     flood: Vec<Vec<u8>>,
     sent: usize,
     device: Memory,
-    /// What comes, and how many of it at once.
+    /// Input, in bursts of at most `at_once` fragments.
     bursts: Vec<Vec<Packet>>,
     at_once: usize,
     due: u64,

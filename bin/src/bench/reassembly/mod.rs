@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_is_opened_without_a_copy_and_what_is_copied_is_copied_once() {
+    fn coalesced_fragments_are_not_copied_or_copied_once() {
         let group = ring::groups().into_iter().find(|group| group.name == "ring-256/loss-0").unwrap();
         let copied = |way: usize| {
             let mut case = group.cases[way].start();

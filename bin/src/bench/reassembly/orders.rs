@@ -1,4 +1,4 @@
-//! What a fragment costs the engine, however many there are to a datagram and in whatever order they come.
+//! Cost of a fragment to the engine, by the number of fragments of a datagram and by their order.
 
 use base::{Counters, Instant};
 use packet::{Burst, Memory, Packet};
@@ -34,7 +34,7 @@ const COMPARISONS_V6: &[Comparison] = &[
     Comparison { of: "8191/512", over: &["8191"], under: &["512"] },
 ];
 
-/// How the fragments of a datagram come.
+/// Order of the fragments of a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Order {
     Straight,

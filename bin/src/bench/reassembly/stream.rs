@@ -14,7 +14,7 @@ const fn v6(net: u16) -> IpAddr {
     IpAddr::V6(Ipv6Addr::new(0xfc00, net, 0, 0, 0, 0, 0, 1))
 }
 
-/// Who sends to whom, by family.
+/// Addresses and ports of the stream, by family.
 pub(super) const FLOWS: [Flow; 2] = [
     Flow {
         src: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
@@ -84,7 +84,7 @@ impl Stream {
         self.fragments.len()
     }
 
-    /// Has a device write fragment `at` of datagram `id` into this page.
+    /// Writes fragment `at` of datagram `id` into `frame`, as a device does.
     pub(super) fn write(&self, at: usize, id: u32, mut frame: Buf) -> Packet {
         write(&self.fragments[at], self.version, id, &mut frame);
         Packet::from_buf(frame)

@@ -174,7 +174,7 @@ fn between_gateways() -> Outcome {
     Ok(())
 }
 
-/// What tshark sees on the device that the host side has of the link: of an interface ESP, of a UDP link what sockets
+/// Capture by tshark on the host side's device of the link: an interface shows ESP, a UDP link shows what sockets
 /// exchange by it, here IKE.
 fn tshark() -> Outcome {
     for (wan, protocol) in [(Wan::Interface, "esp"), (Wan::Udp, "isakmp")] {
@@ -222,7 +222,7 @@ fn rekeys(site: &Site) -> Outcome {
     Ok(())
 }
 
-/// What the gateways have dropped.
+/// Drops of the gateways.
 fn drops(site: &Site) -> Outcome<[String; 2]> {
     let [left, right] = &site.ends;
     Ok([left.gateway.show("drops")?, right.gateway.show("drops")?])

@@ -75,7 +75,7 @@ fn with_files(mut command: Command, node: &Node, end: &str, config: &str) -> Out
     Ok(command)
 }
 
-/// What a capture of an interface has seen so far.
+/// Packets that a capture of an interface has so far.
 fn seen(node: &Node, interface: &str) -> Outcome<String> {
     run(Command::new("tcpdump").args(["-nr"]).arg(node.scratch.file(&format!("{interface}.pcap"))))
 }

@@ -35,7 +35,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Which end of the wire a program runs at.
+/// End of the wire at which a program runs.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Gateway,
@@ -52,7 +52,7 @@ impl End {
         }
     }
 
-    /// Its addresses.
+    /// Addresses of the end.
     fn addrs(self) -> [&'static str; 2] {
         match self {
             Self::Gateway => ["10.1.0.1", "[fd00:1::1]"],

@@ -32,7 +32,7 @@ fn arping() -> Outcome {
         said.contains(&format!("Unicast reply from 10.1.0.2 [{mac}]")) && said.contains("Received 3 res"),
         "{said}"
     );
-    // Nobody has it: duplicate address detection as scripts do it.
+    // No host has it: duplicate address detection as scripts do it.
     assert!(arping("-D -c 2 -w 3 -I eth0 10.1.0.77")?.contains("Received 0 res"));
     assert!(arping("-D -c 2 -w 3 -I eth0 10.1.0.2").is_err(), "the far end has it");
     // An announcement changes what the far end knows.
