@@ -24,8 +24,8 @@ pub(super) struct Group {
 /// Speed of some cases relative to others: the total time of the cases `under` divided by that of the cases `over`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comparison {
-    /// As the report names it.
     /// Name in the report.
+    pub(super) of: &'static str,
     pub(super) over: &'static [&'static str],
     pub(super) under: &'static [&'static str],
 }

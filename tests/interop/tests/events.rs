@@ -34,7 +34,7 @@ const CASES: &[(&str, &str, &str)] = &[
         "hard 0",
     ),
     (EXPIRE, "$SA limit time-use-soft 1; ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $TMPL", "hard 0"),
-    // A larval SA with an SPI of its own exists already when it is added.
+    // An acquire of an SPI makes a larval SA of that SPI, so adding the SA fails.
     (
         EXPIRE,
         "ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $SPI_TMPL; sleep 9; $SA 2>&1 || true",

@@ -158,8 +158,8 @@ impl Run {
         Ok(sample)
     }
 
-    /// Time from a burst of loss until no fragment is dropped any more, at most two minutes: a timeout may free just
-    /// enough frames for as many fragments to be stranded as well.
+    /// Time from the end of a burst of loss until datagrams are delivered without interruption, at most two minutes: a
+    /// timeout may free just enough frames for as many fragments to be stranded as well.
     fn recovery(&mut self) -> Duration {
         self.loss = 50_000;
         self.datagrams(BAD_LUCK);
