@@ -57,7 +57,7 @@ pub(crate) fn main(args: &CaptureArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Closes the connection on SIGINT and SIGTERM, which ends what is copied from it after the last whole piece.
+/// Closes the connection on SIGINT and SIGTERM, which ends the copy from it after the last whole block.
 pub(crate) fn end_on_signal(connection: UnixStream) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {

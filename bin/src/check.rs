@@ -6,10 +6,10 @@ use crate::error::CliError;
 use crate::output::print;
 use crate::run::{Made, rehearse};
 
-/// Checks the files and says what they make.
+/// Checks the files and prints the number of objects that they make.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The files' errors.
 pub(crate) fn main(args: &CheckArgs) -> Result<(), CliError> {
     let sources = config_file::load_all(&args.config)?;
     let made = if sources.lines.is_empty() { Made::by(&sources.config) } else { rehearse(sources)? };

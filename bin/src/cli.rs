@@ -30,18 +30,18 @@ pub(crate) enum Command {
     /// lines, each with a -c of its own. The system's ip carries the lines out before the gateway says that it is ready; if
     /// it cannot do one, the gateway ends.
     ///
-    /// SIGHUP reads the TOML file again: the new configuration is applied as a whole or, if anything in it is wrong, not at
-    /// all. Security associations that are in both keep their sequence numbers. With lines there is no such reload: they
-    /// say what to do, not what is to be.
+    /// SIGHUP reads the TOML file again: the new configuration is applied as a whole or, if anything in it is wrong,
+    /// not at all. Security associations that are in both keep their sequence numbers. With lines there is no such
+    /// reload: they are commands, and do not describe a state.
     ///
-    /// Log lines go to standard error; the environment variable FATPATH_LOG chooses which. FATPATH_LOG=trace has one for
+    /// Log lines go to standard error; the environment variable FATPATH_LOG selects them. FATPATH_LOG=trace has one for
     /// every dropped packet.
     Run(RunArgs),
     /// Check configuration files and change nothing
     ///
-    /// The exit code is 0 if the files would be accepted together and 2 if not; then one line names the file, the line, the
-    /// key and what would be right. Lines for ip are carried out on a gateway in memory, and what ip says of one that it
-    /// cannot do is printed. Devices and privileges are not looked at.
+    /// The exit code is 0 if the files would be accepted together and 2 if not; then one line names the file, the line,
+    /// the key and a correct value. Lines for ip are carried out on a gateway in memory; the error of ip for a line
+    /// that it cannot do is printed. Devices and privileges are not checked.
     Check(CheckArgs),
     /// Apply a configuration file to a running gateway
     ///

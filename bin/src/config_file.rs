@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use crate::error::CliError;
 use crate::lines::{self, IpLines};
 
-/// The most that is made room for at first, in bytes, whatever a file is said to have.
+/// Largest buffer that is allocated at first, in bytes, whatever length the system reports.
 const MAX_GUESS: u64 = 1 << 20;
 
 /// The most that a file may have, in bytes: many times what one of a hundred thousand SAs has. A device has no end.

@@ -25,9 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest answer in bytes.
 const MAX_ANSWER: usize = 16 << 10;
 
-/// Moves this process to the host side of a gateway, if that has one and the caller may enter it; mounts `/sys` and the files of
-/// `/etc/netns/fatpath-NAME` anew, as `ip netns exec` does. A caller that may not, or of a gateway whose host side could not be
-/// made, stays, and one line on standard error says so. Returns whether it is there.
+/// Moves this process to the host side of a gateway, if that has one and the caller may enter it; mounts `/sys` and the
+/// files of `/etc/netns/fatpath-NAME` anew, as `ip netns exec` does. A caller that may not, or of a gateway whose host
+/// side could not be made, stays, and the reason is printed as one line on standard error. Returns whether the process
+/// was moved.
 ///
 /// # Errors
 /// Errors of the mounts.
@@ -98,7 +99,7 @@ fn setns(namespace: &OwnedFd, kind: LinkNameSpaceType) -> Result<(), Errno> {
 }
 
 /// Mounts `/sys` anew, which shows the devices of the namespace in which it was mounted, and the files in `/etc/netns/NAME`.
-/// `of_user`: in a user namespace of its own, where `/sys` may be locked to what it shows.
+/// `of_user`: in a user namespace of its own, where `/sys` may be locked to its present content.
 fn mount_anew(name: &str, of_user: bool) -> Result<(), CliError> {
     let failed = |what: &str, err: &io::Error| CliError::failed(format!("{what}: {err}"));
     unshare(&[Namespace::Mount]).map_err(|err| failed("unshare, mount namespace", &err))?;

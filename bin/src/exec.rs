@@ -51,7 +51,7 @@ pub(crate) fn ip(args: &IpArgs) -> Result<(), CliError> {
     exec(&args.instance, Sockets::Host, None, ip.as_os_str(), &args.words)
 }
 
-/// Whether `ip` would print its usage or version, and do nothing, whatever comes behind the first word.
+/// Whether `ip` would print its usage or version, and do nothing: its first word decides.
 fn is_about_itself(words: &[OsString]) -> bool {
     words.first().is_none_or(|word| ["help", "-help", "--help", "-V", "-Version"].iter().any(|it| word == it))
 }
@@ -158,10 +158,10 @@ fn netlink_variable(netlink: &Path, is_on_host_side: bool, vrf: Option<&str>) ->
     Ok(value)
 }
 
-/// Checks that what `command` starts, which was asked for as `program`, would load the library.
+/// Checks that the program of `command`, whose name on the command line is `program`, would load the library.
 ///
 /// # Errors
-/// Why not.
+/// The reason for which it would not.
 pub(crate) fn check_loads(program: &OsStr, command: &Command) -> Result<(), CliError> {
     // A path with a NUL in it names nothing.
     let path = CString::new(command.get_program().as_bytes()).unwrap_or_default();

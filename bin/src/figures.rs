@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-/// The whole result of a benchmark whose cases have `F` beside their throughput.
+/// The whole result of a benchmark whose cases have figures `F` besides their throughput.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report<F> {
     /// The benchmark.

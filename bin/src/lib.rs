@@ -38,7 +38,7 @@ use error::CliError;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use run::Alone;
 
-/// Does what the command line says.
+/// Runs the command line.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

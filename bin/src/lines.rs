@@ -1,11 +1,11 @@
 //! Files of `ip` lines, as `ip -batch` takes them. The system's own `ip` carries them out, on a gateway's netlink socket:
 //! its words, its comments, its quotes, its errors.
 //!
-//! `ip` is given one line at a time, so that where it ends early is the line that it could not do. It does not always
-//! say so itself.
+//! `ip` is given one line at a time, so if it ends early the last line is the one that it could not do. It does not
+//! always report that line itself.
 //!
-//! Only those lines are given to it that are about what netlink is asked for. By others `ip` opens devices, makes calls
-//! to the kernel that no library sees, or runs programs; and a file that is only checked would do so, too.
+//! Only lines about objects that `ip` changes by netlink are given to it. For others `ip` opens devices, makes calls to
+//! the kernel that no library sees, or runs programs; and it would do so also for a file that is only checked.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ use crate::exec;
 /// Interval at which the end of `ip` is looked for.
 const POLL: Duration = Duration::from_millis(2);
 
-/// The most that is kept of what `ip` says.
+/// Largest part of the messages of `ip` that is kept.
 const MAX_SAID: u64 = 64 << 10;
 
 /// Objects of `ip` that lines may name.
@@ -62,7 +62,7 @@ impl IpLines {
     /// The lines of the file of that name, of which none has been carried out.
     ///
     /// # Errors
-    /// Exit code 2: a line is about something else than `ip` asks netlink for.
+    /// Exit code 2: a line is about another object.
     pub(crate) fn new(name: String, mut text: Zeroizing<Vec<u8>>) -> Result<Self, CliError> {
         if text.last().is_some_and(|&byte| byte != b'\n') {
             text.push(b'\n');
@@ -80,8 +80,8 @@ impl IpLines {
     /// has become true, and the lines were abandoned.
     ///
     /// # Errors
-    /// Exit code 2 if `ip` cannot do a line, with the line's number and what `ip` says; what came before it is done. 1 if
-    /// `ip` cannot be had.
+    /// Exit code 2 if `ip` cannot do a line, with the line's number and the error of `ip`; earlier lines are done. 1 if
+    /// `ip` is missing or cannot be started.
     pub(crate) fn carry_out(&self, netlink: &Path, is_over: impl FnMut() -> bool) -> Result<bool, CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: ip: {err}", self.name));
         let ip = exec::system_ip()?;
@@ -92,7 +92,7 @@ impl IpLines {
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::DIRECT).map_err(|errno| failed(errno.into()))?;
         let rest = File::from(reader.try_clone().map_err(failed)?);
         let ip = command.args(["-batch", "-"]).stdin(reader).stderr(Stdio::piped());
-        // What a terminal sends to this program is not for `ip`.
+        // Signals of the terminal to this program are not for `ip`.
         let mut ip = ip.process_group(0).spawn().map_err(failed)?;
         drop(command);
         let said = ip.stderr.take();
@@ -215,7 +215,7 @@ fn count_lines(mut from: File) -> usize {
 
 fn listen(mut from: impl Read) -> String {
     let mut said = Vec::new();
-    // What was heard up to an error is what there is; the rest has to be taken, too, or it would wait.
+    // Text before an error is kept; later output has to be read, too, or `ip` would block.
     let _ = from.by_ref().take(MAX_SAID).read_to_end(&mut said);
     let _ = io::copy(&mut from, &mut io::sink());
     String::from_utf8_lossy(&said).into_owned()

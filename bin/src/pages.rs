@@ -1,4 +1,4 @@
-//! `fatpath completions` and `fatpath man`: what the command line knows of itself, for shells and for `man`.
+//! `fatpath completions` and `fatpath man`: completion scripts and man pages, generated from the command line.
 
 use std::fs;
 use std::io;
@@ -47,7 +47,7 @@ fn write_page(command: Command, name: &str, dir: &Path) -> io::Result<()> {
     fs::write(dir.join(man.get_filename()), page)
 }
 
-/// Those of the [`SECTIONS`] that say something of a command.
+/// The [`SECTIONS`] with entries for a command.
 fn sections(name: &str) -> Roff {
     let mut roff = Roff::new();
     for (heading, entries) in SECTIONS {
@@ -82,7 +82,7 @@ fn usage(command: &Command) -> String {
     words.join(" ")
 }
 
-/// One entry of a section: what it is about, and the commands on whose pages it stands. That of `fatpath` has all.
+/// One entry of a section: its subject, and the commands on whose pages it stands. The page of `fatpath` has all.
 struct Entry {
     what: &'static str,
     means: &'static str,

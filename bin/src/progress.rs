@@ -2,19 +2,19 @@
 
 use std::io::{self, IsTerminal, Write};
 
-/// Says what is going on.
+/// Printer of progress.
 #[derive(Debug)]
 pub(crate) struct Progress {
     terminal: bool,
 }
 
 impl Progress {
-    /// On standard error, whatever it is.
+    /// Progress on standard error, terminal or not.
     pub(crate) fn on_stderr() -> Self {
         Self { terminal: io::stderr().is_terminal() }
     }
 
-    /// Says what stays to be read.
+    /// Prints a line that stays.
     pub(crate) fn announce(&self, text: &str) {
         let _ = writeln!(io::stderr(), "{text}");
     }
@@ -31,7 +31,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Leaves the terminal's line empty for what follows.
+    /// Clears the terminal's line for later output.
     fn drop(&mut self) {
         if self.terminal {
             self.say("");

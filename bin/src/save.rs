@@ -1,4 +1,4 @@
-//! `fatpath save`: what programs have set survives a restart.
+//! `fatpath save`: saves the state that programs have set, for the gateway's next start.
 
 use control::{Reply, Request};
 

@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
     let cases: Vec<Case> = Train::all().into_iter().map(|train| Case::measure(&train, rounds, &program)).collect();
     println!("{}", if is_json { to_json(&cases, rounds).to_string() } else { to_table(&cases, rounds) });
-    // What fatpath itself cannot do is a failure; a peer may be missing.
+    // A case that fatpath itself cannot do is a failure; a peer may be missing.
     if cases.iter().all(|case| case.nanos[0].is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -1,4 +1,4 @@
-//! Measuring one case: turns of it, of which the middle one counts.
+//! Measurement of one case: its median turn counts.
 
 use std::fmt;
 use std::rc::Rc;
@@ -64,16 +64,16 @@ pub(super) struct Load {
     pub(super) packets: usize,
     /// Bytes of payload inside.
     pub(super) payload: usize,
-    /// Whether packets are what it is about, more than bytes.
+    /// Whether the packet rate matters more than the byte rate.
     pub(super) small: bool,
 }
 
 /// Bytes of packets that were copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Copied {
-    /// For whatever reason but the next.
+    /// Copied bytes, but for segments' headers.
     pub(super) payload: u64,
-    /// Because each segment has headers of its own.
+    /// Copied bytes of the headers of segments.
     pub(super) headers: u64,
 }
 
@@ -87,7 +87,7 @@ impl Copied {
 
 /// Something that is measured, turn by turn.
 pub(super) trait Turn {
-    /// Makes what the next turn works on, as a device would. This is not timed.
+    /// Prepares the input of the next turn, as a device would. This is not timed.
     fn prepare(&mut self);
 
     /// One turn.
@@ -102,7 +102,8 @@ pub(super) trait Turn {
     /// Bytes of packets copied so far, by the ledger.
     fn copied(&self) -> Copied;
 
-    /// Transactions of a turn, if that is what it is about: how long they take is reported by percentiles, too.
+    /// Number of transactions of a turn, if a turn consists of transactions: percentiles of their time are reported,
+    /// too.
     fn transactions(&self) -> Option<usize> {
         None
     }
@@ -112,15 +113,15 @@ pub(super) trait Turn {
         Vec::new()
     }
 
-    /// Checks that what went in came out, all of it.
+    /// Checks that all of the input came out.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing part.
     fn check(&self) -> Result<(), String>;
 }
 
 impl Group {
-    /// The group with those of its cases alone whose whole names are wanted, if there are any.
+    /// The group with only those cases whose whole names `wanted` accepts, if there are any.
     pub(super) fn only(mut self, wanted: impl Fn(&str) -> bool) -> Option<Self> {
         self.cases.retain(|case| wanted(&format!("{}/{}", self.name, case.name)));
         (!self.cases.is_empty()).then_some(self)
@@ -163,7 +164,7 @@ pub(super) struct Case {
 
 enum Work {
     Turns(Turns),
-    /// With the time that this round has given it so far.
+    /// A case that is played, with its slice of time in this round so far.
     Played {
         play: Rc<Play>,
         slice: Duration,
@@ -214,7 +215,7 @@ impl Case {
         turns.turn.check().map_err(|why| format!("{}: {why}", self.name))
     }
 
-    /// Runs turns for as long as `limit`, at least one; or gives what is played that much more time.
+    /// Runs turns for as long as `limit`, at least one; or gives a played case that much more time.
     pub(super) fn slice(&mut self, limit: Duration) -> Result<(), String> {
         match &mut self.work {
             Work::Turns(turns) => turns.slice(limit).map_err(|why| format!("{}: {why}", self.name)),
@@ -311,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    /// Turns of which each third is disturbed.
+    /// Turns, every third of which is disturbed.
     struct Napping(Rc<Cell<u64>>);
 
     impl Turn for Napping {

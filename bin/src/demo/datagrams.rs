@@ -1,6 +1,7 @@
-//! One UDP stream of large datagrams from a socket to another, for a given time. Each is some 46 fragments on a 1500-byte wire; one that
-//! is lost on the way takes its datagram with it, and may stay in memory for half a minute. Nothing slows down a sender of UDP, and a full
-//! memory lets nothing in. So this one does not send what no queue has room for: it knows what has arrived.
+//! One UDP stream of large datagrams from a socket to another, for a given time. Each is some 46 fragments on a
+//! 1500-byte wire; one lost fragment loses its datagram, whose other fragments may stay in memory for half a minute.
+//! UDP has no flow control, and a full memory lets no fragment in. So this sender counts arrivals, and does not send
+//! datagrams for which no queue has room.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, UdpSocket};
@@ -46,7 +47,7 @@ pub(super) struct Ends<'a> {
     pub(super) to: IpAddr,
     /// The most datagrams that are on their way.
     pub(super) window: u64,
-    /// Whether it is no failure that nothing arrives.
+    /// Whether a stream without arrivals is no failure.
     pub(super) may_starve: bool,
     /// Time for which datagrams are sent before they count.
     pub(super) warm_up: Duration,

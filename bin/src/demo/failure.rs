@@ -49,7 +49,7 @@ pub(super) fn warn(what: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "Warning: {what}");
 }
 
-/// The last lines of what a child wrote to its standard error, as one line. Terminal escapes become blanks.
+/// The last lines of a child's standard error, as one line. Terminal escapes become blanks.
 pub(super) fn tail(stderr: &str) -> String {
     let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let start = lines.len().saturating_sub(TAIL_LINES);

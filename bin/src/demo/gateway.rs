@@ -60,7 +60,7 @@ impl Gateway {
         let socket = scratch.path().join(format!("{instance}.sock"));
         let _ = fs::remove_file(&socket);
         let run = || {
-            // What runs is this very program, even if its file has been replaced meanwhile.
+            // The child is this very program, even if its file has been replaced meanwhile.
             let mut command = command("/proc/self/exe");
             command.arg0("fatpath").arg("run").arg("-c").arg(&config).args(["--instance", &instance]);
             command.env("FATPATH_RUNDIR", scratch.path());

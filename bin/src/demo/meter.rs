@@ -127,7 +127,7 @@ pub(super) struct GatewayFigures {
     pub(super) tx_copied_bytes_per_byte: f64,
     /// The same at the receiver's gateway.
     pub(super) rx_copied_bytes_per_byte: f64,
-    /// The same by gateway and reason, as in `tx/wire-frame`; what was never copied for is left out.
+    /// The same by gateway and reason, as in `tx/wire-frame`; reasons without copies are left out.
     pub(super) copies: BTreeMap<String, f64>,
 }
 

@@ -1,4 +1,4 @@
-//! From rounds to the report.
+//! Report of a demo, made from its rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -38,13 +38,13 @@ pub(super) enum Case {
 }
 
 impl Case {
-    /// Those of every demo, in the order in which a round measures them.
+    /// Cases of every demo, in the order in which a round measures them.
     pub(super) const OWN: [Self; 3] = [Self::Veth, Self::Thin, Self::Fat];
 
-    /// Those of a demo of a storm.
+    /// Cases of a demo of a storm.
     pub(super) const STORM: [Self; 2] = [Self::Fat, Self::Storm];
 
-    /// Those of a demo of a switch, and the tunnel of every demo to compare with.
+    /// Cases of a demo of a switch, and the tunnel of every demo to compare with.
     pub(super) const SWITCH: [Self; 5] = [
         Self::Switch(switch::Setting::Bare),
         Self::Switch(switch::Setting::Thin),
@@ -53,7 +53,7 @@ impl Case {
         Self::Fat,
     ];
 
-    /// As the report names it.
+    /// Name in the report.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Veth => "veth",

@@ -1,4 +1,4 @@
-//! Changes of routes and SAs beside a stream: the system's `ip` at each gateway, told what to do at a steady pace.
+//! Changes of routes and SAs during a stream: the system's `ip` at each gateway, fed at a steady pace.
 
 use std::io::{self, Write};
 use std::process::{Child, Command, Stdio};
@@ -61,7 +61,7 @@ impl Storm {
         Ok(Self { ends, start: Instant::now() })
     }
 
-    /// Processor time so far, in seconds: of what asks for changes, and of what is asked.
+    /// Processor time so far, in seconds: of `ip`, and of the gateways.
     pub(super) fn cpu_seconds(&self, gateways: &[Gateway; 2]) -> f64 {
         let asking = self.ends.iter().filter_map(|end| end.ip.as_ref()).map(|ip| thread_seconds(ip.id(), "ip"));
         let asked = gateways.iter().map(|gateway| thread_seconds(gateway.pid(), "netlink"));
@@ -140,7 +140,7 @@ impl Drop for End {
     }
 }
 
-/// Writes what is due after the first step, until it is over; tells how many changes that were.
+/// Writes the changes that are due after the first step, until `over`; returns their number.
 fn feed(mut ip: impl Write, rate: u32, over: &AtomicBool) -> io::Result<u64> {
     let (start, mut step, mut done, mut skipped) = (Instant::now(), 1, 0, 0);
     loop {

@@ -29,7 +29,7 @@ const IPERF3_PORT: &str = "5201";
 pub(super) struct Stream {
     /// Payload bytes.
     pub(super) bytes: u64,
-    /// From the connection to the last byte.
+    /// Time from the connection to the last byte.
     pub(super) seconds: f64,
 }
 
@@ -72,7 +72,7 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     TcpStream::connect_timeout(&to, CONNECT_LIMIT)
 }
 
-/// Runs both ends of a connected pair: how many bytes were sent, and what was received.
+/// Runs both ends of a connected pair: returns the number of bytes sent, and the received stream.
 fn transfer(
     sending: TcpStream,
     receiving: TcpStream,

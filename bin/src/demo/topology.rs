@@ -48,7 +48,7 @@ impl Side {
         }
     }
 
-    /// As in the names of namespaces, instances and files.
+    /// Letter of the side in names of namespaces, instances and files.
     pub(super) const fn letter(self) -> char {
         match self {
             Self::A => 'a',

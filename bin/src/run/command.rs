@@ -90,7 +90,7 @@ impl Handle {
     /// Sends `command` and wakes the worker, if it sleeps.
     pub(crate) fn send(&self, command: Command) -> Result<(), WorkerGone> {
         self.commands.send(command).map_err(|_| WorkerGone)?;
-        // Of this and what the worker does before it sleeps, the other's first step is seen by one at least.
+        // Dekker pattern: with SeqCst this thread or the worker that is going to sleep sees the other's store.
         self.bell.some.store(true, Ordering::SeqCst);
         self.wake()
     }

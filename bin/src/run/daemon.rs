@@ -1,4 +1,4 @@
-//! A gateway that runs: what it becomes at start, on a signal and when clients ask.
+//! A running gateway: its start, and changes on a signal or at a client's request.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,7 +31,7 @@ use crate::lines::{self, IpLines};
 /// A gateway that runs.
 pub(super) struct Daemon {
     file: Option<PathBuf>,
-    /// A file of `ip` lines that were carried out at start, and make what it is together with `file`.
+    /// A file of `ip` lines that were carried out at start, and are its configuration together with `file`.
     lines: Option<String>,
     planner: Planner,
     pub(super) worker: Running,
@@ -74,8 +74,8 @@ struct IkePlace {
 }
 
 impl IkePlace {
-    /// Opens the socket that `plan` takes along, if it is the first that needs one. Its file goes with what is returned,
-    /// unless it is [kept](Self::keep).
+    /// Opens the socket for `plan`, if it is the first plan that needs one. The socket's file is removed with the
+    /// returned value, unless it is [kept](Self::keep).
     fn open_for(&self, plan: &mut Plan) -> Result<Option<IkeFile>, CliError> {
         if self.file.is_some() || plan.ike.is_empty() {
             return Ok(None);
@@ -91,8 +91,8 @@ impl IkePlace {
 }
 
 impl Daemon {
-    /// Starts a worker that is what `config` says, of `file`, and holds it: until the node is whole, what is to be protected
-    /// might pass in clear.
+    /// Starts a worker with `config`, read from `file`, and holds it: before the node is complete, traffic that is to
+    /// be protected might pass in clear.
     pub(super) fn start(
         config: Config,
         file: Option<PathBuf>,
@@ -118,7 +118,7 @@ impl Daemon {
         Ok(Self { file, lines: None, planner, worker, ike, shared, saved: None })
     }
 
-    /// Does what signals and clients ask for until the daemon is to end, or a thread has failed.
+    /// Serves signals and clients until the daemon is to end, or a thread has failed.
     pub(super) fn run(mut self, instance: &str, happened: Receiver<Event>, threads: &Threads) -> Result<(), CliError> {
         // Reading the file and planning the change took memory that is free by now.
         Allocations::trim();
@@ -164,7 +164,7 @@ impl Daemon {
         Err(self.worker.failure())
     }
 
-    /// Tells the service manager and the log what has become of a reload.
+    /// Reports the outcome of a reload to the service manager and the log.
     fn tell_of_reload(&self, instance: &str, outcome: &Result<(), String>) {
         let links = self.links();
         match outcome {
@@ -179,7 +179,7 @@ impl Daemon {
         }
     }
 
-    /// Becomes what its file says now, or stays what it is and says why.
+    /// Applies the present content of its file, or changes nothing and returns the reason.
     fn reload(&mut self) -> Result<(), String> {
         if let Some(lines) = &self.lines {
             return Err(lines::only_at_start(lines));
@@ -188,7 +188,7 @@ impl Daemon {
         self.load(file)
     }
 
-    /// Becomes what `file` says, which is its file from now on; or stays what it is and says why.
+    /// Applies `file`, which is its file from now on; or changes nothing and returns the reason.
     fn load(&mut self, file: PathBuf) -> Result<(), String> {
         let config = config_file::load(&file).map_err(|err| err.message)?;
         let named = |why: String| format!("{}: {why}", file.display());
@@ -247,10 +247,10 @@ impl Daemon {
         Ok(Some(server))
     }
 
-    /// Becomes what `store` holds, beside what it is; and keeps that from now on.
+    /// Restores the state in `store` on top of the configuration, and saves to it from now on.
     ///
     /// # Errors
-    /// It cannot.
+    /// The state cannot be restored.
     pub(super) fn restore(&mut self, store: Store, threads: &Threads) -> Result<(), CliError> {
         let mut state = store.read()?;
         let shared = self.shared.clone();
@@ -271,7 +271,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Keeps what programs have set, over a restart. What that is, in words, and where.
+    /// Saves the state that programs have set. Returns a summary and the file's path.
     fn save(&mut self) -> Result<String, String> {
         let (keeper, of_files) = self.saved.as_ref().ok_or("this gateway was started without --state FILE")?;
         let (state, what) = Collected::of(&mut self.shared.lock())?.without(of_files);
@@ -289,7 +289,7 @@ impl Daemon {
         if let Some((keeper, _)) = &self.saved {
             let noted = self.worker.hold(true).and_then(|()| keeper.end(&self.worker.handle));
             if let Err(err) = noted {
-                tracing::warn!("where SAs are was not saved: {err}");
+                tracing::warn!("sequence numbers of SAs were not saved: {err}");
             }
         }
         self.host_side().end();

@@ -20,8 +20,8 @@ use crate::error::CliError;
 /// Datagrams that are taken from a key manager at once.
 const BURST: usize = 64;
 
-/// Stands between the socket's path and what is random in the path of a key manager's own socket, if that is a program's under
-/// `fatpath exec`.
+/// Separator of the socket's path and the random part in the path of a key manager's own socket, if that is a program's
+/// under `fatpath exec`.
 const LISTENER: &str = "-";
 
 /// The socket's file. When this is dropped it goes, and with it the files of those that listened.
@@ -65,10 +65,10 @@ pub(crate) struct IkeSocket {
 }
 
 impl IkeSocket {
-    /// Makes the socket at `path`, where there may be one that was left behind.
+    /// Makes the socket at `path`, in place of one that was left behind.
     ///
     /// # Errors
-    /// What cannot be made there.
+    /// The socket cannot be made.
     pub(crate) fn open(path: &Path) -> Result<(Self, IkeFile), CliError> {
         let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
         if let Some(dir) = path.parent() {
@@ -97,7 +97,7 @@ impl IkeSocket {
         let listener = self.listener(message.local);
         let manager = listener.and_then(|at| self.listeners.get(at)).map(|(_, who)| who).or(self.manager.as_ref());
         let Some(manager) = manager else {
-            tracing::debug!(peer = %message.peer, "IKE, but no key manager has said that it is there");
+            tracing::debug!(peer = %message.peer, "IKE message dropped: no key manager has registered");
             return;
         };
         let header = IkeHeader { peer: message.peer, local: message.local };
@@ -143,7 +143,7 @@ impl IkeSocket {
         }
     }
 
-    /// Gives `each` the messages that key managers send. What they ask for they are told from `has_port`.
+    /// Gives `each` the messages that key managers send. Claims of a port are answered by `has_port`.
     pub(crate) fn receive(&mut self, has_port: impl Fn(SocketAddr) -> bool, mut each: impl FnMut(IkeMessage)) {
         for _ in 0..BURST {
             let Ok((len, from)) = self.socket.recv_from(&mut self.buffer) else { return };
@@ -167,7 +167,7 @@ impl IkeSocket {
                     each(IkeMessage { local, peer, bytes: message.to_vec() });
                 }
                 None if len == 0 => {}
-                None => tracing::warn!("a key manager has sent {len} bytes that are no IKE message behind its header"),
+                None => tracing::warn!("a key manager has sent {len} bytes without an IKE message behind the header"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Streams what happens to SAs and policies to a control client.
+//! Streams events of SAs and policies to a control client.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use super::command::Handle;
 use super::news;
 use super::unix_socket::{LOOK_EVERY, is_gone};
 
-/// Events that may wait for a slow reader; what comes while they do is lost to that reader alone.
+/// Events that may wait for a slow reader; events that come while the queue is full are lost to that reader alone.
 const QUEUE: usize = 1024;
 
 /// Answers a request to monitor and then writes events until the client goes.

@@ -33,7 +33,7 @@ pub(crate) struct Planner {
     config: Arc<Config>,
     /// The number of each link of `config`. One is never given twice, as in Linux.
     ids: Vec<LinkId>,
-    /// For each of them the number of the host's interface that it is, if it is one.
+    /// Index of the host's interface of each link, if the link is one.
     host_indexes: Vec<Option<u32>>,
     last_id: u32,
     /// Whether the routes are no longer those of `config`.
@@ -48,7 +48,7 @@ impl Default for Planner {
 }
 
 impl Planner {
-    /// An empty one, whose links `open` opens.
+    /// An empty planner, whose links `open` opens.
     pub(crate) fn new(open: Open) -> Self {
         let (ids, host_indexes) = (Vec::new(), Vec::new());
         Self { config: Arc::default(), ids, host_indexes, last_id: LOOPBACK, routes_changed: false, open }
@@ -153,7 +153,7 @@ impl Planner {
         Ok((Self { config, ids, host_indexes, last_id, routes_changed: false, open: self.open }, plan))
     }
 
-    /// Takes note of what netlink's clients have made of the links and routes.
+    /// Follows changes of netlink clients to links and routes.
     pub(crate) fn follow(&mut self, model: &Model) {
         if !model.has_changed() {
             return;
@@ -176,8 +176,9 @@ impl Planner {
     }
 }
 
-/// Links are opened before the old ones go, so that nothing is lost if one cannot be: what only one can have at a time
-/// cannot pass from one to the other.
+/// Refuses a plan in which a new link needs a resource of a link that leaves: links are opened before the old ones
+/// close, so that nothing is lost if one cannot be opened, and therefore such a resource cannot pass from one to the
+/// other.
 fn refuse_one_that_leaves<'a>(
     link: &LinkConfig,
     mut leaving: impl Iterator<Item = &'a LinkConfig>,

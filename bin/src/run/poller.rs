@@ -18,7 +18,7 @@ const HOST_DEVICE: u64 = 1 << 32;
 /// The token of the key manager's socket. Links are numbered by 32 bits.
 const IKE: u64 = u64::MAX;
 
-/// The token of what happens to the host's interfaces.
+/// The token of events of the host's interfaces.
 const HOST: u64 = u64::MAX - 1;
 
 /// Largest number of descriptors that one wait finds; the next wait finds others.
@@ -114,7 +114,7 @@ impl Poller {
         Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(IKE), epoll::EventFlags::IN)?)
     }
 
-    /// Waits for what happens to the host's interfaces too.
+    /// Waits for events of the host's interfaces, too.
     pub(crate) fn add_host(&self, links: &HostLinks) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, links, epoll::EventData::new_u64(HOST), epoll::EventFlags::IN)?)
     }

@@ -5,10 +5,10 @@
 //! its own. The process is the one that connected (`SO_PEERPIDFD`, Linux 6.5), and what `/proc` says of its number counts only
 //! if the pidfd says that it still has that number.
 //!
-//! A process may have connected as one program and be another one now, which has capabilities by its file or is setuid-root.
-//! What it sent as the first is not to be carried out with the rights of the second (Linux `file_ns_capable`,
-//! CVE-2014-0181). For root there is no difference: `SO_PEERCRED` has the user at the call of connect(2), and root may execute
-//! any program. For other users see [`Privilege::Claimable`].
+//! A process may have connected as one program and be another one now, which has capabilities by its file or is
+//! setuid-root. Requests that it sent as the first are not to be carried out with the rights of the second (Linux
+//! `file_ns_capable`, CVE-2014-0181). For root there is no difference: `SO_PEERCRED` has the user at the call of
+//! connect(2), and root may execute any program. For other users see [`Privilege::Claimable`].
 
 use std::fs::File;
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! A gateway in memory that becomes what files say, to see whether one could: its links lead nowhere.
+//! Dry run of configuration files on a gateway in memory, whose links lead nowhere.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -28,7 +28,7 @@ use crate::error::CliError;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Made {
     pub(crate) links: usize,
-    /// But those that addresses make.
+    /// Routes but those that addresses make.
     pub(crate) routes: usize,
     pub(crate) sas: usize,
     pub(crate) policies: usize,
@@ -49,7 +49,7 @@ impl Made {
 /// Dry run: applies `sources` to a gateway in memory, without crypto threads, and counts what it then has.
 ///
 /// # Errors
-/// As if a gateway were started; devices and privileges are not looked at.
+/// Those of a start with `sources`; devices and privileges are not checked.
 pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
     // The signals that end it leave nothing behind.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use sd_notify::{NotifyState, notify};
 
-/// It serves: what waits for it may begin. `status` is what `systemctl status` shows.
+/// Reports that the gateway serves: units that wait for it may begin. `status` is shown by `systemctl status`.
 pub(super) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// It reads its file again, until it is [`ready`] once more.
+/// Reports that the gateway reads its file again, until it is [`ready`] once more.
 pub(super) fn reloading() {
     // `Type=notify-reload` wants to know since when.
     match NotifyState::monotonic_usec_now() {
@@ -29,7 +29,7 @@ pub(super) fn well() {
     tell(&[NotifyState::Watchdog]);
 }
 
-/// It ends.
+/// Reports that the gateway ends.
 pub(super) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }

@@ -51,7 +51,7 @@ pub(crate) struct Slot {
 pub(crate) struct Down {
     pub(crate) why: String,
     pub(crate) retry_at: Instant,
-    /// Whether the operator had it down meanwhile: nothing of what it has received counts any more.
+    /// Whether the operator set the link down meanwhile: packets that it has received are dropped.
     pub(crate) is_stale: bool,
     /// Result of the thread that reopens it, while one does.
     pub(crate) reopening: Option<Receiver<Result<Box<dyn Link>, CliError>>>,
@@ -129,7 +129,7 @@ impl Slot {
             Ok(mut link) => {
                 let name = link.name().to_owned();
                 if let Some(Err(err)) = self.mac.map(|mac| link.set_mac(mac)) {
-                    tracing::warn!("{name}: cannot have its link-layer address again: {err}");
+                    tracing::warn!("{name}: cannot restore its link-layer address: {err}");
                 }
                 link.set_stats(*self.link.stats());
                 tracing::info!("{name}: its device was made again, and is opened");

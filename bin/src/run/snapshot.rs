@@ -158,7 +158,7 @@ pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
     Some(LinkDetail { state: link(node, id, port, slot), drops: drops.collect(), fat, can, on })
 }
 
-/// Under their names, the segments of what was glued and of what was to be cut behind the packets.
+/// Numbers of segments, under their names: those that GRO merged, and those that super-packets were to be cut into.
 const fn fat_counts(fat: &FatCounts) -> [(&'static str, u64); 7] {
     [
         ("rx_gro_packets", fat.rx_gro_packets),
@@ -351,8 +351,8 @@ fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) ->
     states.collect()
 }
 
-/// In the order of the file, behind them those that programs have added, and those that are yet to come, in the order in
-/// which they were asked for.
+/// SAs in the order of the file, behind them those that programs have added, and then larval ones in the order of their
+/// acquires.
 fn sas(node: &Node) -> Vec<SaState> {
     let sad = node.datapath.ipsec.sad();
     let mut known = HashSet::new();
@@ -471,7 +471,7 @@ fn bitmap(window: &ReplayWindow) -> Vec<u32> {
     words
 }
 
-/// In the order in which they are asked.
+/// Policies in the order of their lookup.
 fn policies(node: &Node) -> Vec<PolicyState> {
     let states = node.datapath.ipsec.spd().iter().map(|policy| {
         let config = from_ipsec::policy_config(&policy.config);
@@ -516,7 +516,7 @@ fn counters(node: &Node) -> CountersState {
     }
 }
 
-/// Those of the path and those of the links themselves. What links that are gone had dropped went with them.
+/// Drops of the path and of the links themselves. Those of removed links are gone.
 fn drops(node: &Node) -> Vec<DropState> {
     let mut counts: BTreeMap<(Option<LinkId>, DropReason), u64> = BTreeMap::new();
     let slots = node.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
@@ -534,7 +534,7 @@ fn drops(node: &Node) -> Vec<DropState> {
     states.collect()
 }
 
-/// Those that are not idle.
+/// Flows that are not idle.
 fn flows(node: &Node) -> Vec<FlowState> {
     let flows = node.datapath.established().iter(node.now()).map(|(domain, flow)| FlowState {
         proto: flow.protocol.to_string(),
@@ -562,7 +562,7 @@ fn device_name(node: &Node, id: LinkId) -> String {
     name_of(node, id).or_else(lo).unwrap_or_else(|| format!("if{}", node.ifindex(id).0))
 }
 
-/// Under Linux's names.
+/// Reassembly under Linux's names.
 fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
     let state = |(table, name): (Table, &str)| {
         let usage = reassembly.usage(table);

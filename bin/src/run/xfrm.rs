@@ -1,4 +1,4 @@
-//! From one configuration to the next: what changes of SAs and policies, in the terms of the `ipsec` crate.
+//! Changes of SAs and policies from one configuration to the next, in the terms of the `ipsec` crate.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Steps {
     /// The steps from `old` to `new`, between which `change` lies. `random` gives each new SA a number of its own.
     ///
     /// # Errors
-    /// What is wrong with an SA or a policy of `new`.
+    /// An SA or a policy of `new` is wrong.
     pub(crate) fn between(
         old: &Config,
         new: &Config,
@@ -57,13 +57,13 @@ impl Steps {
         Ok(Self(steps))
     }
 
-    /// Takes the steps. What programs have made of SAs and policies meanwhile is left alone, unless the file newly has one
-    /// of that name.
+    /// Takes the steps. SAs and policies that programs have changed meanwhile are left alone, unless the file newly has
+    /// one of that name.
     pub(crate) fn apply(self, ipsec: &mut Ipsec, of_file: &mut OfFile) {
         for step in self.0 {
             if let Err(err) = step.take(ipsec, of_file) {
-                // The file was found to be right. What programs have added leaves no place for it.
-                tracing::error!("an SA or a policy of the file cannot be had: {err}");
+                // The file was validated. An object that a program has added is in its place.
+                tracing::error!("an SA or a policy of the file cannot be added: {err}");
             }
         }
         of_file.sas.retain(|&id| ipsec.sa(id).is_some());
@@ -78,13 +78,13 @@ pub(crate) struct OfFile {
 }
 
 impl OfFile {
-    /// Notes that a program has said what that policy is, or taken it away.
+    /// Notes that a program has replaced or removed that policy.
     pub(crate) fn forget_policy(&mut self, key: &PolicyKey) {
         self.policies.remove(key);
     }
 }
 
-/// Takes away what has the SPI of `config`, or was promised it. False if there is no such thing.
+/// Removes the SA with the SPI of `config`, larval or not. False if there is none.
 fn make_way(ipsec: &mut Ipsec, config: &SaConfig) -> bool {
     let (dst, spi, mark) = (config.dst, config.spi, config.mark.value & config.mark.mask);
     let promised = ipsec.sad().larval(dst, spi, mark).map(|larval| larval.seq);
@@ -228,7 +228,7 @@ mod tests {
         change_of((ipsec, &mut OfFile { sas, policies }), old, new)
     }
 
-    /// As [`change`], where some are not the file's.
+    /// Same as [`change`], where some objects are not the file's.
     fn change_of((ipsec, of_file): (&mut Ipsec, &mut OfFile), old: &Config, new: &Config) -> Result<usize, CliError> {
         let mut mask = 0;
         let random = || {

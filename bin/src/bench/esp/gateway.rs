@@ -41,7 +41,7 @@ fn net_of(nth: u8) -> String {
 pub(super) enum Way {
     /// One by one, as with `offloads = false`.
     Baseline,
-    /// With every offload.
+    /// Every offload on.
     Fat,
     /// The same, and the gateway that is looked at has a crypto thread on another processor.
     Worker,

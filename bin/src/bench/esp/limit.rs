@@ -19,7 +19,7 @@ const ESP_AT: usize = 32 + ipv4::Header::LEN;
 /// The upper half of the extended sequence numbers.
 const HIGH: Option<u32> = Some(0);
 
-/// As many frames as a turn of the gateway has, in as many pages.
+/// The same number of frames as a turn of the gateway, in as many pages.
 pub(super) struct Limit {
     work: Work,
     cipher: engine::Cipher,
@@ -85,7 +85,7 @@ impl Limit {
         }
     }
 
-    /// Pages with what the master has.
+    /// Fills pages with the content of `master`.
     fn fill(master: &[u8], stride: usize, frames: usize, mem: &Memory, pages: &mut Vec<Buf>) {
         pages.clear();
         let per_page = master.len() / stride;

@@ -33,7 +33,7 @@ pub(super) const BURST: usize = 64;
 /// Most bytes of an IP packet, and so of a super-packet.
 const LONGEST: usize = 65_535;
 
-/// Streams of which segments come in turn.
+/// Number of streams whose segments come in turn.
 pub(super) const STREAMS: u8 = 16;
 
 /// Bytes of a small packet, with its headers.
@@ -133,7 +133,7 @@ impl Source {
 }
 
 impl Template {
-    /// With the identification that Linux gives the segment that is so many behind the first of its connection.
+    /// Sets the identification that Linux gives the segment that is so many behind the first of its connection.
     fn numbered(mut self, segment: usize) -> Self {
         ipv4::Header::mut_from(&mut self.bytes).expect("a flow of IPv4").set_id(segment as u16);
         ipv4::fill_check(&mut self.bytes).expect("a header");

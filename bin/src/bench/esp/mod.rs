@@ -1,20 +1,20 @@
-//! `fatpath bench esp`: ESP at the cipher's speed, or how far from it.
+//! `fatpath bench esp`: the speed of ESP, relative to the cipher's alone.
 //!
 //! Two gateways speak raw ESP, or ESP in UDP, over a 1500-byte wire, and each has a device towards its hosts. A turn moves a few super-
 //! packets of TCP, or as many segments of several streams, or small packets of UDP.
 //!
 //! - `tx` is the sending gateway, from the device to the wire; `rx` the receiving one, from the wire to the device.
-//! - `baseline` is packet by packet, as with `offloads = false`: what comes in has the wire's size already, and nothing
-//!   is glued.
+//! - `baseline` is packet by packet, as with `offloads = false`: arriving packets have the wire's size already, and GRO
+//! is off.
 //! - `fat` has every offload on, as a gateway has them.
 //! - `worker` is the same with a crypto thread on another processor.
-//! - `limit` is the cipher alone, by the same calls over as many bytes in pages as many. Null has none: in its place
-//!   stand a copy of the bytes for `tx` and a sum of them for `rx`, which is what is left to do.
+//! - `limit` is the cipher alone, by the same calls over as many bytes in as many pages. Null has none: it is replaced
+//! by a copy of the bytes for `tx` and by a sum of them for `rx`, the remaining work.
 //!
 //! `flood` is a receiving gateway with forged packets among the good ones: `good` and `forged` are each alone, `mixed` is
 //! one of each in turn. Were none disturbed by the other, `mixed` would take the time of both.
 //!
-//! In transport mode a gateway does ESP for the host behind it, from whose address to whose address the SA is.
+//! In transport mode a gateway does ESP for the host behind it, between the addresses of the two hosts.
 
 mod forgery;
 mod gateway;

@@ -29,7 +29,7 @@ pub(super) struct Sending {
 pub(super) enum Arrivals {
     /// The good flow.
     Good,
-    /// As many forgeries.
+    /// The same number of forgeries.
     Forged(Forgery),
     /// A good packet and a forgery in turn.
     Mixed(Forgery),
@@ -64,7 +64,7 @@ struct Expected {
 }
 
 impl Gateway {
-    /// Runs bursts that come at once from one link to the other, which takes what it is given.
+    /// Runs bursts that come at once from one link to the other, which takes all packets.
     fn run(&mut self, from: LinkId, to: LinkId, bursts: &mut [Vec<Packet>]) {
         for burst in bursts {
             self.datapath.take_in(Instant::ZERO, &self.mem, from, burst);
@@ -151,7 +151,7 @@ impl Receiving {
         self.expected.good += 1;
     }
 
-    /// Keeps what was sealed, for forgeries to come.
+    /// Keeps the sealed packets, for forgeries to come.
     fn remember(&mut self) {
         self.earlier.clear();
         self.earlier.extend(self.frames.iter().map(Packet::to_vec));
@@ -243,7 +243,7 @@ impl Ring<'_> {
         buf.trim(frame.len());
         buf.bytes_mut().expect("a page of its own").copy_from_slice(frame);
         let mut pkt = Packet::from_buf(buf);
-        // What a socket's GRO has glued it has also looked at.
+        // A socket's GRO verifies the checksums of segments that it merges.
         pkt.meta.csum = if cut == Cut::Whole { Csum::None } else { Csum::Unnecessary };
         pkt.meta.cut = cut;
         pkt

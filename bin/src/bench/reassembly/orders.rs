@@ -129,14 +129,14 @@ impl Shape {
     }
 }
 
-/// The engine, and what it is given in one turn.
+/// The engine, and its input in one turn.
 #[derive(Debug)]
 struct Receiving {
     mem: Memory,
     reassembly: Reassembly,
     counters: Counters,
     fragments: Vec<(Vec<u8>, Info)>,
-    /// Those that come together, if more than one does.
+    /// Fragments that come together, if more than one does.
     bursts: Vec<Vec<Packet>>,
     at_once: usize,
     /// Datagrams to a turn, those that should have come, and those that have.
@@ -211,7 +211,7 @@ fn alternating<T>(mut datagrams: impl Iterator<Item = Vec<T>>) -> Vec<T> {
     all
 }
 
-/// As much as it takes.
+/// Configuration without limits.
 fn boundless() -> Config {
     let Config { v4, v6, .. } = Config::default();
     let [v4, v6] = [v4, v6].map(|limits| Limits { high_thresh: usize::MAX, ..limits });

@@ -25,7 +25,7 @@ pub(super) const MTU: usize = 1500;
 /// Nanoseconds that a fragment takes on the wire: 1538 bytes with all that is around it, at 100 Gb/s.
 const WIRE_NANOS: u64 = 123;
 
-/// A node that counts what it is given.
+/// A node that counts its input.
 #[derive(Debug)]
 pub(super) struct Receiver {
     datapath: Datapath,
@@ -86,19 +86,19 @@ impl Receiver {
         node
     }
 
-    /// Takes in what the wire has brought in the time of `sent` fragments, and lets that time pass, or its own.
+    /// Receives a burst from the wire, and lets the time of `sent` fragments pass, or the node's own time.
     pub(super) fn take(&mut self, burst: &mut Vec<Packet>, sent: u64) {
         let cpu = self.run(burst);
         self.after(cpu.max(Duration::from_nanos(sent * WIRE_NANOS)));
     }
 
-    /// Takes in what the wire has brought, and lets this time pass.
+    /// Receives a burst from the wire, and lets this time pass.
     pub(super) fn take_paced(&mut self, burst: &mut Vec<Packet>, time: Duration) {
         self.run(burst);
         self.after(time);
     }
 
-    /// Takes in what the wire has brought, and says what that took of the processor.
+    /// Receives a burst from the wire, and returns the processor time that it took.
     fn run(&mut self, burst: &mut Vec<Packet>) -> Duration {
         let fragments = burst.len() as u64;
         let (before, allocations) = (Copied::of(&self.mem), Allocations::count());

@@ -34,7 +34,7 @@ const TWO_MINUTES: Duration = Duration::from_secs(120);
 /// Datagrams before anything counts.
 const WARM: u64 = 20;
 
-/// Datagrams of which half of all fragments are lost, one after the other.
+/// Number of datagrams in a row of which half of all fragments are lost.
 const BAD_LUCK: u64 = 100;
 
 /// Datagrams that arrive in a row when everything is as before.
@@ -190,7 +190,7 @@ impl Run {
             || (self.setting.config.policy == Policy::Linux && self.receiver.is_full())
     }
 
-    /// Lets the time pass until something times out. Of what the wire brings meanwhile nothing gets in.
+    /// Lets the time pass until a datagram times out. Fragments that the wire brings meanwhile are dropped.
     fn wait(&mut self) {
         let is_dry = self.ring.in_use() >= self.setting.frames;
         let Some(missed) = self.receiver.sleep() else { return };
@@ -201,7 +201,7 @@ impl Run {
         self.intact += datagrams * (1.0 - self.loss as f64 / 1e5).powi(self.stream.len() as i32);
     }
 
-    /// Sends what is left of the datagram on the wire, and so many others.
+    /// Sends the remaining fragments of the datagram on the wire, and so many more datagrams.
     fn datagrams(&mut self, count: u64) {
         if self.at > 0 {
             self.fragments(self.stream.len() - self.at);

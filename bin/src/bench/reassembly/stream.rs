@@ -43,7 +43,7 @@ pub(super) struct Stream {
     pub(super) payload: usize,
 }
 
-/// S0's SA for what the first host sends.
+/// S0's SA for packets of the first host.
 pub(super) fn sa() -> SaConfig {
     let [src, dst] = [FLOWS[1].src, FLOWS[1].dst];
     let algorithm = Algorithm::GcmAes { key: vec![0x0b; 20].into(), icv_len: 12 };

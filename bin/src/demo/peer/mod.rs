@@ -56,10 +56,10 @@ struct Ground<'t> {
 }
 
 impl Peer {
-    /// In the order in which a round measures them.
+    /// Peers in the order in which a round measures them.
     pub(super) const ALL: [Self; 3] = [Self::WireguardGo, Self::Boringtun, Self::Strongswan];
 
-    /// As the report names it.
+    /// Name in the report.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::WireguardGo => "wireguard-go",
@@ -121,7 +121,7 @@ impl Running<'_> {
         Ok([of(Side::A)?, of(Side::B)?])
     }
 
-    /// Adds what its ends have to say to a failure.
+    /// Adds the logs of both ends to a failure.
     pub(super) fn explain(&mut self, failure: Failure) -> Failure {
         self.daemons.iter_mut().fold(failure, |failure, daemon| daemon.explain(failure))
     }

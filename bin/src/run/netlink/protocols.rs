@@ -31,7 +31,7 @@ pub(crate) struct Protocols {
     pub(crate) xfrm: Xfrm,
     pub(crate) generic: Generic,
     pub(crate) sysctl: Sysctl,
-    /// The network namespace that has what the model has.
+    /// The network namespace that mirrors the model.
     pub(crate) host_side: HostSide,
 }
 
@@ -57,7 +57,7 @@ impl Protocols {
 pub(crate) struct Shared(Arc<Mutex<Protocols>>);
 
 impl Shared {
-    /// A node of nothing, over that worker, whose links `open` opens.
+    /// An empty node over that worker, whose links `open` opens.
     pub(crate) fn new(worker: &Handle, open: Open) -> Self {
         let rtnl = Rtnl { model: Model::default(), host: WorkerHost::new(worker.clone(), open) };
         let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
@@ -85,12 +85,12 @@ impl Sysctl {
         Self { settings: Settings::default(), worker }
     }
 
-    /// As it is.
+    /// Present settings.
     pub(crate) const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Takes note of what the worker has become.
+    /// Follows a change of the worker's settings by others.
     pub(crate) const fn follow(&mut self, settings: Settings) {
         self.settings = settings;
     }

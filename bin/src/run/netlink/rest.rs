@@ -1,20 +1,20 @@
-//! Whether packets come.
+//! Idle detector: no packets for some milliseconds.
 
 use std::time::{Duration, Instant};
 
-/// For how long no packets have come. A stream leaves its worker idle between two bursts, and is in a hurry again soon.
+/// Time without packets. A stream leaves its worker idle between two bursts, and soon needs it again.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     bursts: u32,
-    /// When `bursts` was found to be that many; `None`: there was none yet.
+    /// Time at which `bursts` was last seen to change; `None`: not yet.
     since: Option<Instant>,
 }
 
 impl Rest {
-    /// No packets for so long, and none are expected soon.
+    /// Time without packets after which none are expected soon.
     const LONG: Duration = Duration::from_millis(10);
 
-    /// Whether none have come for long, as far as was looked: there have been `bursts` of them so far.
+    /// Tells whether no packets have come for long; `bursts` counts wake-ups of the worker to packets so far.
     pub(super) fn is_long(&mut self, bursts: u32, now: Instant) -> bool {
         if self.bursts != bursts {
             (self.bursts, self.since) = (bursts, Some(now));

@@ -37,7 +37,7 @@ use crate::run::unix_socket;
 struct Limits {
     /// All of them.
     clients: usize,
-    /// Those that may only look.
+    /// Read-only clients.
     readers: usize,
     /// Read-only clients of one user.
     of_reader: usize,
@@ -56,7 +56,7 @@ impl Limits {
 
 /// The token of the listening socket.
 const LISTENER: u64 = 0;
-/// The token of what the worker rings.
+/// The token of the worker's doorbell.
 const BELL: u64 = 1;
 /// The token of the set of clients that may only look. Clients' begin behind it.
 const READERS: u64 = 2;
@@ -79,8 +79,8 @@ impl NetlinkServer {
     /// Listens at `path`, to which every user may connect: a client that may not change anything may still look. Serves
     /// clients in the background.
     ///
-    /// Paths, sockets or threads that cannot be made.
-    /// What cannot be made there.
+    /// # Errors
+    /// The socket or a descriptor cannot be made.
     pub(crate) fn start(
         path: &Path,
         shared: Shared,
@@ -102,10 +102,10 @@ impl NetlinkServer {
 }
 
 impl NetlinkServer {
-    /// Is found at `path` from now on, and no longer where it was.
+    /// Moves the socket to `path`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn move_to(&mut self, path: &Path) -> Result<(), CliError> {
         std::fs::rename(&self.path, path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))?;
         path.clone_into(&mut self.path);
@@ -273,7 +273,7 @@ impl Service {
         };
         if let Err(err) = accepted {
             tracing::debug!("netlink: accept: {err}");
-            // What cannot be accepted stays ready.
+            // A connection that cannot be accepted stays ready.
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -320,7 +320,7 @@ impl Service {
         }
     }
 
-    /// Does what a client asks for, or goes on with what it has asked for.
+    /// Serves a request of a client, or goes on with an earlier one.
     fn serve(&mut self, token: u64, flags: EventFlags) {
         let served = self.try_serve(token, flags);
         let Some(client) = self.clients.get_mut(&token) else { return };

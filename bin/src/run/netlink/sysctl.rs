@@ -1,4 +1,4 @@
-//! Files of `/proc/sys/net`: what programs are told of them, and what they write.
+//! Files of `/proc/sys/net`: reads and writes of programs.
 
 use control::sysctl::{self, Found, Written};
 use nlsock::{Answer, Sysctl as Ask, errno};

@@ -1,5 +1,5 @@
-//! A node that no thread runs, and one client of `NETLINK_XFRM` on it: for tests and the fuzz target, which send what a
-//! client may send and look whether what is kept agrees with what packets meet.
+//! A node that no thread runs, and one client of `NETLINK_XFRM` on it: for tests and the fuzz target, which send
+//! requests of a client and check that the database agrees with the state that packets meet.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct Alone {
     session: Session<NodeXfrm>,
     outbox: Outbox,
     bell: Arc<Bell>,
-    /// Whether the client hears what it is told beside answers.
+    /// Whether the client listens to notifications.
     listening: bool,
     now: Instant,
 }
@@ -109,7 +109,7 @@ impl Alone {
         self.session.continue_dump(&mut self.xfrm, &mut self.outbox);
     }
 
-    /// Time passes, and what ends by itself ends.
+    /// Advances the clock, and expires objects.
     pub fn pass(&mut self, time: Duration) {
         self.let_pass(time);
         self.news();
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// A policy of which `third` is a part of the destination, which ends after a minute.
+    /// A policy for a destination that has `third` in it, which ends after a minute.
     fn policy(third: u8) -> Policy {
         let sel = layout::Selector {
             prefixlen_d: 24,

@@ -133,5 +133,5 @@ impl<A: Ask> Database for WorkerSadb<A> {
     }
 }
 
-/// In the order of their numbers.
+/// Directions in the order of their numbers.
 const DIRS: [ipsec::Dir; 3] = [ipsec::Dir::In, ipsec::Dir::Out, ipsec::Dir::Fwd];

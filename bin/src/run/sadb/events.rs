@@ -47,7 +47,7 @@ fn acquire(node: &Node, it: &ipsec::Acquire) -> Event {
     })
 }
 
-/// A policy of which nothing is known has at least the template that asks.
+/// Adds the acquiring template to a policy that is otherwise unknown.
 fn with_template(mut policy: Policy, template: &Template) -> Policy {
     if policy.templates.is_empty() {
         let addr = |addr: Option<std::net::IpAddr>| addr.map(Addr::from).unwrap_or_default();

@@ -100,7 +100,7 @@ pub(super) fn remove_sa(node: &mut Node, query: &SaQuery) -> Result<Sa, Error> {
 }
 
 pub(super) fn expire_sa(node: &mut Node, query: &SaQuery, hard: bool) -> Result<(), Error> {
-    // What is yet to come has its own time (Linux `xfrm_add_sa_expire`).
+    // A larval SA has its own timer (Linux `xfrm_add_sa_expire`).
     find_real(node, query)?;
     let sa = if hard { remove_sa(node, query)? } else { find_sa(node, query)? };
     let Sa { info, mark, if_id, dir, .. } = sa;

@@ -38,7 +38,7 @@ fn info() -> SaInfo {
     }
 }
 
-/// A node whose policy wants an SA with that SPI for what goes to 10.0.0.0/8.
+/// A node whose policy wants an SA with that SPI for packets to 10.0.0.0/8.
 fn node(spi: u32) -> Alone {
     let mut alone = Alone::new(true);
     add_policy(&mut alone, spi, NONE);
@@ -199,7 +199,7 @@ fn aevents_go_to_group_members_at_the_sas_thresholds() {
     let mut alone = Alone::new(true);
     let said = Thresholds { replay: Some(3), etimer: Some(5) };
     alone.database().add_sa(Box::new(NewSa { thresholds: said, ..*sa(0x1000) }), false).unwrap();
-    // Sends so many packets, and passes what is told of them: the number sent last, and whether by time.
+    // Sends `packets` packets, and returns the notifications: the number sent last, and whether the timer caused it.
     let send = |alone: &mut Alone, packets: u32, tenths: u32| {
         alone.let_pass(Duration::ZERO);
         let node = alone.node();

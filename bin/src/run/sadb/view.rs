@@ -1,4 +1,4 @@
-//! SAs and policies as netlink shows them: what was said, and what has become of it.
+//! SAs and policies as netlink shows them: the request, and the present state.
 
 use base::Instant;
 use control::netlink::xfrm::layout::{LifetimeCfg, LifetimeCur};
@@ -74,7 +74,7 @@ impl SaRecord {
             set_mark: said.set_mark,
             extra_flags: said.extra_flags,
             replay: match &said.replay {
-                // Nothing has changed what was said.
+                // The replay state of the request is unchanged.
                 Some(said) if stats.packets == 0 && convert::begins_at(Some(said), sa.flags()).0 == sa.oseq() => {
                     said.clone()
                 }

@@ -27,7 +27,7 @@ pub(crate) struct Collected {
     limited: HashSet<SaName>,
     policies: Vec<Saved>,
     ila: Vec<(IlaConfig, Saved)>,
-    /// Whether in, out and fwd block what no policy is for.
+    /// Whether in, out and fwd block packets without a policy.
     defaults: [bool; 3],
     settings: Settings,
 }
@@ -74,7 +74,7 @@ impl Collected {
         let limited = limited.difference(&of_files.sas).count();
         let route = rtnl::without(route, |saved| of_files.has(saved)).into_iter();
         let sas = sas.into_iter().filter(|(name, _)| !of_files.sas.contains(name));
-        // One that the files have block does so again, whatever a program has made of it.
+        // A direction that the files block does so again, also if a program has changed it.
         let block = [0, 1, 2].map(|dir| defaults[dir] && !of_files.defaults[dir]);
         let defaults = Some(saved_defaults(block)).filter(|_| block.contains(&true));
         let policies = policies.into_iter().filter(|saved| !of_files.has(saved));
@@ -100,7 +100,7 @@ impl Collected {
     }
 }
 
-/// ILA's mappings, whose devices are called as `links` says.
+/// ILA's mappings, with the names of their devices from `links`.
 fn saved_mappings(protocols: &mut Protocols, links: &[(u32, String)]) -> Result<Vec<(IlaConfig, Saved)>, String> {
     let names: HashMap<u32, &str> = links.iter().map(|(number, name)| (*number, name.as_str())).collect();
     let all = protocols.generic.ila.all().map_err(|err| err.to_string())?;
@@ -161,18 +161,18 @@ impl Counts {
 /// Objects of a node that come from its files, and so are not saved.
 #[derive(Debug, Default)]
 pub(crate) struct OfFiles {
-    /// Labels of requests of which one alone holds.
+    /// Labels of requests for objects of which there is one.
     alone: HashSet<String>,
-    /// Without flags, which say how a route lies to others.
+    /// Requests without flags, as these place a route among others.
     messages: HashSet<Vec<u8>>,
     sas: HashSet<SaName>,
-    /// As a node's.
+    /// Directions that block packets without a policy.
     defaults: [bool; 3],
     settings: Settings,
 }
 
 impl OfFiles {
-    /// A node that has just started, all of which is its files'.
+    /// Objects of a node that has just started, which all come from its files.
     pub(crate) fn all(collected: Collected) -> Self {
         let Collected { route, sas, limited, policies, ila, defaults, settings, .. } = collected;
         let mut of_files = Self { sas: limited, defaults, settings, ..Self::default() };

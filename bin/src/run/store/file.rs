@@ -27,11 +27,11 @@ const FORMAT_WITHOUT_ILA: u32 = 2;
 const FATPATH: TableDefinition<'_, &str, u32> = TableDefinition::new("fatpath");
 /// The links that requests speak of, by their numbers.
 const LINKS: TableDefinition<'_, u32, &str> = TableDefinition::new("links");
-/// Requests of `NETLINK_ROUTE`, in order, each with what it makes.
+/// Requests of `NETLINK_ROUTE`, in order, each with the name of its object.
 const ROUTE: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("route");
 /// Requests of `NETLINK_XFRM`, in order, but for SAs.
 const XFRM: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("xfrm");
-/// Those for SAs, in order, each with its name.
+/// Requests for SAs, in order, each with the name of its SA.
 const SAS: TableDefinition<'_, u64, (&str, &[u8], &[u8])> = TableDefinition::new("sas");
 /// Settings made by `sysctl`, by names below `/proc/sys/net`.
 const SETTINGS: TableDefinition<'_, &str, &str> = TableDefinition::new("settings");
@@ -44,7 +44,7 @@ const MARKS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition:
 /// are gone.
 const CACHE: usize = 0;
 
-/// A request, with what it makes. It may have keys in it.
+/// A request, with the name of its object. It may have keys in it.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Kept {
     pub(crate) label: String,
@@ -159,10 +159,10 @@ impl Store {
         Ok(state)
     }
 
-    /// Holds `state` from now on, and nothing else; or what it held, if that fails or the machine does.
+    /// Replaces the content by `state`; after an error or a crash, the old content is there.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn replace(&self, state: &State) -> Result<(), redb::Error> {
         let write = self.database.begin_write()?;
         write.delete_table(LINKS)?;
@@ -199,10 +199,10 @@ impl Store {
         Ok(write.commit()?)
     }
 
-    /// Exchanges marks.
+    /// Replaces marks.
     ///
     /// # Errors
-    /// What the system says; it holds the old ones then.
+    /// The system's error; the old marks are there then.
     pub(crate) fn mark<'a>(&self, marks: impl Iterator<Item = (&'a SaName, &'a Mark)>) -> Result<(), redb::Error> {
         let write = self.database.begin_write()?;
         put_marks(&write, marks)?;

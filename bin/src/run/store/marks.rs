@@ -208,9 +208,9 @@ impl Kept {
     /// Moves marks, and tells when that begins or ceases to fail.
     fn look(&mut self, worker: &Handle) {
         match (self.move_ahead(worker), self.failing) {
-            (Ok(()), true) => tracing::info!("{}: sequence numbers are kept again", self.store.path().display()),
+            (Ok(()), true) => tracing::info!("{}: sequence numbers are saved again", self.store.path().display()),
             (Err(err), false) => tracing::error!(
-                "{}: sequence numbers cannot be kept: {err}; peers would drop what is sent after a restart",
+                "{}: sequence numbers cannot be saved: {err}; peers would drop packets sent after a restart",
                 self.store.path().display()
             ),
             (outcome, _) => return self.failing = outcome.is_err(),

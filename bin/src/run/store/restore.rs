@@ -1,4 +1,4 @@
-//! A node becomes what was kept, beside what its files say.
+//! Restores saved state on top of the configuration.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -15,8 +15,8 @@ use super::file::{Kept, State};
 use crate::error::CliError;
 use crate::run::netlink::Protocols;
 
-/// Carries out what `state`, of the file at `path`, holds. What is there already is the files', and stays. How many
-/// requests were carried out, and how many were not because of that.
+/// Carries out the requests in `state`, of the file at `path`. Objects that are there already are the configuration's,
+/// and stay. Returns the numbers of requests that were carried out, and of those that were not for that reason.
 ///
 /// # Errors
 /// Exit code 2: one of them cannot be carried out. Some of the others have been.
@@ -93,8 +93,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
     Ok([done[0] + n, done[1] + left])
 }
 
-/// Whether a request was refused because the configuration has what it asks for: what is there, or a rule that is to go and
-/// has gone.
+/// Whether a request was refused because the configuration has its object already, or lacks the rule that it deletes.
 fn is_of_files(message: &[u8], error: &Error) -> bool {
     match error.errno {
         errno::EEXIST => true,

@@ -61,7 +61,7 @@ pub(crate) fn always(link: &dyn Link) -> FeatureSet {
         (FeatureSet::UDP_GRO_FORWARDING, true),
         (FeatureSet::ESP, link.features().esp),
         (FeatureSet::VLAN_CHALLENGED, !ethernet),
-        // A socket has looked at what it gives.
+        // The kernel has verified the checksums of a UDP socket's datagrams.
         (FeatureSet::RX_CSUM, link.kind() == Kind::Udp || has(&["rx-checksum", "rx-super-packets"])),
         (FeatureSet::GRO_HW, has(&["rx-tso4", "rx-tso6", "rx-uso", "rx-super-packets", "rx-gro"])),
     ];

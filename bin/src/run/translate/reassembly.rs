@@ -5,7 +5,7 @@ use std::time::Duration;
 use control::model::{Coalesce, Eviction, FragLimits, ReassemblyConfig};
 use reassembly::{Config, Limits, Policy};
 
-/// The same in the words of the crate that does it. What no user of this program needs keeps its default.
+/// Configuration of the `reassembly` crate. Options that no user of this program needs keep their defaults.
 pub(crate) fn config(config: ReassemblyConfig) -> Config {
     let ReassemblyConfig { policy, coalesce, v4, v6, max_distance } = config;
     Config {

@@ -182,7 +182,7 @@ fn bytes_of(dir: &Dir, n: u32) -> Vec<u8> {
     fs::read(&path).unwrap()
 }
 
-/// Whether the file is refused in the usual words, or holds what it held.
+/// Whether the file is refused in the usual words, or has its old content.
 fn is_whole_or_refused(path: &Path, bytes: &[u8], n: u32) -> bool {
     fs::write(path, bytes).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
