@@ -1,4 +1,4 @@
-//! The command line as a shell sees it: what it prints, where, and the exit code.
+//! The command line as a shell sees it: output on either stream, and exit codes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

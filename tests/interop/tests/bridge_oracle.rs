@@ -1,5 +1,5 @@
-//! Forwarding decisions of a Linux bridge and of the crate `switch`, for drawn bridges and frames: where each frame leaves, with which tag,
-//! which addresses are known in the end, and what each VLAN has counted.
+//! Forwarding decisions of a Linux bridge and of the crate `switch`, for random bridges and frames: the ports by which
+//! each frame leaves, its tag, the addresses that are known in the end, and the counters of each VLAN.
 //!
 //! `FATPATH_SEED` is the seed of the first bridge, otherwise the time.
 
@@ -240,7 +240,7 @@ impl Case {
         bridge
     }
 
-    /// Compares what Linux has done with what `switch` does.
+    /// Compares the results of Linux with those of `switch`.
     fn compare(&self, linux: &Value) -> Result<(), String> {
         let mut bridge = self.bridge();
         let mut egress = Egress::default();

@@ -1,5 +1,5 @@
-//! ILA against a Linux kernel: two hosts in SIR space, one behind a gateway and one behind a Linux router, each of which translates what
-//! it sends to the other.
+//! ILA against a Linux kernel: two hosts in SIR space, one behind a gateway and one behind a Linux router, each of
+//! which translates packets that it sends to the other.
 
 use std::net::IpAddr;
 

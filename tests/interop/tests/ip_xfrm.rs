@@ -1,5 +1,5 @@
-//! `ip xfrm`, word for word: the same lines under `fatpath exec` and in a Linux kernel, and what they print, on either
-//! stream, and their exit codes are compared. Times and policies' numbers are what each makes up itself.
+//! `ip xfrm`, word for word: the same lines under `fatpath exec` and in a Linux kernel. Their output, on either stream,
+//! and their exit codes are compared, but for times and policies' numbers, which each side chooses itself.
 
 use std::fs;
 

@@ -144,7 +144,7 @@ impl Site {
         Ok(Self { charon, gateway, linux, host, scratch })
     }
 
-    /// A failure with what both ends have to say of it.
+    /// A failure, with the logs and the states of both ends.
     fn explain(&mut self, failed: &libtest_mimic::Failed) -> libtest_mimic::Failed {
         let shown = |what| self.gateway.show(what).unwrap_or_default();
         let near = [self.charon.log(), self.gateway.log(), shown("sa"), shown("counters"), shown("drops")].join("\n");

@@ -41,7 +41,7 @@ kill $server
 const FAR: &str = "ip link set lo up; ip link set eth0 up
 ip addr add 10.1.0.9/24 dev eth0; ip addr add fd00:1::9/64 dev eth0 nodad";
 
-/// Differences that are known, each with what the node says.
+/// Known differences, each with the node's output.
 const DIFFERENT: &[(&str, &str)] = &[
     // Linux does not tell this socket that its datagram was refused.
     ("udp4 eth0 to node none", "ECONNREFUSED"),

@@ -18,7 +18,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Captures whatever passes `interface` of `netns`, and `filter` lets through, from now on.
+    /// Captures packets that pass `interface` of `netns` and match `filter`, from now on.
     ///
     /// # Errors
     /// tcpdump does not start.
@@ -36,7 +36,7 @@ impl Capture {
     /// # Errors
     /// tcpdump does not come to an end.
     pub fn finish(mut self) -> Outcome<PathBuf> {
-        // What it has seen and not written yet is lost when it is told to end.
+        // Packets that it has seen and not written yet are lost when it is told to end.
         let mut sizes = [None; 4];
         wait_until("tcpdump has written what it saw", Duration::from_secs(20), || {
             thread::sleep(Duration::from_millis(100));

@@ -52,18 +52,18 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts one in `netns` with the configuration `toml` and waits until it answers. `instance` names it.
+    /// Starts a gateway in `netns` with the configuration `toml` and waits until it answers. `instance` is its name.
     ///
     /// # Errors
-    /// It ends at once or does not answer; the message holds what it printed.
+    /// It ends at once or does not answer; the message holds its output.
     pub fn start(netns: &Netns, scratch: &Scratch, instance: &str, toml: &str) -> Outcome<Self> {
         Self::start_under(netns.command(fatpath()), scratch, instance, toml)
     }
 
-    /// As [`start`](Self::start), by a `command` that takes the program's arguments.
+    /// Same as [`start`](Self::start), by a `command` that takes the program's arguments.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`start`](Self::start).
     pub fn start_under(mut command: Command, scratch: &Scratch, instance: &str, toml: &str) -> Outcome<Self> {
         let config = scratch.file(&format!("{instance}.toml"));
         fs::write(&config, toml)?;
@@ -132,10 +132,10 @@ impl Gateway {
         self.process.signal(Signal::HUP)
     }
 
-    /// Waits until `condition` holds for it.
+    /// Waits until `condition` holds for the gateway.
     ///
     /// # Errors
-    /// It does not soon; the message says `what` and what the gateway has logged.
+    /// It does not soon; the message holds `what` and the gateway's log.
     pub fn wait_until(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) -> Outcome {
         crate::wait_until(what, PATIENCE, || condition(self))
             .map_err(|failed| format!("{}; it logged:\n{}", failed.message().unwrap_or_default(), self.log()).into())

@@ -48,7 +48,7 @@ pub fn unpacked(path: &str) -> PathBuf {
 }
 
 impl Need {
-    /// A C compiler, whose C library is there for static programs, too.
+    /// A C compiler, with a C library for static programs, too.
     pub const CC: Self = Self::Program { name: "cc", package: "gcc" };
     /// The Go compiler.
     pub const GO: Self = Self::Program { name: "go", package: "golang-go" };

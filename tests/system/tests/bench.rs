@@ -14,7 +14,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Briefly: what it says is looked at, not how much.
+/// Runs briefly: the test checks the report's form, not its figures.
 fn esp() -> Outcome {
     let text = run(Command::new(fatpath()).args(["bench", "esp", "--json", "--rounds", "1", "--slice", "3"]))?;
     let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
@@ -41,7 +41,7 @@ fn esp() -> Outcome {
     Ok(())
 }
 
-/// Briefly, too; and a back end whose guests do nothing sleeps.
+/// Runs briefly, too; and a back end whose guests do nothing sleeps.
 fn vhost() -> Outcome {
     let text = run(Command::new(fatpath()).args(["bench", "vhost", "--json", "--rounds", "1", "--slice", "9"]))?;
     let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;

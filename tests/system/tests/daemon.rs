@@ -173,7 +173,7 @@ fn a_link_is_as_its_interface() -> Outcome {
             gateway.show("links").is_ok_and(|links| links.contains(shown))
         })?;
         if change.ends_with("1300") {
-            // What no longer fits is for the sender to know: so much that the next one does.
+            // The sender handles a packet that no longer fits: the first ping teaches the path's MTU to the next.
             let ping = format!("ping -n -c 2 -W 2 -M do -s 1400 {} 2>&1 || true", router::PlainSite::FAR);
             let said = site.a.sh(&ping)?;
             assert!(said.contains("mtu = 1300") || said.contains("mtu=1300"), "{said}");
@@ -201,7 +201,7 @@ fn what_came_while_down() -> Outcome {
         let counts = drops.lines().filter(|line| line.contains("LinkDown")).flat_map(str::split_whitespace);
         Ok(counts.filter_map(|word| word.parse::<u64>().ok()).sum())
     };
-    // What is sent does not wait for an answer of the gateway's.
+    // A sent packet does not wait for an answer of the gateway's.
     site.a.sh("ping -n -q -c 1 -W 5 10.1.0.1")?;
     site.a.sh(
         "ip neigh replace 10.1.0.1 dev eth0 nud permanent lladdr $(ip neigh show 10.1.0.1 dev eth0 | awk '{ print $3 }')",

@@ -1,4 +1,4 @@
-//! `fatpath demo`: its figures, and what it leaves behind.
+//! `fatpath demo`: its figures, and its cleaning up.
 
 use std::process::Command;
 use std::thread;

@@ -1,4 +1,4 @@
-//! The system's own `ethtool` on a gateway, beside this host's kernel; what it switches; what it counts.
+//! The system's own `ethtool` on a gateway and on this host's kernel; the offloads that it switches; its counters.
 
 use std::fs;
 use std::process::Command;
@@ -71,7 +71,7 @@ fn commands(text: &str) -> Vec<String> {
             None => commands.push(line.to_owned()),
             // A feature of fatpath's own, for which Linux has no name.
             Some(_) if lists && line.starts_with("rx-esp-gro:") => {}
-            // Names are the same, of each feature that Linux 6.18 has; what links have is not.
+            // The names of all features of Linux 6.18 are the same; their states are not.
             Some(command) if lists => *command += &format!("\n{}", line.split(':').next().unwrap_or(line)),
             Some(_) if OTHERS.iter().any(|other| line.contains(other)) => {}
             Some(command) => *command += &format!("\n{line}"),
@@ -137,7 +137,7 @@ fn switched() -> Outcome {
     assert_eq!(grown(before)?, [false; 3]);
     ethtool("-K left gro on")?;
     is(true, "gro on")?;
-    // What is glued is cut here.
+    // Packets that GRO merged are segmented here.
     ethtool("-K right tso off")?;
     let before = glued_and_cut()?;
     is(false, "tso off")?;
@@ -167,7 +167,7 @@ fn counts() -> Outcome {
     transfer(&site.a, (&site.b, B_V4.parse()?), 1 << 20)?;
     // No route leads there.
     let _ = site.a.sh("ping -n -c 3 -i 0.2 -W 1 203.0.113.1");
-    // Hosts send a packet of their own now and then, so what is shown is counted before and after.
+    // Hosts send a packet of their own now and then, so counters are read before and after the output that shows them.
     let all = || ["left", "right", "spare", "tun9"].map(|link| statistics(&site.scratch, "plain", link));
     let before = all();
     let shown: serde_json::Value = serde_json::from_str(&site.gateway.show("links --json")?)?;
@@ -199,7 +199,7 @@ fn counts() -> Outcome {
     Ok(())
 }
 
-/// The same program on this host's kernel and on a gateway, and what it prints of either.
+/// Compares the output of the same program on this host's kernel and on a gateway.
 fn blocks() -> Outcome {
     let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
     let script = scratch.file("ethtool_ioctl.py");

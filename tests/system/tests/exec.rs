@@ -40,7 +40,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// `fatpath WORDS…` for what runs in `scratch`.
+/// `fatpath WORDS…` for programs of the gateways in `scratch`.
 fn command(scratch: &Scratch, words: &[&str]) -> Command {
     let mut command = Command::new(fatpath());
     command.args(words).env("FATPATH_RUNDIR", scratch.path());
@@ -100,7 +100,7 @@ fn lingering() -> Outcome {
     Ok(())
 }
 
-/// Runs a Python program on a gateway, which says whether it has met what it expects.
+/// Runs a Python program on a gateway; the program checks its own expectations.
 fn as_expected(program: &str) -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let _gateway = Gateway::start(&netns, &scratch, "x", WAN)?;
@@ -111,7 +111,7 @@ fn as_expected(program: &str) -> Outcome {
     Ok(())
 }
 
-/// The same program on this host's kernel and on a gateway, and what it prints of either.
+/// Compares the output of the same program on this host's kernel and on a gateway.
 fn alike(program: &str, more_addresses: &[&str]) -> Outcome {
     let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
     let script = scratch.file("alike.py");

@@ -1,8 +1,8 @@
 //! Results of public attack tools for our rules for fragments: SI6 Networks' `frag6`, and `fragmentation6` and
 //! `implementation6` of THC's toolkit, each case against a host's kernel and against us.
 //!
-//! The verdict on a case is what the tool says, or how the counters moved if it says nothing. Ours are recorded in
-//! `fragment_tools.txt`; where the kernel's is another one, it stands there with the reason.
+//! The verdict on a case is the tool's, or the change of the counters if the tool prints none. Ours are recorded in
+//! `fragment_tools.txt`; where the kernel's verdict differs, it stands there with the reason.
 
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -36,7 +36,7 @@ const COUNTED: [&str; 7] = [
 /// The cases of `implementation6` that are about fragments.
 const ABOUT_FRAGMENTS: [u32; 14] = [11, 12, 13, 14, 15, 16, 17, 22, 23, 24, 25, 26, 27, 57];
 
-/// A case and what came of it.
+/// A case and its verdict.
 type Verdict = (String, String);
 
 /// Function that runs a tool.
@@ -107,7 +107,7 @@ impl Site {
         Ok(Self { target, attacker })
     }
 
-    /// Runs a tool for so many seconds at most, and returns what it printed.
+    /// Runs a tool for so many seconds at most, and returns its output.
     fn tool(&self, seconds: u32, words: &str) -> Outcome<String> {
         self.attacker.sh(&format!("timeout -k 1 {seconds} stdbuf -oL {words} 2>&1 || true"))
     }
@@ -198,7 +198,7 @@ fn frag6(site: &Site) -> Outcome<Vec<Verdict>> {
     }
     let said = site.tool(30, &command("-W"))?;
     let policy = said.lines().find(|line| line.starts_with("Fragment ID policy")).unwrap_or(&said);
-    // What follows are the figures of these random numbers.
+    // Later words are figures of these random numbers.
     verdicts.push(("frag6 -W".to_owned(), policy.split(" (").next().unwrap_or_default().to_owned()));
     site.settle()?;
     Ok(verdicts)

@@ -57,7 +57,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A gateway on the host, not in a mount namespace of its own: what it binds can be found.
+/// A gateway on the host, not in a mount namespace of its own: the test can find its bind mounts.
 struct Site {
     gateway: Gateway,
     // The namespace is released before the directory is removed in which it is bound.
@@ -609,7 +609,7 @@ fn bypass() -> Outcome {
     })
 }
 
-/// Tcpdump on the device of a link sees what is forwarded and what is for sockets, and costs nothing when it has ended.
+/// Tcpdump on the device of a link sees forwarded packets and packets for sockets, and costs nothing when it has ended.
 fn tcpdump() -> Outcome {
     let link = |name: &str, addr: &str| {
         format!("[[link]]\nname = \"{name}\"\nkind = \"packet\"\ninterface = \"{name}\"\naddresses = [\"{addr}/24\"]\n")

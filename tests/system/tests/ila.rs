@@ -82,7 +82,7 @@ fn cross() -> Outcome {
     Ok(())
 }
 
-/// Returns what it is sent, on one connection.
+/// Program that returns received bytes, on one connection.
 const ECHO: &str = "import socket
 listener = socket.socket(socket.AF_INET6)
 listener.bind(('::', 7))
@@ -227,7 +227,7 @@ fn by_file() -> Outcome {
 2001:db8:0:3        fd00:0:0:3          lan0            neutral-map         use-format
 ";
     wait_until("the file's mappings are there alone", PATIENCE, || is_shown(want))?;
-    // What is wrong changes nothing.
+    // An invalid file changes nothing.
     gateway.reload(&format!("{ALONE}{}", mapping(7, "dev = \"wan9\"\n")))?;
     let is_refused = || gateway.log().contains("no link is named wan9");
     wait_until("a wrong file is refused", PATIENCE, is_refused)?;

@@ -1,5 +1,5 @@
-//! The system's own `ip`, word for word: the same commands under `fatpath exec` and on this host's kernel, and what they
-//! print, on either stream, and their exit codes are compared.
+//! The system's own `ip`, word for word: the same commands under `fatpath exec` and on this host's kernel. Their
+//! output, on either stream, and their exit codes are compared.
 
 use std::collections::HashSet;
 use std::fs;
@@ -61,8 +61,8 @@ fn compare() -> Outcome {
     compare_lines(&scratch, LINES, linux.command("sh"), exec(&ours, "ours"))
 }
 
-/// Deletes eth0, set up or down, and writes what `ip monitor` says of links, addresses and routes to a file. lo has an address
-/// until the monitor listens.
+/// Deletes eth0, set up or down, and writes the messages of `ip monitor` about links, addresses and routes to a file.
+/// lo has an address until the monitor listens.
 const DELETE: &str = r#"
 set -e
 ip link set eth0 up
@@ -254,9 +254,9 @@ fn blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-/// A line without what makes a veth of an Ethernet interface: its other end. `ip -br` has columns, which that makes
-/// narrower. And lo, which is down in both, was up in one. Handles that queueing disciplines get by themselves are counted by a
-/// kernel for all its namespaces together.
+/// A line without the mark of a veth in place of an Ethernet interface, its other end, which makes the columns of `ip
+/// -br` narrower; without the state of lo, which is down in both, and was up in one; and without handles that a kernel
+/// gives to queueing disciplines, which it counts for all its namespaces together.
 fn normal(line: &str) -> String {
     let mut line = line.replace("\"link_index\":2,", "").replace("mtu 65536 qdisc noqueue", "mtu 65536 qdisc noop");
     line = line.replace("\"mtu\":65536,\"qdisc\":\"noqueue\"", "\"mtu\":65536,\"qdisc\":\"noop\"");

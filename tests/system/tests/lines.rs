@@ -103,7 +103,7 @@ fn bad() -> Outcome {
     let file = scratch.file("bad.ip");
     let name = file.display().to_string();
     let long = format!("route add 10.8.0.0/16 dev tun0 {}frob x", " ".repeat(10_000));
-    // What the gateway says, as it is; of what `ip` says, which other releases word otherwise, what it is about.
+    // The gateway's messages in full; of the messages of `ip`, which other releases word otherwise, their subject.
     let cases = [
         ("route add 10.8.0.0/16 via 10.99.0.9", "Nexthop has invalid gateway."),
         ("route add 10.8.0.0/99 dev tun0", "10.8.0.0/99"),
@@ -173,12 +173,12 @@ fn others() -> Outcome {
     Ok(())
 }
 
-/// A check that is ended leaves nothing, and what others have left is not in its way.
-/// Lines that take longer than a test waits for them, of which the first shows.
+/// Lines that take longer than a test waits for them, the first with a visible effect.
 fn many_lines() -> String {
     "link add tun0 type tun\n".to_owned() + &"link set tun0 up\n".repeat(3_000_000)
 }
 
+/// A check that is ended leaves nothing, and leftovers of other checks do not disturb it.
 fn check_ended() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let (file, dir) = (scratch.file("x.ip"), scratch.file("tmp"));

@@ -1,4 +1,4 @@
-//! Queueing disciplines: the system's own `tc`, word for word, and what passes them.
+//! Queueing disciplines: the system's own `tc`, word for word, and packets through them.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -46,7 +46,7 @@ fn shape() -> Outcome {
     const LEN: usize = 4 << 20;
     let site = PlainSite::new(true)?;
     let tc = |line: &str| sh(&site.scratch, "plain", &format!("tc {line}"));
-    // 5 MB/s: the stream takes 0.84 s, but for what passes at once.
+    // 5 MB/s: the stream takes 0.84 s, less the time for the burst that passes at once.
     tc("qdisc add dev right root handle 1: tbf rate 40mbit burst 32k limit 1m")?;
     assert!(sh(&site.scratch, "plain", "ip link show dev right")?.contains(" qdisc tbf "));
     let start = Instant::now();
@@ -71,7 +71,7 @@ fn shape() -> Outcome {
 fn mid_flow() -> Outcome {
     const LINES: [&str; 6] = [
         "add dev right root handle 1: pfifo",
-        // A fourth of what comes.
+        // A fourth of the packets that come.
         "replace dev right root handle 2: tbf rate 4mbit burst 5k limit 20k",
         "change dev right root handle 2: tbf rate 5mbit burst 5k limit 30k",
         "replace dev right root handle 3: bfifo",

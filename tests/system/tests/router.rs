@@ -69,7 +69,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Sends TCP through a gateway and has tcpdump judge each packet where it leaves the gateway.
 fn forwarded_checksums(offloads: bool) -> Outcome {
     let site = PlainSite::new(offloads)?;
-    // The host's kernel finishes what the gateway leaves to the device, as a card would, before tcpdump looks.
+    // The host's kernel finishes checksums and segments that the gateway leaves to the device, as a card would, before
+    // tcpdump looks.
     site.gateway_ns.sh("ethtool -K right tx off tso off >/dev/null")?;
     let capture = Capture::start(&site.gateway_ns, "right", "src 10.1.0.2 or src fd01::2", &site.scratch)?;
     judge_checksums(&site, capture)
@@ -123,7 +124,7 @@ impl EspSite {
         Self::by(Port::Packet)
     }
 
-    /// One whose gateways have their interfaces by `port`.
+    /// A site whose gateways have their interfaces by `port`.
     pub(crate) fn by(port: Port) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let (a, b) = (Netns::new("a")?, Netns::new("b")?);
@@ -161,7 +162,7 @@ impl PlainSite {
         Self::with(&Self::config(offloads))
     }
 
-    /// One whose gateway has its interfaces by `port`.
+    /// A site whose gateway has its interfaces by `port`.
     pub(crate) fn by(port: Port) -> Outcome<Self> {
         let site = Self::with(&Self::config_by(true, port))?;
         [&site.a, &site.b].into_iter().try_for_each(finishes_its_checksums)?;

@@ -117,7 +117,7 @@ impl Node<'_> {
         run(&mut self.command(&["save", "--instance", self.name]))
     }
 
-    /// All that `ip` shows, without what the time is.
+    /// Output of `ip` about the whole node, without times.
     fn dump(&self) -> Outcome<String> {
         let shows = ["link", "addr", "route show table all", "-6 route show table all", "rule", "-6 rule", "neigh"];
         let xfrm = ["xfrm state", "xfrm policy", "xfrm policy getdefault"];
@@ -172,7 +172,7 @@ fn again() -> Outcome {
                 that time ends";
     assert_eq!(said, format!("x: {want}: saved to {file}\n"));
     assert_eq!(fs::metadata(&file)?.permissions().mode() & 0o777, 0o600);
-    // What is set after that is not kept.
+    // Changes after the save are not kept.
     node.ip("route add 10.66.0.0/16 dev tun6")?;
     kill(process)?;
     let process = node.start(&["--state", &file])?;
@@ -231,7 +231,7 @@ fn file_wins() -> Outcome {
     assert!(node.ip("link show tun0")?.contains("mtu 1500"));
     // The file's SA was the file's, and is gone with it.
     assert_eq!(node.ip("xfrm state")?, "");
-    // A file that is loaded takes the place of what was restored; SAs that programs have added stay, and are saved.
+    // A loaded file takes the place of restored objects; SAs that programs have added stay, and are saved.
     node.batch("xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x78 enc cbc(aes) 0x000102030405060708090a0b0c0d0e0f\n")?;
     fs::write(&toml, format!("{base}{of_file}"))?;
     run(&mut node.command(&["load", "--instance", "x", "-c", &toml]))?;
@@ -262,7 +262,7 @@ fn beside() -> Outcome {
     assert_eq!(node.ip("route")?, routes, "{}", process.output());
     let default = node.ip("xfrm policy getdefault")?;
     assert_eq!(default.split_whitespace().filter(|word| *word == "block").count(), 2, "{default}");
-    // What a load leaves is saved still, and what it takes away is not.
+    // Objects that a load leaves are saved still, and those that it removes are not.
     fs::write(&toml, base)?;
     run(&mut node.command(&["load", "--instance", "x", "-c", &toml]))?;
     node.batch(
@@ -310,9 +310,9 @@ fn numbers() -> Outcome {
     assert!(left.save()?.starts_with("left: 2 SAs, 3 policies: saved"));
     let ping = ping_script("10.2.0.1".parse()?, &[56, 1400]);
     ends[0].2.sh(&ping)?;
-    // More than what the window of the peer spans, after the save.
+    // More packets than the window of the peer spans, after the save.
     ends[0].2.sh("ping -q -f -c 1500 10.2.0.1")?;
-    // What was received is noted within a second.
+    // Received numbers are saved within a second.
     std::thread::sleep(Duration::from_millis(2500));
     kill(process)?;
     let process = start_left(&["-c", &links("left"), "--state", &state])?;
@@ -384,7 +384,7 @@ fn killed() -> Outcome {
         }
         let mut saving = Process::spawn(&mut node.command(&["save", "--instance", "x"]), &scratch)?;
         match round {
-            // This one is done, whatever else the machine does.
+            // This save is done, at any load of the machine.
             0 => assert!(saving.wait(PATIENCE)?.success(), "{}", saving.output()),
             _ => std::thread::sleep(Duration::from_millis((round - 1) * 6)),
         }
@@ -423,7 +423,7 @@ fn refused() -> Outcome {
     let (code, said) = fails(&["--state", &state])?;
     assert!(code == Some(2) && said.starts_with(&format!("Error: {state}: link veth0: ")), "{said}");
     assert!(said.contains("Nothing of the saved state is restored.") && said.contains("move the file away"), "{said}");
-    // With what it needs it is whole again.
+    // With the missing device the state can be restored again.
     netns.sh("ip link add veth0 type veth peer name veth1; ip link set veth0 up")?;
     let process = node.start(&["--state", &state])?;
     assert_eq!(node.ip("route")?, "10.9.0.0/16 dev veth0 scope link \n");

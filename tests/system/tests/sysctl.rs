@@ -159,7 +159,7 @@ fn refused() -> Outcome {
         ("sysctl -w net.ipv4.ip_default_ttl=63", unable),
         ("sysctl -w net.ipv4.ipfrag_time=-1", unable),
         ("sysctl -w net.core.xfrm_acq_expires=0", unable),
-        // What Linux has and a gateway has not.
+        // A setting of Linux that a gateway does not have.
         ("sysctl net.ipv4.tcp_rmem", "No such file or directory"),
         ("cat /proc/sys/net/core/somaxconn", "No such file or directory"),
         ("echo 1 >/proc/sys/net/core/somaxconn", "nonexistent"),

@@ -1,4 +1,4 @@
-//! Guests by vhost-user whose drivers lie, beside others.
+//! Malicious drivers of vhost-user guests, and well-behaved guests on the same bridge.
 
 use std::fs;
 use std::thread;

@@ -76,8 +76,8 @@ fn without_host_side(wan: Wan) -> Outcome {
     both_have_sas(&site, wan == Wan::Udp)
 }
 
-/// Fails unless both ends have an SA for each way, in UDP or not. What has been replaced may still be there: it takes in what
-/// is under way.
+/// Fails unless both ends have an SA for each way, in UDP or not. Replaced SAs may still be there: they receive packets
+/// in flight.
 fn both_have_sas(site: &Site, in_udp: bool) -> Outcome {
     for end in &site.ends {
         let states = site.xfrm(end, "state list nokeys")?;

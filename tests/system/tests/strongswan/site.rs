@@ -67,8 +67,8 @@ impl Site {
         Ok(Self { ends, scratch })
     }
 
-    /// One without its daemons, whose left end sees of the right one nothing but `between` at 192.0.2.254, and the other way
-    /// 198.51.100.254.
+    /// A site without its daemons, whose left end sees of the right one nothing but `between` at 192.0.2.254, and the
+    /// other way 198.51.100.254.
     pub(crate) fn behind(between: &Netns) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let [left, right] = [Netns::new("left")?, Netns::new("right")?];
@@ -110,8 +110,8 @@ impl Site {
         Ok(())
     }
 
-    /// Starts the gateway of an end of the example again, as one that keeps what programs set in a file of its own. Its daemon
-    /// has to be started again, too.
+    /// Starts the gateway of an end of the example again, with a file for the state that programs set. Its daemon has
+    /// to be started again, too.
     pub(crate) fn restart_with_state(&mut self, at: usize) -> Outcome {
         let end = &mut self.ends[at];
         drop(end.charon.take());
@@ -141,7 +141,7 @@ impl Site {
         wait_until("a packet comes through", PATIENCE, ping).map_err(|failed| self.explain(&failed))
     }
 
-    /// A failure with what both ends have to say of it.
+    /// A failure, with the logs and the states of both ends.
     pub(crate) fn explain(&self, failed: &libtest_mimic::Failed) -> libtest_mimic::Failed {
         let mut text = failed.message().unwrap_or_default().to_owned();
         for end in &self.ends {
@@ -154,7 +154,7 @@ impl Site {
                 shown("sa"),
                 shown("counters"),
                 shown("drops"),
-                // What was lost without reaching the gateway.
+                // Packets that were lost before they reached the gateway.
                 end.netns.sh("ip -s link; grep Udp: /proc/net/snmp").unwrap_or_default()
             );
         }
@@ -180,7 +180,7 @@ impl End {
         Self::start_with(name, number, netns, scratch, setup, &own)
     }
 
-    /// One whose files are what `own` makes of the example's.
+    /// A site whose files are those of the example, changed by `own`.
     fn start_with(
         name: &'static str,
         number: u8,
