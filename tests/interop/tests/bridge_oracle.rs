@@ -28,7 +28,7 @@ const NOW: base::Instant = base::Instant::ZERO;
 const VIDS: [u16; 5] = [1, 10, 20, 30, 4094];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("switch/frames_leave_a_bridge_where_they_leave_linux", NEEDS, compare)]
+    vec![trial("switch/forwarding_is_the_same_as_of_a_linux_bridge", NEEDS, compare)]
 }
 
 fn compare() -> Outcome {

@@ -69,7 +69,7 @@ ping -q -c 8 -i 0.2 -W 1 10.1.0.1 || true
 ";
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("fatpath/ip_xfrm_monitor_hears_of_packets_what_it_hears_of_linux", NEEDS, compare)]
+    vec![trial("fatpath/events_of_ip_xfrm_monitor_are_the_same_as_on_linux", NEEDS, compare)]
 }
 
 fn compare() -> Outcome {

@@ -18,7 +18,7 @@ const LINES: &str = include_str!("ip_xfrm.lines");
 const AE_MESSAGES: &str = include_str!("ae_messages.py");
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("fatpath/ip_xfrm_prints_what_it_prints_of_linux", NEEDS, compare)]
+    vec![trial("fatpath/output_of_ip_xfrm_is_the_same_as_on_linux", NEEDS, compare)]
 }
 
 fn compare() -> Outcome {

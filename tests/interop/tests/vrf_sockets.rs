@@ -13,7 +13,7 @@ const SCRIPT: &str = include_str!("vrf_sockets.py");
 const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("fatpath/sockets_of_a_vrf_meet_whom_they_meet_on_linux", NEEDS, compare)]
+    vec![trial("fatpath/sockets_of_a_vrf_reach_the_same_peers_as_on_linux", NEEDS, compare)]
 }
 
 /// Gives a host a VRF with `eth0`, its servers, and asks as a client of its own. `PYTHON` is where the script is.

@@ -19,7 +19,7 @@ const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("bridge/ip_and_bridge_print_what_they_print_of_linux", &[Need::Namespaces], compare),
+        trial("bridge/output_of_ip_and_bridge_is_the_same_as_on_linux", &[Need::Namespaces], compare),
         trial("bridge/guests_of_a_vlan_talk_across_a_trunk_uncut", NEEDS, trunk),
         trial("bridge/example_has_two_guests_a_trunk_and_a_tunnel", NEEDS, example),
         trial("bridge/guest_behind_own_port_uses_a_tunnel", NEEDS, tunnel),

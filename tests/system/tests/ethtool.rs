@@ -20,11 +20,11 @@ const LINKS: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("ethtool/prints_what_it_prints_of_linux", NEEDS, compare),
-        trial("ethtool/what_is_switched_off_is_no_longer_done", NEEDS, switched),
-        trial("ethtool/counts_what_fatpath_shows", NEEDS, counts),
+        trial("ethtool/output_is_the_same_as_on_linux", NEEDS, compare),
+        trial("ethtool/offload_switched_off_is_no_longer_used", NEEDS, switched),
+        trial("ethtool/statistics_are_those_of_fatpath_show", NEEDS, counts),
         trial("ethtool/a_block_of_memory_is_answered_as_linux_does", NEEDS, blocks),
-        trial("ethtool/what_was_switched_is_kept_as_other_changes_are", NEEDS, kept),
+        trial("ethtool/switched_offloads_are_saved_and_survive_a_reload", NEEDS, kept),
     ]
 }
 
@@ -103,12 +103,12 @@ fn switched() -> Outcome {
     site.a.sh("ethtool -K eth0 tx off tso off gso off >/dev/null")?;
     site.gateway_ns.sh("ethtool -K left gro off >/dev/null")?;
     // Counters of gluing and of cutting, one after the other.
-    let glued_and_cut = || -> Outcome<[u64; 3]> {
+    let gro_and_gso_counts = || -> Outcome<[u64; 3]> {
         let (left, right) = (statistics(&site.scratch, "plain", "left")?, statistics(&site.scratch, "plain", "right")?);
         Ok([counted(&left, "rx_gro_segs")?, counted(&right, "tx_gso_segs")?, counted(&right, "tx_gso_cut_segs")?])
     };
     let grown = |before: [u64; 3]| -> Outcome<[bool; 3]> {
-        let now = glued_and_cut()?;
+        let now = gro_and_gso_counts()?;
         Ok([0, 1, 2].map(|at| now[at] > before[at] + LEN as u64 / 15_000))
     };
     // How many wire packets there were for each that left by the link to b.
@@ -126,20 +126,20 @@ fn switched() -> Outcome {
         let found = fatness()?;
         if (found > 1.5) == fat { Ok(()) } else { Err(format!("{what}: {found} wire packets in a packet").into()) }
     };
-    let before = glued_and_cut()?;
+    let before = gro_and_gso_counts()?;
     is(true, "as it is")?;
     assert_eq!(grown(before)?, [true, true, false]);
-    // Nothing is glued, and so nothing is to be cut.
+    // GRO merges nothing, and so GSO has nothing to segment.
     ethtool("-K left gro off")?;
     assert!(ethtool("-k left")?.contains("generic-receive-offload: off\n"));
-    let before = glued_and_cut()?;
+    let before = gro_and_gso_counts()?;
     is(false, "gro off")?;
     assert_eq!(grown(before)?, [false; 3]);
     ethtool("-K left gro on")?;
     is(true, "gro on")?;
     // Packets that GRO merged are segmented here.
     ethtool("-K right tso off")?;
-    let before = glued_and_cut()?;
+    let before = gro_and_gso_counts()?;
     is(false, "tso off")?;
     assert_eq!(grown(before)?, [true, false, true]);
     let shown = site.gateway.show("links")?;

@@ -43,7 +43,7 @@ type Verdict = (String, String);
 type Run = fn(&Site) -> Outcome<Vec<Verdict>>;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("fragment_tools/what_they_find_is_recorded", NEEDS, all)]
+    vec![trial("fragment_tools/verdicts_are_the_recorded_ones", NEEDS, all)]
 }
 
 /// All of them side by side, each between namespaces of its own: they sleep most of the time.

@@ -53,7 +53,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/socket_with_a_policy_of_its_own_passes_others", NEEDS, bypass),
         trial("host_side/tcpdump_sees_each_packet_once", TCPDUMP, tcpdump),
         trial("host_side/off_leaves_programs_where_they_are", NEEDS, off),
-        trial("host_side/what_cannot_be_made_is_said", NEEDS, failed),
+        trial("host_side/failure_to_make_one_is_reported", NEEDS, failed),
     ]
 }
 

@@ -29,9 +29,9 @@ xfrm policy add dir out src 10.1.0.0/24 dst 10.2.0.0/24 tmpl src 127.0.0.1 dst 1
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("lines/a_gateway_is_started_by_lines_of_ip", NEEDS, start),
-        trial("lines/they_come_after_a_toml_file", NEEDS, after_toml),
-        trial("lines/the_one_that_ip_cannot_do_is_named_with_what_ip_says", NEEDS, bad),
-        trial("lines/those_that_are_not_for_netlink_are_refused_before_any_is_done", NEEDS, others),
+        trial("lines/lines_come_after_a_toml_file", NEEDS, after_toml),
+        trial("lines/failing_line_is_named_with_the_error_of_ip", NEEDS, bad),
+        trial("lines/lines_not_for_netlink_are_refused_before_any_is_done", NEEDS, others),
         trial("lines/a_check_that_is_ended_leaves_nothing", NEEDS, check_ended),
         trial("lines/a_gateway_that_is_told_to_end_does_not_finish_them", NEEDS, ended),
     ]

@@ -15,9 +15,9 @@ const LINES: &str = include_str!("qdisc.lines");
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("qdisc/tc_prints_what_it_prints_of_linux", &[Need::Namespaces], compare),
+        trial("qdisc/output_of_tc_is_the_same_as_on_linux", &[Need::Namespaces], compare),
         trial("qdisc/tbf_shapes_a_stream_and_counts_it", &[Need::Namespaces], shape),
-        trial("qdisc/change_in_mid_flow_loses_what_is_counted", &[Need::Namespaces], mid_flow),
+        trial("qdisc/change_in_mid_flow_counts_all_lost_packets", &[Need::Namespaces], mid_flow),
         trial("qdisc/saved_state_and_reload_set_it_again", &[Need::Namespaces, Need::Tun], kept),
     ]
 }
@@ -78,7 +78,7 @@ fn mid_flow() -> Outcome {
         "replace dev right root handle 4: tbf rate 4mbit burst 5k limit 20k",
         "del dev right root",
     ];
-    // Nothing is glued: of a fat packet that is dropped, one is counted.
+    // GRO is off: a dropped super-packet would be counted as one packet.
     let site = PlainSite::new(false)?;
     let dropped = || -> Outcome<u64> {
         let drops = site.gateway.show("drops")?;

@@ -38,7 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             }
             Ok(())
         }),
-        trial("router/tshark_decrypts_and_accepts_what_is_sent", CAPTURE_NEEDS, || {
+        trial("router/tshark_decrypts_and_accepts_sent_packets", CAPTURE_NEEDS, || {
             let site = EspSite::new()?;
             let capture = Capture::start(&site.gateway_ns, "wan0", "esp", &site.scratch)?;
             site.a.sh(&ping_script(B_V4.parse()?, &[56, 4000]))?;

@@ -56,14 +56,14 @@ const LIMITED: &str = "xfrm state add src 192.0.2.2 dst 192.0.2.1 proto esp spi 
 pub(crate) fn trials() -> Vec<Trial> {
     const PING: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
     vec![
-        trial("state/what_programs_have_set_is_there_again_after_a_kill", NEEDS, again),
-        trial("state/what_the_file_has_too_is_as_the_file_says", NEEDS, file_wins),
-        trial("state/what_programs_add_beside_the_file_is_saved_whatever_is_loaded", NEEDS, beside),
-        trial("state/what_sysctl_has_set_is_there_again_after_a_kill", &[Need::Namespaces, Need::SYSCTL], settings),
-        trial("state/a_peer_takes_what_is_sent_after_a_kill", PING, numbers),
-        trial("state/a_peer_takes_what_an_sa_of_the_file_sends_after_a_kill", PING, numbers_of_the_file),
+        trial("state/objects_of_programs_are_restored_after_a_kill", NEEDS, again),
+        trial("state/object_in_the_file_too_is_as_the_file_says", NEEDS, file_wins),
+        trial("state/objects_of_programs_are_saved_whatever_file_is_loaded", NEEDS, beside),
+        trial("state/sysctls_are_restored_after_a_kill", &[Need::Namespaces, Need::SYSCTL], settings),
+        trial("state/peer_accepts_packets_after_a_kill", PING, numbers),
+        trial("state/peer_accepts_packets_of_a_configured_sa_after_a_kill", PING, numbers_of_the_file),
         trial("state/a_save_that_is_killed_leaves_a_whole_state", &[Need::Namespaces], killed),
-        trial("state/what_cannot_be_restored_starts_nothing_and_says_why", NEEDS, refused),
+        trial("state/unrestorable_state_ends_the_start_with_the_reason", NEEDS, refused),
     ]
 }
 

@@ -38,12 +38,12 @@ const TUN: &str = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.
 pub(crate) fn trials() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Namespaces, Need::SYSCTL, PYTHON, PERL, MAWK];
     vec![
-        trial("sysctl/does_what_it_does_of_linux_and_nothing_to_the_host", NEEDS, compare),
-        trial("sysctl/who_may_not_change_the_node_reads", &[Need::Namespaces, Need::SYSCTL, SETPRIV], reader),
-        trial("sysctl/who_asks_without_the_library_is_answered_or_left", &[Need::Namespaces, PYTHON], hostile),
-        trial("sysctl/what_is_set_takes_effect", &[Need::Namespaces, Need::Tun, Need::PING], effect),
+        trial("sysctl/output_is_the_same_as_on_linux_without_host_changes", NEEDS, compare),
+        trial("sysctl/unprivileged_user_may_only_read", &[Need::Namespaces, Need::SYSCTL, SETPRIV], reader),
+        trial("sysctl/hostile_clients_of_the_socket_are_answered_or_closed", &[Need::Namespaces, PYTHON], hostile),
+        trial("sysctl/written_value_takes_effect", &[Need::Namespaces, Need::Tun, Need::PING], effect),
         trial("sysctl/a_reload_changes_what_the_file_changes", &[Need::Namespaces], reload),
-        trial("sysctl/what_a_node_cannot_be_is_refused", &[Need::Namespaces, Need::SYSCTL, PYTHON], refused),
+        trial("sysctl/impossible_value_is_refused", &[Need::Namespaces, Need::SYSCTL, PYTHON], refused),
     ]
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("xdp/fragments_that_wait_hold_no_frame_of_the_ring", NEEDS, fragments_wait),
         trial("xdp/a_link_that_goes_down_comes_back", NEEDS, down_and_up),
         trial("xdp/missing_privileges_and_memory_are_named_with_their_remedies", NEEDS, unprivileged),
-        trial("xdp/what_was_chosen_is_logged_and_another_ring_takes_a_restart", NEEDS, logged),
+        trial("xdp/chosen_mode_is_logged_and_another_ring_needs_a_restart", NEEDS, logged),
     ];
     modes.chain(others).collect()
 }
