@@ -8,7 +8,7 @@ use control::Config;
 use zeroize::Zeroizing;
 
 use crate::error::CliError;
-use crate::lines::{self, IpLines};
+use crate::ip_batch::{self, IpLines};
 
 /// Largest buffer that is allocated at first, in bytes, whatever length the system reports.
 const MAX_GUESS: u64 = 1 << 20;
@@ -33,8 +33,8 @@ pub(crate) struct Sources {
 /// Exit code 1 if the file cannot be read or is one of `ip` lines, 2 if it is wrong.
 pub(crate) fn load(path: &Path) -> Result<Config, CliError> {
     let bytes = read(path)?;
-    if lines::are_in(&bytes) {
-        return Err(CliError::failed(lines::only_at_start(&path.display().to_string())));
+    if ip_batch::are_in(&bytes) {
+        return Err(CliError::failed(ip_batch::only_at_start(&path.display().to_string())));
     }
     parse(path, &bytes)
 }
@@ -47,7 +47,7 @@ pub(crate) fn load_all(paths: &[PathBuf]) -> Result<Sources, CliError> {
     let mut sources = Sources::default();
     for path in paths {
         let bytes = read(path)?;
-        if lines::are_in(&bytes) {
+        if ip_batch::are_in(&bytes) {
             sources.lines.push(IpLines::new(path.display().to_string(), bytes)?);
             continue;
         }

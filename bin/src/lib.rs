@@ -13,11 +13,11 @@ mod enter;
 mod error;
 mod exec;
 mod figures;
-mod lines;
+mod ip_batch;
 mod load;
+mod man_pages;
 mod monitor;
 mod output;
-mod pages;
 mod passing;
 mod progress;
 mod run;
@@ -59,8 +59,8 @@ pub fn main() -> ExitCode {
         Command::Exec(args) => exec::main(&args),
         Command::Ip(args) => exec::ip(&args),
         Command::HostMaker => run::make_host_side(),
-        Command::Completions(args) => pages::completions(&args),
-        Command::Man(args) => pages::man(&args),
+        Command::Completions(args) => man_pages::completions(&args),
+        Command::Man(args) => man_pages::man(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

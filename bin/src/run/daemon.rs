@@ -26,7 +26,7 @@ use super::store::{self, Collected, Keeper, OfFiles, Store};
 use super::threads::{Threads, Watchdog};
 use crate::config_file;
 use crate::error::CliError;
-use crate::lines::{self, IpLines};
+use crate::ip_batch::{self, IpLines};
 
 /// A gateway that runs.
 pub(super) struct Daemon {
@@ -182,7 +182,7 @@ impl Daemon {
     /// Applies the present content of its file, or changes nothing and returns the reason.
     fn reload(&mut self) -> Result<(), String> {
         if let Some(lines) = &self.lines {
-            return Err(lines::only_at_start(lines));
+            return Err(ip_batch::only_at_start(lines));
         }
         let file = self.file.clone().ok_or("it was started without a file; `fatpath load` gives it one")?;
         self.load(file)

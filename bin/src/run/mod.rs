@@ -8,11 +8,11 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | the daemon | this one, `daemon`, `rehearse` |
+//! | the daemon | this one, `daemon`, `dry_run` |
 //! | other threads, which know a handle to the worker and the node | `store`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace` |
 //! | the worker's thread | `running`, `worker` |
 //! | calls that other threads send to it | `command` |
-//! | functions over the node | `snapshot`, `apply`, `news`, `links`, `host_ports`, `sadb` |
+//! | functions over the node | `snapshot`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
 //! | helpers | `records`, `translate`, `open`, `threads`, `events`, `unix_socket`, `acceptor`, `privilege`, `random` and others |
@@ -26,6 +26,7 @@ mod captures;
 mod command;
 mod crypto;
 mod daemon;
+mod dry_run;
 mod events;
 mod host;
 mod host_ports;
@@ -34,8 +35,8 @@ mod links;
 mod monitor;
 mod monitors;
 mod netlink;
-mod news;
 mod node;
+mod notifications;
 mod open;
 mod plan;
 mod planner;
@@ -45,7 +46,6 @@ mod privilege;
 mod processors;
 mod random;
 mod records;
-mod rehearse;
 mod running;
 mod sadb;
 mod server;
@@ -79,10 +79,10 @@ use crate::client::own_socket_path;
 use crate::config_file;
 use crate::error::CliError;
 use daemon::Daemon;
+pub(crate) use dry_run::{Made, dry_run};
 use events::Event;
 pub(crate) use host::{make as make_host_side, place as host_place};
 use netlink::start_discard;
-pub(crate) use rehearse::{Made, rehearse};
 use server::Server;
 use store::Store;
 use threads::Threads;

@@ -13,8 +13,8 @@ use control::netlink::rtnl::Delta;
 use link::HostLinks;
 
 use super::command::{Command, Inbox};
-use super::news;
 use super::node::Node;
+use super::notifications;
 use super::poller::{Poller, Ready};
 use super::slot::Slot;
 use super::translate::fib;
@@ -75,7 +75,7 @@ impl Worker {
             self.inbox.wake_up(rung, !self.ready.is_empty() || !self.ready_host_devices.is_empty());
             let now = self.node.now();
             self.learn(now);
-            news::pass_time(&mut self.node, now);
+            notifications::pass_time(&mut self.node, now);
             if !self.obey() {
                 return Ok(());
             }
@@ -88,7 +88,7 @@ impl Worker {
             self.node.send_all(now);
             self.node.settle(now);
             self.deliver_copies();
-            news::tell(&mut self.node);
+            notifications::tell(&mut self.node);
         }
     }
 

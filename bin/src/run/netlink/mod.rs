@@ -10,9 +10,9 @@
 
 mod client;
 mod host;
+mod idle;
 mod ila;
 mod protocols;
-mod rest;
 mod service;
 mod sysctl;
 

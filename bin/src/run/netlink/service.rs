@@ -21,13 +21,13 @@ use rustix::process::{Resource, getrlimit};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::client::{Client, Gone, Received, inode_of_socket};
+use super::idle::IdleDetector;
 use super::protocols::Shared;
-use super::rest::Rest;
 use crate::error::CliError;
 use crate::run::acceptor::{Accepted, Acceptor};
 use crate::run::bell::{Bell, News};
 use crate::run::command::Handle;
-use crate::run::news;
+use crate::run::notifications;
 use crate::run::privilege::{Peer, Privilege};
 use crate::run::threads::{Pulse, Threads};
 use crate::run::unix_socket;
@@ -152,7 +152,7 @@ struct Service {
     bypass: BTreeSet<u16>,
     /// Busy-polls for the next request of the client that was answered last, if that was promised.
     lookout: Lookout,
-    rest: Rest,
+    idle: IdleDetector,
     prompt: bool,
 }
 
@@ -170,7 +170,7 @@ impl Service {
         let bell = Arc::new(Bell::new()?);
         epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
         let (worker, heard) = (worker.clone(), Default::default());
-        let (lookout, rest, prompt, last_token) = (Lookout::new(), Rest::default(), false, READERS);
+        let (lookout, idle, prompt, last_token) = (Lookout::new(), IdleDetector::default(), false, READERS);
         Ok(Self {
             epoll,
             readers,
@@ -187,7 +187,7 @@ impl Service {
             heard,
             bypass: BTreeSet::new(),
             lookout,
-            rest,
+            idle,
             prompt,
         })
     }
@@ -343,7 +343,7 @@ impl Service {
         if heard != self.heard {
             let bell = Arc::clone(&self.bell);
             // If it has ended, nothing will happen any more.
-            let _ = self.worker.call(move |node| news::listen(node, heard, bell));
+            let _ = self.worker.call(move |node| notifications::listen(node, heard, bell));
             self.heard = heard;
         }
         let bypass: BTreeSet<u16> = self.clients.values().flat_map(Client::bypass).copied().collect();
@@ -442,7 +442,7 @@ impl Service {
         protocols.follow_host_side();
         drop(protocols);
         // Only while no packet needs the processor for this.
-        self.prompt = self.rest.is_long(self.worker.bursts(), Instant::now()) && self.lookout.is_worth_it();
+        self.prompt = self.idle.is_long(self.worker.bursts(), Instant::now()) && self.lookout.is_worth_it();
         let delivered = handled.and_then(|()| client.deliver(&self.outbox, self.prompt));
         let (spoken, is_file) = (client.protocol(), client.is_file());
         if is_file || spoken.is_some() {

@@ -15,8 +15,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::database::{Ask, WorkerSadb};
 use crate::run::bell::{Bell, News, xfrm_groups};
-use crate::run::news;
 use crate::run::node::Node;
+use crate::run::notifications;
 use crate::run::poller::Poller;
 use crate::run::records::SaRecord;
 
@@ -84,7 +84,7 @@ impl Alone {
     /// Makes the test a member of those groups.
     pub(super) fn hear(&mut self, heard: Groups) {
         let bell = Arc::clone(&self.bell);
-        news::listen(self.node(), [heard, Groups::default()], bell);
+        notifications::listen(self.node(), [heard, Groups::default()], bell);
     }
 
     /// The client sends netlink messages, as its socket carries them.
@@ -118,12 +118,12 @@ impl Alone {
     pub(super) fn let_pass(&mut self, time: Duration) {
         self.now = self.now.max(self.node().now()) + time;
         let now = self.now;
-        news::pass_time(self.node(), now);
+        notifications::pass_time(self.node(), now);
     }
 
     /// Notifications of events so far.
     pub(super) fn news(&mut self) -> Vec<News> {
-        news::tell(self.node());
+        notifications::tell(self.node());
         self.bell.take().xfrm.news
     }
 

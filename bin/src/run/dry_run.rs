@@ -50,7 +50,7 @@ impl Made {
 ///
 /// # Errors
 /// Those of a start with `sources`; devices and privileges are not checked.
-pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
+pub(crate) fn dry_run(sources: Sources) -> Result<Made, CliError> {
     // The signals that end it leave nothing behind.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let config = Config { crypto: Default::default(), ..sources.config };

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-/// Time without packets. A stream leaves its worker idle between two bursts, and soon needs it again.
+/// Detector of a time without packets: a stream leaves its worker idle between two bursts, and soon needs it again.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct IdleDetector {
     bursts: u32,
     /// Time at which `bursts` was last seen to change; `None`: not yet.
     since: Option<Instant>,
 }
 
-impl Rest {
+impl IdleDetector {
     /// Time without packets after which none are expected soon.
     const LONG: Duration = Duration::from_millis(10);
 
@@ -28,9 +28,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_is_no_rest_between_two_bursts() {
-        let (start, mut rest) = (Instant::now(), Rest::default());
-        let mut at = |millis, bursts| rest.is_long(bursts, start + Duration::from_millis(millis));
+    fn stream_is_not_idle_between_two_bursts() {
+        let (start, mut idle) = (Instant::now(), IdleDetector::default());
+        let mut at = |millis, bursts| idle.is_long(bursts, start + Duration::from_millis(millis));
         assert!(at(0, 0) && at(1, 0), "nothing has come yet");
         assert!(!at(2, 1) && !at(11, 1) && at(12, 1));
         assert!(!at(13, 7) && !at(22, 8) && !at(31, 8) && at(32, 8));
