@@ -22,7 +22,7 @@ use super::plan::Plan;
 use super::planner::Planner;
 use super::running::Running;
 use super::service;
-use super::store::{self, Collected, Keeper, OfFiles, Store};
+use super::store::{self, Checkpointer, Collected, OfFiles, Store};
 use super::threads::{Threads, Watchdog};
 use crate::config_file;
 use crate::error::CliError;
@@ -39,7 +39,7 @@ pub(super) struct Daemon {
     /// State that netlink clients see and change.
     shared: Shared,
     /// Saver of what netlink clients have set, and what of the node is the files' and not the clients'.
-    saved: Option<(Keeper, OfFiles)>,
+    saved: Option<(Checkpointer, OfFiles)>,
 }
 
 /// Summary of a gateway's links, displayed as `2 links: tun0, wan; wan is down (eth1: SIOCGIFFLAGS: Network is down)`.
@@ -215,9 +215,9 @@ impl Daemon {
         (self.planner, self.file, self.lines) = (planner, Some(file), None);
         self.planner.tell(&self.worker.handle, &mut protocols)?;
         protocols.begin_host_side();
-        if let Some((keeper, of_files)) = &mut self.saved {
+        if let Some((checkpointer, of_files)) = &mut self.saved {
             *of_files = OfFiles::loaded(Collected::of(&mut protocols)?, self.planner.config());
-            keeper.follow(of_files.sas());
+            checkpointer.follow(of_files.sas());
         }
         Ok(())
     }
@@ -256,7 +256,7 @@ impl Daemon {
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
         let of_files = OfFiles::all(Collected::of(&mut protocols).map_err(CliError::failed)?);
-        store::skip(&state.marks, of_files.sas(), &self.worker.handle)
+        store::skip(&state.checkpoints, of_files.sas(), &self.worker.handle)
             .map_err(|gone| CliError::failed(gone.to_string()))?;
         let [done, left] = store::restore(&mut state, store.path(), &mut protocols)?;
         protocols.follow_host_side();
@@ -266,16 +266,16 @@ impl Daemon {
             0 => tracing::info!("{place}: {all} saved requests restored"),
             _ => tracing::info!("{place}: {done} of {all} saved requests restored; the configuration has the others"),
         }
-        let keeper = Keeper::start(store, state.marks, of_files.sas(), &self.worker.handle, threads)?;
-        self.saved = Some((keeper, of_files));
+        let checkpointer = Checkpointer::start(store, state.checkpoints, of_files.sas(), &self.worker.handle, threads)?;
+        self.saved = Some((checkpointer, of_files));
         Ok(())
     }
 
     /// Saves the state that programs have set. Returns a summary and the file's path.
     fn save(&mut self) -> Result<String, String> {
-        let (keeper, of_files) = self.saved.as_ref().ok_or("this gateway was started without --state FILE")?;
+        let (checkpointer, of_files) = self.saved.as_ref().ok_or("this gateway was started without --state FILE")?;
         let (state, what) = Collected::of(&mut self.shared.lock())?.without(of_files);
-        let file = keeper.save(state, of_files.sas(), &self.worker.handle)?;
+        let file = checkpointer.save(state, of_files.sas(), &self.worker.handle)?;
         Ok(format!("{what}: saved to {file}"))
     }
 
@@ -286,8 +286,8 @@ impl Daemon {
 
     /// Ends.
     pub(super) fn end(self) -> Result<(), CliError> {
-        if let Some((keeper, _)) = &self.saved {
-            let noted = self.worker.hold(true).and_then(|()| keeper.end(&self.worker.handle));
+        if let Some((checkpointer, _)) = &self.saved {
+            let noted = self.worker.hold(true).and_then(|()| checkpointer.end(&self.worker.handle));
             if let Err(err) = noted {
                 tracing::warn!("sequence numbers of SAs were not saved: {err}");
             }

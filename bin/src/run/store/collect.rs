@@ -93,7 +93,7 @@ impl Collected {
             settings: sysctl::saved(&settings, &of_files.settings)
                 .map(|(name, text)| (name.to_owned(), text))
                 .collect(),
-            marks: Default::default(),
+            checkpoints: Default::default(),
         };
         state.settings.iter().for_each(|_| counts.add("setting"));
         (state, counts.say(limited))

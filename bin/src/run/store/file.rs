@@ -10,7 +10,7 @@ use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use zeroize::Zeroizing;
 
-use super::names::{Mark, SaName};
+use super::names::{Checkpoint, SaName};
 use crate::error::CliError;
 use crate::run::random::random;
 
@@ -38,7 +38,7 @@ const SETTINGS: TableDefinition<'_, &str, &str> = TableDefinition::new("settings
 /// Requests of `NETLINK_GENERIC` that add ILA mappings.
 const ILA: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("ila");
 /// Counters at which SAs continue: sent, received, bytes, packets.
-const MARKS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition::new("marks");
+const CHECKPOINTS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition::new("marks");
 
 /// Bytes of pages that the database keeps in memory beside what it writes at once: none, for keys are in them, also of SAs that
 /// are gone.
@@ -60,7 +60,7 @@ pub(crate) struct State {
     pub(crate) xfrm: Vec<Kept>,
     pub(crate) ila: Vec<Kept>,
     pub(crate) settings: BTreeMap<String, String>,
-    pub(crate) marks: HashMap<SaName, Mark>,
+    pub(crate) checkpoints: HashMap<SaName, Checkpoint>,
 }
 
 /// The open file, which no other gateway can open.
@@ -151,10 +151,10 @@ impl Store {
                 state.settings.insert(name.value().to_owned(), text.value().to_owned());
             }
         }
-        for entry in read.open_table(MARKS)?.iter()? {
-            let (name, mark) = entry?;
-            let (oseq, seq, bytes, packets) = mark.value();
-            state.marks.insert(sa_name(name.value())?, Mark { oseq, seq, used: [bytes, packets] });
+        for entry in read.open_table(CHECKPOINTS)?.iter()? {
+            let (name, checkpoint) = entry?;
+            let (oseq, seq, bytes, packets) = checkpoint.value();
+            state.checkpoints.insert(sa_name(name.value())?, Checkpoint { oseq, seq, used: [bytes, packets] });
         }
         Ok(state)
     }
@@ -171,7 +171,7 @@ impl Store {
         write.delete_table(SAS)?;
         write.delete_table(ILA)?;
         write.delete_table(SETTINGS)?;
-        write.delete_table(MARKS)?;
+        write.delete_table(CHECKPOINTS)?;
         {
             write.open_table(FATPATH)?.insert("format", FORMAT)?;
             let mut links = write.open_table(LINKS)?;
@@ -195,27 +195,30 @@ impl Store {
                 settings.insert(name.as_str(), text.as_str())?;
             }
         }
-        put_marks(&write, state.marks.iter())?;
+        put_checkpoints(&write, state.checkpoints.iter())?;
         Ok(write.commit()?)
     }
 
-    /// Replaces marks.
+    /// Replaces checkpoints.
     ///
     /// # Errors
-    /// The system's error; the old marks are there then.
-    pub(crate) fn mark<'a>(&self, marks: impl Iterator<Item = (&'a SaName, &'a Mark)>) -> Result<(), redb::Error> {
+    /// The system's error; the old checkpoints are there then.
+    pub(crate) fn checkpoint<'a>(
+        &self,
+        checkpoints: impl Iterator<Item = (&'a SaName, &'a Checkpoint)>,
+    ) -> Result<(), redb::Error> {
         let write = self.database.begin_write()?;
-        put_marks(&write, marks)?;
+        put_checkpoints(&write, checkpoints)?;
         Ok(write.commit()?)
     }
 }
 
-fn put_marks<'a>(
+fn put_checkpoints<'a>(
     write: &redb::WriteTransaction,
-    marks: impl Iterator<Item = (&'a SaName, &'a Mark)>,
+    checkpoints: impl Iterator<Item = (&'a SaName, &'a Checkpoint)>,
 ) -> Result<(), redb::Error> {
-    let mut table = write.open_table(MARKS)?;
-    for (name, &Mark { oseq, seq, used: [bytes, packets] }) in marks {
+    let mut table = write.open_table(CHECKPOINTS)?;
+    for (name, &Checkpoint { oseq, seq, used: [bytes, packets] }) in checkpoints {
         table.insert(&name.to_bytes()[..], (oseq, seq, bytes, packets))?;
     }
     Ok(())

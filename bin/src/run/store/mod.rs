@@ -6,11 +6,11 @@
 
 mod collect;
 mod file;
-mod marks;
 mod names;
 mod restore;
+mod sequence_checkpoint;
 
 pub(crate) use collect::{Collected, OfFiles};
 pub(crate) use file::Store;
-pub(crate) use marks::{Keeper, skip};
 pub(crate) use restore::restore;
+pub(crate) use sequence_checkpoint::{Checkpointer, skip};

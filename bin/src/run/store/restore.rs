@@ -21,7 +21,7 @@ use crate::run::netlink::Protocols;
 /// # Errors
 /// Exit code 2: one of them cannot be carried out. Some of the others have been.
 pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols) -> Result<[usize; 2], CliError> {
-    let State { links, route, sas, xfrm: others, ila: mappings, settings, marks } = state;
+    let State { links, route, sas, xfrm: others, ila: mappings, settings, checkpoints } = state;
     let mut done = [0; 2];
     let mut take = |kept: &Kept, outcome: Result<(), Error>| match outcome {
         Ok(()) => {
@@ -66,8 +66,8 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         let model = &protocols.rtnl.model;
         xfrm::renumber(&mut kept.message, |old| current(links, model, old))
             .map_err(|number| gone(&kept.label, number, links))?;
-        if let Some(mark) = marks.get(name) {
-            xfrm::set_numbers(&mut kept.message, mark.numbers());
+        if let Some(checkpoint) = checkpoints.get(name) {
+            xfrm::set_numbers(&mut kept.message, checkpoint.numbers());
         }
         take(kept, carry_out(&mut protocols.xfrm, &kept.message))?;
     }

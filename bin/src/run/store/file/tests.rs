@@ -45,7 +45,9 @@ fn state(n: u32) -> State {
         xfrm: (0..n).map(|at| kept(&format!("policy {at}"), 300)).collect(),
         ila: (0..n).map(|at| kept(&format!("ILA mapping {at}"), 60)).collect(),
         settings: (0..n).map(|at| (format!("ipv4/{at}"), at.to_string())).collect(),
-        marks: (0..n).map(|spi| (name(spi), Mark { oseq: spi.into(), seq: 7, used: [1, u64::MAX] })).collect(),
+        checkpoints: (0..n)
+            .map(|spi| (name(spi), Checkpoint { oseq: spi.into(), seq: 7, used: [1, u64::MAX] }))
+            .collect(),
     }
 }
 
@@ -65,12 +67,12 @@ fn saved_state_is_read_back_and_replaces_the_old_one() {
         store.replace(&state(n)).unwrap();
         assert_eq!(store.read().unwrap(), state(n));
     }
-    let moved = Mark { oseq: 1 << 40, seq: 9, used: [5, 6] };
-    store.mark([(&name(4), &moved)].into_iter()).unwrap();
+    let moved = Checkpoint { oseq: 1 << 40, seq: 9, used: [5, 6] };
+    store.checkpoint([(&name(4), &moved)].into_iter()).unwrap();
     assert_eq!(refusal(&path), (1, format!("{}: another gateway has it; name another with --state.", path.display())));
     drop(store);
     let mut want = state(20);
-    want.marks.insert(name(4), moved);
+    want.checkpoints.insert(name(4), moved);
     assert_eq!(Store::open(&path).unwrap().read().unwrap(), want);
     let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!((mode & 0o777, dir.names()), (0o600, vec!["state".to_owned()]));
