@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checkpoint_is_ahead_of_sent_numbers_and_moves_when_they_near_it() {
+    fn checkpoint_is_ahead_of_sent_numbers_and_moves_as_they_near() {
         let esn = u64::MAX;
         let max = u64::from(u32::MAX);
         let cases = [
