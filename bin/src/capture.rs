@@ -57,7 +57,7 @@ pub(crate) fn main(args: &CaptureArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Closes the connection on SIGINT and SIGTERM, which ends what is copied from it after the last whole piece.
+/// Closes the connection on SIGINT and SIGTERM, which ends the copy from it after the last whole block.
 pub(crate) fn end_on_signal(connection: UnixStream) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -69,7 +69,7 @@ pub(crate) fn end_on_signal(connection: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes the connection once nobody reads `output` any more: where nothing comes to be written, that would not be noticed.
+/// Closes the connection once `output` has no reader any more: without packets to write, that would not be noticed.
 pub(crate) fn end_with_reader(output: impl AsFd, connection: UnixStream) -> io::Result<()> {
     let output = output.as_fd().try_clone_to_owned()?;
     thread::Builder::new().name("reader".to_owned()).spawn(move || {

@@ -4,15 +4,15 @@ use crate::cli::CheckArgs;
 use crate::config_file;
 use crate::error::CliError;
 use crate::output::print;
-use crate::run::{Made, rehearse};
+use crate::run::{Made, dry_run};
 
-/// Checks the files and says what they make.
+/// Checks the files and prints the number of objects that they make.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The files' errors.
 pub(crate) fn main(args: &CheckArgs) -> Result<(), CliError> {
     let sources = config_file::load_all(&args.config)?;
-    let made = if sources.lines.is_empty() { Made::by(&sources.config) } else { rehearse(sources)? };
+    let made = if sources.lines.is_empty() { Made::by(&sources.config) } else { dry_run(sources)? };
     let names: Vec<_> = args.config.iter().map(|path| path.display().to_string()).collect();
     print(format!("{}: {}: ok\n", names.join(", "), summary(&made)).as_bytes())
 }

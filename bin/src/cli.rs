@@ -16,7 +16,7 @@ use control::{Request, What};
 #[derive(Debug, Parser)]
 #[command(name = "fatpath", version, max_term_width = 100, disable_help_subcommand = true)]
 pub(crate) struct Cli {
-    /// What to do
+    /// Command to run
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -30,33 +30,33 @@ pub(crate) enum Command {
     /// lines, each with a -c of its own. The system's ip carries the lines out before the gateway says that it is ready; if
     /// it cannot do one, the gateway ends.
     ///
-    /// SIGHUP reads the TOML file again: the new configuration is applied as a whole or, if anything in it is wrong, not at
-    /// all. Security associations that are in both keep their sequence numbers. With lines there is no such reload: they
-    /// say what to do, not what is to be.
+    /// SIGHUP reads the TOML file again: the new configuration is applied as a whole or, if anything in it is wrong,
+    /// not at all. Security associations that are in both keep their sequence numbers. With lines there is no such
+    /// reload: they are commands, and do not describe a state.
     ///
-    /// Log lines go to standard error; the environment variable FATPATH_LOG chooses which. FATPATH_LOG=trace has one for
+    /// Log lines go to standard error; the environment variable FATPATH_LOG selects them. FATPATH_LOG=trace has one for
     /// every dropped packet.
     Run(RunArgs),
     /// Check configuration files and change nothing
     ///
-    /// The exit code is 0 if the files would be accepted together and 2 if not; then one line names the file, the line, the
-    /// key and what would be right. Lines for ip are carried out on a gateway in memory, and what ip says of one that it
-    /// cannot do is printed. Devices and privileges are not looked at.
+    /// The exit code is 0 if the files would be accepted together and 2 if not; then one line names the file, the line,
+    /// the key and a correct value. Lines for ip are carried out on a gateway in memory; the error of ip for a line
+    /// that it cannot do is printed. Devices and privileges are not checked.
     Check(CheckArgs),
-    /// Have a running gateway become what a configuration file says
+    /// Apply a configuration file to a running gateway
     ///
-    /// As a whole or not at all: a gateway that was started without a file gets one, another one a new one, as by
-    /// SIGHUP. What has not changed stays as it is. From then on SIGHUP reads this file.
+    /// The file is applied as a whole or not at all, as by SIGHUP, also to a gateway that was started without a file. Objects
+    /// that have not changed stay as they are. From then on SIGHUP reads this file.
     Load(LoadArgs),
-    /// Save what programs have set on a running gateway, over a restart
+    /// Save the state that programs have set on a running gateway, for its next start
     ///
-    /// What netlink's clients have made that is not in the configuration (links, addresses, routes, rules, permanent
-    /// neighbours, SAs, policies) is written to the file of `fatpath run --state`, in place of what was there, as a whole
-    /// or not at all. SAs that end by time are left out: they are a key manager's, who will make others.
+    /// Objects that netlink clients have made and that are not in the configuration (links, addresses, routes, rules,
+    /// permanent neighbours, SAs, policies) are written to the file of `fatpath run --state`; they replace its content as a
+    /// whole or not at all. SAs with a time limit are not saved; the IKE daemon makes new ones.
     ///
-    /// The file holds keys, and is for the user alone who runs the gateway.
+    /// The file holds keys, and only the user of the gateway may read it.
     Save(SaveArgs),
-    /// Show what a running gateway is and has done
+    /// Show the state and the counters of a running gateway
     ///
     /// Links, routes and neighbours read as from ip, security associations and policies as from `ip -s xfrm`, counters
     /// as from nstat. A gateway is asked over the socket /run/fatpath/NAME.sock, or, of users other than
@@ -74,11 +74,11 @@ pub(crate) enum Command {
     /// Measure one mechanism against its own absence, in memory
     ///
     /// Packets go through gateways in this process, over links in memory: no device, no kernel, no privilege. The cases
-    /// of a group are measured in turns, so that what disturbs the machine disturbs all, and ratios are taken round by
-    /// round. A limit stands beside them: the cipher alone over the same bytes.
+    /// of a group are measured in turns, so that a disturbance of the machine affects all of them, and ratios are taken round
+    /// by round. A limit is measured with them: the cipher alone over the same bytes.
     ///
     /// It stays on one processor, with a thread on another in some cases, and runs at real-time priority where that is
-    /// allowed: not beside a gateway at work.
+    /// allowed: do not run it on a machine whose gateway is in use.
     Bench(BenchArgs),
     /// Write a link's packets to a pcapng file
     ///
@@ -99,30 +99,30 @@ pub(crate) enum Command {
     ///
     /// While a trace runs, packets take no shortcuts, so the gateway is slower.
     Trace(TraceArgs),
-    /// Print what happens to SAs and policies, as it happens
+    /// Print events of SAs and policies as they happen
     ///
-    /// A line each: an SA that a packet needs and that is not there, one that has reached a soft or a hard limit, a policy
-    /// that has, a peer that sends from elsewhere. While somebody monitors, missing SAs are asked for once and then
-    /// waited for, as in Linux.
+    /// A line for each event: a packet needs an SA that does not exist (acquire), an SA or a policy has reached a soft or a
+    /// hard limit (expire), a peer sends from another address (mapping). While a monitor runs, a missing SA is asked for
+    /// once and then waited for, as in Linux.
     Monitor(MonitorArgs),
     /// Run a program whose netlink sockets reach a gateway instead of the kernel
     ///
     /// The program is unmodified, like the system's `ip`, `bridge` or strongSwan's `charon`: it sees and configures the
     /// gateway's links, addresses, routes, SAs and policies. The programs that it starts do so, too. Its other sockets are in the
     /// gateway's host side, a network namespace, if the gateway has one and the caller may enter it, with /sys and the files in
-    /// /etc/netns/fatpath-NAME mounted anew as by `ip netns exec`; else everything else goes on as always.
+    /// /etc/netns/fatpath-NAME mounted anew as by `ip netns exec`; without a host side, they stay in the caller's namespace.
     ///
-    /// It has to be linked with the system's C library, dynamically, and must not run with another account's rights: what
-    /// would not load the library is not started, here and below. Netlink sockets of the kernel, io_uring, requests that
+    /// It has to be linked with the system's C library, dynamically, and must not run with another account's rights: a
+    /// program that would not load the library is not started, here and below. Netlink sockets of the kernel, io_uring, requests that
     /// make or change interfaces of the host, and network namespaces are refused (seccomp). If that takes privileges that
     /// the caller does not have, setuid programs start without theirs.
     ///
-    /// The library that is put before it, libfatpath_preload.so, is looked for beside fatpath and in ../lib/fatpath; the
+    /// The library that is preloaded into it, libfatpath_preload.so, is looked for beside fatpath and in ../lib/fatpath; the
     /// environment variable FATPATH_PRELOAD names another place.
     Exec(ExecArgs),
     /// Run the system's `ip` on a gateway
     ///
-    /// As `fatpath exec -- ip`: all that follows is for ip.
+    /// Same as `fatpath exec -- ip`: all arguments that follow are ip's.
     Ip(IpArgs),
     /// Make a gateway's host side, as the gateway orders by a socket that is standard input
     #[command(hide = true)]
@@ -142,7 +142,7 @@ pub(crate) struct RunArgs {
     /// The configuration, TOML or lines for ip; without one the gateway starts empty
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
-    /// Where `fatpath save` keeps what programs have set, which is restored now; it is made if it is not there
+    /// File of `fatpath save`; its state is restored at the start, and a missing file is made
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) state: Option<PathBuf>,
     /// This gateway's name, which is that of its control socket
@@ -153,7 +153,7 @@ pub(crate) struct RunArgs {
 /// Arguments of `save`.
 #[derive(Args, Debug)]
 pub(crate) struct SaveArgs {
-    /// Which gateway
+    /// Name of the gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
 }
@@ -172,7 +172,7 @@ pub(crate) struct LoadArgs {
     /// The configuration
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: PathBuf,
-    /// Which gateway
+    /// Name of the gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
 }
@@ -180,7 +180,7 @@ pub(crate) struct LoadArgs {
 /// Arguments of `show`.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
-    /// What to show
+    /// State to show
     #[arg(value_name = "WHAT")]
     pub(crate) what: ShowWhat,
     /// Print JSON
@@ -189,15 +189,15 @@ pub(crate) struct ShowArgs {
     /// Print counters that are zero as well
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Which gateway
+    /// Name of the gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
 }
 
-/// What `fatpath show` can show.
+/// State that `fatpath show` can show.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ShowWhat {
-    /// Links, their offloads (on, off, and why), what they moved
+    /// Links, their offloads (on, off, and why), and their traffic
     Links,
     /// Routes of every table
     Routes,
@@ -205,9 +205,9 @@ pub(crate) enum ShowWhat {
     Neighbours,
     /// Addresses behind the ports of bridges, as bridge fdb shows them
     Fdb,
-    /// MTUs of paths, as ICMP has told them
+    /// Path MTUs learned from ICMP
     Pmtus,
-    /// Security associations, those that are waited for among them; their keys are not shown
+    /// Security associations, larval ones among them; keys are not shown
     Sa,
     /// Security policies
     Policies,
@@ -215,9 +215,9 @@ pub(crate) enum ShowWhat {
     Counters,
     /// Dropped packets by link and reason
     Drops,
-    /// Datagrams whose fragments are not all there, and the memory they hold
+    /// Incomplete datagrams in reassembly, and the memory that their fragments hold
     Fragments,
-    /// Network namespace of the gateway's own: its devices, and why there is none
+    /// Network namespace of the gateway: its devices, or the reason for having none
     Host,
     /// ILA mappings
     Ila,
@@ -246,22 +246,22 @@ impl From<ShowWhat> for Request {
     }
 }
 
-/// What `demo` is told.
+/// Arguments of `demo`.
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
     /// Print the result as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
-    /// How long each measurement lasts
+    /// Duration of each measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: u32,
-    /// How often each case is measured
+    /// Number of measurements of each case
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
     /// Four namespaces: host, gateway, gateway, host; the gateways own their links and speak raw ESP
     #[arg(long)]
     pub(crate) router: bool,
-    /// Measure others in user space as well, where they are installed: wireguard-go, boringtun and strongSwan; of switches, Open vSwitch
+    /// Measure other programs in user space as well, where installed: wireguard-go, boringtun, strongSwan; with --switch Open vSwitch
     #[arg(long, conflicts_with = "router")]
     pub(crate) peers: bool,
     /// Send UDP datagrams of 65473 bytes between the gateways' own sockets instead of TCP
@@ -276,7 +276,7 @@ pub(crate) struct DemoArgs {
     /// that only moves packets between the devices (bare), and through a tunnel behind the bridge's own port (esp).
     #[arg(long, conflicts_with_all = ["router", "udp_fragments", "storm"])]
     pub(crate) switch: bool,
-    /// Count transactions of so many TCP connections instead, one byte each way, 200 if not said
+    /// Count transactions of CONNECTIONS TCP connections instead, one byte each way; 200 by default
     ///
     /// Between the gateways' own sockets, whose packets travel under their own addresses (none), or under ILA addresses: translated back by a
     /// route (lwt), or by a mapping before early demux (hook).
@@ -284,7 +284,7 @@ pub(crate) struct DemoArgs {
           value_parser = clap::value_parser!(u16).range(1..=1000),
           conflicts_with_all = ["iperf3", "router", "peers", "udp_fragments", "storm", "switch"])]
     pub(crate) rr: Option<u16>,
-    /// Measure the tunnel with and without so many changes of routes and SAs a second beside it, 1000 if not said
+    /// Measure the tunnel with and without CHANGES changes of routes and SAs a second at the same time; 1000 by default
     ///
     /// The system's `ip` makes them at each gateway, an equal number of routes and of SAs, that are added and deleted again.
     /// Short streams and many rounds are best.
@@ -296,19 +296,19 @@ pub(crate) struct DemoArgs {
     pub(crate) iperf3: bool,
 }
 
-/// What `bench` is told.
+/// Arguments of `bench`.
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
-    /// What to measure
+    /// Mechanism to measure
     #[arg(value_name = "NAME")]
     pub(crate) name: BenchName,
     /// Print the result as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
-    /// How often each case is measured
+    /// Number of measurements of each case
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// How long each case is measured in each round
+    /// Duration of a case in each round
     #[arg(long, value_name = "MS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     slice: u32,
     /// Only cases with this in their names, as in tx/tunnel
@@ -317,13 +317,13 @@ pub(crate) struct BenchArgs {
 }
 
 impl BenchArgs {
-    /// How long each case is measured in each round.
+    /// Duration of a case in each round.
     pub(crate) fn slice(&self) -> Duration {
         Duration::from_millis(self.slice.into())
     }
 }
 
-/// What `vhost-back-end` is told.
+/// Arguments of `vhost-back-end`.
 #[derive(Args, Debug)]
 pub(crate) struct VhostBackEndArgs {
     /// Sockets of its ports
@@ -331,7 +331,7 @@ pub(crate) struct VhostBackEndArgs {
     pub(crate) sockets: Vec<PathBuf>,
 }
 
-/// What `fatpath bench` can measure.
+/// Mechanisms that `fatpath bench` can measure.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum BenchName {
     /// ESP: sealed and opened, fat or packet by packet
@@ -348,19 +348,19 @@ pub(crate) enum BenchName {
     Reassembly,
 }
 
-/// What `capture` is told.
+/// Arguments of `capture`.
 #[derive(Args, Debug)]
 pub(crate) struct CaptureArgs {
     /// The link
     #[arg(value_name = "LINK")]
     pub(crate) link: String,
-    /// Where to write; standard output if not given
+    /// File to write; standard output if not given
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) write: Option<PathBuf>,
     /// Capture the fat packets: after GRO on the way in, before segmentation on the way out
     #[arg(long)]
     pub(crate) after_gro: bool,
-    /// Which gateway
+    /// Name of the gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
 }
@@ -377,26 +377,26 @@ pub(crate) struct TraceArgs {
     /// One JSON object per packet
     #[arg(long)]
     pub(crate) json: bool,
-    /// Which gateway
+    /// Name of the gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
 }
 
-/// What `monitor` is told.
+/// Arguments of `monitor`.
 #[derive(Args, Debug)]
 pub(crate) struct MonitorArgs {
     /// One JSON object per event
     #[arg(long)]
     pub(crate) json: bool,
-    /// Which gateway
+    /// Name of the gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
 }
 
-/// What `exec` is told.
+/// Arguments of `exec`.
 #[derive(Args, Debug)]
 pub(crate) struct ExecArgs {
-    /// Which gateway
+    /// Name of the gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
     /// Namespace of the program's other sockets
@@ -414,25 +414,25 @@ pub(crate) struct ExecArgs {
 /// Namespace of the sockets other than netlink's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Sockets {
-    /// In the gateway's host side, if it has one
+    /// Namespace of the gateway's host side, if it has one
     Gateway,
     /// Namespace that fatpath exec is in
     Host,
 }
 
-/// What `ip` is told.
+/// Arguments of `ip`.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct IpArgs {
-    /// Which gateway; comes before ip's own options
+    /// Name of the gateway; comes before ip's own options
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
-    /// The words for ip
+    /// Arguments for ip
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) words: Vec<OsString>,
 }
 
-/// What `completions` is told.
+/// Arguments of `completions`.
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArgs {
     /// The shell
@@ -440,7 +440,7 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: Shell,
 }
 
-/// What `man` is told.
+/// Arguments of `man`.
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {
     /// The directory, which must exist

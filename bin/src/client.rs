@@ -11,7 +11,7 @@ use control::{Reply, Request};
 
 use crate::error::CliError;
 
-/// How long a gateway may take to answer.
+/// Longest time that a gateway may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// The longest answer, in bytes: hundreds of thousands of routes.
 const MAX_REPLY_LEN: u64 = 256 << 20;
@@ -77,7 +77,7 @@ fn run_dir_of(instance: &str, dirs: [PathBuf; 2]) -> PathBuf {
     dirs.into_iter().find(has_socket).unwrap_or(own)
 }
 
-/// Why a socket of `instance` cannot be connected to, and what to do about it.
+/// Error for a socket of `instance` that cannot be connected to, with a remedy.
 pub(crate) fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliError {
     CliError::failed(match err.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
@@ -144,12 +144,13 @@ impl Client {
         }
     }
 
-    /// That the gateway answered something else than it was asked.
+    /// Error for an answer that is not one to the request.
     pub(crate) fn confused(&self) -> CliError {
         self.failed(&"the answer is to another question; are both of the same version?")
     }
 
-    /// What follows the last reply, without a limit of time; and the connection, to end it from elsewhere.
+    /// The stream behind the last reply, without a time limit; and the connection, with which another thread can end
+    /// it.
     pub(crate) fn into_stream(self) -> io::Result<(BufReader<UnixStream>, UnixStream)> {
         self.limit(None)?;
         let other = self.stream.get_ref().try_clone()?;

@@ -8,20 +8,20 @@ use control::Config;
 use zeroize::Zeroizing;
 
 use crate::error::CliError;
-use crate::lines::{self, IpLines};
+use crate::ip_batch::{self, IpLines};
 
-/// The most that is made room for at first, in bytes, whatever a file is said to have.
+/// Largest buffer that is allocated at first, in bytes, whatever length the system reports.
 const MAX_GUESS: u64 = 1 << 20;
 
 /// The most that a file may have, in bytes: many times what one of a hundred thousand SAs has. A device has no end.
 const MAX_LEN: usize = 256 << 20;
 
-/// What files say together.
+/// Content of all configuration files together.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     /// The TOML file, if there is one.
     pub(crate) file: Option<PathBuf>,
-    /// What it says.
+    /// Content of the TOML file.
     pub(crate) config: Config,
     /// Lines of `ip`, which come after it.
     pub(crate) lines: Vec<IpLines>,
@@ -33,8 +33,8 @@ pub(crate) struct Sources {
 /// Exit code 1 if the file cannot be read or is one of `ip` lines, 2 if it is wrong.
 pub(crate) fn load(path: &Path) -> Result<Config, CliError> {
     let bytes = read(path)?;
-    if lines::are_in(&bytes) {
-        return Err(CliError::failed(lines::only_at_start(&path.display().to_string())));
+    if ip_batch::are_in(&bytes) {
+        return Err(CliError::failed(ip_batch::only_at_start(&path.display().to_string())));
     }
     parse(path, &bytes)
 }
@@ -47,7 +47,7 @@ pub(crate) fn load_all(paths: &[PathBuf]) -> Result<Sources, CliError> {
     let mut sources = Sources::default();
     for path in paths {
         let bytes = read(path)?;
-        if lines::are_in(&bytes) {
+        if ip_batch::are_in(&bytes) {
             sources.lines.push(IpLines::new(path.display().to_string(), bytes)?);
             continue;
         }
@@ -64,7 +64,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
     read_to_end(path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))
 }
 
-/// What a file holds, of which no copy is left behind, with room for another byte.
+/// Content of a file, with room for another byte; no copy of it is left in memory.
 fn read_to_end(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len().min(MAX_GUESS);

@@ -25,15 +25,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest answer in bytes.
 const MAX_ANSWER: usize = 16 << 10;
 
-/// Moves this process to the host side of a gateway, if that has one and the caller may enter it; mounts `/sys` and the files of
-/// `/etc/netns/fatpath-NAME` anew, as `ip netns exec` does. A caller that may not, or of a gateway whose host side could not be
-/// made, stays, and one line on standard error says so. Returns whether it is there.
+/// Moves this process to the host side of a gateway, if that has one and the caller may enter it; mounts `/sys` and the
+/// files of `/etc/netns/fatpath-NAME` anew, as `ip netns exec` does. A caller that may not, or of a gateway whose host
+/// side could not be made, stays, and the reason is printed as one line on standard error. Returns whether the process
+/// was moved.
 ///
 /// # Errors
 /// Errors of the mounts.
 pub(crate) fn enter(instance: &str) -> Result<bool, CliError> {
     let stays = |why: &str| {
-        // Where nobody listens there is nobody to tell.
+        // A closed standard error is no reason to fail.
         let _ = writeln!(io::stderr(), "fatpath exec: {why}; sockets stay where they are");
     };
     let descriptors = match ask(instance) {
@@ -76,7 +77,7 @@ fn ask(instance: &str) -> Result<Vec<OwnedFd>, Option<String>> {
         ErrorKind::PermissionDenied if host_place(&socket).is_some_and(|place| place.exists()) => {
             Some("may not enter the gateway's host side".to_owned())
         }
-        // That no gateway runs is said by who needs one.
+        // A caller that needs a gateway reports that there is none.
         _ => None,
     })?;
     let failed = |err: io::Error| Some(format!("{}: {err}", socket.display()));
@@ -98,7 +99,7 @@ fn setns(namespace: &OwnedFd, kind: LinkNameSpaceType) -> Result<(), Errno> {
 }
 
 /// Mounts `/sys` anew, which shows the devices of the namespace in which it was mounted, and the files in `/etc/netns/NAME`.
-/// `of_user`: in a user namespace of its own, where `/sys` may be locked to what it shows.
+/// `of_user`: in a user namespace of its own, where `/sys` may be locked to its present content.
 fn mount_anew(name: &str, of_user: bool) -> Result<(), CliError> {
     let failed = |what: &str, err: &io::Error| CliError::failed(format!("{what}: {err}"));
     unshare(&[Namespace::Mount]).map_err(|err| failed("unshare, mount namespace", &err))?;

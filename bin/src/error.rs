@@ -1,4 +1,4 @@
-//! How the program fails: one line on standard error and an exit code.
+//! Failures of the program: one line on standard error and an exit code.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 /// A failure of a command. Shown as `Error: <message>`, in one line.
 #[derive(Debug)]
 pub(crate) struct CliError {
-    /// What went wrong and, where there is something, what to do about it.
+    /// The failure and, where there is one, its remedy.
     pub(crate) message: String,
     /// The exit code.
     pub(crate) exit_code: u8,

@@ -51,18 +51,18 @@ pub(crate) fn ip(args: &IpArgs) -> Result<(), CliError> {
     exec(&args.instance, Sockets::Host, None, ip.as_os_str(), &args.words)
 }
 
-/// Whether `ip` would print its usage or version, and do nothing, whatever comes behind the first word.
+/// Whether `ip` would print its usage or version, and do nothing: its first word decides.
 fn is_about_itself(words: &[OsString]) -> bool {
     words.first().is_none_or(|word| ["help", "-help", "--help", "-V", "-Version"].iter().any(|it| word == it))
 }
 
-/// Where the system's `ip` is.
+/// Path of the system's `ip`.
 ///
 /// # Errors
 /// It is not there.
 pub(crate) fn system_ip() -> Result<PathBuf, CliError> {
     let ip = find(OsStr::new("ip")).or_else(|| {
-        // Not everybody's path has it.
+        // Not every user's PATH has it.
         ["/usr/sbin/ip", "/sbin/ip"].map(PathBuf::from).into_iter().find(|path| path.is_file())
     });
     ip.ok_or_else(|| CliError::failed("ip: not found; install it, as with `apt-get install iproute2`."))
@@ -120,7 +120,7 @@ fn check_vrf(instance: &str, vrf: &str) -> Result<(), CliError> {
     }
 }
 
-/// How to run `program` with its netlink sockets reaching the gateway whose own is at `netlink`.
+/// Command that runs `program` with its netlink sockets reaching the gateway whose netlink socket is at `netlink`.
 ///
 /// # Errors
 /// If the program or the library is missing.
@@ -158,10 +158,10 @@ fn netlink_variable(netlink: &Path, is_on_host_side: bool, vrf: Option<&str>) ->
     Ok(value)
 }
 
-/// Checks that what `command` starts, which was asked for as `program`, would load the library.
+/// Checks that the program of `command`, whose name on the command line is `program`, would load the library.
 ///
 /// # Errors
-/// Why not.
+/// The reason for which it would not.
 pub(crate) fn check_loads(program: &OsStr, command: &Command) -> Result<(), CliError> {
     // A path with a NUL in it names nothing.
     let path = CString::new(command.get_program().as_bytes()).unwrap_or_default();
@@ -170,13 +170,13 @@ pub(crate) fn check_loads(program: &OsStr, command: &Command) -> Result<(), CliE
     launch::check(CWD, &path).map_err(refused)
 }
 
-/// Whether anybody serves netlink there.
+/// Fails if no gateway serves netlink at `path`.
 fn try_connect(path: &Path) -> Result<(), Errno> {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
-/// Where the program is, as a shell looks for it.
+/// Path of the program, found as a shell finds it.
 fn find(program: &OsStr) -> Option<PathBuf> {
     let runs = |path: &PathBuf| fs::metadata(path).is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0);
     if program.as_bytes().contains(&b'/') {
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ip_does_on_a_node_is_nothing_about_itself() {
+    fn ip_help_and_version_need_no_gateway() {
         let about = |words: &str| is_about_itself(&words.split_whitespace().map(OsString::from).collect::<Vec<_>>());
         for words in ["", "help", "-help", "--help", "-V", "help link"] {
             assert!(about(words), "{words}");

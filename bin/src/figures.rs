@@ -1,21 +1,21 @@
-//! What every benchmark reports: medians per case and ratios taken round by round, as JSON or as a table.
+//! Report of a benchmark: medians per case and ratios taken round by round, as JSON or as a table.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-/// The whole result of a benchmark whose cases have `F` beside their throughput.
+/// The whole result of a benchmark whose cases have figures `F` besides their throughput.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report<F> {
     /// The benchmark.
     pub(crate) bench: &'static str,
-    /// How often each case was measured.
+    /// Number of measurements of each case.
     pub(crate) rounds: usize,
     /// Medians over the rounds.
     pub(crate) cases: Vec<Case<F>>,
     /// Quotients of throughput.
     pub(crate) ratios: Vec<Ratio>,
-    /// What could not be measured.
+    /// Cases that could not be measured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) missing: Vec<Missing>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Report<F> {
 /// A case that could not be measured.
 #[derive(Debug, Serialize)]
 pub(crate) struct Missing {
-    /// Its name.
+    /// Name of the case.
     pub(crate) name: String,
     /// The reason, in one line.
     pub(crate) why: String,
@@ -32,11 +32,11 @@ pub(crate) struct Missing {
 /// One case.
 #[derive(Debug, Serialize)]
 pub(crate) struct Case<F> {
-    /// Its name, a path.
+    /// Name of the case, a path.
     pub(crate) name: String,
     /// Payload, in 10⁹ bits per second.
     pub(crate) gbps: f64,
-    /// What else was measured.
+    /// Other figures of the case.
     #[serde(flatten)]
     pub(crate) figures: F,
 }
@@ -44,9 +44,9 @@ pub(crate) struct Case<F> {
 /// Quotients taken round by round.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Ratio {
-    /// What its two cases have in common.
+    /// Common part of the names of the two cases.
     pub(crate) name: String,
-    /// In what they differ: `over/under`.
+    /// Parts of the names that differ: `over/under`.
     pub(crate) of: String,
     /// The middle one.
     pub(crate) median: f64,

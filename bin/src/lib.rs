@@ -13,11 +13,11 @@ mod enter;
 mod error;
 mod exec;
 mod figures;
-mod lines;
+mod ip_batch;
 mod load;
+mod man_pages;
 mod monitor;
 mod output;
-mod pages;
 mod passing;
 mod progress;
 mod run;
@@ -38,7 +38,7 @@ use error::CliError;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use run::Alone;
 
-/// Does what the command line says.
+/// Runs the command line.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -59,8 +59,8 @@ pub fn main() -> ExitCode {
         Command::Exec(args) => exec::main(&args),
         Command::Ip(args) => exec::ip(&args),
         Command::HostMaker => run::make_host_side(),
-        Command::Completions(args) => pages::completions(&args),
-        Command::Man(args) => pages::man(&args),
+        Command::Completions(args) => man_pages::completions(&args),
+        Command::Man(args) => man_pages::man(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -72,7 +72,7 @@ pub fn main() -> ExitCode {
 fn usage(err: &clap::Error) -> ExitCode {
     match err.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Nobody is left to be told if it cannot be printed.
+            // A closed standard output is no reason to fail.
             let _ = err.print();
             ExitCode::SUCCESS
         }
@@ -85,12 +85,12 @@ fn usage(err: &clap::Error) -> ExitCode {
 }
 
 fn fail(err: &CliError) -> ExitCode {
-    // Where nobody listens, the exit code has to do.
+    // If standard error is closed, the exit code has to do.
     let _ = writeln!(std::io::stderr(), "{err}");
     err.code()
 }
 
-/// What clap says over several lines, in one, without its usage.
+/// Clap's message of several lines as one line, without its usage.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information")).collect();

@@ -1,4 +1,4 @@
-//! `fatpath load`: a running gateway becomes what a file says.
+//! `fatpath load`: applies a configuration file to a running gateway.
 
 use std::path;
 
@@ -10,10 +10,10 @@ use crate::config_file;
 use crate::error::CliError;
 use crate::output::print;
 
-/// Checks the file, has the gateway load it, and says what runs then.
+/// Checks the file, makes the gateway load it, and prints a summary.
 ///
 /// # Errors
-/// Exit code 2 if the file is wrong; 1 if no gateway of that name answers, or if it cannot become that.
+/// Exit code 2 if the file is wrong; 1 if no gateway of that name answers, or if it cannot apply the file.
 pub(crate) fn main(args: &LoadArgs) -> Result<(), CliError> {
     config_file::load(&args.config)?;
     let named = |why: &dyn std::fmt::Display| CliError::failed(format!("{}: {why}", args.config.display()));

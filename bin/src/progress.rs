@@ -1,25 +1,25 @@
-//! What a measurement says while it runs: one line that changes on a terminal, plain lines elsewhere, on standard error.
+//! Progress of a measurement: one line that changes on a terminal, plain lines elsewhere, on standard error.
 
 use std::io::{self, IsTerminal, Write};
 
-/// Says what is going on.
+/// Printer of progress.
 #[derive(Debug)]
 pub(crate) struct Progress {
     terminal: bool,
 }
 
 impl Progress {
-    /// On standard error, whatever it is.
+    /// Progress on standard error, terminal or not.
     pub(crate) fn on_stderr() -> Self {
         Self { terminal: io::stderr().is_terminal() }
     }
 
-    /// Says what stays to be read.
+    /// Prints a line that stays.
     pub(crate) fn announce(&self, text: &str) {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// Says what is being done now. Nobody listening is no reason to fail.
+    /// Prints the current step. A closed standard error is no reason to fail.
     pub(crate) fn say(&self, text: &str) {
         let mut stderr = io::stderr();
         let _ = match self.terminal {
@@ -31,7 +31,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Leaves the terminal's line empty for what follows.
+    /// Clears the terminal's line for later output.
     fn drop(&mut self) {
         if self.terminal {
             self.say("");

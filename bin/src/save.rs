@@ -1,4 +1,4 @@
-//! `fatpath save`: what programs have set survives a restart.
+//! `fatpath save`: saves the state that programs have set, for the gateway's next start.
 
 use control::{Reply, Request};
 
@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::error::CliError;
 use crate::output::print;
 
-/// Has the gateway save, and says what.
+/// Makes the gateway save its state, and prints a summary.
 ///
 /// # Errors
 /// No gateway of that name answers, or it cannot save.

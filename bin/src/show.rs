@@ -1,4 +1,4 @@
-//! `fatpath show`: what a running gateway is and has done.
+//! `fatpath show`: state and counters of a running gateway.
 
 use control::Reply;
 

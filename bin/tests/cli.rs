@@ -1,4 +1,4 @@
-//! The command line as a shell sees it: what it prints, where, and the exit code.
+//! The command line as a shell sees it: output on either stream, and exit codes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -197,7 +197,7 @@ fn show_prints_text_or_json() {
 }
 
 #[test]
-fn what_the_gateway_says_is_wrong_is_told_in_its_words() {
+fn error_of_the_gateway_is_printed_in_its_words() {
     let dir = Dir::new("refused");
     let refused = Reply::Error { message: "no link is named lan; links are tun0, wan".to_owned() };
     let cases = [
@@ -246,7 +246,7 @@ fn a_capture_goes_to_a_file_or_to_a_pipe_by_whole_blocks() {
 }
 
 #[test]
-fn what_nobody_reads_any_more_ends_though_nothing_comes() {
+fn capture_and_monitor_end_with_their_reader() {
     let dir = Dir::new("reader");
     for (instance, args, reply) in
         [("c", &["capture", "wan"][..], Reply::Capturing), ("m", &["monitor"], Reply::Monitoring)]

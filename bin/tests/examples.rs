@@ -1,4 +1,4 @@
-//! The files in `examples/` and what pages of the documentation quote of them.
+//! The files in `examples/` and the quotes of them in the documentation.
 
 use std::fs;
 use std::path::{Path, PathBuf};

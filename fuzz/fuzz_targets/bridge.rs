@@ -1,6 +1,6 @@
 //! A bridge of four ports, VLAN devices beside it and above it, as a list of operations: frames of the fuzzer's, settings of ports, VLANs,
-//! addresses, links that go down and ports that leave, and time. After each of them the bridge's tables agree, a port has learnt no more
-//! than it may, what is sent fits its device, and in the end all memory has come back.
+//! addresses, links that go down and ports that leave, and time. After each operation the bridge's tables agree, a port has learnt no more
+//! addresses than it may, and sent packets fit their device; in the end all memory has been returned.
 #![no_main]
 
 use std::time::Duration;
@@ -74,7 +74,7 @@ fn step(input: &mut Choices<'_>, node: &mut Node, now: &mut Instant) {
     let link = PORTS[usize::from(op & 3)];
     let vid = Vid::new(u16::from(input.byte() & 7)).unwrap_or(Vid::FIRST);
     let of_port = if op & 4 == 0 { Some(link) } else { None };
-    // What is refused has changed nothing.
+    // A refused operation changes nothing.
     match op >> 3 {
         0 => *now = *now + Duration::from_secs(u64::from(input.byte())),
         1 => node.datapath.set_up(*now, &node.mem, link, input.byte() & 1 == 0),
@@ -114,7 +114,7 @@ fn step(input: &mut Choices<'_>, node: &mut Node, now: &mut Instant) {
                     let vid = Some(vid);
                     let wanted =
                         FdbRequest { port: of_port, mac, vid, kind, is_sticky, create: true, exclusive: false };
-                    // Dynamic entries of an operator's are not limited.
+                    // Dynamic entries that an operator has added are not limited.
                     if kind != FdbKind::Dynamic {
                         let _ = bridge.add_fdb(*now, &wanted);
                     }

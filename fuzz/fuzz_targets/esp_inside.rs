@@ -1,6 +1,6 @@
-//! What is inside of ESP: authentic packets, alone, in bursts and in trains, whose text is the fuzzer's, with a trailer of
-//! its choice or of its own. Decapsulation, GRO and IP input meet it in a node with one of everything; each packet ends
-//! somewhere, what is sent is what the links take, and all memory comes back.
+//! Content of ESP: authentic packets, alone, in bursts and in trains, whose plaintext is the fuzzer's, with a valid trailer or
+//! the fuzzer's. Decapsulation, GRO and IP input process it in a node with one of everything; each packet ends in one
+//! place, sent packets are ones that the links take, and all memory is returned.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Fat packets as a guest hands them over, cut and fitted to devices.
+//! Super-packets as a guest hands them over, segmented and fitted to devices.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
 //! Virtual Ethernet adapters and their hypervisor, as a list of operations: descriptors, receive entries and attribute words of the fuzzer's,
 //! from a partition without a driver and from a hypervisor that is broken, beside two adapters that send, receive and change their settings.
-//! After each of them pools have no more buffers than they may, the word has no bits that were not agreed on, and what is received is a packet.
+//! After each operation pools have no more buffers than they may, the word has no bits that were not agreed on, and each received frame is a packet.
 #![no_main]
 
 use ibmveth::{

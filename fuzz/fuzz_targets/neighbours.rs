@@ -1,5 +1,5 @@
 //! Full neighbour tables as a list of operations: packets to next hops, messages, settings by the operator and time, on
-//! two links. After each of them the invariants hold, no table has more entries than it may, permanent entries stay,
+//! two links. After each operation the invariants hold, no table has more entries than it may, permanent entries stay,
 //! and no packet is lost.
 #![no_main]
 

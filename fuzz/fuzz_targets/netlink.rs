@@ -1,5 +1,5 @@
-//! What a client sends: recorded requests of iproute2, some of whose bytes are others, and datagrams of any bytes. The node
-//! lives, and the packets' side knows the routes and addresses that clients see.
+//! Requests of a netlink client: recorded ones of iproute2 with mutated bytes, and datagrams of any bytes. The node does not
+//! panic, and its FIB has the routes and addresses that clients see.
 #![no_main]
 
 #[path = "../../crates/control/tests/common/node.rs"]
@@ -19,7 +19,7 @@ static RECORDED: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     requests.map(|(_, hex)| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect()).collect()
 });
 
-/// What a client does: of a kind, with a number, and with other bytes at some places.
+/// An action of a client: its kind, a number, and mutated bytes at some places.
 type Op = (u8, u16, Vec<(u16, u8)>);
 
 fuzz_target!(|input: (bool, Vec<Op>)| {
@@ -42,7 +42,7 @@ fuzz_target!(|input: (bool, Vec<Op>)| {
             }
             4 => {
                 let datagram: Vec<u8> = bytes.iter().flat_map(|&(at, byte)| [at as u8, byte]).collect();
-                // As it comes by the socket.
+                // Same form as by the socket.
                 for call in ToDaemon::calls(&datagram) {
                     if let Some(ToDaemon::Data(messages)) = call {
                         session.handle(messages, &mut node, listeners, &mut outbox);

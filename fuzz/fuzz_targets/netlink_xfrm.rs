@@ -1,5 +1,5 @@
-//! What a client of `NETLINK_XFRM` sends: recorded requests of `ip xfrm`, some of whose bytes are others, and datagrams of
-//! any bytes, while time passes. The node lives, and what it keeps of SAs and policies is of those that packets meet.
+//! Requests of a client of `NETLINK_XFRM`: recorded ones of `ip xfrm` with mutated bytes, and datagrams of any bytes, while
+//! time passes. The node does not panic, and its database has the SAs and policies that packets meet.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ static RECORDED: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     lines.map(|hex| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect()).collect()
 });
 
-/// What happens: of a kind, with a number, and with other bytes at some places.
+/// An action: its kind, a number, and mutated bytes at some places.
 type Op = (u8, u16, Vec<(u16, u8)>);
 
 fuzz_target!(|input: (bool, Vec<Op>)| {

@@ -13,12 +13,12 @@ use rustix::pipe::pipe;
 use sim::Choices;
 use vhost::{GUEST_LEN, Guest, PAGE, Port, USER, open_descriptors};
 
-/// Messages of the protocol that say something of this device, and each that there is besides.
+/// Numbers of the messages of the protocol.
 const KNOWN: [u32; 20] = [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 34, 36, 37, 38];
 
 const VALUES: [u64; 12] = [0, 1, 2, 3, 16, 256, 65_536, PAGE, GUEST_LEN / 2, USER, USER + GUEST_LEN / 2, u64::MAX];
 
-/// Descriptors that a message may have beside it.
+/// Descriptors that come with a message.
 struct Files {
     event: OwnedFd,
     pipe: OwnedFd,

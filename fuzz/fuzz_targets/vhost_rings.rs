@@ -1,4 +1,4 @@
-//! Rings and buffers that a guest writes at every moment: by choice between two calls, and by another thread in the midst of them. Nothing is read
+//! Rings and buffers that a guest writes at every moment: as operations between two calls, and by another thread during the calls. Nothing is read
 //! or written outside of its memory, a broken rule closes the connection with one error, and the next guest is served.
 #![no_main]
 
@@ -30,7 +30,7 @@ fn guest(input: &mut Choices<'_>, port: &mut Port) {
     let features = FEATURES.iter().enumerate().filter(|(bit, _)| chosen >> bit & 1 == 1).map(|(_, feature)| feature);
     let size = 1_u32 << (input.byte() % 5);
     guest.set_up(features.fold(1 << 30, |all, feature| all | feature), size);
-    // Something that makes sense to begin with.
+    // A valid start.
     for queue in 0..2 * u64::from(PAIRS) {
         for index in 0..u64::from(size) {
             guest.describe(queue, index, desc(input, queue));
@@ -87,7 +87,7 @@ fn guest(input: &mut Choices<'_>, port: &mut Port) {
     port.settle();
 }
 
-/// A descriptor that makes sense, or nearly.
+/// A valid descriptor, or nearly one.
 fn desc(input: &mut Choices<'_>, queue: u64) -> Desc {
     let addr = match input.byte() % 8 {
         0 => input.pick(&[u64::MAX, GUEST_LEN - 1, GUEST_LEN, 1 << 32, GUEST_LEN / 2 - 1]),

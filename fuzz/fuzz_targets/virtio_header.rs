@@ -1,4 +1,4 @@
-//! A virtio-net header and a frame from a hostile guest: what is accepted points at the frame's own checksum field.
+//! A virtio-net header and a frame from a hostile guest: an accepted header points at the frame's own checksum field.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -29,7 +29,7 @@ fuzz_target!(|input: &[u8]| {
             }
             let info = ip::Info::parse(&frame[l3..], frame.len() - l3).expect("what is left for later is well-formed");
             assert!(info.fragment.is_none());
-            // The transport header that it is about: behind the IP header, or for segments in a tunnel further in.
+            // The transport header that the checksum covers: behind the IP header, or for segments in a tunnel further in.
             let (version, protocol, end) = if start == l3 + info.header_len {
                 (info.version(), info.protocol, l3 + info.total_len)
             } else {
@@ -54,7 +54,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Where IP starts behind VLAN tags.
+/// Offset of the IP header behind VLAN tags.
 fn l3_of(frame: &[u8]) -> usize {
     let Ok(header) = eth::Header::ref_from(frame) else { return 0 };
     let (mut ethertype, mut at) = (header.ethertype(), eth::Header::LEN);

@@ -35,7 +35,7 @@ fuzz_target!(|input: (u128, u128, u8, &[u8])| {
     }
 });
 
-/// An error quotes the front of a packet, so its lengths say more than there is.
+/// An error quotes the front of a packet, so its lengths may exceed the quote.
 fn quoted(packet: &[u8]) {
     if let Ok(ip) = ipv4::Ipv4::parse_head(packet, usize::MAX) {
         assert!(ip.payload().len() <= ip.payload_len());

@@ -1,5 +1,5 @@
-//! An IP packet of which the head holds a part: whatever the bytes, lengths stay within what is there, and views of
-//! the same bytes agree.
+//! An IP packet whose head holds a part of it: with any bytes, lengths stay within the packet, and views of the same bytes
+//! agree.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -69,7 +69,7 @@ fn upper_layer(payload: &[u8], len: usize) {
     assert_eq!(checksum::fold(parts), checksum::fold(checksum::sum(payload)));
 }
 
-/// What a router does to an IPv4 header leaves the checksum right.
+/// A router's changes to an IPv4 header keep the checksum right.
 fn forward(packet: &mut [u8], packet_len: usize) {
     if Info::parse(packet, packet_len).is_err() {
         return;

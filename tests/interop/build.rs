@@ -10,7 +10,7 @@ fn main() {
     compile("XSTATE_TRACER", "tests/xstate_tracer.c", "xstate_tracer", &[]);
 }
 
-/// Compiles the C file `source` to `name`, of which the tests know the path by the environment variable `variable`.
+/// Compiles the C file `source` to `name`, whose path the tests get in the environment variable `variable`.
 fn compile(variable: &str, source: &str, name: &str, options: &[&str]) {
     println!("cargo::rerun-if-changed={source}");
     let out = Path::new(&env::var_os("OUT_DIR").expect("Cargo sets it")).join(name);

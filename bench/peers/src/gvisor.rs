@@ -9,7 +9,7 @@ use crate::train::Train;
 pub const HOW: &str = "gVisor: InjectInbound at a channel endpoint of its stack, fragment by fragment, in a Go program; it verifies \
                        UDP's checksum in any case, and the socket is read when the clock has stopped";
 
-/// Nanoseconds for a fragment, in the middle one of passes of at least `length` in all. `program` is what was built of it.
+/// Nanoseconds for a fragment, of the median of passes of at least `length` in all. `program` is the built benchmark.
 pub fn measure(program: &str, train: &Train, length: Duration) -> Result<f64, String> {
     let failed = |what: &str, err: std::io::Error| format!("{program}: {what}: {err}");
     let address: String = match train.flow.dst {

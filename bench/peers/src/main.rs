@@ -1,8 +1,8 @@
-//! What a fragment costs fatpath, smoltcp and gVisor, in alternating rounds of one run: `make bench-peers`.
+//! Cost of a fragment to fatpath, smoltcp and gVisor, in alternating rounds of one run: `make bench-peers`.
 //!
-//! Everybody gets the same fragments, one after the other, and makes datagrams of them that are as good as delivered to a
-//! socket. What the device writes is written before the clock starts. UDP's checksums are verified, as they are of fragments from
-//! a wire; in cases named `verified` the device has done it, so that who believes it need not.
+//! All three get the same fragments, one after the other, and make datagrams of them that are as good as delivered to a
+//! socket. Buffers are filled before the clock starts. UDP's checksums are verified, as they are of fragments from a
+//! wire; in cases named `verified` the device has done it, so that an implementation that trusts it need not.
 //!
 //! `fatpath-bench-peers [--json] [--rounds N] [--gvisor PROGRAM]`
 #![forbid(unsafe_code)]
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use train::Train;
 
-/// How long everybody is measured in a round.
+/// Time that each implementation is measured in a round.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Passes that do not count.
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
     let cases: Vec<Case> = Train::all().into_iter().map(|train| Case::measure(&train, rounds, &program)).collect();
     println!("{}", if is_json { to_json(&cases, rounds).to_string() } else { to_table(&cases, rounds) });
-    // What fatpath itself cannot do is a failure; a peer may be missing.
+    // A case that fatpath itself cannot do is a failure; a peer may be missing.
     if cases.iter().all(|case| case.nanos[0].is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -52,7 +52,8 @@ fn usage() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What everybody took for a fragment of one train, round by round, or why it could not be measured.
+/// Time of each implementation for a fragment of one train, round by round, or the reason for which it was not
+/// measured.
 struct Case {
     name: String,
     nanos: [Result<Vec<f64>, String>; 3],
@@ -78,7 +79,7 @@ impl Case {
         Self { name: train.name.clone(), nanos }
     }
 
-    /// How many times the fragments per second of a peer ours are: round by round, the middle, the least and the most.
+    /// Ratio of our fragments per second to a peer's, round by round: the median, the least and the largest.
     fn ratio(&self, peer: usize) -> Option<[f64; 3]> {
         let (own, peer) = (self.nanos[0].as_ref().ok()?, self.nanos[peer].as_ref().ok()?);
         let mut quotients: Vec<f64> = own.iter().zip(peer).map(|(own, peer)| peer / own).collect();
@@ -152,8 +153,8 @@ fn to_table(cases: &[Case], rounds: usize) -> String {
     text
 }
 
-/// Runs passes for at least `length`, and gives the nanoseconds of the middle one, and how many passes there were in all:
-/// what others take from the processor meanwhile lengthens a few of them, and is nobody's cost.
+/// Runs passes for at least `length`, and gives the nanoseconds of the median pass, and the number of passes: other
+/// programs on the processor lengthen a few passes, which the median leaves out.
 fn middle(length: Duration, pass: &mut impl FnMut() -> Duration) -> (f64, u64) {
     for _ in 0..WARM {
         pass();

@@ -47,7 +47,7 @@ pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {
     Ok(nanos / train.fragments.len() as f64)
 }
 
-/// A device that has received these packets, and forgets what is sent.
+/// A device that has received these packets, and drops sent ones.
 struct Memory {
     waiting: VecDeque<Vec<u8>>,
     is_verified: bool,

@@ -1,10 +1,10 @@
-//! The fragments that everybody is given.
+//! The fragments of the measurement.
 
 use packet::{Memory, Packet};
 use sim::{Flow, Rng};
 use wire::Version;
 
-/// How the fragments of a datagram come.
+/// Order of the fragments of a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Order {
     Straight,
@@ -17,8 +17,8 @@ pub enum Order {
 pub struct Train {
     pub name: String,
     pub flow: Flow,
-    /// Whether the device has verified UDP's checksums, as one does that brings what a process of this machine has sent. One that
-    /// brings it from a wire cannot, as they are of several packets.
+    /// Whether the device has verified UDP's checksums, as loopback does for packets of this machine's processes. A
+    /// device on a wire cannot, as a checksum covers several packets.
     pub is_verified: bool,
     pub fragments: Vec<Vec<u8>>,
     pub datagrams: usize,

@@ -1,4 +1,4 @@
-//! Measuring one case: turns of it, of which the middle one counts.
+//! Measurement of one case: its median turn counts.
 
 use std::fmt;
 use std::rc::Rc;
@@ -13,19 +13,18 @@ const WARM_TURNS: usize = 8;
 
 /// Cases that are compared with each other.
 pub(super) struct Group {
-    /// What they have in common, a path.
+    /// Common part of the cases' names, a path.
     pub(super) name: String,
-    /// In the order in which a round measures them.
+    /// Cases in the order in which a round measures them.
     pub(super) cases: Vec<Plan>,
-    /// How they compare.
+    /// Comparisons of the cases.
     pub(super) ratios: &'static [Comparison],
 }
 
-/// How much faster some cases are than others: the time of those below, one after the other, over the time of those
-/// above.
+/// Speed of some cases relative to others: the total time of the cases `under` divided by that of the cases `over`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comparison {
-    /// As the report names it.
+    /// Name in the report.
     pub(super) of: &'static str,
     pub(super) over: &'static [&'static str],
     pub(super) under: &'static [&'static str],
@@ -38,48 +37,48 @@ pub(super) struct Plan {
     kind: Kind,
 }
 
-/// How a case is measured.
+/// Way of measuring a case.
 enum Kind {
-    /// Turn by turn, of which the middle one counts.
+    /// Turn by turn; the median turn counts.
     Turns { load: Load, setup: Box<dyn Fn() -> Box<dyn Turn>> },
     /// Once in each round, by a clock of its own.
     Played(Rc<Play>),
 }
 
-/// What is played in a round, with its outcome.
+/// Function that runs a case once in a round, and returns its sample.
 type Play = dyn Fn(Round) -> Result<Sample, String>;
 
-/// What a case that is played is told.
+/// Parameters of a case that is played.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// Which round it is: what happens by chance is another in each.
+    /// Number of the round, a seed: random events differ between rounds.
     pub(super) number: u64,
-    /// How long it is to be measured, by its own clock.
+    /// Time to measure, by the case's own clock.
     pub(super) slice: Duration,
 }
 
-/// What one turn moves.
+/// Traffic of one turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Load {
     /// Packets, as the wire has them.
     pub(super) packets: usize,
     /// Bytes of payload inside.
     pub(super) payload: usize,
-    /// Whether packets are what it is about, more than bytes.
+    /// Whether the packet rate matters more than the byte rate.
     pub(super) small: bool,
 }
 
 /// Bytes of packets that were copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Copied {
-    /// For whatever reason but the next.
+    /// Copied bytes, but for segments' headers.
     pub(super) payload: u64,
-    /// Because each segment has headers of its own.
+    /// Copied bytes of the headers of segments.
     pub(super) headers: u64,
 }
 
 impl Copied {
-    /// What the ledger of `mem` has.
+    /// Copies and allocations in the ledger of `mem`.
     pub(super) fn of(mem: &Memory) -> Self {
         let headers = mem.copies().get(CopyReason::SegmentHeader).bytes;
         Self { payload: mem.copies().total_bytes() - headers, headers }
@@ -88,7 +87,7 @@ impl Copied {
 
 /// Something that is measured, turn by turn.
 pub(super) trait Turn {
-    /// Makes what the next turn works on, as a device would. This is not timed.
+    /// Prepares the input of the next turn, as a device would. This is not timed.
     fn prepare(&mut self);
 
     /// One turn.
@@ -103,25 +102,26 @@ pub(super) trait Turn {
     /// Bytes of packets copied so far, by the ledger.
     fn copied(&self) -> Copied;
 
-    /// Transactions of a turn, if that is what it is about: how long they take is reported by percentiles, too.
+    /// Number of transactions of a turn, if a turn consists of transactions: percentiles of their time are reported,
+    /// too.
     fn transactions(&self) -> Option<usize> {
         None
     }
 
-    /// What else is of interest at the end of a round, by the report's names.
+    /// Further figures at the end of a round, by the report's names.
     fn more(&mut self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
 
-    /// Checks that what went in came out, all of it.
+    /// Checks that all of the input came out.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing part.
     fn check(&self) -> Result<(), String>;
 }
 
 impl Group {
-    /// The group with those of its cases alone whose whole names are wanted, if there are any.
+    /// The group with only those cases whose whole names `wanted` accepts, if there are any.
     pub(super) fn only(mut self, wanted: impl Fn(&str) -> bool) -> Option<Self> {
         self.cases.retain(|case| wanted(&format!("{}/{}", self.name, case.name)));
         (!self.cases.is_empty()).then_some(self)
@@ -158,13 +158,13 @@ impl Plan {
 pub(super) struct Case {
     pub(super) name: &'static str,
     work: Work,
-    /// What each round came to.
+    /// Sample of each round.
     pub(super) rounds: Vec<Sample>,
 }
 
 enum Work {
     Turns(Turns),
-    /// With the time that this round has given it so far.
+    /// A case that is played, with its slice of time in this round so far.
     Played {
         play: Rc<Play>,
         slice: Duration,
@@ -174,12 +174,12 @@ enum Work {
 struct Turns {
     load: Load,
     turn: Box<dyn Turn>,
-    /// Of each turn of this round.
+    /// Time of each turn of this round.
     nanos: Vec<u32>,
     sums: Sums,
 }
 
-/// Over the turns of a round.
+/// Sums over the turns of a round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     turns: u64,
@@ -190,16 +190,16 @@ struct Sums {
 /// One round of a case.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sample {
-    /// Of a turn.
+    /// Time of a turn.
     pub(super) nanos: f64,
     pub(super) gbps: f64,
     pub(super) ns_per_packet: f64,
     pub(super) copied_bytes_per_byte: f64,
     pub(super) header_bytes_per_byte: f64,
     pub(super) allocs_per_packet: f64,
-    /// In millions a second, where the packets are small.
+    /// Millions of packets a second, where the packets are small.
     pub(super) mpps: Option<f64>,
-    /// What else is of interest, by the report's names.
+    /// Further figures, by the report's names.
     pub(super) more: Vec<(&'static str, f64)>,
 }
 
@@ -215,7 +215,7 @@ impl Case {
         turns.turn.check().map_err(|why| format!("{}: {why}", self.name))
     }
 
-    /// Runs turns for as long as `limit`, at least one; or gives what is played that much more time.
+    /// Runs turns for as long as `limit`, at least one; or gives a played case that much more time.
     pub(super) fn slice(&mut self, limit: Duration) -> Result<(), String> {
         match &mut self.work {
             Work::Turns(turns) => turns.slice(limit).map_err(|why| format!("{}: {why}", self.name)),
@@ -312,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    /// Turns of which each third is disturbed.
+    /// Turns, every third of which is disturbed.
     struct Napping(Rc<Cell<u64>>);
 
     impl Turn for Napping {
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_played_is_told_its_time_and_its_number() {
+    fn played_case_receives_its_slice_and_round_number() {
         let play = |round: Round| match round.number {
             9 => Err("no good".to_owned()),
             number => Ok(Sample { gbps: number as f64, nanos: round.slice.as_nanos() as f64, ..Sample::default() }),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_ends_the_measurement() {
+    fn lost_packet_ends_the_measurement() {
         assert_eq!(case(1000).slice(Duration::ZERO), Err("napping: tired".to_owned()));
         assert_eq!(case(999).warm(), Err("napping: tired".to_owned()));
     }

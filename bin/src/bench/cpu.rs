@@ -8,7 +8,8 @@ use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-/// In the middle of what there is (sched(7)). Nothing else shares a processor with such a thread, whatever its group.
+/// The middle of the range of real-time priorities (sched(7)). Normal threads do not share a processor with such a
+/// thread, whatever their group.
 const REAL_TIME: &str = "50";
 
 /// The most that may be asked for otherwise (setpriority(2)).
@@ -17,8 +18,8 @@ const HIGHEST: i32 = -20;
 /// The processors that this program may use, and of these the one that it measures on.
 static PROCESSORS: OnceLock<(CpuSet, usize)> = OnceLock::new();
 
-/// Keeps this thread, and those that it will start, on the processor that it is on, and ahead of others if that is
-/// allowed. Says what came of it.
+/// Keeps this thread, and those that it will start, on its present processor, and ahead of others if that is allowed.
+/// Returns the outcome in words.
 pub(super) fn settle() -> String {
     let cpu = sched_getcpu();
     let shared = sched_getaffinity(None).map_or(1, |all| {

@@ -90,7 +90,7 @@ pub(super) fn groups() -> Vec<Group> {
     vec![Group { name: "ila".to_owned(), cases: cases.into_iter().map(plan).collect(), ratios: RATIOS }]
 }
 
-/// The node, and what its streams send.
+/// The node, and the packets of its streams.
 struct Streams {
     datapath: Datapath,
     mem: Memory,

@@ -1,7 +1,7 @@
 //! `fatpath bench`: one mechanism against its own absence, on links in memory, in alternating rounds in one process.
 //!
-//! A link in memory hands packets over as a device would, in bursts and in pages of their own, and costs nothing: what
-//! a device writes is written before the clock starts.
+//! A link in memory hands packets over as a device would, in bursts and in pages of their own, and costs nothing: its
+//! buffers are filled before the clock starts.
 
 mod case;
 mod cpu;
@@ -79,5 +79,6 @@ fn measure(group: &Group, args: &BenchArgs, tally: &mut Tally) -> Result<(), Cli
     Ok(())
 }
 
-/// In how many shares a round gives its time to each case in turn: what disturbs the machine disturbs all.
+/// Number of shares in which a round gives its time to each case in turn: a disturbance of the machine affects all
+/// cases.
 const SHARES: u32 = 3;

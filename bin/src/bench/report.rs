@@ -1,4 +1,4 @@
-//! From samples to the report.
+//! Report of a benchmark, made from samples.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,20 +8,20 @@ use serde::Serialize;
 use super::case::{Case, Comparison, Group, Sample};
 use crate::figures::{self, Ratio, median, rounded};
 
-/// What a packet cost.
+/// Cost of a packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Costs {
-    /// Of a packet as the wire has it.
+    /// Time of a packet as the wire has it.
     ns_per_packet: f64,
     /// Bytes of payload copied per byte of payload.
     copied_bytes_per_byte: f64,
     /// Bytes of headers written anew for each packet, per byte of payload.
     header_bytes_per_byte: f64,
     allocs_per_packet: f64,
-    /// In millions a second, where the packets are small.
+    /// Millions of packets a second, where the packets are small.
     #[serde(skip_serializing_if = "Option::is_none")]
     mpps: Option<f64>,
-    /// What else the case has, by name.
+    /// Further figures of the case, by name.
     #[serde(flatten)]
     more: BTreeMap<&'static str, f64>,
 }
@@ -37,7 +37,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Adds what was measured of a group.
+    /// Adds the measurements of a group.
     pub(super) fn add(&mut self, group: &Group, cases: &[Case]) {
         for case in cases {
             let of = |figure: fn(&Sample) -> f64| rounded(median(case.rounds.iter().map(figure)));
@@ -73,7 +73,7 @@ impl Tally {
         }
     }
 
-    /// The report of what was collected.
+    /// The report of all groups.
     pub(super) fn report(self, bench: &'static str, rounds: usize) -> Report {
         Report { bench, rounds, cases: self.cases, ratios: self.ratios, missing: Vec::new() }
     }

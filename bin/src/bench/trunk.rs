@@ -3,12 +3,14 @@
 //! guest adapter, hypervisor's LAN, trunk adapter, bridge, NIC (a link in memory), and back; and from guest to guest. The stream is handed over
 //! in fat packets of 44 segments, MTU 1500, as a TCP stack or a NIC with GRO does.
 //!
-//! - `off`: no checksums and no large send: what hands a packet to an adapter cuts it and makes its checksums, and a guest verifies them.
+//! - `off`: no checksums and no large send: the sender to an adapter cuts packets and makes their checksums, and a
+//! guest verifies them.
 //! - `checksum`: checksums of TCP are left to be made, and packets are cut.
 //! - `large-send`: packets stay fat, in the new style.
 //! - `cut`, `linearized`, `in-place`: as `large-send`, from the NIC alone, where GRO has left packets with a frag list: the trunk adapter cuts them,
 //!   copies them into its transmit buffer, or describes pieces where they lie, on a LAN that takes 64 descriptors.
-//! - `in-place-6`: the same on a LAN that takes six, as the interface has it: four pieces are described, the rest is copied.
+//! - `in-place-6`: the same on a LAN that takes six, as the interface has it: four pieces are described, all later ones
+//! are copied.
 //!
 //! Group `trunk` has `off`, `checksum` and `large-send` in both directions. In groups `to-nic` and `guest-to-guest` the case `in-place` is that of
 //! a guest whose packets lie in pages of 32 KiB.
@@ -272,7 +274,7 @@ impl World {
         pkt
     }
 
-    /// Takes what the trunk adapter has received through the bridge to the NIC.
+    /// Moves packets that the trunk adapter has received through the bridge to the NIC.
     fn drain_trunk(&mut self) {
         loop {
             let _ = self.trunk.recv(&self.mem, &mut self.burst);
@@ -286,7 +288,7 @@ impl World {
         }
     }
 
-    /// Takes what the NIC has received through the bridge to the trunk adapter.
+    /// Moves packets that the NIC has received through the bridge to the trunk adapter.
     fn drain_nic(&mut self) {
         let _ = self.nic.recv(&self.mem, &mut self.burst);
         self.datapath.handle_rx(Instant::ZERO, &self.mem, NIC, &mut self.burst);
@@ -296,7 +298,7 @@ impl World {
         }
     }
 
-    /// Takes what a guest has received, and verifies checksums that no device has.
+    /// Receives packets at a guest, and verifies checksums that no device has verified.
     fn drain_guest(&mut self, at: usize) {
         self.guests[at].poll(&mut lock(&self.lan), &self.mem, usize::MAX, &mut self.burst);
         for mut pkt in self.burst.drain(..) {
@@ -308,7 +310,7 @@ impl World {
         }
     }
 
-    /// Takes what came by the peer's wire, whose device verifies checksums.
+    /// Receives packets from the peer's wire, whose device verifies checksums.
     fn drain_peer(&mut self) {
         while self.peer.recv(&self.mem, &mut self.burst).is_ok() && !self.burst.is_empty() {
             for mut pkt in self.burst.drain(..) {

@@ -177,7 +177,7 @@ fn next<T>(receiver: &Receiver<T>) -> Option<T> {
 fn idle(round: Round) -> Result<Sample, String> {
     let mut back = BackEnd::start(GUESTS)?;
     let fronts: Vec<VhostFront> = back.sockets.iter().map(|socket| connected(socket)).collect::<Result<_, _>>()?;
-    // What the handshakes have left to do.
+    // Lets the handshakes finish.
     thread::sleep(Duration::from_millis(50));
     let time = round.slice * IDLE_SLICES;
     let before = back.spent()?;
@@ -321,7 +321,7 @@ impl Drop for BackEnd {
     }
 }
 
-/// The back end: receives by its sockets, drops what comes, and prints how much it was when its standard input ends.
+/// The back end: receives by its sockets, drops the frames, and prints their number when its standard input ends.
 ///
 /// # Errors
 /// A socket cannot be made, or a front end breaks the rules.

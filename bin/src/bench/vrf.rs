@@ -5,7 +5,7 @@
 //!
 //! - `none`: no VRF.
 //! - `vrf`: the link is in a VRF, to whose device the sockets are bound.
-//! - `qdisc`: `pfifo` on the VRF's device: what is sent waits there, and is routed again.
+//! - `qdisc`: `pfifo` on the VRF's device: sent packets wait there, and are routed again.
 //! - `tap`: a capture of the VRF's device.
 //!
 //! `lookups` of a packet sent, `hooks` and `taps` of a transaction are counts, and exact. `p50_ns`, `p90_ns` and `p99_ns` are of a transaction as
@@ -50,7 +50,7 @@ enum At {
     Tap,
 }
 
-/// What a transaction is.
+/// Kind of transaction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Udp,
@@ -95,7 +95,7 @@ struct Transactions {
     kind: Kind,
     at: At,
     counts: Counts,
-    /// Of each exchange the packets that come in, and the answers.
+    /// Packets of each exchange: those that come in, and the answers.
     exchanges: Vec<[Vec<Packet>; 2]>,
     turns: u64,
     up: u64,
@@ -137,7 +137,7 @@ impl Transactions {
         if matches!(self.at, At::None) { LINK } else { RED }
     }
 
-    /// Counts what one burst of transactions meets, the first of which made its flows known.
+    /// Counts look-ups, hooks and taps of one burst of transactions, behind a first burst that made its flows known.
     fn count(&mut self) -> Counts {
         self.warm();
         self.prepare();
@@ -162,7 +162,7 @@ impl Transactions {
     }
 }
 
-/// A node with a link, whose sockets are bound as the case has it.
+/// A node with a link, and with sockets bound as the case says.
 fn node(at: At) -> Datapath {
     let mut datapath = Datapath::new();
     let port = |name: &str, mtu| PortConfig {
@@ -326,7 +326,7 @@ impl Turn for Many {
 
     fn run(&mut self) {
         let dst = PEER.parse().expect("an address");
-        // Ten at a time, as many as there are in the other case: what differs is what has to be found among.
+        // Ten at a time, as many as the other case has: the cases differ only in the number of VRFs to search.
         let first = self.turns as u32 * 10 % self.count;
         for n in 0..LOOKUPS as u32 {
             let (vrf, link) = Self::numbers((first + n % 10) % self.count);

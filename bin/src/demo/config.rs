@@ -16,7 +16,7 @@ const KEY_BYTES: usize = 36;
 /// AES-GCM must never see one key and nonce twice (RFC 4106 §2).
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
-    /// By sending side, in hexadecimal.
+    /// Keys by sending side, in hexadecimal.
     hex: [String; 2],
 }
 
@@ -47,7 +47,7 @@ pub(super) fn gateway_toml(deployment: Deployment, side: Side, fat: bool, keys: 
     rest_of_toml(links(deployment, side, fat), deployment, side, keys)
 }
 
-/// The same of a tunnel whose links towards the host are those of `inner`.
+/// Same as [`gateway_toml`] for a tunnel whose links towards the host are those of `inner`.
 pub(super) fn gateway_toml_of(inner: &str, side: Side, fat: bool, keys: &Keys) -> String {
     rest_of_toml(inner.to_owned() + &udp_link(side, fat), Deployment::Tunnel, side, keys)
 }
@@ -112,7 +112,8 @@ fn udp_link(side: Side, fat: bool) -> String {
     format!("[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"{}:4500\"\noffloads = {fat}\n", side.wire())
 }
 
-/// To the other host's network; a tunnel gateway has no network on the wire, so its peer's address needs a route as well.
+/// Route to the other host's network; a tunnel gateway has no network on the wire, so its peer's address needs a route
+/// as well.
 fn route(deployment: Deployment, side: Side) -> String {
     let (network, peer) = (side.other().network(), side.other().wire());
     match deployment {
@@ -146,7 +147,7 @@ flags = ["esn"]
     toml
 }
 
-/// The policy for what comes from the host of `from` and goes to the other, in one direction seen from this gateway.
+/// The policy for packets from the host of `from` to the other, in one direction seen from this gateway.
 fn policy(dir: &str, from: Side) -> String {
     let (src, dst) = (from.network(), from.other().network());
     let (tmpl_src, tmpl_dst) = (from.wire(), from.other().wire());

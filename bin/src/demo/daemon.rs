@@ -13,10 +13,10 @@ use super::failure::{Failure, tail};
 use super::netns::Namespace;
 use super::process::{Scratch, end};
 
-/// How long it may take to end after SIGTERM, before it is killed.
+/// Longest time that a daemon may take to end after SIGTERM, before it is killed.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// A running child, ended on drop. What it writes goes to a log.
+/// A running child, ended on drop. Its output goes to a log.
 #[derive(Debug)]
 pub(super) struct Daemon {
     name: String,
@@ -25,7 +25,7 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts what messages call `name`; its log is `file` with `.log` behind.
+    /// Starts a daemon, which messages call `name`; its log is `file` with `.log` behind.
     pub(super) fn start(
         name: String,
         file: &str,
@@ -42,12 +42,12 @@ impl Daemon {
         Ok(Self { name, child, log })
     }
 
-    /// How messages call it.
+    /// Name of the daemon in messages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process.
+    /// Process number.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -61,7 +61,7 @@ impl Daemon {
         }
     }
 
-    /// Adds what it wrote last to a failure that is not its own end.
+    /// Adds the last lines of its log to a failure that is not its own end.
     pub(super) fn explain(&mut self, failure: Failure) -> Failure {
         if matches!(failure, Failure::Interrupted) {
             return failure;

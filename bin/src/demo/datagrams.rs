@@ -1,6 +1,7 @@
-//! One UDP stream of large datagrams from a socket to another, for a given time. Each is some 46 fragments on a 1500-byte wire; one that
-//! is lost on the way takes its datagram with it, and may stay in memory for half a minute. Nothing slows down a sender of UDP, and a full
-//! memory lets nothing in. So this one does not send what no queue has room for: it knows what has arrived.
+//! One UDP stream of large datagrams from a socket to another, for a given time. Each is some 46 fragments on a
+//! 1500-byte wire; one lost fragment loses its datagram, whose other fragments may stay in memory for half a minute.
+//! UDP has no flow control, and a full memory lets no fragment in. So this sender counts arrivals, and does not send
+//! datagrams for which no queue has room.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, UdpSocket};
@@ -23,15 +24,15 @@ const REACH_LIMIT: Duration = Duration::from_secs(5);
 const RECEIVE_BUFFER: usize = 64 << 20;
 /// A datagram that has not arrived by then is not going to.
 const LOST_AFTER: Duration = Duration::from_millis(50);
-/// How long the sender leaves the processor to others before it looks again.
+/// Time that the sender yields the processor before it looks again.
 const LOOK: Duration = Duration::from_micros(20);
-/// How long nothing may come once the last datagram is sent.
+/// Time without a datagram that ends the measurement once the last one is sent.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// What was sent, and of it received.
+/// Datagrams that were sent, and the part of them that was received.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Datagrams {
-    /// What the receiver saw.
+    /// Stream as the receiver saw it.
     pub(super) stream: Stream,
     /// The share of the datagrams that arrived.
     pub(super) arrived: f64,
@@ -46,9 +47,9 @@ pub(super) struct Ends<'a> {
     pub(super) to: IpAddr,
     /// The most datagrams that are on their way.
     pub(super) window: u64,
-    /// Whether it is no failure that nothing arrives.
+    /// Whether a stream without arrivals is no failure.
     pub(super) may_starve: bool,
-    /// How long datagrams are sent before they count.
+    /// Time for which datagrams are sent before they count.
     pub(super) warm_up: Duration,
 }
 
@@ -128,7 +129,7 @@ fn send(socket: &UdpSocket, (length, window): (Duration, u64), arrived: &AtomicU
         }
         match socket.send(&datagram) {
             Ok(_) => sent += 1,
-            // The path's MTU has become known, a queue is full, nobody listens yet.
+            // The path's MTU has become known, a queue is full, or the receiver does not listen yet.
             Err(err) if is_passing(&err) => thread::yield_now(),
             Err(err) => return Err(err),
         }
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_arrives_is_counted() {
+    fn datagrams_that_arrive_are_counted() {
         let receiving = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sending = UdpSocket::bind("127.0.0.1:0").unwrap();
         sending.connect(receiving.local_addr().unwrap()).unwrap();

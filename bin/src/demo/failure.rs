@@ -1,28 +1,28 @@
-//! What can end a demo early, and how it is said in one line.
+//! Failures that end a demo early, each as one line.
 
 use std::fmt;
 use std::io::{self, Write};
 
-/// How many of a child's last lines go into the one line of a failure.
+/// Number of a child's last lines that go into the one line of a failure.
 const TAIL_LINES: usize = 3;
 
-/// Why the demo ended without a report.
+/// Reason for which the demo ended without a report.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// SIGINT, SIGTERM or SIGHUP arrived.
     Interrupted,
     /// Something that the demo needs is not on this machine.
     Missing {
-        /// What is needed, and for what.
+        /// The missing thing, and its use.
         what: String,
-        /// How to get it.
+        /// The way to get it.
         how: &'static str,
     },
     /// A step failed.
     Step {
         /// The step, as an operator would name it.
         doing: String,
-        /// What went wrong.
+        /// The reason.
         why: String,
     },
 }
@@ -49,7 +49,7 @@ pub(super) fn warn(what: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "Warning: {what}");
 }
 
-/// The last lines of what a child wrote to its standard error, as one line. Terminal escapes become blanks.
+/// The last lines of a child's standard error, as one line. Terminal escapes become blanks.
 pub(super) fn tail(stderr: &str) -> String {
     let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let start = lines.len().saturating_sub(TAIL_LINES);

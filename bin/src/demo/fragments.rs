@@ -26,7 +26,7 @@ const WINDOW: u64 = 8;
 /// The same where a small ring is to be overrun, as by a sender that knows nothing of it.
 const RING_WINDOW: u64 = 256;
 
-/// How long a small ring is overrun before it is measured: that without coalescing has starved by then.
+/// Time for which a small ring is overrun before it is measured: by then, reassembly without coalescing has starved.
 const RING_WARM_UP: Duration = Duration::from_secs(3);
 
 /// A set-up.
@@ -54,7 +54,7 @@ impl Setting {
         Self::RingOff,
     ];
 
-    /// Ratios: name, what of what, and the two set-ups; `None` is veth alone.
+    /// Ratios: name, quantity, and the two set-ups; `None` is veth alone.
     pub(super) const RATIOS: [(&'static str, &'static str, Self, Option<Self>); 7] = [
         ("s0", "fat/thin", Self::S0Fat, Some(Self::S0Thin)),
         ("s0", "fat/veth", Self::S0Fat, None),
@@ -165,7 +165,7 @@ fn gateway_toml(setting: Setting, side: Side, keys: [&str; 2]) -> String {
     toml
 }
 
-/// Ends of the SA of what `from` sends.
+/// Ends of the SA of packets from `from`.
 fn sa_ends(setting: Setting, from: Side) -> [IpAddr; 2] {
     let end = |side: Side| if setting.is_tunnel() { side.wire().into() } else { setting.address(side) };
     [end(from), end(from.other())]
@@ -188,7 +188,7 @@ fn sa(setting: Setting, from: Side, key: &str) -> String {
     )
 }
 
-/// The policy for what the socket of `from` sends to the other, in one direction seen from this gateway.
+/// The policy for packets from the socket of `from` to the other, in one direction seen from this gateway.
 fn policy(setting: Setting, dir: &str, from: Side) -> String {
     let ([tmpl_src, tmpl_dst], mode) =
         (sa_ends(setting, from), if setting.is_tunnel() { "tunnel" } else { "transport" });

@@ -18,7 +18,7 @@ use super::stop::Stop;
 use super::topology::{Side, Topology};
 use crate::client::Client;
 
-/// How long a gateway may take until it answers.
+/// Longest time that a gateway may take until it answers.
 const START_LIMIT: Duration = Duration::from_secs(5);
 
 /// A running gateway, ended on drop.
@@ -60,7 +60,7 @@ impl Gateway {
         let socket = scratch.path().join(format!("{instance}.sock"));
         let _ = fs::remove_file(&socket);
         let run = || {
-            // What runs is this very program, even if its file has been replaced meanwhile.
+            // The child is this very program, even if its file has been replaced meanwhile.
             let mut command = command("/proc/self/exe");
             command.arg0("fatpath").arg("run").arg("-c").arg(&config).args(["--instance", &instance]);
             command.env("FATPATH_RUNDIR", scratch.path());
@@ -78,22 +78,22 @@ impl Gateway {
         Opened::at(&self.socket.with_extension("netns"))
     }
 
-    /// How messages call it.
+    /// Name of the gateway in messages.
     pub(super) fn name(&self) -> &str {
         self.daemon.name()
     }
 
-    /// Its instance's name.
+    /// Name of the gateway's instance.
     pub(super) fn instance(&self) -> &str {
         &self.instance
     }
 
-    /// Its process.
+    /// Process number of the gateway.
     pub(super) fn pid(&self) -> u32 {
         self.daemon.pid()
     }
 
-    /// Its links.
+    /// Links of the gateway.
     pub(super) fn links(&self) -> Result<Vec<LinkState>, Failure> {
         match self.show(What::Links)? {
             Shown::Links(links) => Ok(links),
@@ -101,7 +101,7 @@ impl Gateway {
         }
     }
 
-    /// Its counters.
+    /// Counters of the gateway.
     pub(super) fn counters(&self) -> Result<CountersState, Failure> {
         match self.show(What::Counters)? {
             Shown::Counters(counters) => Ok(counters),
@@ -109,7 +109,7 @@ impl Gateway {
         }
     }
 
-    /// How many packets it has dropped, by reason.
+    /// Number of packets that the gateway has dropped, by reason.
     pub(super) fn dropped(&self) -> Result<BTreeMap<String, u64>, Failure> {
         let mut dropped = BTreeMap::new();
         for drop in self.drop_counts()? {
@@ -125,7 +125,7 @@ impl Gateway {
         }
     }
 
-    /// Its drops that are not zero, in words, for a message about packets that did not arrive.
+    /// Non-zero drop counters in words, for a message about packets that did not arrive.
     pub(super) fn drops(&self) -> Result<String, Failure> {
         let drops = self.drop_counts()?;
         let words = drops.iter().filter(|drop| drop.count > 0).map(|drop| {

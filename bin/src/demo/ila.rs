@@ -1,8 +1,8 @@
 //! Request/response streams between sockets of two gateways' host sides, whose packets travel under ILA addresses:
 //!
 //! - `none`: under the addresses that the sockets have;
-//! - `lwt`: a route translates what is sent, and a route what is received;
-//! - `hook`: a route translates what is sent, and a mapping, before early demux, what is received.
+//! - `lwt`: a route translates sent packets, and a route received ones;
+//! - `hook`: a route translates sent packets, and a mapping, before early demux, received ones.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -21,7 +21,7 @@ const PAYLOAD: u64 = 2;
 /// Microseconds of 10⁹ bytes' processor seconds, for one transaction.
 const CPU_US_PER_TRANSACTION: f64 = PAYLOAD as f64 / 1e9 * 1e6;
 
-/// Translator of what is received.
+/// Translator of received packets.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Setting {
     None,
@@ -32,7 +32,7 @@ pub(super) enum Setting {
 impl Setting {
     const ALL: [Self; 3] = [Self::None, Self::Lwt, Self::Hook];
 
-    /// Ratios: of what, and the two settings.
+    /// Ratios: the quantity, and the two settings.
     pub(super) const RATIOS: [(&'static str, Self, Self); 2] =
         [("hook/none", Self::Hook, Self::None), ("lwt/none", Self::Lwt, Self::None)];
 

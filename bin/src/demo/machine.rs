@@ -1,4 +1,4 @@
-//! What the demo needs of the machine, looked at before anything is changed.
+//! Requirements of the demo on the machine, checked before anything is changed.
 
 use std::io::ErrorKind;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What is read from a gateway before and after a load, and the figures that follow.
+//! Readings of a gateway before and after a load, and the figures that follow.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,12 +14,12 @@ use super::stream::Stream;
 const KIB_PER_MIB: f64 = 1024.0;
 const BYTES_PER_GB: f64 = 1e9;
 
-/// What a process has used at one moment.
+/// Resources that a process has used at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
     /// Processor time so far, user and system, in seconds.
     cpu_seconds: f64,
-    /// Of that, what the threads used that move packets.
+    /// Processor time of the threads that move packets, a part of the above.
     worker_seconds: f64,
     memory: Memory,
 }
@@ -98,7 +98,7 @@ fn memory(status: &str) -> Option<Memory> {
     Some(Memory { now: kib("VmRSS")?, peak: kib("VmHWM")? })
 }
 
-/// What a load cost the processes that carried it.
+/// Cost of a load to the processes that carried it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Cost {
     /// Processor time of both ends for 10⁹ bytes of payload.
@@ -107,12 +107,12 @@ pub(super) struct Cost {
     pub(super) rss_idle_mib: f64,
     /// The most that was resident until the end of the load, of the larger end.
     pub(super) rss_peak_mib: f64,
-    /// What gateways say about themselves.
+    /// Figures from the gateways' own counters.
     #[serde(flatten)]
     pub(super) gateways: Option<GatewayFigures>,
 }
 
-/// What gateways say of a load.
+/// Figures of a load from the gateways' own counters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct GatewayFigures {
     /// Processor time of both gateways' workers, which move the packets, for 10⁹ bytes of payload.
@@ -127,7 +127,7 @@ pub(super) struct GatewayFigures {
     pub(super) tx_copied_bytes_per_byte: f64,
     /// The same at the receiver's gateway.
     pub(super) rx_copied_bytes_per_byte: f64,
-    /// The same by gateway and reason, as in `tx/wire-frame`; what was never copied for is left out.
+    /// The same by gateway and reason, as in `tx/wire-frame`; reasons without copies are left out.
     pub(super) copies: BTreeMap<String, f64>,
 }
 
@@ -179,7 +179,7 @@ impl GatewayFigures {
     }
 }
 
-/// What has been dropped between the readings of each gateway, by reason.
+/// Packets dropped between the readings of each gateway, by reason.
 fn dropped_since<'a>(gateways: impl Iterator<Item = (&'a Reading, &'a Reading)>) -> BTreeMap<String, u64> {
     let mut dropped: BTreeMap<String, u64> = BTreeMap::new();
     for (before, after) in gateways {

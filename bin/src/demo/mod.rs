@@ -1,12 +1,13 @@
 //! `fatpath demo`: what keeping packets fat is worth on this machine, end to end, with the kernel's own TCP.
 //!
 //! One stream is measured three ways in alternating rounds: over veth alone, through two gateways with every offload
-//! off, and through the same with packets kept fat. With `--udp-fragments` it is one of large UDP datagrams between the gateways' own
-//! sockets, in several set-ups ([`fragments`]). With `--switch` the stream is between two guests of a bridge ([`switch`]). With `--rr`
-//! transactions of many connections are counted, with and without ILA ([`ila`]). With `--peers` other tunnels in user space follow, or
-//! another switch. With `--storm` the last one is measured alone, with and without changes of routes and
-//! SAs beside it. Each measurement has gateways of its own, so that memory and
-//! counters begin at nothing. Everything that is made is owned by a value that removes it, whichever way the demo ends.
+//! off, and through the same with packets kept fat. With `--udp-fragments` it is one of large UDP datagrams between the
+//! gateways' own sockets, in several set-ups ([`fragments`]). With `--switch` the stream is between two guests of a
+//! bridge ([`switch`]). With `--rr` transactions of many connections are counted, with and without ILA ([`ila`]). With
+//! `--peers` other tunnels in user space follow, or another switch. With `--storm` the stream through fat gateways is
+//! measured alone, with and without changes of routes and SAs at the same time. Each measurement has gateways of its
+//! own, so that memory and counters begin at zero. Each namespace, device and process is owned by a value that removes
+//! it on drop, however the demo ends.
 
 mod config;
 mod daemon;
@@ -50,7 +51,7 @@ use crate::figures::Missing;
 use crate::output::print;
 use crate::progress::Progress;
 
-/// What a measurement takes besides its stream: two gateways to start, ping and end.
+/// Time of a measurement besides its stream: two gateways to start, ping and end.
 const OVERHEAD_SECONDS: f64 = 0.4;
 const BITS_PER_GBIT: f64 = 1e9;
 
@@ -65,7 +66,7 @@ pub(crate) fn main(args: &DemoArgs) -> Result<(), CliError> {
     print((text + "\n").as_bytes())
 }
 
-/// What is going to be measured.
+/// Choice of measurements.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     deployment: Deployment,
@@ -133,7 +134,7 @@ impl Plan {
     }
 }
 
-/// What each round measures, and what was found impossible.
+/// Cases of each round, and cases that cannot be measured here.
 #[derive(Debug)]
 struct Cases {
     wanted: Vec<Case>,
@@ -275,7 +276,7 @@ fn readings(gateways: &[Gateway; 2]) -> Result<[Reading; 2], Failure> {
     Ok([Reading::take(a)?, Reading::take(b)?])
 }
 
-/// Adds to a stream or ping that failed what its gateways have to say: their end, or what they dropped.
+/// Adds the gateways' own errors, or their drops, to a failed stream or ping.
 fn explain(failure: Failure, gateways: &mut [Gateway]) -> Failure {
     if matches!(failure, Failure::Interrupted) {
         return failure;

@@ -12,7 +12,7 @@ use super::failure::{Failure, warn};
 use super::process::tool;
 use super::stop::Stop;
 
-/// Where iproute2 binds its namespaces.
+/// Directory in which iproute2 binds its namespaces.
 const NETNS_RUN_DIR: &str = "/var/run/netns";
 
 /// A named network namespace, removed on drop. Its devices go with it.
@@ -39,7 +39,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Its name.
+    /// Name of the namespace.
     pub(super) fn name(&self) -> &str {
         &self.name.0
     }
@@ -62,7 +62,7 @@ impl Namespace {
     }
 }
 
-/// A network namespace that somebody else removes.
+/// A network namespace that another value or program removes.
 #[derive(Debug)]
 pub(super) struct Opened {
     name: String,

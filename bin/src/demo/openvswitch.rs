@@ -78,7 +78,7 @@ impl OpenVswitch {
         Usage::of(self.switch.pid())
     }
 
-    /// Adds what the daemon has to say to a failure.
+    /// Adds the daemon's log to a failure.
     pub(super) fn explain(&mut self, failure: Failure) -> Failure {
         self.switch.explain(failure)
     }

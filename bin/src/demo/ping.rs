@@ -13,9 +13,9 @@ use super::failure::Failure;
 use super::netns::Namespace;
 use super::stop::Stop;
 
-/// How long the first answer may take: neighbours must be found and three requests may be lost.
+/// Longest time to the first answer: neighbours must be found and three requests may be lost.
 const LIMIT: Duration = Duration::from_secs(4);
-/// How long one request waits for its answer.
+/// Time that one request waits for its answer.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Payload, all zero.
 const PAYLOAD_LEN: usize = 56;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::failure::{Failure, tail, warn};
 use super::stop::Stop;
 
-/// How long a set-up tool may take.
+/// Longest time that a set-up tool may take.
 const TOOL_LIMIT: Duration = Duration::from_secs(10);
 
 /// A command in a process group of its own: Ctrl-C on the terminal reaches the demo alone, which then ends its
@@ -23,7 +23,7 @@ pub(super) fn command(program: &str) -> Command {
     command
 }
 
-/// Runs a set-up tool such as `ip` with its arguments, and returns what it printed.
+/// Runs a set-up tool such as `ip` with its arguments, and returns its output.
 pub(super) fn tool(program: &str, args: &[&str], stop: &Stop) -> Result<String, Failure> {
     let doing = format!("{program} {}", args.join(" "));
     let child = command(program)
@@ -76,7 +76,7 @@ impl Helper {
         let Some(status) = self.0.try_wait().map_err(|err| Failure::step(doing, err))? else { return Ok(()) };
         let mut said = String::new();
         if let Some(mut stderr) = self.0.stderr.take() {
-            // What came before an error is still worth showing.
+            // Output before an error is still worth showing.
             let _ = stderr.read_to_string(&mut said);
         }
         Err(Failure::step(format!("{doing} ended ({status})"), tail(&said)))
@@ -95,7 +95,7 @@ impl Drop for Helper {
 fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error is still worth showing.
+        // Output before an error is still worth showing.
         let _ = pipe.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })
@@ -106,7 +106,7 @@ fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
 pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes the directory, which must not exist: nobody can have laid a trap in it.
+    /// Makes the directory, which must not exist: no other user can have put a symbolic link into it.
     pub(super) fn create(name: &str) -> Result<Self, Failure> {
         let path = std::env::temp_dir().join(name);
         let made = DirBuilder::new().mode(0o700).create(&path);
@@ -114,7 +114,7 @@ impl Scratch {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.0
     }

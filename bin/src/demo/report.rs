@@ -1,4 +1,4 @@
-//! From rounds to the report.
+//! Report of a demo, made from its rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::figures::{self, Missing, Ratio, median, rounded};
 
-/// What the ratios are about.
+/// Cipher of the ratios.
 const CIPHER: &str = "aes-gcm-256";
 
 /// The ways of the same stream.
@@ -38,13 +38,13 @@ pub(super) enum Case {
 }
 
 impl Case {
-    /// Those of every demo, in the order in which a round measures them.
+    /// Cases of every demo, in the order in which a round measures them.
     pub(super) const OWN: [Self; 3] = [Self::Veth, Self::Thin, Self::Fat];
 
-    /// Those of a demo of a storm.
+    /// Cases of a demo of a storm.
     pub(super) const STORM: [Self; 2] = [Self::Fat, Self::Storm];
 
-    /// Those of a demo of a switch, and the tunnel of every demo to compare with.
+    /// Cases of a demo of a switch, and the tunnel of every demo to compare with.
     pub(super) const SWITCH: [Self; 5] = [
         Self::Switch(switch::Setting::Bare),
         Self::Switch(switch::Setting::Thin),
@@ -53,7 +53,7 @@ impl Case {
         Self::Fat,
     ];
 
-    /// As the report names it.
+    /// Name in the report.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Veth => "veth",
@@ -76,7 +76,7 @@ impl Case {
         }
     }
 
-    /// How its ratio to fat is named, if there is one.
+    /// Name of the case's ratio to fat, if there is one.
     fn ratio(self) -> Option<String> {
         match self {
             Self::Fat | Self::Storm | Self::Large(_) | Self::Switch(_) | Self::Requests(_) => None,
@@ -97,12 +97,12 @@ pub(super) struct Sample {
     pub(super) changes: Option<Changes>,
     /// The transactions, where streams are of requests.
     pub(super) transactions: Option<Transactions>,
-    /// What it cost, where a tunnel carries it.
+    /// Cost of the stream, if a tunnel carries it.
     pub(super) cost: Option<Cost>,
 }
 
 impl Sample {
-    /// Its main figure, for the line that tells the progress.
+    /// Main figure, for the line of progress.
     pub(super) fn short(&self) -> String {
         match &self.transactions {
             Some(it) => format!("{:.0} transactions/s", it.per_second),
@@ -111,7 +111,7 @@ impl Sample {
     }
 }
 
-/// What a storm came to.
+/// Changes that a storm made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changes {
     /// Changes a second at each gateway.
@@ -134,7 +134,7 @@ pub(super) const SWITCH: &str = "demo-switch";
 /// The whole result.
 pub(super) type Report = figures::Report<Figures>;
 
-/// What there is of a stream besides its throughput.
+/// Figures of a stream besides its throughput.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Figures {
     /// The share of the datagrams that arrived.
@@ -149,7 +149,7 @@ pub(super) struct Figures {
     /// The transactions, where streams are of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     transactions: Option<Transactions>,
-    /// What it cost, where a tunnel carries it.
+    /// Cost of the stream, if a tunnel carries it.
     #[serde(flatten)]
     cost: Option<Cost>,
 }
@@ -240,8 +240,8 @@ fn transaction_medians(samples: &[&Sample]) -> Option<Transactions> {
     })
 }
 
-/// What a storm leaves of the throughput, and what it adds to the time that the workers need for a byte: the time that the
-/// storm itself takes, on a machine whose processors are all busy, shows in the first alone.
+/// Throughput under a storm, and the time that the workers need for a byte, relative to those without one: the time of
+/// the storm itself, on a machine whose processors are all busy, shows in the throughput alone.
 fn storm_ratios(rounds: &[Round]) -> Vec<Ratio> {
     if !rounds.iter().all(|round| round.contains_key(&Case::Storm)) {
         return Vec::new();
@@ -484,7 +484,7 @@ ratios of Gb/s, round by round:
     }
 
     #[test]
-    fn of_datagrams_the_share_that_arrived_is_told() {
+    fn report_of_datagrams_has_the_share_that_arrived() {
         let mut rounds = three_rounds();
         for round in &mut rounds {
             round.values_mut().for_each(|sample| sample.arrived = Some(0.995));

@@ -42,7 +42,7 @@ pub(super) struct Ends<'a> {
 pub(super) struct Transactions {
     /// Transactions a second.
     pub(super) per_second: f64,
-    /// Time from request to answer in microseconds: the middle, and what 90 % and 99 % stay below.
+    /// Time from request to answer in microseconds: the median, and the 90th and 99th percentiles.
     pub(super) p50_us: f64,
     pub(super) p90_us: f64,
     pub(super) p99_us: f64,

@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::failure::Failure;
 
-/// How long a wait sleeps between two looks.
+/// Time that a wait sleeps between two looks.
 const LOOK: Duration = Duration::from_millis(4);
 
 /// Whether a signal has asked the demo to stop. Every wait looks at it.

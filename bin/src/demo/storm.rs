@@ -1,4 +1,4 @@
-//! Changes of routes and SAs beside a stream: the system's `ip` at each gateway, told what to do at a steady pace.
+//! Changes of routes and SAs during a stream: the system's `ip` at each gateway, fed at a steady pace.
 
 use std::io::{self, Write};
 use std::process::{Child, Command, Stdio};
@@ -22,13 +22,13 @@ use super::topology::Side;
 const KEPT: u64 = 256;
 /// Addresses of 198.18.0.0/15, which is for benchmarks (RFC 2544, appendix C.2.2).
 const ADDRESSES: u64 = 1 << 17;
-/// How often `ip` is given what is due.
+/// Interval at which `ip` is given the changes that are due.
 const PACE: Duration = Duration::from_millis(5);
-/// What is more overdue than this is not made up for: a machine that cannot keep the pace sets its own.
+/// Largest backlog of changes; a larger one is abandoned, so a machine that cannot keep the pace sets its own.
 const CATCH_UP: u64 = 1000;
 /// Bytes of lines that `ip` may have before it: one page, the least that the kernel gives.
 const AHEAD: usize = 4096;
-/// How long `ip` may take to begin, and for what it has been given when the stream is over.
+/// Longest time that `ip` may take to begin, and to carry out its backlog when the stream is over.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The storm at both gateways, ended on drop.
@@ -42,7 +42,7 @@ pub(super) struct Storm {
 #[derive(Debug)]
 struct End {
     ip: Option<Child>,
-    /// Where it reads, before it is fed.
+    /// Standard input of `ip`, before a thread feeds it.
     lines: Option<io::PipeWriter>,
     feeder: Option<JoinHandle<io::Result<u64>>>,
     over: Arc<AtomicBool>,
@@ -61,7 +61,7 @@ impl Storm {
         Ok(Self { ends, start: Instant::now() })
     }
 
-    /// Processor time so far, in seconds: of what asks for changes, and of what is asked.
+    /// Processor time so far, in seconds: of `ip`, and of the gateways.
     pub(super) fn cpu_seconds(&self, gateways: &[Gateway; 2]) -> f64 {
         let asking = self.ends.iter().filter_map(|end| end.ip.as_ref()).map(|ip| thread_seconds(ip.id(), "ip"));
         let asked = gateways.iter().map(|gateway| thread_seconds(gateway.pid(), "netlink"));
@@ -111,7 +111,7 @@ impl End {
         self.feeder = self.lines.take().map(|lines| thread::spawn(move || feed(lines, rate, &over)));
     }
 
-    /// Has it do what it has been given, in at most `limit`, and tells how many changes that were.
+    /// Waits at most `limit` until `ip` has made the changes that it was given, and returns their number.
     fn finish(mut self, limit: Duration, stop: &Stop) -> Result<u64, Failure> {
         self.over.store(true, Ordering::Relaxed);
         if let Some(ip) = self.ip.take() {
@@ -140,7 +140,7 @@ impl Drop for End {
     }
 }
 
-/// Writes what is due after the first step, until it is over; tells how many changes that were.
+/// Writes the changes that are due after the first step, until `over`; returns their number.
 fn feed(mut ip: impl Write, rate: u32, over: &AtomicBool) -> io::Result<u64> {
     let (start, mut step, mut done, mut skipped) = (Instant::now(), 1, 0, 0);
     loop {
@@ -162,7 +162,7 @@ fn feed(mut ip: impl Write, rate: u32, over: &AtomicBool) -> io::Result<u64> {
     }
 }
 
-/// How many changes are to be made up for, with more than [`CATCH_UP`] given up.
+/// Number of changes that are due, without those of a backlog above [`CATCH_UP`], which are skipped.
 fn late(elapsed: Duration, rate: u32, done: u64, skipped: &mut u64) -> u64 {
     let due = (elapsed.as_secs_f64() * f64::from(rate)) as u64;
     let late = due.saturating_sub(done + *skipped);
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_goes_again_and_so_many_stay() {
+    fn added_objects_are_deleted_again_but_for_a_constant_number() {
         let mut lines = String::new();
         let steps = 2 * KEPT;
         let changes: u64 = (0..steps).map(|step| changes_of(step, &mut lines)).sum();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_is_given_up() {
+    fn backlog_above_the_limit_is_skipped() {
         let mut skipped = 0;
         let [first, tenth] = [1, 10].map(Duration::from_secs);
         assert_eq!(late(first, 1_000_000, 0, &mut skipped), CATCH_UP);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_ends_when_it_is_over() {
+    fn no_change_is_due_after_the_end() {
         struct Reader<'a>(&'a AtomicBool, u32);
         impl Write for Reader<'_> {
             fn write(&mut self, lines: &[u8]) -> io::Result<usize> {

@@ -11,34 +11,34 @@ use super::netns::Namespace;
 use super::process::{Helper, command, finish};
 use super::stop::Stop;
 
-/// What one read or write moves at most.
+/// Largest number of bytes of one read or write.
 const CHUNK: usize = 256 * 1024;
-/// How long a connection may take; covers two lost SYNs.
+/// Longest time that a connection may take; covers two lost SYNs.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
-/// How long a read or write blocks before it looks whether to stop.
+/// Time for which a read or write blocks before it checks for the stop signal.
 const LOOK: Duration = Duration::from_millis(200);
 /// A stream on which nothing moves for this long has failed.
 const STALL_LIMIT: Duration = Duration::from_secs(5);
-/// How long what is in flight at the end may take to arrive.
+/// Longest time for bytes in flight at the end to arrive.
 const DRAIN_LIMIT: Duration = Duration::from_secs(20);
-/// Where iperf3 listens.
+/// Port of iperf3's server.
 const IPERF3_PORT: &str = "5201";
 
-/// What the receiver saw.
+/// Stream as the receiver saw it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Stream {
     /// Payload bytes.
     pub(super) bytes: u64,
-    /// From the connection to the last byte.
+    /// Time from the connection to the last byte.
     pub(super) seconds: f64,
 }
 
 /// The two ends of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends<'a> {
-    /// Where the sender lives.
+    /// Namespace of the sender.
     pub(super) sender: &'a Namespace,
-    /// Where the receiver lives.
+    /// Namespace of the receiver.
     pub(super) receiver: &'a Namespace,
     /// The receiver's address.
     pub(super) address: Ipv4Addr,
@@ -72,7 +72,7 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     TcpStream::connect_timeout(&to, CONNECT_LIMIT)
 }
 
-/// Runs both ends of a connected pair: how many bytes were sent, and what was received.
+/// Runs both ends of a connected pair: returns the number of bytes sent, and the received stream.
 fn transfer(
     sending: TcpStream,
     receiving: TcpStream,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_received_in_the_time_asked_for() {
+    fn stream_is_received_in_the_configured_time() {
         let (sending, receiving) = pair();
         let (sent, received) = transfer(sending, receiving, Duration::from_millis(60), &Stop::never());
         let (sent, received) = (sent.unwrap(), received.unwrap());

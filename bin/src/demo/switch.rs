@@ -1,6 +1,7 @@
 //! One TCP stream between two guests, each of which has a TAP device: through a bridge with every offload off (`thin`), with
 //! large send (`fat`), by a loop that only moves packets from one device to the other (`bare`); and through two bridges with a
-//! tunnel of ESP in UDP behind their own ports (`esp`). Beside it stands Open vSwitch, with large segments (`ovs-tso`) and without (`ovs`).
+//! tunnel of ESP in UDP behind their own ports (`esp`). Open vSwitch is measured with large segments (`ovs-tso`) and
+//! without (`ovs`).
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -153,7 +154,7 @@ fn switch_toml(fat: bool) -> String {
     toml + &worker(Side::A)
 }
 
-/// By a loop that moves packets from one device to the other.
+/// Measures a loop that moves packets from one device to the other.
 fn bare(bench: &Bench) -> Result<Sample, Failure> {
     let [one, other] = bench.topology.host(Side::A).enter(|| open(TAPS))?;
     attach(bench)?;

@@ -18,7 +18,7 @@ use super::stop::Stop;
 /// ciphertext is a multiple of 4).
 pub(super) const TUNNEL_MTU: u32 = 1438;
 
-/// Which way fatpath is deployed.
+/// Deployment of fatpath.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Deployment {
     /// A TUN device towards the host, a UDP socket towards the wire.
@@ -48,7 +48,7 @@ impl Side {
         }
     }
 
-    /// As in the names of namespaces, instances and files.
+    /// Letter of the side in names of namespaces, instances and files.
     pub(super) const fn letter(self) -> char {
         match self {
             Self::A => 'a',
@@ -89,7 +89,7 @@ impl Side {
     }
 }
 
-/// What stands while the demo runs. Dropping it removes the namespaces, and with them every device.
+/// Namespaces and devices of the demo. Dropping it removes the namespaces, and with them every device.
 #[derive(Debug)]
 pub(super) struct Topology {
     deployment: Deployment,
@@ -144,17 +144,17 @@ impl Topology {
         self.hosts.iter().try_for_each(|host| lend(host, "bare", stop))
     }
 
-    /// Which deployment this is.
+    /// The deployment.
     pub(super) fn deployment(&self) -> Deployment {
         self.deployment
     }
 
-    /// Where the TCP end of a side lives.
+    /// Namespace of the TCP end of a side.
     pub(super) fn host(&self, side: Side) -> &Namespace {
         &self.hosts[side as usize]
     }
 
-    /// Where the gateway of a side lives.
+    /// Namespace of the gateway of a side.
     pub(super) fn gateway(&self, side: Side) -> &Namespace {
         &self.gateways.as_ref().unwrap_or(&self.hosts)[side as usize]
     }

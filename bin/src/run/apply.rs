@@ -10,7 +10,7 @@ use super::processors;
 use super::translate::reassembly;
 use super::xfrm;
 
-/// Becomes what `plan` says. The MTUs come first: they alone may be refused.
+/// Applies `plan`. The MTUs come first: only they may be refused.
 pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     node.set_mtus(&plan.mtus)?;
     if let Some(socket) = plan.ike_socket {
@@ -33,7 +33,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
             node.see_link(LinkId(at as u32));
         }
     }
-    // What a file says is up.
+    // Links that the file has up.
     for at in 0..node.slots.len() {
         node.set_admin_up(now, LinkId(at as u32), true);
     }
@@ -76,7 +76,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Sets what programs can set.
+/// Applies the settings that programs can change.
 pub(crate) fn set(node: &mut Node, settings: Settings) {
     node.datapath.set_reassembly(reassembly::config(settings.reassembly));
     xfrm::set_options(&mut node.datapath.ipsec, settings.xfrm);

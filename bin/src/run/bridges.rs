@@ -1,4 +1,4 @@
-//! Bridges of the node: what a file says of them, and what they are shown as.
+//! Bridges of the node: configuration and state.
 
 use base::LinkId;
 use control::bridge::{BridgeConfig, BridgePort};

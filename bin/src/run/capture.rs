@@ -11,7 +11,7 @@ use super::captures::{CaptureLink, Frame};
 use super::command::Handle;
 use super::unix_socket::{LOOK_EVERY, is_gone};
 
-/// Packets that may wait for a slow reader; what comes while they do is lost to the capture alone.
+/// Packets that may wait for a slow reader; packets that come while the queue is full are lost to the capture alone.
 const QUEUE: usize = 1024;
 
 /// Answers a capture request and then writes packets until the client goes.
@@ -38,7 +38,7 @@ pub(crate) fn stream_capture(
     Ok(())
 }
 
-/// The next packet; what was written before is passed on before waiting for one. `None` once either side is gone.
+/// The next packet; flushes earlier ones before waiting for it. `None` once either side is gone.
 fn next_frame<W: Write>(
     frames: &Receiver<Frame>,
     file: &mut Writer<W>,

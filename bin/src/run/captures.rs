@@ -1,4 +1,4 @@
-//! Captures: the links whose packets they copy, and where the copies go.
+//! Captures: the links whose packets they copy, and the sinks of the copies.
 
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) struct CaptureLink {
 pub(crate) struct Frame {
     /// Time at which it was copied.
     pub(crate) at: Instant,
-    /// Whether it was on its way out.
+    /// Whether the packet was on its way out.
     pub(crate) outbound: bool,
     /// Bytes of the packet.
     pub(crate) bytes: Vec<u8>,
@@ -30,7 +30,7 @@ pub(crate) struct Frame {
 #[derive(Debug)]
 struct Capture {
     link: LinkId,
-    /// Behind GRO and before segmentation, or at the wire.
+    /// Whether it taps behind GRO and before segmentation, and not at the wire.
     fat: bool,
     sink: SyncSender<Frame>,
 }

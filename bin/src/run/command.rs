@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::node::Node;
 
-/// How long a worker may be busy with a burst before whoever asks gives up.
+/// Longest time that a caller waits for a worker that is busy with a burst.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A request to the worker.
@@ -24,8 +24,8 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// Changes of routes and addresses, which the worker takes before the packets that come after them: it looks here when it
-/// has received some and has yet to decide on them. So nobody need wake it, or wait for it.
+/// Changes of routes and addresses, which the worker applies before it decides on packets that it received after them:
+/// it looks here between receiving packets and deciding on them. So no sender wakes it or waits for it.
 #[derive(Debug, Default)]
 struct Deltas {
     list: Mutex<Vec<Delta>>,
@@ -33,10 +33,11 @@ struct Deltas {
     some: AtomicBool,
 }
 
-/// Changes that may lie until somebody wakes the worker for their number.
+/// Number of pending changes at which a sender wakes the worker.
 const MANY_DELTAS: usize = 4096;
 
-/// What wakes the worker. One that is awake looks for commands before it falls asleep, so nobody need ring.
+/// Eventfd that wakes the worker. A worker that is awake looks for commands before it sleeps, so no sender writes to
+/// it.
 #[derive(Debug)]
 struct Doorbell {
     fd: OwnedFd,
@@ -44,7 +45,7 @@ struct Doorbell {
     some: AtomicBool,
     /// Whether the worker sleeps, or has yet to look whether it may.
     asleep: AtomicBool,
-    /// How often it has woken up to packets. It wraps.
+    /// Number of times that the worker has woken up to packets. It wraps.
     bursts: AtomicU32,
 }
 
@@ -89,12 +90,12 @@ impl Handle {
     /// Sends `command` and wakes the worker, if it sleeps.
     pub(crate) fn send(&self, command: Command) -> Result<(), WorkerGone> {
         self.commands.send(command).map_err(|_| WorkerGone)?;
-        // Of this and what the worker does before it sleeps, the other's first step is seen by one at least.
+        // Dekker pattern: with SeqCst this thread or the worker that is going to sleep sees the other's store.
         self.bell.some.store(true, Ordering::SeqCst);
         self.wake()
     }
 
-    /// Has the worker know of changes before it decides on the next packet that comes in.
+    /// Queues changes that the worker applies before it decides on the next packet that comes in.
     pub(crate) fn tell(&self, deltas: impl Iterator<Item = Delta>) {
         let mut list = self.deltas.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.extend(deltas);
@@ -103,13 +104,13 @@ impl Handle {
         }
         self.deltas.some.store(true, Ordering::Release);
         if list.len() >= MANY_DELTAS {
-            // If it has ended, nobody needs to know.
+            // A worker that has ended needs no changes.
             let _ = self.wake();
         }
     }
 
-    /// How often the worker has woken up to packets; it wraps. Between two bursts of a stream it may sleep, and whoever
-    /// keeps a processor busy meanwhile is in the stream's way.
+    /// Number of times that the worker has woken up to packets; it wraps. The worker may sleep between two bursts of a
+    /// stream, and a thread that busy-polls meanwhile delays the stream.
     pub(crate) fn bursts(&self) -> u32 {
         self.bell.bursts.load(Ordering::Relaxed)
     }
@@ -146,33 +147,33 @@ impl Handle {
 }
 
 impl Inbox {
-    /// What to wait for besides packets.
+    /// Descriptor to wait for besides the links.
     pub(crate) fn wake_fd(&self) -> &OwnedFd {
         &self.bell.fd
     }
 
-    /// Has others ring from now on; false if there are commands already. The worker is awake again by
+    /// Makes senders ring the doorbell from now on; false if there are commands already. The worker is awake again by
     /// [`wake_up`](Self::wake_up).
     pub(crate) fn may_sleep(&self) -> bool {
         self.bell.asleep.store(true, Ordering::SeqCst);
         !self.bell.some.load(Ordering::SeqCst)
     }
 
-    /// Has nobody ring any more; `rung`: somebody has; `packets`: there are some to see to.
+    /// Makes senders stop ringing the doorbell; `rung`: it was rung; `packets`: there are packets to process.
     pub(crate) fn wake_up(&self, rung: bool, packets: bool) {
         if packets {
-            // Nobody else counts.
+            // The worker is the only writer of this counter.
             self.bell.bursts.store(self.bell.bursts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         self.bell.asleep.store(false, Ordering::SeqCst);
         if rung {
             let mut count = [0; 8];
-            // Nothing to read means nobody rang, which is as good.
+            // Nothing to read means that the doorbell was not rung, which is as good.
             let _ = rustix::io::read(&self.bell.fd, &mut count);
         }
     }
 
-    /// Waits until somebody has sent something, or told many changes.
+    /// Waits until a sender has sent a command, or queued many changes.
     pub(crate) fn wait(&self) -> std::io::Result<()> {
         let waited = match self.may_sleep() {
             true => rustix::event::poll(&mut [PollFd::new(&self.bell.fd, PollFlags::IN)], None),

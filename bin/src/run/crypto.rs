@@ -9,7 +9,7 @@ use super::priority::go_first;
 use super::processors;
 use crate::error::CliError;
 
-/// Who does the ciphers' work; the worker itself if there are to be no threads.
+/// Crypto threads; `None` if there are to be none, and the worker encrypts and decrypts by itself.
 ///
 /// # Errors
 /// A thread cannot be started, or none of the CPUs is this process's.
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_are_made_only_when_asked_for_and_only_where_they_may_run() {
+    fn crypto_threads_start_only_if_configured_on_allowed_cpus() {
         let made = |workers, cpus: &[u16]| {
             let made = crypto(&CryptoConfig { workers, cpus: cpus.to_vec() });
             made.map(|crypto| crypto.map(|crypto| format!("{crypto:?}"))).map_err(|err| err.to_string())

@@ -1,4 +1,4 @@
-//! A gateway that runs: what it becomes at start, on a signal and when clients ask.
+//! A running gateway: its start, and changes on a signal or at a client's request.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,24 +22,24 @@ use super::plan::Plan;
 use super::planner::Planner;
 use super::running::Running;
 use super::service;
-use super::store::{self, Collected, Keeper, OfFiles, Store};
+use super::store::{self, Checkpointer, Collected, OfFiles, Store};
 use super::threads::{Threads, Watchdog};
 use crate::config_file;
 use crate::error::CliError;
-use crate::lines::{self, IpLines};
+use crate::ip_batch::{self, IpLines};
 
 /// A gateway that runs.
 pub(super) struct Daemon {
     file: Option<PathBuf>,
-    /// A file of `ip` lines that were carried out at start, and make what it is together with `file`.
+    /// A file of `ip` lines that were carried out at start, and are its configuration together with `file`.
     lines: Option<String>,
     planner: Planner,
     pub(super) worker: Running,
     ike: IkePlace,
-    /// What netlink's clients see and change.
+    /// State that netlink clients see and change.
     shared: Shared,
-    /// Where what they have set is saved, and what of the node is not theirs.
-    saved: Option<(Keeper, OfFiles)>,
+    /// Saver of what netlink clients have set, and what of the node is the files' and not the clients'.
+    saved: Option<(Checkpointer, OfFiles)>,
 }
 
 /// Summary of a gateway's links, displayed as `2 links: tun0, wan; wan is down (eth1: SIOCGIFFLAGS: Network is down)`.
@@ -67,15 +67,15 @@ impl LinkSummary {
     }
 }
 
-/// Where the key manager's socket is. It is made when a link first has IKE, and stays.
+/// Path of the key manager's socket. The socket is made when a link first has IKE, and stays.
 struct IkePlace {
     path: PathBuf,
     file: Option<IkeFile>,
 }
 
 impl IkePlace {
-    /// Opens the socket that `plan` takes along, if it is the first that needs one. Its file goes with what is returned,
-    /// unless it is [kept](Self::keep).
+    /// Opens the socket for `plan`, if it is the first plan that needs one. The socket's file is removed with the
+    /// returned value, unless it is [kept](Self::keep).
     fn open_for(&self, plan: &mut Plan) -> Result<Option<IkeFile>, CliError> {
         if self.file.is_some() || plan.ike.is_empty() {
             return Ok(None);
@@ -91,8 +91,8 @@ impl IkePlace {
 }
 
 impl Daemon {
-    /// Starts a worker that is what `config` says, of `file`, and holds it: until the node is whole, what is to be protected
-    /// might pass in clear.
+    /// Starts a worker with `config`, read from `file`, and holds it: before the node is complete, traffic that is to
+    /// be protected might pass in clear.
     pub(super) fn start(
         config: Config,
         file: Option<PathBuf>,
@@ -118,7 +118,7 @@ impl Daemon {
         Ok(Self { file, lines: None, planner, worker, ike, shared, saved: None })
     }
 
-    /// Does what signals and clients ask for until the daemon is to end, or a thread has failed.
+    /// Serves signals and clients until the daemon is to end, or a thread has failed.
     pub(super) fn run(mut self, instance: &str, happened: Receiver<Event>, threads: &Threads) -> Result<(), CliError> {
         // Reading the file and planning the change took memory that is free by now.
         Allocations::trim();
@@ -135,7 +135,7 @@ impl Daemon {
                     let outcome = self.load(file);
                     Allocations::trim();
                     self.tell_of_reload(instance, &outcome);
-                    // Whoever asked may have lost patience.
+                    // The client may have timed out.
                     let _ = reply.send(outcome.map(|()| self.links().to_string()));
                 }
                 Event::Save { reply } => {
@@ -164,7 +164,7 @@ impl Daemon {
         Err(self.worker.failure())
     }
 
-    /// Tells the service manager and the log what has become of a reload.
+    /// Reports the outcome of a reload to the service manager and the log.
     fn tell_of_reload(&self, instance: &str, outcome: &Result<(), String>) {
         let links = self.links();
         match outcome {
@@ -179,23 +179,23 @@ impl Daemon {
         }
     }
 
-    /// Becomes what its file says now, or stays what it is and says why.
+    /// Applies the present content of its file, or changes nothing and returns the reason.
     fn reload(&mut self) -> Result<(), String> {
         if let Some(lines) = &self.lines {
-            return Err(lines::only_at_start(lines));
+            return Err(ip_batch::only_at_start(lines));
         }
         let file = self.file.clone().ok_or("it was started without a file; `fatpath load` gives it one")?;
         self.load(file)
     }
 
-    /// Becomes what `file` says, which is its file from now on; or stays what it is and says why.
+    /// Applies `file`, which is its file from now on; or changes nothing and returns the reason.
     fn load(&mut self, file: PathBuf) -> Result<(), String> {
         let config = config_file::load(&file).map_err(|err| err.message)?;
         let named = |why: String| format!("{}: {why}", file.display());
         if config.host != self.planner.config().host {
             return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));
         }
-        // Nobody changes the node by netlink meanwhile.
+        // No netlink client changes the node meanwhile.
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
         self.planner.follow(&protocols.rtnl.model);
@@ -215,18 +215,18 @@ impl Daemon {
         (self.planner, self.file, self.lines) = (planner, Some(file), None);
         self.planner.tell(&self.worker.handle, &mut protocols)?;
         protocols.begin_host_side();
-        if let Some((keeper, of_files)) = &mut self.saved {
+        if let Some((checkpointer, of_files)) = &mut self.saved {
             *of_files = OfFiles::loaded(Collected::of(&mut protocols)?, self.planner.config());
-            keeper.follow(of_files.sas());
+            checkpointer.follow(of_files.sas());
         }
         Ok(())
     }
 
-    /// Serves netlink's clients beside the control socket `socket`, where nobody finds that, and carries `lines` out. `None`:
-    /// `is_ended` came before that was done.
+    /// Serves netlink clients beside the control socket `socket`, at a path that no client knows, and carries `lines`
+    /// out. `None`: `is_ended` became true before the lines were done.
     ///
     /// # Errors
-    /// Of the lines, or of the socket.
+    /// A line fails, or the socket cannot be made.
     pub(super) fn carry_out(
         &mut self,
         socket: &Path,
@@ -247,16 +247,16 @@ impl Daemon {
         Ok(Some(server))
     }
 
-    /// Becomes what `store` holds, beside what it is; and keeps that from now on.
+    /// Restores the state in `store` on top of the configuration, and saves to it from now on.
     ///
     /// # Errors
-    /// It cannot.
+    /// The state cannot be restored.
     pub(super) fn restore(&mut self, store: Store, threads: &Threads) -> Result<(), CliError> {
         let mut state = store.read()?;
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
         let of_files = OfFiles::all(Collected::of(&mut protocols).map_err(CliError::failed)?);
-        store::skip(&state.marks, of_files.sas(), &self.worker.handle)
+        store::skip(&state.checkpoints, of_files.sas(), &self.worker.handle)
             .map_err(|gone| CliError::failed(gone.to_string()))?;
         let [done, left] = store::restore(&mut state, store.path(), &mut protocols)?;
         protocols.follow_host_side();
@@ -266,16 +266,16 @@ impl Daemon {
             0 => tracing::info!("{place}: {all} saved requests restored"),
             _ => tracing::info!("{place}: {done} of {all} saved requests restored; the configuration has the others"),
         }
-        let keeper = Keeper::start(store, state.marks, of_files.sas(), &self.worker.handle, threads)?;
-        self.saved = Some((keeper, of_files));
+        let checkpointer = Checkpointer::start(store, state.checkpoints, of_files.sas(), &self.worker.handle, threads)?;
+        self.saved = Some((checkpointer, of_files));
         Ok(())
     }
 
-    /// Keeps what programs have set, over a restart. What that is, in words, and where.
+    /// Saves the state that programs have set. Returns a summary and the file's path.
     fn save(&mut self) -> Result<String, String> {
-        let (keeper, of_files) = self.saved.as_ref().ok_or("this gateway was started without --state FILE")?;
+        let (checkpointer, of_files) = self.saved.as_ref().ok_or("this gateway was started without --state FILE")?;
         let (state, what) = Collected::of(&mut self.shared.lock())?.without(of_files);
-        let file = keeper.save(state, of_files.sas(), &self.worker.handle)?;
+        let file = checkpointer.save(state, of_files.sas(), &self.worker.handle)?;
         Ok(format!("{what}: saved to {file}"))
     }
 
@@ -286,10 +286,10 @@ impl Daemon {
 
     /// Ends.
     pub(super) fn end(self) -> Result<(), CliError> {
-        if let Some((keeper, _)) = &self.saved {
-            let noted = self.worker.hold(true).and_then(|()| keeper.end(&self.worker.handle));
+        if let Some((checkpointer, _)) = &self.saved {
+            let noted = self.worker.hold(true).and_then(|()| checkpointer.end(&self.worker.handle));
             if let Err(err) = noted {
-                tracing::warn!("where SAs are was not saved: {err}");
+                tracing::warn!("sequence numbers of SAs were not saved: {err}");
             }
         }
         self.host_side().end();

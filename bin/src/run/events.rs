@@ -7,9 +7,9 @@ use std::sync::mpsc::Sender;
 pub(crate) enum Event {
     /// A signal has come.
     Signal(i32),
-    /// A client asks to become what a file says.
+    /// A client's request to apply a file.
     Load { file: PathBuf, reply: Sender<Result<String, String>> },
-    /// A client asks to save what programs have set.
+    /// A client's request to save the state that programs have set.
     Save { reply: Sender<Result<String, String>> },
     /// The worker has ended.
     WorkerEnded,

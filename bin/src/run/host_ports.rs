@@ -16,7 +16,7 @@ pub(crate) struct HostDevice {
     device: Box<dyn Link>,
     /// Number in the namespace.
     index: u32,
-    /// Whether it took no more, and epoll will tell when it does.
+    /// Whether the device took no more, and epoll will tell when it does.
     full: bool,
     /// Time of the next attempt, if it took no more and nothing will tell when it does.
     pub(crate) retry_at: Option<Instant>,
@@ -33,7 +33,7 @@ impl Node {
     pub(crate) fn answer_socket_questions(&mut self, now: Instant) {
         while let Some(question) = self.datapath.socket_question() {
             let binding = self.binding_of(&question).unwrap_or_else(|err| {
-                tracing::error!("host side: sock_diag: {err}; sockets bound to a VRF answer nobody first any more");
+                tracing::error!("host side: sock_diag: {err}; sockets bound to a VRF no longer answer new peers");
                 self.set_socket_diag(None);
                 SocketBinding::Link
             });
@@ -94,7 +94,7 @@ impl Node {
         }
     }
 
-    /// Takes a burst of what sockets have sent by the device of a link. Tells whether there may be more.
+    /// Receives a burst that sockets have sent by the device of a link. Tells whether there may be more.
     pub(crate) fn serve_host_device(&mut self, now: Instant, id: LinkId) -> bool {
         let Some(found) = self.host_devices.get_mut(&id) else { return false };
         let received = found.device.recv(&self.mem, &mut self.burst);
@@ -112,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Writes what waits for the devices of the host side.
+    /// Sends the queued packets to the devices of the host side.
     pub(crate) fn send_to_host_side(&mut self, now: Instant) {
         let mut failed = Vec::new();
         let Self { host_devices, datapath, mem, poller, .. } = self;
@@ -161,7 +161,7 @@ impl Node {
         }
     }
 
-    /// Detaches a device that was deleted, or whose read failed. The link goes on without.
+    /// Detaches a device that was deleted, or whose read failed. The link goes on without it.
     #[cold]
     fn host_device_failed(&mut self, id: LinkId, err: &io::Error) {
         tracing::error!("host side: {err}; the link goes on without sockets");

@@ -1,7 +1,7 @@
 //! The socket of key managers: IKE messages to and from the node's ports of IKE (see [`control::ike`]).
 //!
-//! It is a datagram socket with a name, `NAME.ike` beside the control socket, that only this user may use. A message that
-//! nobody takes in time is lost, as on the network.
+//! It is a datagram socket with a name, `NAME.ike` beside the control socket, that only this user may use. A message
+//! that no key manager reads in time is lost, as on the network.
 
 use std::fs;
 use std::io;
@@ -20,8 +20,8 @@ use crate::error::CliError;
 /// Datagrams that are taken from a key manager at once.
 const BURST: usize = 64;
 
-/// Stands between the socket's path and what is random in the path of a key manager's own socket, if that is a program's under
-/// `fatpath exec`.
+/// Separator of the socket's path and the random part in the path of a key manager's own socket, if that is a program's
+/// under `fatpath exec`.
 const LISTENER: &str = "-";
 
 /// The socket's file. When this is dropped it goes, and with it the files of those that listened.
@@ -30,7 +30,7 @@ pub(crate) struct IkeFile(PathBuf);
 
 impl Drop for IkeFile {
     fn drop(&mut self) {
-        // Somebody may have removed it already.
+        // Another process may have removed it already.
         let _ = fs::remove_file(&self.0);
         remove_listeners(&self.0);
     }
@@ -52,23 +52,23 @@ fn is_listener(path: &Path, file: &Path) -> bool {
     random.is_some_and(|random| random.len() == 16 && random.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The socket, and who listens at it.
+/// The socket of IKE messages, and the sockets that listen to it.
 #[derive(Debug)]
 pub(crate) struct IkeSocket {
     socket: UnixDatagram,
     path: PathBuf,
-    /// Who gets what nobody has asked for.
+    /// Receiver of messages to ports that no listener has claimed.
     manager: Option<UnixAddr>,
-    /// Who has asked for a port, at one address or at the unspecified one for any.
+    /// Sockets that have claimed a port, at one address or at the unspecified one for any.
     listeners: Vec<(SocketAddr, UnixAddr)>,
     buffer: Vec<u8>,
 }
 
 impl IkeSocket {
-    /// Makes the socket at `path`, where there may be one that was left behind.
+    /// Makes the socket at `path`, in place of one that was left behind.
     ///
     /// # Errors
-    /// What cannot be made there.
+    /// The socket cannot be made.
     pub(crate) fn open(path: &Path) -> Result<(Self, IkeFile), CliError> {
         let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
         if let Some(dir) = path.parent() {
@@ -87,7 +87,7 @@ impl IkeSocket {
         ))
     }
 
-    /// What to wait for.
+    /// Descriptor to wait for.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -97,7 +97,7 @@ impl IkeSocket {
         let listener = self.listener(message.local);
         let manager = listener.and_then(|at| self.listeners.get(at)).map(|(_, who)| who).or(self.manager.as_ref());
         let Some(manager) = manager else {
-            tracing::debug!(peer = %message.peer, "IKE, but no key manager has said that it is there");
+            tracing::debug!(peer = %message.peer, "IKE message dropped: no key manager has registered");
             return;
         };
         let header = IkeHeader { peer: message.peer, local: message.local };
@@ -117,8 +117,8 @@ impl IkeSocket {
         }
     }
 
-    /// Where in the list stands who gets what comes to `local`: who has asked for its address goes before who has asked for
-    /// any.
+    /// Index of the listener that receives messages to `local`: one that has claimed its address goes before one that
+    /// has claimed any address.
     fn listener(&self, local: SocketAddr) -> Option<usize> {
         let any = if local.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0_u16; 8]) };
         let asked_for =
@@ -126,7 +126,8 @@ impl IkeSocket {
         asked_for(local.ip()).or_else(|| asked_for(any))
     }
 
-    /// Has `who` be sent what comes to a port of one address or of any, instead of who asked for just that before.
+    /// Sends messages to a port of one address or of any to `who`, in place of an earlier listener of just that
+    /// address.
     fn listen(&mut self, at: SocketAddr, who: UnixAddr) {
         let before = self.listeners.iter().position(|(asked, _)| *asked == at).map(|at| self.listeners.swap_remove(at));
         self.listeners.push((at, who));
@@ -137,12 +138,12 @@ impl IkeSocket {
     fn forget(&self, who: &UnixAddr) {
         let listens = self.listeners.iter().any(|(_, other)| is_same(other, who));
         if let Some(file) = who.as_pathname().filter(|file| !listens && is_listener(&self.path, file)) {
-            // Somebody may have removed it already.
+            // Another process may have removed it already.
             let _ = fs::remove_file(file);
         }
     }
 
-    /// Gives `each` the messages that key managers send. What they ask for they are told from `has_port`.
+    /// Gives `each` the messages that key managers send. Claims of a port are answered by `has_port`.
     pub(crate) fn receive(&mut self, has_port: impl Fn(SocketAddr) -> bool, mut each: impl FnMut(IkeMessage)) {
         for _ in 0..BURST {
             let Ok((len, from)) = self.socket.recv_from(&mut self.buffer) else { return };
@@ -166,7 +167,7 @@ impl IkeSocket {
                     each(IkeMessage { local, peer, bytes: message.to_vec() });
                 }
                 None if len == 0 => {}
-                None => tracing::warn!("a key manager has sent {len} bytes that are no IKE message behind its header"),
+                None => tracing::warn!("a key manager has sent {len} bytes without an IKE message behind the header"),
             }
         }
     }
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_a_port_gets_what_comes_there() {
+    fn listener_of_a_port_receives_its_messages() {
         let dir = std::env::temp_dir().join(format!("fatpath-ike-ports-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("x.ike");

@@ -24,23 +24,23 @@ pub(crate) const RETRY_DEVICE: Duration = Duration::from_millis(1);
 
 /// Change of a link.
 pub(crate) enum LinkChange {
-    /// It comes, and is down.
+    /// The link is added, and is down.
     Open(Box<dyn Link>, LinkConfig),
-    /// It goes.
+    /// The link is removed.
     Close,
-    /// It gets another MTU.
+    /// The link gets another MTU.
     Mtu(u16),
-    /// It gets another link-layer address.
+    /// The link gets another link-layer address.
     Mac(MacAddr),
-    /// Those features are to be on that it can have.
+    /// The link switches those features on that it supports, and others off.
     Features(FeatureSet),
-    /// It gets a queueing discipline, or none.
+    /// The link gets a queueing discipline, or none.
     Qdisc(Option<Options>),
-    /// Its queueing discipline gets other options of its kind.
+    /// The link's queueing discipline gets other options of its kind.
     ChangeQdisc(Options),
-    /// It becomes a port of that bridge, or of none.
+    /// The link becomes a port of that bridge, or of none.
     Bridge(Option<LinkId>),
-    /// It is set up, or down.
+    /// The link is set up, or down.
     Up(bool),
 }
 
@@ -66,7 +66,7 @@ impl Node {
                 slot.mac = Some(mac);
                 self.see_link(id);
             }
-            // What waits to be sent goes as it is.
+            // Queued packets are sent as they are.
             LinkChange::Features(wanted) => self.set_port(id, wanted),
             LinkChange::Qdisc(options) => {
                 self.datapath.set_qdisc(now, &self.mem, id, options).map_err(|refused| refused.to_string())?;
@@ -82,7 +82,7 @@ impl Node {
         Ok(())
     }
 
-    /// Gives a link the queueing discipline that a file says. One of the same kind is changed, and keeps what waits in it.
+    /// Gives a link the queueing discipline of a file. One of the same kind is changed, and keeps its queued packets.
     pub(crate) fn become_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), String> {
         let before = self.datapath.qdisc_kind(id);
         self.change_link(
@@ -244,7 +244,7 @@ impl Node {
         true
     }
 
-    /// Drops what a link has received while it was down.
+    /// Drops packets that a link has received while it was down.
     fn discard(&mut self, now: Instant, id: LinkId) {
         for _ in 0..MOST_DISCARDED {
             let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
@@ -267,7 +267,7 @@ impl Node {
         }
     }
 
-    /// Looks at what the host has made of a link's interface.
+    /// Follows changes by the host to a link's interface.
     pub(crate) fn look_at(&mut self, now: Instant, id: LinkId) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         if slot.down.is_some() {
@@ -307,7 +307,7 @@ impl Node {
                     for (id, mtu) in before {
                         let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
                         if let Err(err) = link.set_mtu(mtu) {
-                            tracing::error!("{}: cannot have its former MTU back: {err}", link.name());
+                            tracing::error!("{}: cannot restore its former MTU: {err}", link.name());
                         }
                     }
                     return Err(refused.to_string());
@@ -336,7 +336,7 @@ impl Node {
         self.send_all(now);
     }
 
-    /// Sends what waits in the ports.
+    /// Sends the queued packets of all ports.
     pub(crate) fn send_all(&mut self, now: Instant) {
         self.answer_socket_questions(now);
         for at in 0..self.slots.len() {
@@ -373,8 +373,8 @@ impl Node {
         }
     }
 
-    /// Has each link take back what came home from packets, and notes which are to be asked again. Every turn tries again
-    /// to send what a link that is not full did not take; what is noted is when there is to be one.
+    /// Returns the buffers of freed packets to each link, and notes which links to read or write again. Every turn
+    /// tries again to send what a link that is not full did not take; a noted link is tried at its time.
     pub(crate) fn settle(&mut self, now: Instant) {
         for slot in self.slots.iter_mut().flatten() {
             slot.retry_at = slot.retry_at.filter(|&at| at > now && slot.admin_up && slot.down.is_none());

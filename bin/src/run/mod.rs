@@ -8,11 +8,11 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | the daemon | this one, `daemon`, `rehearse` |
+//! | the daemon | this one, `daemon`, `dry_run` |
 //! | other threads, which know a handle to the worker and the node | `store`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace` |
 //! | the worker's thread | `running`, `worker` |
 //! | calls that other threads send to it | `command` |
-//! | functions over the node | `snapshot`, `apply`, `news`, `links`, `host_ports`, `sadb` |
+//! | functions over the node | `snapshot`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
 //! | helpers | `records`, `translate`, `open`, `threads`, `events`, `unix_socket`, `acceptor`, `privilege`, `random` and others |
@@ -26,6 +26,7 @@ mod captures;
 mod command;
 mod crypto;
 mod daemon;
+mod dry_run;
 mod events;
 mod host;
 mod host_ports;
@@ -34,8 +35,8 @@ mod links;
 mod monitor;
 mod monitors;
 mod netlink;
-mod news;
 mod node;
+mod notifications;
 mod open;
 mod plan;
 mod planner;
@@ -45,7 +46,6 @@ mod privilege;
 mod processors;
 mod random;
 mod records;
-mod rehearse;
 mod running;
 mod sadb;
 mod server;
@@ -79,15 +79,15 @@ use crate::client::own_socket_path;
 use crate::config_file;
 use crate::error::CliError;
 use daemon::Daemon;
+pub(crate) use dry_run::{Made, dry_run};
 use events::Event;
 pub(crate) use host::{make as make_host_side, place as host_place};
 use netlink::start_discard;
-pub(crate) use rehearse::{Made, rehearse};
 use server::Server;
 use store::Store;
 use threads::Threads;
 
-/// Which log lines are wanted.
+/// Environment variable that selects log lines.
 const LOG_VARIABLE: &str = "FATPATH_LOG";
 
 /// Runs a gateway until SIGTERM or SIGINT.
@@ -132,7 +132,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
 fn pass_on(mut signals: Signals, events: Sender<Event>, threads: &Threads) -> io::Result<()> {
     threads.spawn("signals", move || -> Result<(), Infallible> {
         signals.forever().try_for_each(|signal| events.send(Event::Signal(signal)).ok());
-        // Only the end of the worker ends the signals. At the daemon's own end nobody listens any more.
+        // Only the end of the worker ends the signals. At the end of the daemon the receiver is gone.
         let _ = events.send(Event::WorkerEnded);
         Ok(())
     })
@@ -145,14 +145,14 @@ fn start_log() -> Result<(), CliError> {
         Err(_) => EnvFilter::new("info"),
     };
     let ansi = io::stderr().is_terminal();
-    // A log that nobody reads any more, or a full disk, is no reason to end.
+    // A log whose reader is gone, or a full disk, is no reason to end.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
     log.log_internal_errors(false).with_target(false).init();
     Ok(())
 }
 
-/// What is logged if `wanted` is: a level, or several for parts of the program. A word that is no level would be taken for a part,
-/// and nothing be logged of the others.
+/// Filter for the value `wanted`: a level, or several for parts of the program. A word that is no level would be parsed
+/// as a part, and hide the lines of all others.
 fn log_filter(wanted: &str) -> Result<EnvFilter, CliError> {
     let level = |part: &str| part.rsplit('=').next().unwrap_or_default().trim().to_owned();
     let mut levels = wanted.split(',').map(level).filter(|level| !level.is_empty());

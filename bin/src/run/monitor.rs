@@ -1,4 +1,4 @@
-//! Streams what happens to SAs and policies to a control client.
+//! Streams events of SAs and policies to a control client.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -7,16 +7,16 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use control::Reply;
 
 use super::command::Handle;
-use super::news;
+use super::notifications;
 use super::unix_socket::{LOOK_EVERY, is_gone};
 
-/// Events that may wait for a slow reader; what comes while they do is lost to that reader alone.
+/// Events that may wait for a slow reader; events that come while the queue is full are lost to that reader alone.
 const QUEUE: usize = 1024;
 
 /// Answers a request to monitor and then writes events until the client goes.
 pub(crate) fn stream_events(mut stream: &UnixStream, worker: &Handle) -> io::Result<()> {
     let (sink, events) = sync_channel(QUEUE);
-    if let Err(gone) = worker.call(|node| news::monitor(node, sink)) {
+    if let Err(gone) = worker.call(|node| notifications::monitor(node, sink)) {
         return stream.write_all(Reply::Error { message: gone.to_string() }.to_line().as_bytes());
     }
     stream.write_all(Reply::Monitoring.to_line().as_bytes())?;

@@ -21,7 +21,7 @@ impl Monitors {
         self.0.is_empty()
     }
 
-    /// Tells what has happened. Whoever is gone is forgotten; a slow one loses some.
+    /// Sends `events` to all monitors. A monitor that is gone is removed; a slow one loses some.
     pub(crate) fn tell(&mut self, events: &[ipsec::Event]) {
         for event in events.iter().filter_map(event) {
             self.0.retain(|sink| !matches!(sink.try_send(event.clone()), Err(TrySendError::Disconnected(_))));
@@ -57,7 +57,7 @@ fn event(event: &ipsec::Event) -> Option<Event> {
         ipsec::Event::Mapping(it) => {
             Event::Mapping { dst: it.dst, spi: it.spi.0, reqid: it.reqid, old: it.old, new: it.new }
         }
-        // For whoever goes on with the SA elsewhere: not one of those who watch.
+        // For a program that continues the SA elsewhere, not for monitors.
         ipsec::Event::Numbers(_) => return None,
     })
 }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_monitors_is_asked_for_sas_and_who_is_gone_is_not() {
+    fn monitor_receives_acquires_until_it_is_gone() {
         let mut ipsec = ipsec::Ipsec::new();
         ipsec.set_listener(true);
         let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);

@@ -25,7 +25,7 @@ use super::xfrm::OfFile;
 #[derive(Debug)]
 struct Clock {
     start: std::time::Instant,
-    /// When that was, since the Unix epoch.
+    /// The same moment, since the Unix epoch.
     epoch: Duration,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Node {
     pub(crate) datapath: Datapath,
     /// The links, by their numbers.
     pub(crate) slots: Vec<Option<Slot>>,
-    /// The VRFs, by the numbers of their devices, as they are shown. What packets need of them is in the FIB.
+    /// The VRFs, by the numbers of their devices, as they are shown. The FIB has the part that decides on packets.
     pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
     /// Devices of the host side, by the numbers of their links.
     pub(crate) host_devices: BTreeMap<LinkId, HostDevice>,
@@ -71,7 +71,7 @@ pub(crate) struct Node {
     pub(crate) listeners: Listeners,
     /// Packets that were received last. Kept for its storage.
     pub(crate) burst: Vec<Packet>,
-    /// Whether no packet is to move. What comes meanwhile waits in the devices.
+    /// Whether no packet is to move. Packets that come meanwhile wait in the devices.
     pub(crate) held: bool,
 }
 

@@ -86,7 +86,8 @@ pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Li
     Ok(opened)
 }
 
-/// Warns of a link on an interface whose addresses are the host's as well: the host's kernel answers what comes for them, beside the node.
+/// Warns of a link on an interface whose addresses are the host's as well: the host's kernel answers packets to them,
+/// as the node does.
 fn warn_of_host_addresses(config: &LinkConfig, link: &dyn Link) {
     let LinkKind::Packet { interface, exclusive: false } = &config.kind else { return };
     let found = link.host_index().map(host::addresses_of_interface);

@@ -51,10 +51,10 @@ pub(crate) struct Plan {
     pub(crate) ipsec: Steps,
     /// Place of the worker from now on, if that changes.
     pub(crate) worker: Option<WorkerConfig>,
-    /// Who does the ciphers' work from now on, if that changes.
+    /// The new crypto threads, if they change; the inner `None` is the worker itself.
     pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,
     /// Every ILA mapping, the sign of `adj-transport` and the treatment of ICMPv6 errors, if any of them changes.
     pub(crate) ila: Option<(Mappings, AdjTransport, IlaErrors)>,
-    /// What programs can set, too, if a file changes any of it.
+    /// Settings that programs can change, too, if a file changes any of them.
     pub(crate) settings: Option<Settings>,
 }

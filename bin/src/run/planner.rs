@@ -27,13 +27,13 @@ use super::translate::fib::translated;
 use super::xfrm::Steps;
 use crate::error::CliError;
 
-/// What the worker was last told to be.
+/// The configuration that the worker was last given.
 #[derive(Clone, Debug)]
 pub(crate) struct Planner {
     config: Arc<Config>,
     /// The number of each link of `config`. One is never given twice, as in Linux.
     ids: Vec<LinkId>,
-    /// For each of them the number of the host's interface that it is, if it is one.
+    /// Index of the host's interface of each link, if the link is one.
     host_indexes: Vec<Option<u32>>,
     last_id: u32,
     /// Whether the routes are no longer those of `config`.
@@ -48,22 +48,22 @@ impl Default for Planner {
 }
 
 impl Planner {
-    /// An empty one, whose links `open` opens.
+    /// An empty planner, whose links `open` opens.
     pub(crate) fn new(open: Open) -> Self {
         let (ids, host_indexes) = (Vec::new(), Vec::new());
         Self { config: Arc::default(), ids, host_indexes, last_id: LOOPBACK, routes_changed: false, open }
     }
 
-    /// What it was last told.
+    /// The configuration that the worker was last given.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// How to become `new`, and the node as it will then be. Links that come are opened.
+    /// The plan that leads to `new`, and the planner for the node as it will then be. New links are opened.
     ///
     /// # Errors
-    /// What cannot be: exit code 2 if that is the configuration's fault, 1 if a link cannot be opened. Nothing has
-    /// changed then.
+    /// The change is impossible: exit code 2 if that is the configuration's fault, 1 if a link cannot be opened.
+    /// Nothing has changed then.
     pub(crate) fn plan(&self, new: Config) -> Result<(Self, Plan), CliError> {
         let change = Change::between(&self.config, &new);
         let mut last_id = self.last_id;
@@ -153,7 +153,7 @@ impl Planner {
         Ok((Self { config, ids, host_indexes, last_id, routes_changed: false, open: self.open }, plan))
     }
 
-    /// Takes note of what netlink's clients have made of the links and routes.
+    /// Follows changes of netlink clients to links and routes.
     pub(crate) fn follow(&mut self, model: &Model) {
         if !model.has_changed() {
             return;
@@ -165,7 +165,7 @@ impl Planner {
         (self.last_id, self.routes_changed) = (model.last_index(), true);
     }
 
-    /// Has netlink's clients see what the node has become.
+    /// Publishes the node's new state to netlink clients.
     ///
     /// # Errors
     /// The worker does not answer.
@@ -176,8 +176,9 @@ impl Planner {
     }
 }
 
-/// Links are opened before the old ones go, so that nothing is lost if one cannot be: what only one can have at a time
-/// cannot pass from one to the other.
+/// Refuses a plan in which a new link needs a resource of a link that leaves: links are opened before the old ones
+/// close, so that nothing is lost if one cannot be opened, and therefore such a resource cannot pass from one to the
+/// other.
 fn refuse_one_that_leaves<'a>(
     link: &LinkConfig,
     mut leaving: impl Iterator<Item = &'a LinkConfig>,
@@ -203,7 +204,7 @@ fn refuse_number(config: &Config, host_indexes: &[Option<u32>], link: &dyn Link)
     why.map_or(Ok(()), |why| Err(CliError::failed(format!("link {}: {why}.", link.name()))))
 }
 
-/// What a link has for itself.
+/// Resource that at most one link can have.
 #[derive(Debug, Eq, PartialEq)]
 enum OnlyOnce<'a> {
     Device(&'a str),
@@ -465,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_keeps_its_number_and_is_not_opened_again() {
+    fn unchanged_link_keeps_its_id_and_is_not_reopened() {
         let (node, _) = running(config(&[udp("a", 0), udp("b", 0)], ""));
         let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
         assert_eq!((plan.removed, plan.opened.len(), plan.ports.len()), (vec![LinkId(2)], 0, 0));

@@ -1,4 +1,4 @@
-//! What the worker waits for: its links and its inbox, by epoll.
+//! Epoll of the worker: readiness of its links and of its inbox.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -18,13 +18,13 @@ const HOST_DEVICE: u64 = 1 << 32;
 /// The token of the key manager's socket. Links are numbered by 32 bits.
 const IKE: u64 = u64::MAX;
 
-/// The token of what happens to the host's interfaces.
+/// The token of events of the host's interfaces.
 const HOST: u64 = u64::MAX - 1;
 
-/// What one wait finds at most; the rest is found by the next.
+/// Largest number of descriptors that one wait finds; the next wait finds others.
 const MAX_READY: usize = 64;
 
-/// What is ready.
+/// A ready descriptor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ready {
     /// A command has come.
@@ -58,7 +58,7 @@ impl From<epoll::Event> for Ready {
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
-    /// What the last wait found.
+    /// Results of the last wait.
     ready: Vec<Ready>,
 }
 
@@ -87,7 +87,7 @@ impl Poller {
         Ok(())
     }
 
-    /// What the last wait found.
+    /// Results of the last wait.
     pub(crate) fn ready(&self) -> impl Iterator<Item = Ready> + '_ {
         self.ready.iter().copied()
     }
@@ -114,7 +114,7 @@ impl Poller {
         Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(IKE), epoll::EventFlags::IN)?)
     }
 
-    /// Waits for what happens to the host's interfaces too.
+    /// Waits for events of the host's interfaces, too.
     pub(crate) fn add_host(&self, links: &HostLinks) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, links, epoll::EventData::new_u64(HOST), epoll::EventFlags::IN)?)
     }

@@ -2,17 +2,17 @@
 
 use rustix::process::nice;
 
-/// By how many steps of `nice` the threads that move packets go before the rest of the process, and so before programs that
-/// are as nice as it was made to be.
+/// Steps of `nice` by which the threads that move packets precede the rest of the process, and so other programs of the
+/// same niceness.
 ///
-/// In a kernel packets go before all programs: its network stack runs in interrupts. A worker that has slept for want of
-/// packets begins at once with this when some come, whatever runs there, and what is done beside takes the time that it
-/// leaves.
+/// A kernel processes packets before all programs: its network stack runs in interrupts. With a higher priority, a
+/// worker that has slept without packets runs at once when some come, and programs on its processor get the time that
+/// it leaves.
 const STEPS: i32 = 10;
 
-/// Has the calling thread go first, if the system allows it.
+/// Raises the calling thread's scheduling priority, if the system allows it.
 pub(super) fn go_first() {
     if let Err(err) = nice(-STEPS) {
-        tracing::info!("packets wait for programs as busy as this one: nice: {err} (needs CAP_SYS_NICE)");
+        tracing::info!("could not raise the priority of the worker: nice: {err} (needs CAP_SYS_NICE)");
     }
 }

@@ -5,10 +5,10 @@
 //! its own. The process is the one that connected (`SO_PEERPIDFD`, Linux 6.5), and what `/proc` says of its number counts only
 //! if the pidfd says that it still has that number.
 //!
-//! A process may have connected as one program and be another one now, which has capabilities by its file or is setuid-root.
-//! What it sent as the first is not to be carried out with the rights of the second (Linux `file_ns_capable`,
-//! CVE-2014-0181). For root there is no difference: `SO_PEERCRED` has the user at the call of connect(2), and root may execute
-//! any program. For other users see [`Privilege::Claimable`].
+//! A process may have connected as one program and be another one now, which has capabilities by its file or is
+//! setuid-root. Requests that it sent as the first are not to be carried out with the rights of the second (Linux
+//! `file_ns_capable`, CVE-2014-0181). For root there is no difference: `SO_PEERCRED` has the user at the call of
+//! connect(2), and root may execute any program. For other users see [`Privilege::Claimable`].
 
 use std::fs::File;
 use std::io::Read;
@@ -26,9 +26,9 @@ const CAP_NET_ADMIN: u32 = 12;
 /// A process that has connected.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// Its effective user at the call of connect(2), as the gateway's user namespace has it.
+    /// The peer's effective user at the call of connect(2), as the gateway's user namespace has it.
     pub(super) uid: u32,
-    /// Its number.
+    /// The peer's process number.
     pub(super) pid: u32,
     /// `None` if it is not known which process has that number now.
     pidfd: Option<OwnedFd>,
@@ -67,7 +67,7 @@ impl Peer {
         Ok(Self { uid: credentials.uid.as_raw(), pid, pidfd })
     }
 
-    /// What the process may do. A gateway that does not run as root may be changed by its own user.
+    /// Privilege of the peer's process. A gateway that does not run as root may be changed by its own user.
     pub(super) fn privilege(&self) -> Privilege {
         let own = geteuid();
         if !own.is_root() && own.as_raw() == self.uid {
@@ -130,9 +130,10 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 
 /// Whether the process of a directory of `/proc` is in the gateway's user namespace.
 ///
-/// A gateway with fewer capabilities than the process, and without `CAP_SYS_PTRACE`, may not see its namespace (ptrace(2),
-/// `PTRACE_MODE_READ_FSCREDS`), but anybody may see the namespace's maps of users and groups. If these are the gateway's the
-/// namespace is taken for its own: a map of more than one's own user takes `CAP_SETUID` in the parent namespace.
+/// A gateway with fewer capabilities than the process, and without `CAP_SYS_PTRACE`, may not see its namespace
+/// (ptrace(2), `PTRACE_MODE_READ_FSCREDS`), but any process may see the namespace's maps of users and groups. If these
+/// are the gateway's the namespace is taken for its own: a map of more than one's own user takes `CAP_SETUID` in the
+/// parent namespace.
 fn shares_user_namespace(proc: &OwnedFd) -> Result<bool, Errno> {
     let own = openat(rustix::fs::CWD, "/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let namespace = |proc| statat(proc, "ns/user", AtFlags::empty()).map(|found| (found.st_dev, found.st_ino));

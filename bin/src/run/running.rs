@@ -18,7 +18,7 @@ use super::threads::{Threads, text_of};
 use super::worker::Worker;
 use crate::error::CliError;
 
-/// How long the worker may take to end.
+/// Longest time that the worker may take to end.
 const END_LIMIT: Duration = Duration::from_millis(1500);
 
 /// The worker's thread.
@@ -29,7 +29,7 @@ pub(super) struct Running {
     ended: Receiver<Infallible>,
 }
 
-/// Tells everybody that the worker has ended, also when it panicked.
+/// Signals the end of the worker, also when it panicked.
 struct Ending {
     signals: SignalsHandle,
     _ended: Sender<Infallible>,
@@ -63,13 +63,13 @@ impl Running {
         Ok(Self { handle, thread, ended })
     }
 
-    /// Has the worker become what `plan` says, however long that takes: the next plan begins where this one ends.
+    /// Applies `plan` on the worker, without a time limit: the next plan begins where this one ends.
     pub(super) fn apply(&self, plan: Plan) -> Result<(), String> {
         let answer = self.handle.begin(move |node| apply(node, plan)).map_err(|gone| gone.to_string())?;
         answer.recv().unwrap_or_else(|_| Err(WorkerGone.to_string()))
     }
 
-    /// Has no packet move from now on, or has them move again.
+    /// Stops all packets from now on, or lets them move again.
     pub(super) fn hold(&self, held: bool) -> Result<(), String> {
         self.handle.call(move |node| node.held = held).map_err(|gone| gone.to_string())
     }
@@ -101,7 +101,7 @@ impl Running {
         }
     }
 
-    /// Why the worker ended although nobody told it to.
+    /// Reason for which the worker ended without being told to.
     pub(super) fn failure(self) -> CliError {
         match self.thread.join() {
             Ok(Ok(())) => CliError::failed("the worker ended"),
@@ -124,7 +124,7 @@ mod tests {
     use super::super::snapshot::show;
     use super::*;
 
-    /// What is said of a worker that does `work` and is not told to stop.
+    /// Failure reported for a worker that does `work` and is not told to stop.
     fn said_of(work: fn() -> io::Result<()>) -> String {
         let mut signals = Signals::new([SIGHUP]).unwrap();
         let (handle, _inbox) = command::channel().unwrap();

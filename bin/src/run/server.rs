@@ -36,7 +36,7 @@ use crate::passing;
 /// Clients at a time; another one is told to come back.
 const MAX_CLIENTS: usize = 32;
 
-/// How long a client may take to read what it asked for.
+/// Longest time that a client may take to read its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Commands of clients.
@@ -54,7 +54,7 @@ pub(crate) struct Server {
     listener: UnixListener,
 }
 
-/// Says who has the socket at `path`, if somebody has.
+/// Fails if a process listens at `path`.
 ///
 /// # Errors
 /// An instance of this name answers there.
@@ -72,7 +72,7 @@ impl Server {
     /// Listens at `path`, which only this user may connect to. Clients wait until they are [served](Self::serve).
     ///
     /// # Errors
-    /// What cannot be made there.
+    /// The socket cannot be made.
     pub(crate) fn bind(path: &Path) -> Result<Self, CliError> {
         let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
         if let Some(dir) = path.parent() {
@@ -160,7 +160,7 @@ fn accept(
             let clients = Arc::clone(&clients);
             move || -> Result<(), Infallible> {
                 if let Err(err) = serve(&stream, &served) {
-                    tracing::debug!("a control client went: {err}");
+                    tracing::debug!("a control client disconnected: {err}");
                 }
                 clients.fetch_sub(1, Ordering::Relaxed);
                 Ok(())
@@ -245,12 +245,12 @@ fn stat_file(name: &str, worker: &Handle) -> Reply {
     }
 }
 
-/// Asks the main thread to become what a file says, and waits until it has or will not.
+/// Asks the main thread to apply a file, and waits for the outcome.
 fn load(events: &Sender<Event>, file: PathBuf) -> Result<String, String> {
     ask(events, |reply| Event::Load { file, reply })
 }
 
-/// Asks the main thread to save what programs have set, and waits until it has or will not.
+/// Asks the main thread to save the state that programs have set, and waits for the outcome.
 fn save(events: &Sender<Event>) -> Result<String, String> {
     ask(events, |reply| Event::Save { reply })
 }

@@ -1,16 +1,16 @@
-//! What the service manager is told (sd_notify(3)): that the gateway serves, reads its file again, ends. Without one there
-//! is nobody to tell.
+//! Notifications to the service manager (sd_notify(3)): that the gateway serves, reads its file again, ends. Without a
+//! service manager there are none.
 
 use std::time::Duration;
 
 use sd_notify::{NotifyState, notify};
 
-/// It serves: what waits for it may begin. `status` is what `systemctl status` shows.
+/// Reports that the gateway serves: units that wait for it may begin. `status` is shown by `systemctl status`.
 pub(super) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// It reads its file again, until it is [`ready`] once more.
+/// Reports that the gateway reads its file again, until it is [`ready`] once more.
 pub(super) fn reloading() {
     // `Type=notify-reload` wants to know since when.
     match NotifyState::monotonic_usec_now() {
@@ -29,7 +29,7 @@ pub(super) fn well() {
     tell(&[NotifyState::Watchdog]);
 }
 
-/// It ends.
+/// Reports that the gateway ends.
 pub(super) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }

@@ -16,7 +16,7 @@ use super::open;
 use super::translate::features;
 use crate::error::CliError;
 
-/// How long a link that failed stays unread before it is tried again.
+/// Time that a link that failed stays unread before it is tried again.
 pub(crate) const RETRY_DOWN: Duration = Duration::from_secs(1);
 
 /// Interval at which the worker checks whether the thread that reopens a link is done.
@@ -26,23 +26,23 @@ const REOPEN_POLL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) link: Box<dyn Link>,
-    /// What it was opened from.
+    /// Configuration that the link was opened from.
     pub(crate) config: LinkConfig,
     /// Link-layer address that an operator has set.
     pub(crate) mac: Option<MacAddr>,
-    /// What could be switched of it when it was opened; some of it may have been refused since.
+    /// Features that could be switched when the link was opened; some of them may have been refused since.
     pub(crate) can: FeatureSet,
-    /// What of that is wanted.
+    /// Features of `can` that are wanted.
     pub(crate) wanted: FeatureSet,
-    /// Whether the operator wants it to be.
+    /// Whether the operator wants the link to be up.
     pub(crate) admin_up: bool,
-    /// Why it is not read and written, if it failed.
+    /// Failure for which the link is not read and written, if there was one.
     pub(crate) down: Option<Down>,
-    /// How often packets could pass by it from then on, and how often no longer.
+    /// Number of times that the carrier came, and that it was lost.
     pub(crate) carrier: [u32; 2],
-    /// Whether it took no more, and epoll will tell when it does.
+    /// Whether the link took no more packets, and epoll will tell when it does.
     pub(crate) full: bool,
-    /// When it is tried again, if it took no more and nothing will tell when it does.
+    /// Time at which the link is tried again, if it took no more and nothing will tell when it does.
     pub(crate) retry_at: Option<Instant>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Slot {
 pub(crate) struct Down {
     pub(crate) why: String,
     pub(crate) retry_at: Instant,
-    /// Whether the operator had it down meanwhile: nothing of what it has received counts any more.
+    /// Whether the operator set the link down meanwhile: packets that it has received are dropped.
     pub(crate) is_stale: bool,
     /// Result of the thread that reopens it, while one does.
     pub(crate) reopening: Option<Receiver<Result<Box<dyn Link>, CliError>>>,
@@ -63,12 +63,12 @@ impl Slot {
         self.admin_up && self.down.is_none() && self.link.has_carrier()
     }
 
-    /// What of it is on.
+    /// Features that are on.
     pub(crate) fn on(&self) -> FeatureSet {
         (features::of(&*self.link) & self.wanted).coherent()
     }
 
-    /// What of the work on packets that are sent is left to it.
+    /// Offloads of sent packets that are left to the link.
     pub(crate) fn features(&self) -> Features {
         features::limited(self.link.features(), self.on())
     }
@@ -129,7 +129,7 @@ impl Slot {
             Ok(mut link) => {
                 let name = link.name().to_owned();
                 if let Some(Err(err)) = self.mac.map(|mac| link.set_mac(mac)) {
-                    tracing::warn!("{name}: cannot have its link-layer address again: {err}");
+                    tracing::warn!("{name}: cannot restore its link-layer address: {err}");
                 }
                 link.set_stats(*self.link.stats());
                 tracing::info!("{name}: its device was made again, and is opened");

@@ -1,5 +1,5 @@
-//! What the node shows of itself: the answers to `fatpath show`. Each is made when it is asked for, and alone, so
-//! that whoever looks at links does not have the packets wait for a long list of routes.
+//! Answers to `fatpath show`: the state of the node. Each is made when a client asks for it, and alone, so that packets
+//! do not wait for a long list of routes when a client asks for links.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -116,7 +116,7 @@ fn why_down(slot: &Slot) -> Option<String> {
     failed.or_else(|| (slot.admin_up && !slot.link.has_carrier()).then(|| "no carrier".to_owned()))
 }
 
-/// What netlink's clients are told of the links.
+/// Links, as netlink clients see them.
 pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
     let slots = node.datapath.ports.iter().filter_map(|(id, port)| Some((id, port, slot(node, id)?)));
     let links = slots.map(|(id, port, slot)| LinkNow {
@@ -158,7 +158,7 @@ pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
     Some(LinkDetail { state: link(node, id, port, slot), drops: drops.collect(), fat, can, on })
 }
 
-/// Under their names, the segments of what was glued and of what was to be cut behind the packets.
+/// Numbers of segments, under their names: those that GRO merged, and those that super-packets were to be cut into.
 const fn fat_counts(fat: &FatCounts) -> [(&'static str, u64); 7] {
     [
         ("rx_gro_packets", fat.rx_gro_packets),
@@ -171,7 +171,7 @@ const fn fat_counts(fat: &FatCounts) -> [(&'static str, u64); 7] {
     ]
 }
 
-/// An offload, which somebody may have switched off.
+/// State of an offload, which a program may have switched off.
 fn offload(offload: &Offload, on: FeatureSet) -> OffloadState {
     let (name, why) = (offload.name.to_owned(), offload.why.clone());
     match features::of_offload(offload.name) {
@@ -182,7 +182,7 @@ fn offload(offload: &Offload, on: FeatureSet) -> OffloadState {
     }
 }
 
-/// Why an offload is not in use that the link would have.
+/// Reason for which an offload that the link supports is not in use.
 const SWITCHED: &str = "switched off";
 
 fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
@@ -351,8 +351,8 @@ fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) ->
     states.collect()
 }
 
-/// In the order of the file, behind them those that programs have added, and those that are yet to come, in the order in
-/// which they were asked for.
+/// SAs in the order of the file, behind them those that programs have added, and then larval ones in the order of their
+/// acquires.
 fn sas(node: &Node) -> Vec<SaState> {
     let sad = node.datapath.ipsec.sad();
     let mut known = HashSet::new();
@@ -471,7 +471,7 @@ fn bitmap(window: &ReplayWindow) -> Vec<u32> {
     words
 }
 
-/// In the order in which they are asked.
+/// Policies in the order of their lookup.
 fn policies(node: &Node) -> Vec<PolicyState> {
     let states = node.datapath.ipsec.spd().iter().map(|policy| {
         let config = from_ipsec::policy_config(&policy.config);
@@ -516,7 +516,7 @@ fn counters(node: &Node) -> CountersState {
     }
 }
 
-/// Those of the path and those of the links themselves. What links that are gone had dropped went with them.
+/// Drops of the path and of the links themselves. Those of removed links are gone.
 fn drops(node: &Node) -> Vec<DropState> {
     let mut counts: BTreeMap<(Option<LinkId>, DropReason), u64> = BTreeMap::new();
     let slots = node.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
@@ -534,7 +534,7 @@ fn drops(node: &Node) -> Vec<DropState> {
     states.collect()
 }
 
-/// Those that are not idle.
+/// Flows that are not idle.
 fn flows(node: &Node) -> Vec<FlowState> {
     let flows = node.datapath.established().iter(node.now()).map(|(domain, flow)| FlowState {
         proto: flow.protocol.to_string(),
@@ -562,7 +562,7 @@ fn device_name(node: &Node, id: LinkId) -> String {
     name_of(node, id).or_else(lo).unwrap_or_else(|| format!("if{}", node.ifindex(id).0))
 }
 
-/// Under Linux's names.
+/// Reassembly under Linux's names.
 fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
     let state = |(table, name): (Table, &str)| {
         let usage = reassembly.usage(table);
@@ -583,7 +583,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_sa_that_a_packet_waits_for_is_shown_until_it_is_there_or_forgotten() {
+    fn acquired_sa_is_shown_until_it_is_added_or_expires() {
         let any = ipsec::Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
         let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse().unwrap());
         let (mode, level) = (ipsec::Mode::Tunnel, ipsec::Level::Required);

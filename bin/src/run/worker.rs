@@ -1,8 +1,9 @@
-//! The worker: waits for links, runs each burst through the datapath, and sends what comes out. Crypto threads and GRO may have
-//! some of one while the next is received; all of it is through before anything else is looked at.
+//! The worker: waits for links, runs each burst through the datapath, and sends the resulting packets. Crypto threads
+//! and GRO may still hold packets of one burst while the next is received; all are finished before the worker does
+//! anything else.
 //!
-//! It is the only thread that touches packets, so nothing on their way is locked. Commands are taken between bursts. A
-//! worker that has nothing to do sleeps in epoll, without a time at which it looks for something.
+//! It is the only thread that touches packets, so no lock is taken for them. Commands are taken between bursts. A
+//! worker that has nothing to do sleeps in epoll, and does not wake up to poll.
 
 use std::io;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use control::netlink::rtnl::Delta;
 use link::HostLinks;
 
 use super::command::{Command, Inbox};
-use super::news;
 use super::node::Node;
+use super::notifications;
 use super::poller::{Poller, Ready};
 use super::slot::Slot;
 use super::translate::fib;
@@ -45,7 +46,7 @@ impl Worker {
         let poller = Poller::new(inbox.wake_fd())?;
         let host = HostLinks::listen().and_then(|host| poller.add_host(&host).map(|()| host));
         if let Err(err) = &host {
-            tracing::warn!("rtnetlink: {err}; what the host makes of its interfaces is seen when they fail");
+            tracing::warn!("rtnetlink: {err}; changes of the host's interfaces are noticed only when they fail");
         }
         Ok(Self {
             node: Node::new(poller),
@@ -74,7 +75,7 @@ impl Worker {
             self.inbox.wake_up(rung, !self.ready.is_empty() || !self.ready_host_devices.is_empty());
             let now = self.node.now();
             self.learn(now);
-            news::pass_time(&mut self.node, now);
+            notifications::pass_time(&mut self.node, now);
             if !self.obey() {
                 return Ok(());
             }
@@ -87,11 +88,11 @@ impl Worker {
             self.node.send_all(now);
             self.node.settle(now);
             self.deliver_copies();
-            news::tell(&mut self.node);
+            notifications::tell(&mut self.node);
         }
     }
 
-    /// How long nothing needs doing, as far as is known.
+    /// Time until the worker's next deadline, as far as is known.
     fn limit(&self) -> Option<Duration> {
         let slots = self.node.slots.iter().flatten();
         let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).map(|down| down.retry_at);
@@ -101,7 +102,7 @@ impl Worker {
         Some(at.since(self.node.now()))
     }
 
-    /// Notes which links have packets and which take packets again. Tells whether somebody has rung.
+    /// Notes which links have packets and which take packets again. Tells whether the doorbell was rung.
     fn look_what_is_ready(&mut self) -> bool {
         let Self { node, ready, ready_host_devices, ike_ready, host_changed, .. } = self;
         let Node { poller, slots, .. } = node;
@@ -154,7 +155,7 @@ impl Worker {
         true
     }
 
-    /// Takes the changes that have been told, which are not for what was taken in before.
+    /// Applies queued changes, which do not hold for packets that were received before them.
     fn learn(&mut self, now: Instant) {
         if !self.inbox.take_deltas(&mut self.deltas) {
             return;
@@ -200,8 +201,8 @@ impl Worker {
         datapath.take_ike().for_each(|message| socket.deliver(&message));
     }
 
-    /// Takes a burst from each ready link in turn, until they are empty or others may be ready too. What crypto threads and GRO
-    /// have of one goes on with the next, or in the end.
+    /// Receives a burst from each ready link in turn, until the links are empty or others may be ready too. Packets of
+    /// a burst that crypto threads and GRO hold go on with the next burst, or at the end.
     fn serve_ready(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
         for _ in 0..TURNS {
@@ -217,7 +218,7 @@ impl Worker {
         self.ready = ready;
     }
 
-    /// Takes bursts of what sockets of the host side have sent, as [`serve_ready`](Self::serve_ready) those of links.
+    /// Receives bursts that sockets of the host side have sent, as [`serve_ready`](Self::serve_ready) those of links.
     fn serve_host_side(&mut self) {
         let mut ready = std::mem::take(&mut self.ready_host_devices);
         for _ in 0..TURNS {

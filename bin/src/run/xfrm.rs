@@ -1,4 +1,4 @@
-//! From one configuration to the next: what changes of SAs and policies, in the terms of the `ipsec` crate.
+//! Changes of SAs and policies from one configuration to the next, in the terms of the `ipsec` crate.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -23,7 +23,7 @@ enum Step {
     SetDefault(PolicyDefault),
 }
 
-/// What changes, as steps that were found to be right.
+/// Validated changes, as steps.
 #[derive(Debug, Default)]
 pub(crate) struct Steps(Vec<Step>);
 
@@ -31,7 +31,7 @@ impl Steps {
     /// The steps from `old` to `new`, between which `change` lies. `random` gives each new SA a number of its own.
     ///
     /// # Errors
-    /// What is wrong with an SA or a policy of `new`.
+    /// An SA or a policy of `new` is wrong.
     pub(crate) fn between(
         old: &Config,
         new: &Config,
@@ -57,20 +57,20 @@ impl Steps {
         Ok(Self(steps))
     }
 
-    /// Takes the steps. What programs have made of SAs and policies meanwhile is left alone, unless the file newly has one
-    /// of that name.
+    /// Takes the steps. SAs and policies that programs have changed meanwhile are left alone, unless the file newly has
+    /// one of that name.
     pub(crate) fn apply(self, ipsec: &mut Ipsec, of_file: &mut OfFile) {
         for step in self.0 {
             if let Err(err) = step.take(ipsec, of_file) {
-                // The file was found to be right. What programs have added leaves no place for it.
-                tracing::error!("an SA or a policy of the file cannot be had: {err}");
+                // The file was validated. An object that a program has added is in its place.
+                tracing::error!("an SA or a policy of the file cannot be added: {err}");
             }
         }
         of_file.sas.retain(|&id| ipsec.sa(id).is_some());
     }
 }
 
-/// Which of a node's SAs and policies are the file's, and not some program's.
+/// SAs and policies of a node that are the file's, and not a program's.
 #[derive(Debug, Default)]
 pub(crate) struct OfFile {
     sas: HashSet<SaId>,
@@ -78,13 +78,13 @@ pub(crate) struct OfFile {
 }
 
 impl OfFile {
-    /// Notes that a program has said what that policy is, or taken it away.
+    /// Notes that a program has replaced or removed that policy.
     pub(crate) fn forget_policy(&mut self, key: &PolicyKey) {
         self.policies.remove(key);
     }
 }
 
-/// Takes away what has the SPI of `config`, or was promised it. False if there is no such thing.
+/// Removes the SA with the SPI of `config`, larval or not. False if there is none.
 fn make_way(ipsec: &mut Ipsec, config: &SaConfig) -> bool {
     let (dst, spi, mark) = (config.dst, config.spi, config.mark.value & config.mark.mask);
     let promised = ipsec.sad().larval(dst, spi, mark).map(|larval| larval.seq);
@@ -175,7 +175,7 @@ fn set_default(ipsec: &mut Ipsec, default: PolicyDefault) {
     }
 }
 
-/// Has what holds for all SAs be so.
+/// Sets the options that hold for all SAs.
 pub(super) fn set_options(ipsec: &mut Ipsec, options: XfrmOptions) {
     let XfrmOptions { larval_drop, acq_expires, aevent_rseqth, aevent_etime } = options;
     ipsec.set_larval_drop(larval_drop);
@@ -228,7 +228,7 @@ mod tests {
         change_of((ipsec, &mut OfFile { sas, policies }), old, new)
     }
 
-    /// As [`change`], where some are not the file's.
+    /// Same as [`change`], where some objects are not the file's.
     fn change_of((ipsec, of_file): (&mut Ipsec, &mut OfFile), old: &Config, new: &Config) -> Result<usize, CliError> {
         let mut mask = 0;
         let random = || {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_protect_what_their_policies_name_in_both_families() {
+    fn examples_protect_both_families_of_their_policies() {
         let examples = [
             include_str!("../../../examples/tunnel-left.toml"),
             include_str!("../../../examples/tunnel-right.toml"),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_configured_arrives() {
+    fn configured_sas_and_policies_are_added() {
         let (mut ipsec, new) = (Ipsec::new(), config(&[SA, POLICIES].concat()));
         change(&mut ipsec, &Config::default(), &new).unwrap();
         let sa = ipsec.sad().iter().next().unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_have_made_is_left_alone_unless_the_file_newly_has_it() {
+    fn reload_keeps_programs_sas_unless_the_file_newly_has_them() {
         let (mut ipsec, mut of_file) = (Ipsec::new(), OfFile::default());
         let old = config(&[SA, POLICIES].concat());
         change_of((&mut ipsec, &mut of_file), &Config::default(), &old).unwrap();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_not_touched() {
+    fn unchanged_sas_and_policies_are_not_touched() {
         let (mut ipsec, old) = (Ipsec::new(), config(&[SA, POLICIES].concat()));
         change(&mut ipsec, &Config::default(), &old).unwrap();
         let before = ipsec.sad().iter().next().unwrap().id();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said_before_anything_is_done() {
+    fn impossible_change_is_refused_before_any_step() {
         let (mut ipsec, old) = (Ipsec::new(), config(SA));
         change(&mut ipsec, &Config::default(), &old).unwrap();
         let esn = config(&SA.replace("replay-window = 64", "replay-window = 64\nflags = [\"esn\"]"));

@@ -7,8 +7,9 @@
 //! This kernel learns of input by signals, and now and then misses the one of a frame: the frame then waits for the
 //! next input of any device. Its console gets an empty line every [`TICK`], so that none waits longer.
 //!
-//! It has 2696 bytes for a process's extended registers, and writes back so many. Linux takes no less than all that the
-//! processor has, which with AMX are 11 008, so it runs with a [library](XSTATE_LIBRARY) that adds the rest.
+//! It has 2696 bytes for a process's extended registers, and writes back so many. Linux takes no less than the
+//! registers of the processor, which with AMX are 11 008 bytes, so it runs with a [library](XSTATE_LIBRARY) that adds
+//! the missing bytes.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -21,10 +22,10 @@ use std::time::Duration;
 
 use system::{Netns, Outcome, Scratch};
 
-/// How long booting or one script may take.
+/// Longest time that booting or one script may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a frame may wait in this kernel unseen. The terminal holds 4096 bytes while a script runs.
+/// Longest time that a frame waits in this kernel unseen. The terminal holds 4096 bytes while a script runs.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Library in front of the C library's `ptrace`, with which the kernel runs on processors with AMX too: `xstate.c`.
@@ -100,11 +101,11 @@ impl Uml {
         self.child.id()
     }
 
-    /// Runs a shell script, up to the first command that fails, in a directory that [`Self::put`] can write to.
-    /// Returns what it printed.
+    /// Runs a shell script, up to the first command that fails, in a directory that [`Self::put`] can write to. Returns
+    /// its output.
     ///
     /// # Errors
-    /// It fails or does not end, or the kernel does; the message holds what was printed.
+    /// It fails or does not end, or the kernel does; the message holds the output.
     pub fn sh(&mut self, script: &str) -> Outcome<String> {
         self.start(script)?.wait()
     }
@@ -152,7 +153,7 @@ impl Uml {
     }
 }
 
-/// What is typed at a kernel's console.
+/// Input of a kernel's console.
 #[derive(Clone, Debug)]
 struct Console(Arc<Mutex<ChildStdin>>);
 
@@ -171,7 +172,7 @@ pub struct Script<'a> {
 }
 
 impl Script<'_> {
-    /// Waits for its end and returns what it printed.
+    /// Waits for the end of the script and returns its output.
     ///
     /// # Errors
     /// As [`Uml::sh`].

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use system::{LINE_RUNNER, Outcome, Scratch, fatpath, run};
 
-/// Has the gateway `near` carry out `lines`, and compares what each came to with what it came to on Linux, without what is
-/// not `normal` in a line of output.
+/// Runs `lines` on the gateway `near`, and compares the result of each with that on Linux, without the parts of a line
+/// that `normal` removes.
 pub(crate) fn compare_lines(scratch: &Scratch, lines: &str, want: &str, normal: fn(&str) -> String) -> Outcome {
     fs::write(scratch.file("lines"), lines)?;
     fs::write(scratch.file("runner"), LINE_RUNNER)?;
@@ -20,7 +20,7 @@ pub(crate) fn compare_lines(scratch: &Scratch, lines: &str, want: &str, normal: 
     if report.is_empty() { Ok(()) } else { Err(report.concat().into()) }
 }
 
-/// What each line came to.
+/// Result of each line.
 fn blocks(text: &str, normal: fn(&str) -> String) -> Vec<String> {
     let mut blocks: Vec<String> = Vec::new();
     for line in text.lines() {

@@ -1,6 +1,6 @@
-//! Many SAs by `ip -batch`: the same lines in a Linux kernel and on a gateway, a part of them here and a part there in turn,
-//! so that what else the machine does slows both. A kernel under user-mode-linux takes its time, so it is given the first of
-//! them alone. The times are printed and not compared: what a system call costs there differs by processor.
+//! Many SAs by `ip -batch`: the same lines in a Linux kernel and on a gateway, a part of them here and a part there in
+//! turn, so that other load of the machine slows both. A kernel under user-mode-linux is slow, so it is given the first
+//! lines alone. The times are printed and not compared: the cost of a system call there differs by processor.
 
 use std::fs;
 use std::process::Command;

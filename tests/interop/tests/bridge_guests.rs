@@ -49,7 +49,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn talk() -> Outcome {
     let (scratch, node, far) = (Scratch::new()?, Netns::new("node")?, Netns::new("far")?);
-    // The host's own stack sees what the guests send, too.
+    // The host's own stack sees the guests' packets, too.
     node.sh("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
     veth((&node, "up0"), (&far, "up0"))?;
     far.sh("ip addr add 10.9.0.9/24 dev up0; ip addr add fd09::9/64 dev up0 nodad; ip link set up0 up")?;

@@ -1,5 +1,5 @@
-//! Forwarding decisions of a Linux bridge and of the crate `switch`, for drawn bridges and frames: where each frame leaves, with which tag,
-//! which addresses are known in the end, and what each VLAN has counted.
+//! Forwarding decisions of a Linux bridge and of the crate `switch`, for random bridges and frames: the ports by which
+//! each frame leaves, its tag, the addresses that are known in the end, and the counters of each VLAN.
 //!
 //! `FATPATH_SEED` is the seed of the first bridge, otherwise the time.
 
@@ -28,7 +28,7 @@ const NOW: base::Instant = base::Instant::ZERO;
 const VIDS: [u16; 5] = [1, 10, 20, 30, 4094];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("switch/frames_leave_a_bridge_where_they_leave_linux", NEEDS, compare)]
+    vec![trial("switch/forwarding_is_the_same_as_of_a_linux_bridge", NEEDS, compare)]
 }
 
 fn compare() -> Outcome {
@@ -240,7 +240,7 @@ impl Case {
         bridge
     }
 
-    /// Compares what Linux has done with what `switch` does.
+    /// Compares the results of Linux with those of `switch`.
     fn compare(&self, linux: &Value) -> Result<(), String> {
         let mut bridge = self.bridge();
         let mut egress = Egress::default();

@@ -1,5 +1,5 @@
-//! What `ip xfrm monitor` hears of packets: SAs that are asked for, limits that are reached, and numbers that go on. Each is
-//! brought about in a Linux kernel and on fatpath, by pings that the node answers, and heard alike.
+//! Events of packets that `ip xfrm monitor` prints: acquires, limits that are reached, and replay numbers. Each is
+//! caused in a Linux kernel and on fatpath, by pings that the node answers, and both must print the same.
 //!
 //! ```text
 //!  far 10.1.0.9 ── eth0 10.1.0.1 node
@@ -14,7 +14,8 @@ use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, trial};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::UML, Need::MODPROBE, Need::PING];
 
-/// What is listened to, what the node is told, and what is heard of the answers to pings in either kernel.
+/// Event that is listened to, commands that set the node up, and the event printed in either kernel when it answers
+/// pings.
 const CASES: &[(&str, &str, &str)] = &[
     (EXPIRE, "ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $TMPL", "acquire proto esp"),
     (
@@ -33,7 +34,7 @@ const CASES: &[(&str, &str, &str)] = &[
         "hard 0",
     ),
     (EXPIRE, "$SA limit time-use-soft 1; ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $TMPL", "hard 0"),
-    // What is asked for by its SPI is there already to who adds it.
+    // An acquire of an SPI makes a larval SA of that SPI, so adding the SA fails.
     (
         EXPIRE,
         "ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $SPI_TMPL; sleep 9; $SA 2>&1 || true",
@@ -68,7 +69,7 @@ ping -q -c 8 -i 0.2 -W 1 10.1.0.1 || true
 ";
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("fatpath/ip_xfrm_monitor_hears_of_packets_what_it_hears_of_linux", NEEDS, compare)]
+    vec![trial("fatpath/events_of_ip_xfrm_monitor_are_the_same_as_on_linux", NEEDS, compare)]
 }
 
 fn compare() -> Outcome {
@@ -106,8 +107,8 @@ fn compare() -> Outcome {
     if report.is_empty() { Ok(()) } else { Err(report.into()) }
 }
 
-/// What was printed, with words in place of policies' and requests' numbers, and without what earlier kernels do not say of
-/// SAs that send.
+/// Output with words in place of policies' and requests' numbers, and without what earlier kernels do not print of
+/// outbound SAs.
 fn normal(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.contains("lastused")).collect();
     let text = lines.join("\n");

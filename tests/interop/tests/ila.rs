@@ -1,5 +1,5 @@
-//! ILA against a Linux kernel: two hosts in SIR space, one behind a gateway and one behind a Linux router, each of which translates what
-//! it sends to the other.
+//! ILA against a Linux kernel: two hosts in SIR space, one behind a gateway and one behind a Linux router, each of
+//! which translates packets that it sends to the other.
 
 use std::net::IpAddr;
 
@@ -145,7 +145,8 @@ while True:
     server.sendto(data, peer)
 ";
 
-/// Has datagrams of several sizes returned, and compares them. The server may start late, and the first of them be lost.
+/// Program that sends datagrams of several sizes and compares the returned ones. The server may start late, and the
+/// first datagrams be lost.
 const UDP_CLIENT: &str = "import socket, sys
 there, largest = sys.argv[1], int(sys.argv[2])
 client = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)

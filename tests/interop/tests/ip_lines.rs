@@ -1,5 +1,5 @@
 //! VRFs and ILA by `ip`, word for word: the same lines under `fatpath exec` and in a Linux kernel that has them, about two Ethernet
-//! interfaces, eth0 and eth1. What they print, on either stream, and their exit codes are compared.
+//! interfaces, eth0 and eth1. Their output, on either stream, and their exit codes are compared.
 
 use interop::Uml;
 use libtest_mimic::Trial;
@@ -46,8 +46,8 @@ interface = \"eth1\"
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("fatpath/ip_prints_of_vrfs_what_it_prints_of_linux", NEEDS, || compare(VRF)),
-        trial("fatpath/ip_ila_says_what_it_says_of_linux", NEEDS, || compare(ILA)),
+        trial("fatpath/output_of_ip_about_vrfs_is_the_same_as_on_linux", NEEDS, || compare(VRF)),
+        trial("fatpath/output_of_ip_ila_is_the_same_as_on_linux", NEEDS, || compare(ILA)),
     ]
 }
 

@@ -1,5 +1,5 @@
-//! `ip xfrm`, word for word: the same lines under `fatpath exec` and in a Linux kernel, and what they print, on either
-//! stream, and their exit codes are compared. Times and policies' numbers are what each makes up itself.
+//! `ip xfrm`, word for word: the same lines under `fatpath exec` and in a Linux kernel. Their output, on either stream,
+//! and their exit codes are compared, but for times and policies' numbers, which each side chooses itself.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ const LINES: &str = include_str!("ip_xfrm.lines");
 const AE_MESSAGES: &str = include_str!("ae_messages.py");
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("fatpath/ip_xfrm_prints_what_it_prints_of_linux", NEEDS, compare)]
+    vec![trial("fatpath/output_of_ip_xfrm_is_the_same_as_on_linux", NEEDS, compare)]
 }
 
 fn compare() -> Outcome {

@@ -1,4 +1,4 @@
-//! ESP against scapy, whose encoder and decoder share nothing with ours: each end opens what the other one seals.
+//! ESP against scapy, whose encoder and decoder share nothing with ours: each end decrypts the other one's packets.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -28,8 +28,7 @@ struct Suite {
     algorithm: Algorithm,
     /// Encryption and its key, and authentication and its key.
     scapy: Value,
-    /// Whether scapy has extended sequence numbers with it: it leaves the upper half out of what it authenticates
-    /// separately.
+    /// Whether scapy supports extended sequence numbers with it: separate authentication leaves the upper half out.
     esn: bool,
 }
 
@@ -229,7 +228,7 @@ impl Scapy {
         Ok(Self { child, input, output })
     }
 
-    /// Has it encrypt or decrypt a packet with that whole sequence number.
+    /// Encrypts or decrypts a packet with scapy, under the full sequence number `seq`.
     fn ask(&mut self, sa: &Value, what: &str, seq: u64, packet: &[u8]) -> Outcome<Vec<u8>> {
         let request = json!({ "sa": sa, "do": what, "seq": seq, "packet": hex(packet) });
         writeln!(self.input, "{request}")?;

@@ -1,4 +1,4 @@
-//! What is tried: the kinds of ESP connection, and the traffic that each has to carry.
+//! Scenarios: the kinds of ESP connection, and the traffic that each has to carry.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -131,7 +131,7 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
     Scenario { name: "wrap/gmac_128/v6_in_v4", suite: GMAC_128, ..WRAP_V6_IN_V4 },
 ];
 
-/// Where the lower half of the sequence numbers is about to start over.
+/// Initial sequence number whose lower half soon wraps.
 const NEAR_WRAP: u32 = 0xffff_ff00;
 
 const WRAP_V6_IN_V4: Scenario = Scenario { esn: true, window: 1024, start: NEAR_WRAP, ..V6_IN_V4 };

@@ -1,4 +1,4 @@
-//! Where it is tried: a host, the near gateway and the peer, a Linux kernel.
+//! Site of a scenario: a host, the near gateway and the peer, a Linux kernel.
 //!
 //! ```text
 //!  host ── lan0 ── near: Linux or fatpath ── wan0 ── peer: Linux
@@ -7,7 +7,7 @@
 use interop::Uml;
 use system::{Esp, Gateway, Mode, Netns, Outcome, Scratch, veth};
 
-/// Who is the near gateway.
+/// Implementation of the near gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Near {
     Linux,
@@ -184,7 +184,7 @@ impl Site {
         if errors.is_empty() { Ok(()) } else { Err(format!("the peer counted:\n{errors}{}", self.evidence()).into()) }
     }
 
-    /// What the near end can say of a failure.
+    /// Evidence of a failure at the near end.
     pub(crate) fn evidence(&mut self) -> String {
         let said = match &mut self.near {
             NearEnd::Linux(uml) => uml.sh("awk '$2 != 0' /proc/net/xfrm_stat; nstat"),

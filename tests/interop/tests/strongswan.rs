@@ -32,17 +32,17 @@ const NEEDS: &[Need] = &[
 const HOST: &str = "10.1.0.1";
 const PEER: &str = "10.2.0.1";
 
-/// How long IKE may take for anything.
+/// Longest time that an exchange of IKE may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Who asks the other.
+/// End that initiates.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Initiator {
     Fatpath,
     Linux,
 }
 
-/// What fatpath has towards Linux.
+/// Link of fatpath towards Linux.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Wan {
     /// A UDP socket of the host.
@@ -144,7 +144,7 @@ impl Site {
         Ok(Self { charon, gateway, linux, host, scratch })
     }
 
-    /// A failure with what both ends have to say of it.
+    /// A failure, with the logs and the states of both ends.
     fn explain(&mut self, failed: &libtest_mimic::Failed) -> libtest_mimic::Failed {
         let shown = |what| self.gateway.show(what).unwrap_or_default();
         let near = [self.charon.log(), self.gateway.log(), shown("sa"), shown("counters"), shown("drops")].join("\n");
@@ -154,7 +154,7 @@ impl Site {
         format!("{}\n--- fatpath\n{near}\n--- Linux\n{far}", failed.message().unwrap_or_default()).into()
     }
 
-    /// Has a packet of one of them bring up the tunnel. The first packets wait for it, or are lost.
+    /// Sends a packet from one of the ends that brings up the tunnel. The first packets wait for it, or are lost.
     fn up(&mut self, kind: Kind) -> Outcome {
         wait_until("a packet comes through", PATIENCE, || match kind.initiator {
             Initiator::Fatpath => self.host.sh(&format!("ping -c 1 -W 1 {PEER}")).is_ok(),
@@ -177,7 +177,7 @@ impl Site {
         stream_to_peer(&self.host, &mut self.linux, HOST.parse()?)
     }
 
-    /// Has either end change the keys a few times while packets are under way.
+    /// Rekeys a few times at either end while packets are in flight.
     fn rekey(&mut self) -> Outcome {
         fs::write(self.scratch.file("rekeying"), "")?;
         // Not ping: it waits for the last answer no longer than twice as long as for any other.
@@ -220,7 +220,7 @@ impl Site {
         Ok(())
     }
 
-    /// What Linux has counted as errors of IPsec. What waited for the first SA, or was dropped for want of it, is one.
+    /// Error counters of IPsec in Linux. A packet that waited for the first SA, or was dropped without one, is counted.
     fn errors(&mut self) -> Outcome<String> {
         self.linux.sh("cat /proc/net/xfrm_stat")
     }

@@ -1,4 +1,4 @@
-//! tshark decrypts what is sealed with each algorithm that it knows, and accepts its ICVs and all checksums.
+//! tshark decrypts packets of each algorithm that it knows, and accepts their ICVs and all checksums.
 
 use std::fs::File;
 use std::io::BufWriter;

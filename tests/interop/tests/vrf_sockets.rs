@@ -1,5 +1,5 @@
-//! Sockets and VRFs against a Linux kernel that has them: who reaches whom, bound to nothing, to the VRF and to its link, from the host
-//! itself and from another (Linux `fcnal-test.sh`).
+//! Sockets and VRFs against a Linux kernel that has them: connections of sockets bound to nothing, to the VRF and to
+//! its link, from the host itself and from another (Linux `fcnal-test.sh`).
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -13,7 +13,7 @@ const SCRIPT: &str = include_str!("vrf_sockets.py");
 const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("fatpath/sockets_of_a_vrf_meet_whom_they_meet_on_linux", NEEDS, compare)]
+    vec![trial("fatpath/sockets_of_a_vrf_reach_the_same_peers_as_on_linux", NEEDS, compare)]
 }
 
 /// Gives a host a VRF with `eth0`, its servers, and asks as a client of its own. `PYTHON` is where the script is.
@@ -41,7 +41,7 @@ kill $server
 const FAR: &str = "ip link set lo up; ip link set eth0 up
 ip addr add 10.1.0.9/24 dev eth0; ip addr add fd00:1::9/64 dev eth0 nodad";
 
-/// Differences that are known, each with what the node says.
+/// Known differences, each with the node's output.
 const DIFFERENT: &[(&str, &str)] = &[
     // Linux does not tell this socket that its datagram was refused.
     ("udp4 eth0 to node none", "ECONNREFUSED"),

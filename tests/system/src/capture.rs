@@ -1,4 +1,4 @@
-//! What tcpdump and tshark see on an interface.
+//! Captures by tcpdump and tshark on an interface.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Captures whatever passes `interface` of `netns`, and `filter` lets through, from now on.
+    /// Captures packets that pass `interface` of `netns` and match `filter`, from now on.
     ///
     /// # Errors
     /// tcpdump does not start.
@@ -36,7 +36,7 @@ impl Capture {
     /// # Errors
     /// tcpdump does not come to an end.
     pub fn finish(mut self) -> Outcome<PathBuf> {
-        // What it has seen and not written yet is lost when it is told to end.
+        // Packets that it has seen and not written yet are lost when it is told to end.
         let mut sizes = [None; 4];
         wait_until("tcpdump has written what it saw", Duration::from_secs(20), || {
             thread::sleep(Duration::from_millis(100));
@@ -50,7 +50,7 @@ impl Capture {
     }
 }
 
-/// Has `tcpdump -vv` judge the checksums in a capture; returns how many packets it read.
+/// Verifies the checksums in a capture with `tcpdump -vv`; returns the number of packets that it read.
 ///
 /// # Errors
 /// A checksum is wrong; the message shows the packet.
@@ -66,8 +66,8 @@ pub fn wire_checksums(file: &Path) -> Outcome<usize> {
     Ok(text.lines().filter(|line| !line.starts_with(char::is_whitespace)).count())
 }
 
-/// Has tshark decrypt the ESP in a capture, and returns for each packet what was inside, as in `ip:tcp`. Each of `sas` is a
-/// row of its table `esp_sa`. It does not know extended sequence numbers.
+/// Decrypts the ESP in a capture with tshark, and returns for each packet the protocols inside, as in `ip:tcp`. Each of
+/// `sas` is a row of its table `esp_sa`. It does not know extended sequence numbers.
 ///
 /// # Errors
 /// An ICV or a checksum, outside or inside, is wrong; the message has tshark's line.
@@ -94,7 +94,7 @@ pub fn decrypted(file: &Path, sas: &[String]) -> Outcome<Vec<String>> {
 }
 
 impl Esp {
-    /// Has tshark decrypt a capture of this connection (see [`decrypted`]).
+    /// Decrypts a capture of this connection with tshark (see [`decrypted`]).
     ///
     /// # Errors
     /// As [`decrypted`]; the connection is not one with AES-GCM.
@@ -119,7 +119,7 @@ fn is_bad(statuses: &str) -> bool {
     statuses.split(',').any(|status| matches!(status, "0" | "Bad"))
 }
 
-/// What is inside an ESP packet, by tshark's line about it.
+/// Protocols inside an ESP packet, by tshark's line about it.
 fn accepted(line: &str) -> Outcome<String> {
     if let [protocols, icv_good, tcp_sent, tcp_computed, tcp_status, others @ ..] = &line.split('|').collect::<Vec<_>>()[..]
         && let Some((_, inside)) = protocols.split_once(":esp:")
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_is_accepted_only_with_a_good_icv_and_no_bad_checksum() {
+    fn tshark_line_needs_a_good_icv_and_no_bad_checksum() {
         let lines = [
             ("eth:ethertype:ip:esp:ip:icmp:data|1||||1,1||1|", Some("ip:icmp:data")),
             ("eth:ethertype:ip:udp:udpencap:esp:ip:tcp|True|0x1234||1|1,1|3||", Some("ip:tcp")),

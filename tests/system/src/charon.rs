@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use crate::{Need, Netns, Outcome, Process, Scratch, fatpath, run, wait_until};
 
-/// Where Debian has the daemon.
+/// Path of the daemon in Debian.
 const PROGRAM: &str = "/usr/lib/ipsec/charon";
 
-/// How long it may take to start.
+/// Longest time that it may take to start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How the two ends know each other.
+/// Authentication of the two ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Auth {
-    /// By a secret that both have.
+    /// A pre-shared key.
     Psk,
-    /// By certificates of one authority.
+    /// Certificates of one authority.
     Certificates,
 }
 
 impl Need {
     /// The daemon.
     pub const CHARON: Self = Self::File { path: PROGRAM, package: "strongswan-charon" };
-    /// Its ciphers.
+    /// Charon's plugin with its ciphers.
     pub const CHARON_OPENSSL: Self = Self::File {
         path: "/usr/lib/ipsec/plugins/libstrongswan-openssl.so",
         package: "libstrongswan-standard-plugins",
@@ -62,14 +62,14 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/strongswan")
 }
 
-/// The files of one end, in a directory of their own: `strongswan.conf`, and what `swanctl` looks for in `/etc/swanctl`.
+/// The files of one end, in a directory of their own: `strongswan.conf`, and those of `swanctl` from `/etc/swanctl`.
 #[derive(Clone, Debug)]
 pub struct CharonFiles {
     dir: PathBuf,
 }
 
 impl CharonFiles {
-    /// Those of the end `left` or `right`. The first of two ends with certificates has them made.
+    /// Files of the end `left` or `right`. The first of two ends with certificates makes them.
     ///
     /// # Errors
     /// An example is not there, or a file cannot be written.
@@ -81,7 +81,7 @@ impl CharonFiles {
         Self::with(scratch, end, auth, &connections)
     }
 
-    /// Those of an end whose gateway has an interface to itself.
+    /// Files of an end whose gateway has an interface to itself.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -120,7 +120,7 @@ impl CharonFiles {
         Ok(fs::write(self.file(name), text.replacen(from, to, 1))?)
     }
 
-    /// Puts what `edit` makes of it in the place of the file `name`.
+    /// Replaces the content of the file `name` by the result of `edit`.
     ///
     /// # Errors
     /// It cannot be read or written.
@@ -128,7 +128,7 @@ impl CharonFiles {
         Ok(fs::write(self.file(name), edit(fs::read_to_string(self.file(name))?))?)
     }
 
-    /// Has the daemon be asked by a socket in this directory, since several may run on one host.
+    /// Sets a socket of the daemon in this directory, since several daemons may run on one host.
     ///
     /// # Errors
     /// The file cannot be changed.
@@ -136,7 +136,7 @@ impl CharonFiles {
         self.set(&format!("plugins {{ vici {{ socket = unix://{} }} }}", self.file("vici").display()))
     }
 
-    /// Has the daemon give up a peer that does not answer within 3 seconds.
+    /// Makes the daemon give up a peer that does not answer within 3 seconds.
     ///
     /// # Errors
     /// The file cannot be changed.
@@ -148,7 +148,7 @@ impl CharonFiles {
         self.change("strongswan.conf", "charon {\n", &format!("charon {{\n  {settings}\n"))
     }
 
-    /// Their names and what they hold.
+    /// Names and contents of the files.
     ///
     /// # Errors
     /// They cannot be read.
@@ -178,10 +178,10 @@ pub struct Charon {
 }
 
 impl Charon {
-    /// Starts one for the gateway `instance` in `netns` and has it take its connections.
+    /// Starts a daemon for the gateway `instance` in `netns` and loads its connections.
     ///
     /// # Errors
-    /// It does not start, or refuses its connections; the message holds what it logged.
+    /// It does not start, or refuses its connections; the message holds its log.
     pub fn start(netns: &Netns, scratch: &Scratch, instance: &str, files: &CharonFiles) -> Outcome<Self> {
         let files = files.clone();
         let vici = files.file("vici");
@@ -203,10 +203,10 @@ impl Charon {
         Ok(charon)
     }
 
-    /// Tells it something by `swanctl`, and returns what that prints.
+    /// Runs `swanctl` with `words`, and returns its output.
     ///
     /// # Errors
-    /// That fails.
+    /// The program fails.
     pub fn swanctl(&self, words: &[&str]) -> Outcome<String> {
         let mut command = Command::new("swanctl");
         command.args(words).args(["--uri", &format!("unix://{}", self.files.file("vici").display())]);
@@ -214,7 +214,7 @@ impl Charon {
         run(&mut command)
     }
 
-    /// What it has logged.
+    /// Log of the daemon.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.output()

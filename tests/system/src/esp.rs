@@ -9,7 +9,7 @@ pub const OUTER_V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 /// The outer IPv6 addresses of the two ends (RFC 3849).
 pub const OUTER_V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 
-/// What ESP protects.
+/// Part of a packet that ESP protects.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
     /// A whole packet between networks.
@@ -27,23 +27,23 @@ impl Mode {
     }
 }
 
-/// What protects, by the names that both take, with the lengths of the keys in octets.
+/// Algorithms, by the names that both ends take, with the lengths of the keys in octets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Suite {
     /// One that encrypts and authenticates in one.
     Aead {
-        /// Its name.
+        /// Name of the algorithm.
         name: &'static str,
         /// Length of its key with the salt.
         key_len: u32,
         /// Length of the integrity check value, in bits.
         icv_bits: u16,
     },
-    /// A cipher, and what authenticates.
+    /// A cipher and an authentication algorithm.
     Separate {
         /// The cipher's name and its key's length.
         enc: (&'static str, u32),
-        /// The name of what authenticates, and its key's length.
+        /// Name of the authentication algorithm, and its key's length.
         auth: (&'static str, u32),
         /// Length of the integrity check value in bits, if it is not the one that Linux cuts to by default.
         trunc_bits: Option<u16>,
@@ -101,13 +101,13 @@ pub struct Esp {
     pub own: IpAddr,
     /// The other end's outer address.
     pub peer: IpAddr,
-    /// What is protected: prefixes on this side and on the other.
+    /// Protected traffic: prefixes on this side and on the other.
     pub inner: Vec<(String, String)>,
-    /// SPI of what this end sends.
+    /// SPI of packets that this end sends.
     pub spi_out: u32,
-    /// SPI of what this end receives.
+    /// SPI of packets that this end receives.
     pub spi_in: u32,
-    /// What protects.
+    /// Algorithms of the SAs.
     pub suite: Suite,
     /// Extended sequence numbers.
     pub esn: bool,
@@ -115,14 +115,14 @@ pub struct Esp {
     pub window: u32,
     /// The sequence number, of less than 33 bits, after which both directions begin.
     pub start: u32,
-    /// In UDP, port 4500 at both ends (RFC 3948).
+    /// Encapsulation in UDP, port 4500 at both ends (RFC 3948).
     pub udp: bool,
-    /// This end is a host that fatpath stands in front of: its SAs name their direction, and what it opens it forwards.
+    /// Whether this end is a host behind fatpath: its SAs name their direction, and decrypted packets are forwarded.
     pub behind: bool,
 }
 
 impl Esp {
-    /// A connection between the ends `own` and `peer` that protects what passes between the networks of `inner`.
+    /// A connection between the ends `own` and `peer` that protects packets between the networks of `inner`.
     ///
     /// # Panics
     /// An end is no address.
@@ -249,7 +249,7 @@ impl Esp {
         [(self.own, self.peer, self.spi_out), (self.peer, self.own, self.spi_in)]
     }
 
-    /// Direction, what is selected and the ends of its template.
+    /// Direction, selectors and the ends of the template of each policy.
     fn policies(&self) -> Vec<(&'static str, &str, &str, IpAddr, IpAddr)> {
         let directions: &[&str] = match (self.mode, self.behind) {
             (Mode::Tunnel, _) => &["out", "in", "fwd"],

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{Netns, Outcome, Process, Scratch, run};
 
-/// How long a gateway may take to start, to reload and to end.
+/// Longest time that a gateway may take to start, to reload and to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The path of the `fatpath` program: `FATPATH_BIN`, or the one built, now, in this test's own profile.
@@ -52,18 +52,18 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts one in `netns` with the configuration `toml` and waits until it answers. `instance` names it.
+    /// Starts a gateway in `netns` with the configuration `toml` and waits until it answers. `instance` is its name.
     ///
     /// # Errors
-    /// It ends at once or does not answer; the message holds what it printed.
+    /// It ends at once or does not answer; the message holds its output.
     pub fn start(netns: &Netns, scratch: &Scratch, instance: &str, toml: &str) -> Outcome<Self> {
         Self::start_under(netns.command(fatpath()), scratch, instance, toml)
     }
 
-    /// As [`start`](Self::start), by a `command` that takes the program's arguments.
+    /// Same as [`start`](Self::start), by a `command` that takes the program's arguments.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`start`](Self::start).
     pub fn start_under(mut command: Command, scratch: &Scratch, instance: &str, toml: &str) -> Outcome<Self> {
         let config = scratch.file(&format!("{instance}.toml"));
         fs::write(&config, toml)?;
@@ -81,7 +81,7 @@ impl Gateway {
         }
     }
 
-    /// What `fatpath show WHAT` prints about it; `what` may hold options.
+    /// Output of `fatpath show WHAT` for the gateway; `what` may hold options.
     ///
     /// # Errors
     /// It does not answer.
@@ -111,13 +111,13 @@ impl Gateway {
         Ok(counted("tx_bytes")? / counted("tx_packets")?.max(1))
     }
 
-    /// Its process number.
+    /// Process number of the gateway.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// What it has logged.
+    /// Log of the gateway.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.output()
@@ -132,10 +132,10 @@ impl Gateway {
         self.process.signal(Signal::HUP)
     }
 
-    /// Waits until `condition` holds for it.
+    /// Waits until `condition` holds for the gateway.
     ///
     /// # Errors
-    /// It does not soon; the message says `what` and what the gateway has logged.
+    /// It does not soon; the message holds `what` and the gateway's log.
     pub fn wait_until(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) -> Outcome {
         crate::wait_until(what, PATIENCE, || condition(self))
             .map_err(|failed| format!("{}; it logged:\n{}", failed.message().unwrap_or_default(), self.log()).into())

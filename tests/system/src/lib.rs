@@ -1,11 +1,11 @@
-//! What tests against real kernels share: namespaces, processes, captures and gateways that tidy up after themselves,
-//! and needs that a machine may not meet.
+//! Common parts of tests against real kernels: namespaces, processes, captures and gateways that tidy up after
+//! themselves, and needs that a machine may not meet.
 //!
-//! Everything here ends with the value that stands for it: a [`Netns`] is deleted, a [`Process`] killed, a [`Scratch`]
-//! directory removed when it is dropped, also when a test panics. What a killed run left behind is removed by the next.
+//! Each resource ends with its value: a [`Netns`] is deleted, a [`Process`] killed, a [`Scratch`] directory removed
+//! when it is dropped, also when a test panics. Namespaces that a killed run left behind are removed by the next.
 //!
-//! A test says what it needs ([`Need`]) and is reported as ignored, with the reason, where that is missing; with
-//! `CI=true` in the environment it fails instead.
+//! A test lists its needs ([`Need`]) and is reported as ignored, with the reason, where one is missing; with `CI=true`
+//! in the environment it fails instead.
 
 #![forbid(unsafe_code)]
 
@@ -33,5 +33,5 @@ pub use qemu::{Guest, GuestDevice, Initramfs, QEMU_NEEDS};
 pub use scratch::Scratch;
 pub use traffic::{Digest, Endpoint, PING_SIZES, blob, digest, lossless, numbered, ping_script, transfer};
 
-/// What a test or one of its steps comes to; any error that can be displayed becomes its failure.
+/// Outcome of a test or of one of its steps; any error that can be displayed becomes its failure.
 pub type Outcome<T = ()> = Result<T, libtest_mimic::Failed>;

@@ -1,4 +1,4 @@
-//! What a test needs of the machine, and what happens where that is missing.
+//! Needs of a test, and the handling of a machine that does not meet them.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -20,14 +20,14 @@ pub enum Need {
     Vxlan,
     /// A program on the path.
     Program {
-        /// Its name.
+        /// Name of the program.
         name: &'static str,
         /// The Debian package that has it.
         package: &'static str,
     },
     /// A file.
     File {
-        /// Where it is.
+        /// Path of the file.
         path: &'static str,
         /// The Debian package that has it.
         package: &'static str,
@@ -48,7 +48,7 @@ pub fn unpacked(path: &str) -> PathBuf {
 }
 
 impl Need {
-    /// A C compiler, whose C library is there for static programs, too.
+    /// A C compiler, with a C library for static programs, too.
     pub const CC: Self = Self::Program { name: "cc", package: "gcc" };
     /// The Go compiler.
     pub const GO: Self = Self::Program { name: "go", package: "golang-go" };
@@ -80,7 +80,7 @@ impl Need {
     /// `atk6-fragmentation6` and its kin of THC's IPv6 attack toolkit.
     pub const THC_IPV6: Self = Self::Program { name: "atk6-fragmentation6", package: "thc-ipv6" };
 
-    /// What is missing and how to get it, if it is missing.
+    /// The missing need and the way to get it, if it is missing.
     fn lack(self) -> Option<String> {
         match self {
             Self::Namespaces => {

@@ -14,7 +14,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::{Outcome, run, wait_until};
 
-/// What every name begins with; the process that made the namespace follows.
+/// First part of every name; the process that made the namespace follows.
 const PREFIX: &str = "fpt-";
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,10 +26,10 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes one whose loopback is up and whose IPv6 addresses can be used at once. `role` ends its name.
+    /// Makes a namespace whose loopback is up and whose IPv6 addresses can be used at once. Its name ends in `role`.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// The error of `ip`.
     pub fn new(role: &str) -> Outcome<Self> {
         static TIDY: Once = Once::new();
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -45,7 +45,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// Its name, as `ip netns` has it.
+    /// Name of the namespace, as `ip netns` has it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -67,7 +67,7 @@ impl Netns {
         run(self.command("sh").args(["-ec", script]))
     }
 
-    /// Waits until an interface whose other end was brought up sends what it is given. Until then it loses it without a word.
+    /// Waits until an interface whose other end was brought up has a carrier. Until then it silently drops packets.
     ///
     /// # Errors
     /// It has none in time.
@@ -105,7 +105,7 @@ impl Drop for Netns {
 /// Joins two namespaces by a virtual cable of MTU 1500, both ends up.
 ///
 /// # Errors
-/// What `ip` says.
+/// The error of `ip`.
 pub fn veth((a, a_name): (&Netns, &str), (b, b_name): (&Netns, &str)) -> Outcome {
     a.sh(&format!("ip link add {a_name} type veth peer name {b_name} netns {}; ip link set {a_name} up", b.name))?;
     b.sh(&format!("ip link set {b_name} up"))?;
@@ -116,7 +116,7 @@ pub fn veth((a, a_name): (&Netns, &str), (b, b_name): (&Netns, &str)) -> Outcome
 /// 172.31.0.2. Its datagrams have a checksum or not.
 ///
 /// # Errors
-/// What `ip` says.
+/// The error of `ip`.
 pub fn vxlan((a, a_addr): (&Netns, &str), (b, b_addr): (&Netns, &str), is_checked: bool) -> Outcome<[&'static str; 2]> {
     const ENDS: [&str; 2] = ["172.31.0.1", "172.31.0.2"];
     let check = if is_checked { "udpcsum" } else { "noudpcsum" };

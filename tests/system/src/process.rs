@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::{Outcome, Scratch};
 
-/// A shell script that runs each line of a file, and prints it, its output, what it says on standard error, and its exit code.
+/// A shell script that runs each line of a file, and prints it, its output on both streams, and its exit code.
 pub const LINE_RUNNER: &str = r#"while IFS= read -r line <&3; do
     printf '$ %s\n' "$line"
     (eval "$line") >"$1.out" 2>"$1.err" </dev/null 3<&-
@@ -67,7 +67,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`; what it prints, on either stream, goes to a file in `scratch`.
+    /// Starts `command`; its output, on either stream, goes to a file in `scratch`.
     ///
     /// # Errors
     /// It cannot be started.
@@ -80,19 +80,19 @@ impl Process {
         Ok(Self { child, log })
     }
 
-    /// Its process number.
+    /// Process number.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has printed up to now.
+    /// Output up to now.
     #[must_use]
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

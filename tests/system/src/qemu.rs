@@ -234,7 +234,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Runs a shell script, up to the first command that fails, and returns what it printed.
+    /// Runs a shell script, up to the first command that fails, and returns its output.
     ///
     /// # Errors
     /// It fails or does not end, or the guest does.

@@ -27,7 +27,7 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// Where it lies.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

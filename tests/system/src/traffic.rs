@@ -12,13 +12,13 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use crate::{Netns, Outcome};
 
-/// Payload sizes from nothing to many fragments, dense around what fits an Ethernet packet with and without ESP.
+/// Payload sizes from nothing to many fragments, dense around the limit of an Ethernet packet with and without ESP.
 pub const PING_SIZES: &[u16] = &[
     0, 1, 8, 56, 511, 1280, 1390, 1405, 1406, 1407, 1408, 1409, 1410, 1411, 1412, 1438, 1444, 1472, 1473, 2000, 4000,
     8000, 12000, 20000,
 ];
 
-/// How long a stream may stand still.
+/// Longest time that a stream may stand still.
 const STALL: Duration = Duration::from_secs(10);
 
 /// A shell script that pings `to` once with each of `sizes` payload bytes and fails if an answer is missing or altered.
@@ -84,7 +84,7 @@ impl Endpoint {
         Ok(Self(listener))
     }
 
-    /// Where it listens.
+    /// Address of the listening socket.
     ///
     /// # Errors
     /// The kernel does not say.
@@ -95,7 +95,7 @@ impl Endpoint {
     /// Takes one connection and reads all that comes by it.
     ///
     /// # Errors
-    /// Nobody connects, or the stream breaks off or stands still.
+    /// No client connects, or the stream breaks off or stands still.
     pub fn receive(&self) -> Outcome<Vec<u8>> {
         let mut data = Vec::new();
         self.accept()?.read_to_end(&mut data).map_err(|error| format!("after {} bytes: {error}", data.len()))?;
@@ -127,7 +127,7 @@ impl Endpoint {
     }
 }
 
-/// Sends `len` bytes over TCP from one namespace to `address` in another and compares what arrives.
+/// Sends `len` bytes over TCP from one namespace to `address` in another and compares the received bytes.
 ///
 /// # Errors
 /// No connection, a stalled stream, or a sum that differs.
@@ -154,11 +154,11 @@ pub fn transfer(from: &Netns, (to, address): (&Netns, IpAddr), len: usize) -> Ou
 /// Datagrams that are sent at once when the sender was kept waiting.
 const CATCH_UP: u64 = 100;
 
-/// Sends numbered UDP datagrams of `len` bytes, at most `rate` a second, from one namespace to `address` in another until `meanwhile`
-/// is done, and fails unless each has arrived, once. Tells how many.
+/// Sends numbered UDP datagrams of `len` bytes, at most `rate` a second, from one namespace to `address` in another
+/// until `meanwhile` is done, and fails unless each has arrived, once. Returns their number.
 ///
 /// # Errors
-/// What `meanwhile` says; datagrams that are missing or have come twice.
+/// Errors of `meanwhile`; datagrams that are missing or have come twice.
 pub fn lossless(
     from: &Netns,
     (to, address): (&Netns, IpAddr),
@@ -178,10 +178,10 @@ pub fn lossless(
     Err(format!("of {} datagrams {} came not once: {some}", counts.len(), wrong.len()).into())
 }
 
-/// Sends numbered UDP datagrams as [`lossless`] does, and tells of each how often it has arrived.
+/// Sends numbered UDP datagrams as [`lossless`] does, and returns for each the number of its arrivals.
 ///
 /// # Errors
-/// What `meanwhile` says.
+/// Errors of `meanwhile`.
 pub fn numbered(
     from: &Netns,
     (to, address): (&Netns, IpAddr),

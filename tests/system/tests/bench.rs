@@ -26,7 +26,7 @@ fn measure(name: &str, slice_ms: u32) -> Outcome<Value> {
     serde_json::from_str(&text).map_err(|error| format!("{error}: {text}").into())
 }
 
-/// Briefly: what it says is looked at, not how much.
+/// Runs briefly: the test checks the report's form, not its figures.
 fn esp() -> Outcome {
     let figures = measure("esp", 3)?;
     assert_eq!((&figures["bench"], &figures["rounds"]), (&"esp".into(), &1.into()), "{figures}");
@@ -52,7 +52,7 @@ fn esp() -> Outcome {
     Ok(())
 }
 
-/// Briefly, too; and a back end whose guests do nothing sleeps.
+/// Runs briefly, too; and a back end whose guests do nothing sleeps.
 fn vhost() -> Outcome {
     let figures = measure("vhost", 9)?;
     assert_eq!((&figures["bench"], &figures["rounds"]), (&"vhost".into(), &1.into()), "{figures}");

@@ -1,4 +1,4 @@
-//! Bridges: what `ip` and `bridge` say of them, and guests of a switch.
+//! Bridges: output of `ip` and `bridge` about them, and guests of a switch.
 
 use std::process::Command;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("bridge/ip_and_bridge_print_what_they_print_of_linux", &[Need::Namespaces], compare),
+        trial("bridge/output_of_ip_and_bridge_is_the_same_as_on_linux", &[Need::Namespaces], compare),
         trial("bridge/guests_of_a_vlan_talk_across_a_trunk_uncut", NEEDS, trunk),
         trial("bridge/example_has_two_guests_a_trunk_and_a_tunnel", NEEDS, example),
         trial("bridge/guest_behind_own_port_uses_a_tunnel", NEEDS, tunnel),
@@ -302,7 +302,7 @@ fn example() -> Outcome {
     Ok(())
 }
 
-/// Two ports, and a guest whose address comes by the one and then by the other.
+/// Two ports, and a guest whose address moves from the one to the other.
 fn moved() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("gw")?);
     let toml = [bridge("br0", ""), tap("tap0", ""), tap("tap1", ""), tap("tap2", "")].concat();
@@ -421,7 +421,7 @@ fn monitored() -> Outcome {
     };
     let speak =
         |port: &str| ["linux", "ours"].iter().try_for_each(|role| far.sh(&format!("{SPEAK} {role}{port}")).map(drop));
-    // A listener hears only of what comes after it: until it does, the station moves to and fro.
+    // A listener gets only later notifications: until it listens, the station moves to and fro.
     let mut heard = 0;
     wait_until("the monitors listen", Duration::from_secs(20), || {
         heard += 1;
@@ -537,7 +537,7 @@ fn kept() -> Outcome {
     assert!(sh("bridge link")?.is_empty() && sh("ip -br link show tap0")?.contains("tap0"));
     gateway.terminate()?;
     std::fs::remove_file(&state)?;
-    // What a file says of a port, a client's change does not outlive.
+    // A client's change does not outlive a port setting of the file.
     let file = [bridge("br0", "vlan-filtering = true"), tap("tap0", "pvid = 10, tagged = [20]")].concat();
     gateway = start(&file)?;
     let vlans_of = |dev: &str| sh(&format!("bridge vlan show dev {dev} | tail -n +2 | tr -s ' \\n' ' '"));
@@ -554,7 +554,7 @@ fn kept() -> Outcome {
     assert_eq!([vlans_of("tap0")?, vlans_of("tap1")?], [of_file, of_client]);
     assert!(sh("bridge -d link show dev tap0")?.contains("isolated off"));
     gateway.terminate()?;
-    // Nor does what was saved outlive that the file has it now.
+    // A saved setting does not outlive that the file has it now, either.
     let both = file.clone() + &tap("tap1", "pvid = 50");
     gateway = start(&both)?;
     assert!(
@@ -582,7 +582,7 @@ fn kept() -> Outcome {
     gateway.reload(&toml("vlan-filtering = true\nageing-time = 7", "tagged = [\"20-22\"]"))?;
     vlans(&["1", "20", "21", "22"])?;
     assert!(sh("ip -d link show br0")?.contains("ageing_time 700 "));
-    // What a client has made of it, a file that is read again undoes.
+    // A file that is read again undoes a client's changes of the port.
     sh("ip link set tap0 nomaster; ip link add br1 type bridge; ip link set tap0 master br1")?;
     gateway.reload(&toml("", "pvid = 30"))?;
     vlans(&["30"])?;

@@ -19,16 +19,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("daemon/sigterm_ends_it_cleanly", NEEDS, sigterm_ends_it_cleanly),
         trial("daemon/sighup_applies_a_new_file", NEEDS, sighup_applies_a_new_file),
         trial("daemon/sighup_with_a_bad_file_changes_nothing", NEEDS, sighup_with_a_bad_file_changes_nothing),
-        trial("daemon/sighup_changes_how_fragments_wait", NEEDS, sighup_changes_how_fragments_wait),
+        trial("daemon/sighup_changes_reassembly_limits", NEEDS, sighup_changes_how_fragments_wait),
         trial("daemon/an_empty_gateway_is_configured_at_run_time", NEEDS, an_empty_gateway_is_configured_at_run_time),
-        trial("daemon/a_log_that_nobody_takes_ends_nothing", &[], a_log_that_nobody_takes_ends_nothing),
+        trial("daemon/log_without_a_reader_does_not_end_the_gateway", &[], a_log_that_nobody_takes_ends_nothing),
         trial("daemon/discard_thread_takes_no_signals", NEEDS, discard_thread_takes_no_signals),
-        trial("daemon/packets_go_before_programs_where_that_is_allowed", NEEDS, packets_go_before_programs),
+        trial("daemon/worker_has_a_raised_priority_if_allowed", NEEDS, raised_priority),
         trial("daemon/a_lost_link_leaves_the_others_running", NEEDS, a_lost_link_leaves_the_others_running),
         trial("daemon/a_link_is_as_its_interface", NEEDS, a_link_is_as_its_interface),
-        trial("daemon/what_came_while_a_link_was_down_is_dropped", NEEDS, what_came_while_down),
+        trial("daemon/packets_received_while_a_link_was_down_are_dropped", NEEDS, what_came_while_down),
         trial("cli/check_accepts_a_good_file", &[], check_accepts_a_good_file),
-        trial("cli/check_names_what_is_wrong_in_one_line_and_exits_2", &[], check_names_what_is_wrong),
+        trial("cli/check_names_an_error_in_one_line_and_exits_2", &[], check_names_what_is_wrong),
         trial("cli/a_missing_privilege_is_named_with_its_remedy", NEEDS, a_missing_privilege_is_named),
     ]
 }
@@ -60,7 +60,7 @@ fn discard_thread_takes_no_signals() -> Outcome {
     Err("no thread is named discard".into())
 }
 
-fn packets_go_before_programs() -> Outcome {
+fn raised_priority() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("gateway")?);
     let toml = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\n[crypto]\nworkers = 1\n";
     let nice = |gateway: &Gateway, name: &str| -> Outcome<Vec<i64>> {
@@ -173,7 +173,7 @@ fn a_link_is_as_its_interface() -> Outcome {
             gateway.show("links").is_ok_and(|links| links.contains(shown))
         })?;
         if change.ends_with("1300") {
-            // What no longer fits is for the sender to know: so much that the next one does.
+            // The sender handles a packet that no longer fits: the first ping teaches the path's MTU to the next.
             let ping = format!("ping -n -c 2 -W 2 -M do -s 1400 {} 2>&1 || true", router::PlainSite::FAR);
             let said = site.a.sh(&ping)?;
             assert!(said.contains("mtu = 1300") || said.contains("mtu=1300"), "{said}");
@@ -201,7 +201,7 @@ fn what_came_while_down() -> Outcome {
         let counts = drops.lines().filter(|line| line.contains("LinkDown")).flat_map(str::split_whitespace);
         Ok(counts.filter_map(|word| word.parse::<u64>().ok()).sum())
     };
-    // What is sent does not wait for an answer of the gateway's.
+    // A sent packet does not wait for an answer of the gateway's.
     site.a.sh("ping -n -q -c 1 -W 5 10.1.0.1")?;
     site.a.sh(
         "ip neigh replace 10.1.0.1 dev eth0 nud permanent lladdr $(ip neigh show 10.1.0.1 dev eth0 | awk '{ print $3 }')",
@@ -338,7 +338,7 @@ fn check(scratch: &Scratch, toml: &str) -> Outcome<Output> {
 }
 
 fn a_missing_privilege_is_named() -> Outcome {
-    // Somebody else can neither enter the build directory nor read this user's files.
+    // Another user can neither enter the build directory nor read this user's files.
     let scratch = Scratch::new()?;
     let (program, file) = (scratch.file("fatpath"), scratch.file("nobody.toml"));
     fs::copy(fatpath(), &program)?;

@@ -1,4 +1,4 @@
-//! `fatpath demo`: its figures, and what it leaves behind.
+//! `fatpath demo`: its figures, and its cleaning up.
 
 use std::process::Command;
 use std::thread;
@@ -11,7 +11,7 @@ use system::{Need, Outcome, Process, Scratch, fatpath, run, trial, wait_until};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 
-/// How long one short demo may take.
+/// Longest time that one short demo may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -21,7 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("demo/large_datagrams_of_sockets_are_measured", NEEDS, large_datagrams),
         trial("demo/guests_of_a_switch_are_measured", NEEDS, switch),
         trial("demo/requests_with_and_without_ila_are_measured", NEEDS, requests),
-        trial("demo/a_storm_of_changes_beside_a_stream_is_measured_and_drops_nothing_by_itself", NEEDS, storm),
+        trial("demo/storm_of_changes_is_measured_and_drops_nothing_by_itself", NEEDS, storm),
         trial("demo/an_interrupt_leaves_nothing_behind", NEEDS, an_interrupt_leaves_nothing_behind),
     ]
 }

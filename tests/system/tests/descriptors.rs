@@ -10,7 +10,8 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial, wait_until};
 
-/// As few as make the gateway's shares small: 64 for all who may only look, and 32 for each of them.
+/// Few enough descriptors to make the gateway's shares small: 64 for all clients that may only look, and 32 for each of
+/// their users.
 const LIMIT: &str = "256";
 
 const PATIENCE: Duration = Duration::from_secs(20);

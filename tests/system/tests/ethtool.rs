@@ -1,4 +1,4 @@
-//! The system's own `ethtool` on a gateway, beside this host's kernel; what it switches; what it counts.
+//! The system's own `ethtool` on a gateway and on this host's kernel; the offloads that it switches; its counters.
 
 use std::fs;
 use std::process::Command;
@@ -20,11 +20,11 @@ const LINKS: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("ethtool/prints_what_it_prints_of_linux", NEEDS, compare),
-        trial("ethtool/what_is_switched_off_is_no_longer_done", NEEDS, switched),
-        trial("ethtool/counts_what_fatpath_shows", NEEDS, counts),
+        trial("ethtool/output_is_the_same_as_on_linux", NEEDS, compare),
+        trial("ethtool/offload_switched_off_is_no_longer_used", NEEDS, switched),
+        trial("ethtool/statistics_are_those_of_fatpath_show", NEEDS, counts),
         trial("ethtool/a_block_of_memory_is_answered_as_linux_does", NEEDS, blocks),
-        trial("ethtool/what_was_switched_is_kept_as_other_changes_are", NEEDS, kept),
+        trial("ethtool/switched_offloads_are_saved_and_survive_a_reload", NEEDS, kept),
     ]
 }
 
@@ -60,7 +60,7 @@ fn compare() -> Outcome {
     if report.is_empty() { Ok(()) } else { Err(report.concat().into()) }
 }
 
-/// What each command came to, without what a veth has and a packet link does not, and a TUN device of Linux's.
+/// Result of each command, without the features that a veth has and a packet link does not, and those of Linux's TUN.
 fn commands(text: &str) -> Vec<String> {
     const OTHERS: [&str; 6] =
         ["sctp", "mangleid", "accecn", "generic-segmentation", "Current message level", "\t\t\t       "];
@@ -71,7 +71,7 @@ fn commands(text: &str) -> Vec<String> {
             None => commands.push(line.to_owned()),
             // A feature of fatpath's own, for which Linux has no name.
             Some(_) if lists && line.starts_with("rx-esp-gro:") => {}
-            // Names are the same, of each feature that Linux 6.18 has; what links have is not.
+            // The names of all features of Linux 6.18 are the same; their states are not.
             Some(command) if lists => *command += &format!("\n{}", line.split(':').next().unwrap_or(line)),
             Some(_) if OTHERS.iter().any(|other| line.contains(other)) => {}
             Some(command) => *command += &format!("\n{line}"),
@@ -103,12 +103,12 @@ fn switched() -> Outcome {
     site.a.sh("ethtool -K eth0 tx off tso off gso off >/dev/null")?;
     site.gateway_ns.sh("ethtool -K left gro off >/dev/null")?;
     // Counters of gluing and of cutting, one after the other.
-    let glued_and_cut = || -> Outcome<[u64; 3]> {
+    let gro_and_gso_counts = || -> Outcome<[u64; 3]> {
         let (left, right) = (statistics(&site.scratch, "plain", "left")?, statistics(&site.scratch, "plain", "right")?);
         Ok([counted(&left, "rx_gro_segs")?, counted(&right, "tx_gso_segs")?, counted(&right, "tx_gso_cut_segs")?])
     };
     let grown = |before: [u64; 3]| -> Outcome<[bool; 3]> {
-        let now = glued_and_cut()?;
+        let now = gro_and_gso_counts()?;
         Ok([0, 1, 2].map(|at| now[at] > before[at] + LEN as u64 / 15_000))
     };
     // How many wire packets there were for each that left by the link to b.
@@ -126,20 +126,20 @@ fn switched() -> Outcome {
         let found = fatness()?;
         if (found > 1.5) == fat { Ok(()) } else { Err(format!("{what}: {found} wire packets in a packet").into()) }
     };
-    let before = glued_and_cut()?;
+    let before = gro_and_gso_counts()?;
     is(true, "as it is")?;
     assert_eq!(grown(before)?, [true, true, false]);
-    // Nothing is glued, and so nothing is to be cut.
+    // GRO merges nothing, and so GSO has nothing to segment.
     ethtool("-K left gro off")?;
     assert!(ethtool("-k left")?.contains("generic-receive-offload: off\n"));
-    let before = glued_and_cut()?;
+    let before = gro_and_gso_counts()?;
     is(false, "gro off")?;
     assert_eq!(grown(before)?, [false; 3]);
     ethtool("-K left gro on")?;
     is(true, "gro on")?;
-    // What is glued is cut here.
+    // Packets that GRO merged are segmented here.
     ethtool("-K right tso off")?;
-    let before = glued_and_cut()?;
+    let before = gro_and_gso_counts()?;
     is(false, "tso off")?;
     assert_eq!(grown(before)?, [true, false, true]);
     let shown = site.gateway.show("links")?;
@@ -167,7 +167,7 @@ fn counts() -> Outcome {
     transfer(&site.a, (&site.b, B_V4.parse()?), 1 << 20)?;
     // No route leads there.
     let _ = site.a.sh("ping -n -c 3 -i 0.2 -W 1 203.0.113.1");
-    // Hosts send a packet of their own now and then, so what is shown is counted before and after.
+    // Hosts send a packet of their own now and then, so counters are read before and after the output that shows them.
     let all = || ["left", "right", "spare", "tun9"].map(|link| statistics(&site.scratch, "plain", link));
     let before = all();
     let shown: serde_json::Value = serde_json::from_str(&site.gateway.show("links --json")?)?;
@@ -199,7 +199,7 @@ fn counts() -> Outcome {
     Ok(())
 }
 
-/// The same program on this host's kernel and on a gateway, and what it prints of either.
+/// Compares the output of the same program on this host's kernel and on a gateway.
 fn blocks() -> Outcome {
     let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
     let script = scratch.file("ethtool_ioctl.py");

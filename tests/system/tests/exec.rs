@@ -19,7 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("exec/a_netlink_socket_is_one_in_every_way", PYTHON, netlink_socket),
         trial("exec/netlink_socket_lifetimes", PYTHON, lifetimes),
         trial("exec/nonblocking_receive_finds_the_answer", PYTHON, nonblocking),
-        trial("exec/what_takes_long_to_close_keeps_nobody_waiting", PYTHON, lingering),
+        trial("exec/slow_close_of_a_descriptor_does_not_block_other_clients", PYTHON, lingering),
         trial("exec/netlink_sockets_are_alike_on_linux_and_here", PYTHON, || {
             const MORE: &[&str] =
                 &["10.2.0.7/16 broadcast 10.2.255.255 label eth0:x", "10.3.0.1 peer 10.3.0.2", "10.3.0.3/24 brd +"];
@@ -28,11 +28,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("exec/strict_route_requests_are_refused_in_linux_words", PYTHON, || {
             alike(include_str!("netlink_strict.py"), &["fd00:1::1/64 nodad"])
         }),
-        trial("exec/a_link_counts_of_ipv6_what_it_does_on_linux", &[Need::Namespaces], dev_snmp6),
+        trial("exec/ipv6_counters_of_a_link_are_as_on_linux", &[Need::Namespaces], dev_snmp6),
         trial("exec/sockstat_is_the_gateways_fragments", PYTHON, sockstat),
-        trial("exec/what_cannot_be_run_is_named", &[Need::Namespaces], refused),
+        trial("exec/program_that_cannot_be_run_is_named", &[Need::Namespaces], refused),
         trial("exec/ip_tells_of_itself_without_a_gateway", &[Need::Namespaces], about_itself),
-        trial("exec/what_a_program_added_stays_over_a_reload", &[Need::Namespaces], reload),
+        trial("exec/objects_of_programs_stay_over_a_reload", &[Need::Namespaces], reload),
     ]
 }
 
@@ -40,7 +40,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// `fatpath WORDS…` for what runs in `scratch`.
+/// `fatpath WORDS…` for programs of the gateways in `scratch`.
 fn command(scratch: &Scratch, words: &[&str]) -> Command {
     let mut command = Command::new(fatpath());
     command.args(words).env("FATPATH_RUNDIR", scratch.path());
@@ -100,7 +100,7 @@ fn lingering() -> Outcome {
     Ok(())
 }
 
-/// Runs a Python program on a gateway, which says whether it has met what it expects.
+/// Runs a Python program on a gateway; the program checks its own expectations.
 fn as_expected(program: &str) -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let _gateway = Gateway::start(&netns, &scratch, "x", WAN)?;
@@ -111,7 +111,7 @@ fn as_expected(program: &str) -> Outcome {
     Ok(())
 }
 
-/// The same program on this host's kernel and on a gateway, and what it prints of either.
+/// Compares the output of the same program on this host's kernel and on a gateway.
 fn alike(program: &str, more_addresses: &[&str]) -> Outcome {
     let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
     let script = scratch.file("alike.py");

@@ -196,7 +196,7 @@ fn static_program() -> Outcome {
     host.assert_unchanged()
 }
 
-/// By a program that starts others without the C library, which is then not asked.
+/// A program that starts others without the C library, and so bypasses the preloaded library.
 fn raw_calls() -> Outcome {
     let host = Host::new()?;
     let program = host.compile(RAW, "raw", &["-static"])?;
@@ -321,7 +321,7 @@ fn brctl() -> Outcome {
     let host = Host::new()?;
     let brctl = |words: &[&str]| said(host.exec(unpacked("sbin/brctl")).args(words));
     let refused = brctl(&["addbr", "br7"])?;
-    // What it tries second, `SIOCSIFBR`, the library answers.
+    // The library answers `SIOCSIFBR`, the program's second attempt.
     assert_eq!((refused.code, refused.err.as_str()), (Some(1), "add bridge failed: Operation not supported\n"));
     for words in [&["delbr", "br7"][..], &["addif", "br7", "lo"]] {
         let refused = brctl(words)?;

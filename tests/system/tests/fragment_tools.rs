@@ -1,8 +1,8 @@
-//! What others' attack tools make of our rules for fragments: SI6 Networks' `frag6`, and `fragmentation6` and
+//! Results of public attack tools for our rules for fragments: SI6 Networks' `frag6`, and `fragmentation6` and
 //! `implementation6` of THC's toolkit, each case against a host's kernel and against us.
 //!
-//! The verdict on a case is what the tool says, or how the counters moved if it says nothing. Ours are recorded in
-//! `fragment_tools.txt`; where the kernel's is another one, it stands there with the reason.
+//! The verdict on a case is the tool's, or the change of the counters if the tool prints none. Ours are recorded in
+//! `fragment_tools.txt`; where the kernel's verdict differs, it stands there with the reason.
 
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -19,10 +19,10 @@ const RECORD: &str = include_str!("fragment_tools.txt");
 
 const TARGET: &str = "fd01::1";
 
-/// How long a datagram may take at either target, in seconds: longer than the tools pause within one.
+/// Reassembly timeout at either target, in seconds: longer than the tools pause within one datagram.
 const TIMEOUT: u32 = 4;
 
-/// What is counted when the tool is silent.
+/// Counters that are compared when the tool is silent.
 const COUNTED: [&str; 7] = [
     "Ip6ReasmReqds",
     "Ip6ReasmOKs",
@@ -36,14 +36,14 @@ const COUNTED: [&str; 7] = [
 /// The cases of `implementation6` that are about fragments.
 const ABOUT_FRAGMENTS: [u32; 14] = [11, 12, 13, 14, 15, 16, 17, 22, 23, 24, 25, 26, 27, 57];
 
-/// A case and what came of it.
+/// A case and its verdict.
 type Verdict = (String, String);
 
-/// What runs a tool.
+/// Function that runs a tool.
 type Run = fn(&Site) -> Outcome<Vec<Verdict>>;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("fragment_tools/what_they_find_is_recorded", NEEDS, all)]
+    vec![trial("fragment_tools/verdicts_are_the_recorded_ones", NEEDS, all)]
 }
 
 /// All of them side by side, each between namespaces of its own: they sleep most of the time.
@@ -107,7 +107,7 @@ impl Site {
         Ok(Self { target, attacker })
     }
 
-    /// Runs a tool for so many seconds at most, and returns what it printed.
+    /// Runs a tool for so many seconds at most, and returns its output.
     fn tool(&self, seconds: u32, words: &str) -> Outcome<String> {
         self.attacker.sh(&format!("timeout -k 1 {seconds} stdbuf -oL {words} 2>&1 || true"))
     }
@@ -136,7 +136,7 @@ impl Site {
         Ok(counters)
     }
 
-    /// What waits for its fragments: datagrams and bytes, as in `/proc/net/sockstat6`.
+    /// Incomplete datagrams: their number and their bytes, as in `/proc/net/sockstat6`.
     fn waiting(&self) -> Outcome<String> {
         let text = match &self.target {
             Target::Us { gateway, .. } => gateway.show("fragments")?,
@@ -152,7 +152,7 @@ impl Site {
         })
     }
 
-    /// How the counters move when a tool runs and all is settled.
+    /// Change of the counters when a tool runs and all is settled.
     fn moved(&self, seconds: u32, words: &str) -> Outcome<String> {
         let before = self.counters()?;
         self.tool(seconds, words)?;
@@ -177,7 +177,7 @@ fn fragmentation6(site: &Site, cases: RangeInclusive<u32>) -> Outcome<Vec<Verdic
     cases.map(case).collect()
 }
 
-/// What it says of each case behind the name of that.
+/// Output of the tool for each case, behind the name of the case.
 fn implementation6(site: &Site) -> Outcome<Vec<Verdict>> {
     let case = |number: u32| {
         let said = site.tool(20, &format!("atk6-implementation6 -p eth0 {TARGET} {number}"))?;
@@ -198,13 +198,13 @@ fn frag6(site: &Site) -> Outcome<Vec<Verdict>> {
     }
     let said = site.tool(30, &command("-W"))?;
     let policy = said.lines().find(|line| line.starts_with("Fragment ID policy")).unwrap_or(&said);
-    // What follows are the figures of these random numbers.
+    // Later words are figures of these random numbers.
     verdicts.push(("frag6 -W".to_owned(), policy.split(" (").next().unwrap_or_default().to_owned()));
     site.settle()?;
     Ok(verdicts)
 }
 
-/// Which of overlapping fragments count.
+/// Overlapping fragments that win.
 fn frag6_policy(site: &Site) -> Outcome<Vec<Verdict>> {
     let said = site.tool(120, &format!("frag6 -i eth0 -d {TARGET} -p"))?;
     let tests = said.lines().filter_map(|line| line.strip_prefix("Test #")?.split_once(": "));

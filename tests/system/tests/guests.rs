@@ -81,7 +81,7 @@ impl Site {
         let (scratch, node, far) = (Scratch::new()?, Netns::new("node")?, Netns::new("far")?);
         veth((&node, "up0"), (&far, "up0"))?;
         far.sh("ip addr add 10.0.30.9/24 dev up0; ip addr add fd30::9/64 dev up0")?;
-        // The host's own stack sees what the guests send, too.
+        // The host's own stack sees the guests' packets, too.
         node.sh("echo 1 >/proc/sys/net/ipv6/conf/up0/disable_ipv6")?;
         let port = |name: &str, queues: u16, vlans: &str| {
             let socket = scratch.file(name).display().to_string();
@@ -217,7 +217,8 @@ fn talk() -> Outcome {
     Ok(())
 }
 
-/// Checks what a Linux guest with so many pairs of queues negotiates in QEMU 7.2, and what each of its rings has done.
+/// Checks the features that a Linux guest with so many pairs of queues negotiates in QEMU 7.2, and the use of each of
+/// its rings.
 fn check_negotiated(link: &Value, pairs: usize) {
     let guest = &link["guest"];
     let mut features: Vec<&str> =
@@ -315,7 +316,8 @@ fn restart() -> Outcome {
     uplink.goes_on(&mut site)?;
     site.set_up(1)?;
     site.guests[1].sh(&traffic("guest-peer", &["10.0.30.1", "fd30::1"], 1 << 20))?;
-    // It gets frames of one segment, summed and each in one buffer, and misses none; what it sends is the same.
+    // The guest gets frames of one segment, with checksums and each in one buffer, and misses none; the same holds for
+    // its own frames.
     let drops = site.gateway()?.show("drops")?;
     assert!(!drops.contains("TooBig"), "{drops}");
     let size = site.frame_size("vm1", |site| site.guests[1].sh("guest-peer fetch fd30::1 1000000").map(drop))?;

@@ -53,11 +53,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/socket_with_a_policy_of_its_own_passes_others", NEEDS, bypass),
         trial("host_side/tcpdump_sees_each_packet_once", TCPDUMP, tcpdump),
         trial("host_side/off_leaves_programs_where_they_are", NEEDS, off),
-        trial("host_side/what_cannot_be_made_is_said", NEEDS, failed),
+        trial("host_side/failure_to_make_one_is_reported", NEEDS, failed),
     ]
 }
 
-/// A gateway on the host, not in a mount namespace of its own: what it binds can be found.
+/// A gateway on the host, not in a mount namespace of its own: the test can find its bind mounts.
 struct Site {
     gateway: Gateway,
     // The namespace is released before the directory is removed in which it is bound.
@@ -609,7 +609,7 @@ fn bypass() -> Outcome {
     })
 }
 
-/// Tcpdump on the device of a link sees what is forwarded and what is for sockets, and costs nothing when it has ended.
+/// Tcpdump on the device of a link sees forwarded packets and packets for sockets, and costs nothing when it has ended.
 fn tcpdump() -> Outcome {
     let link = |name: &str, addr: &str| {
         format!("[[link]]\nname = \"{name}\"\nkind = \"packet\"\ninterface = \"{name}\"\naddresses = [\"{addr}/24\"]\n")
@@ -672,7 +672,7 @@ fn off() -> Outcome {
     let site = Site::new(LINKS)?;
     let words = ["exec", "--sockets", "host", "--instance", "x", "--", "readlink", "/proc/self/ns/net"];
     assert_eq!(run(&mut site.fatpath(&words))?.trim(), own);
-    // Who may not enter is told so, and stays.
+    // A user that may not enter gets an error, and stays outside.
     fs::set_permissions(site.scratch.path(), fs::Permissions::from_mode(0o755))?;
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(fatpath());

@@ -82,7 +82,7 @@ fn cross() -> Outcome {
     Ok(())
 }
 
-/// Returns what it is sent, on one connection.
+/// Program that returns received bytes, on one connection.
 const ECHO: &str = "import socket
 listener = socket.socket(socket.AF_INET6)
 listener.bind(('::', 7))
@@ -92,7 +92,7 @@ while data := peer.recv(1 << 16):
     peer.sendall(data)
 ";
 
-/// Has blocks returned by the task, compares them, and tells how many were.
+/// Program that sends blocks to the task, compares the returned ones, and prints their number.
 const CLIENT: &str = "import socket
 server = socket.create_connection(('2001:db8:0:a::1', 7), 20)
 for number in range(1 << 30):
@@ -227,7 +227,7 @@ fn by_file() -> Outcome {
 2001:db8:0:3        fd00:0:0:3          lan0            neutral-map         use-format
 ";
     wait_until("the file's mappings are there alone", PATIENCE, || is_shown(want))?;
-    // What is wrong changes nothing.
+    // An invalid file changes nothing.
     gateway.reload(&format!("{ALONE}{}", mapping(7, "dev = \"wan9\"\n")))?;
     let is_refused = || gateway.log().contains("no link is named wan9");
     wait_until("a wrong file is refused", PATIENCE, is_refused)?;
@@ -305,7 +305,7 @@ fn by_routes() -> Outcome {
             .env("FATPATH_RUNDIR", scratch.path()))
         .map_err(|err| format!("{csum_mode}: {err:?}\n{}", gateways[0].show("drops").unwrap_or_default()))?;
     }
-    // Nobody has the place: the socket is told so by the address that it knows.
+    // No task has the locator: the socket gets the error with the address that it knows.
     sh(0, "ip -6 route replace 3333:0:0:1:2000:0:0:9/128 encap ila fd09:0:0:0 dev wan0")?;
     let told = sh(0, "ping -n -c 1 -W 2 3333:0:0:1:2000:0:0:9 2>&1; true")?;
     assert!(told.contains("Address unreachable"), "{told}");

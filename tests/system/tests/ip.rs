@@ -1,5 +1,5 @@
-//! The system's own `ip`, word for word: the same commands under `fatpath exec` and on this host's kernel, and what they
-//! print, on either stream, and their exit codes are compared.
+//! The system's own `ip`, word for word: the same commands under `fatpath exec` and on this host's kernel. Their
+//! output, on either stream, and their exit codes are compared.
 
 use std::collections::HashSet;
 use std::fs;
@@ -21,10 +21,10 @@ pub(crate) const ETH0: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\nint
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("ip/prints_what_it_prints_of_linux", NEEDS, compare),
+        trial("ip/output_is_the_same_as_on_linux", NEEDS, compare),
         trial("ip/link_deleted_while_up_is_told_in_linux_order", NEEDS, deleted),
         trial("ip/nexthop_is_refused_as_not_supported", &[Need::Namespaces], nexthop),
-        trial("ip/a_hundred_thousand_routes_are_loaded_and_listed_while_others_change", NEEDS, many_routes),
+        trial("ip/100k_routes_are_loaded_and_listed_while_others_change", NEEDS, many_routes),
         trial(
             "ip/a_link_is_found_by_the_address_that_it_is_given",
             &[Need::Namespaces, Need::Tun, Need::PING],
@@ -44,7 +44,7 @@ pub(crate) fn near_with(role: &str, far: &Netns, words: &str) -> Outcome<Netns> 
     let netns = Netns::new(role)?;
     // Until now the namespace's first interface, lo, has been changed; ours never is.
     netns.sh("ip addr flush dev lo; ip link set lo down")?;
-    // Who forwards is one of the routers on its subnets, as ours always is.
+    // A node that forwards is one of the routers on its subnets, as ours always is.
     netns.sh("echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")?;
     let mac = "02:00:00:00:01:01";
     let peer = format!("type veth peer name {role} netns {}", far.name());
@@ -61,8 +61,8 @@ fn compare() -> Outcome {
     compare_lines(&scratch, LINES, linux.command("sh"), exec(&ours, "ours"))
 }
 
-/// Deletes eth0, set up or down, and writes what `ip monitor` says of links, addresses and routes to a file. lo has an address
-/// until the monitor listens.
+/// Deletes eth0, set up or down, and writes the messages of `ip monitor` about links, addresses and routes to a file.
+/// lo has an address until the monitor listens.
 const DELETE: &str = r#"
 set -e
 ip link set eth0 up
@@ -116,7 +116,7 @@ pub(crate) fn exec(netns: &Netns, instance: &str) -> Command {
     exec
 }
 
-/// Has two shells run each of `lines`, and says which came to something else with `ours` than with that of `linux`.
+/// Runs each of `lines` in two shells, and lists those whose result with `ours` differs from that with `linux`.
 pub(crate) fn compare_lines(scratch: &Scratch, lines: &str, mut linux: Command, mut ours: Command) -> Outcome {
     fs::write(scratch.file("lines"), lines)?;
     fs::write(scratch.file("runner"), LINE_RUNNER)?;
@@ -240,7 +240,7 @@ fn storm() -> Outcome {
     Ok(())
 }
 
-/// What each line came to.
+/// Result of each line.
 fn blocks(text: &str) -> Vec<String> {
     let mut blocks: Vec<String> = Vec::new();
     // `ip monitor` asks about every namespace that has a name, and other tests' names come and go.
@@ -254,9 +254,9 @@ fn blocks(text: &str) -> Vec<String> {
     blocks
 }
 
-/// A line without what makes a veth of an Ethernet interface: its other end. `ip -br` has columns, which that makes
-/// narrower. And lo, which is down in both, was up in one. Handles that queueing disciplines get by themselves are counted by a
-/// kernel for all its namespaces together.
+/// A line without the mark of a veth in place of an Ethernet interface, its other end, which makes the columns of `ip
+/// -br` narrower; without the state of lo, which is down in both, and was up in one; and without handles that a kernel
+/// gives to queueing disciplines, which it counts for all its namespaces together.
 fn normal(line: &str) -> String {
     let mut line = line.replace("\"link_index\":2,", "").replace("mtu 65536 qdisc noqueue", "mtu 65536 qdisc noop");
     line = line.replace("\"mtu\":65536,\"qdisc\":\"noqueue\"", "\"mtu\":65536,\"qdisc\":\"noop\"");

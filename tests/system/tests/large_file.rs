@@ -55,7 +55,7 @@ fn small_after_large() -> Outcome {
         gateway.reload(toml)?;
         gateway.wait_until("it has reloaded", |gateway| gateway.log().matches("reloaded").count() == times)
     };
-    // The first reload allocates what later ones use again.
+    // The first reload allocates memory that later ones use again.
     load(&mut gateway, SMALL, 1)?;
     let before = bytes(&gateway, "VmRSS:")?;
     load(&mut gateway, &large, 2)?;

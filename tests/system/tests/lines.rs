@@ -29,9 +29,9 @@ xfrm policy add dir out src 10.1.0.0/24 dst 10.2.0.0/24 tmpl src 127.0.0.1 dst 1
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("lines/a_gateway_is_started_by_lines_of_ip", NEEDS, start),
-        trial("lines/they_come_after_a_toml_file", NEEDS, after_toml),
-        trial("lines/the_one_that_ip_cannot_do_is_named_with_what_ip_says", NEEDS, bad),
-        trial("lines/those_that_are_not_for_netlink_are_refused_before_any_is_done", NEEDS, others),
+        trial("lines/lines_come_after_a_toml_file", NEEDS, after_toml),
+        trial("lines/failing_line_is_named_with_the_error_of_ip", NEEDS, bad),
+        trial("lines/lines_not_for_netlink_are_refused_before_any_is_done", NEEDS, others),
         trial("lines/a_check_that_is_ended_leaves_nothing", NEEDS, check_ended),
         trial("lines/a_gateway_that_is_told_to_end_does_not_finish_them", NEEDS, ended),
     ]
@@ -58,7 +58,7 @@ fn start() -> Outcome {
     assert!(routes.contains("blackhole 10.9.0.0/16") && routes.contains("10.2.0.0/24 dev wan"), "{routes}");
     assert!(ip(&["rule"])?.contains("to 10.3.0.0/16 lookup 7") && ip(&["xfrm", "state"])?.contains("0x00001000"));
     assert_eq!(netns.sh("cat /sys/class/net/tun0/mtu; ss -Huln | grep -c 127.0.0.1:4500")?, "1400\n1\n");
-    // Nobody but the lines found it earlier, and nothing of that is left.
+    // Only the lines could reach the socket earlier, and nothing of it is left.
     assert!(!scratch.file("x.starting").exists());
     gateway.reload(GOOD)?;
     gateway.wait_until("the reload is refused", |gateway| gateway.log().contains("not reloaded"))?;
@@ -103,7 +103,7 @@ fn bad() -> Outcome {
     let file = scratch.file("bad.ip");
     let name = file.display().to_string();
     let long = format!("route add 10.8.0.0/16 dev tun0 {}frob x", " ".repeat(10_000));
-    // What the gateway says, as it is; of what `ip` says, which other releases word otherwise, what it is about.
+    // The gateway's messages in full; of the messages of `ip`, which other releases word otherwise, their subject.
     let cases = [
         ("route add 10.8.0.0/16 via 10.99.0.9", "Nexthop has invalid gateway."),
         ("route add 10.8.0.0/99 dev tun0", "10.8.0.0/99"),
@@ -173,12 +173,12 @@ fn others() -> Outcome {
     Ok(())
 }
 
-/// A check that is ended leaves nothing, and what others have left is not in its way.
-/// Lines that take longer than a test waits for them, of which the first shows.
+/// Lines that take longer than a test waits for them, the first with a visible effect.
 fn many_lines() -> String {
     "link add tun0 type tun\n".to_owned() + &"link set tun0 up\n".repeat(3_000_000)
 }
 
+/// A check that is ended leaves nothing, and leftovers of other checks do not disturb it.
 fn check_ended() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let (file, dir) = (scratch.file("x.ip"), scratch.file("tmp"));

@@ -14,7 +14,7 @@ use crate::tunnel;
 const NEEDS: &[Need] = &[Need::Namespaces];
 const TUN_NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 
-/// How long a datagram may take.
+/// Longest time that a datagram may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -1,4 +1,4 @@
-//! Queueing disciplines: the system's own `tc`, word for word, and what passes them.
+//! Queueing disciplines: the system's own `tc`, word for word, and packets through them.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -15,9 +15,9 @@ const LINES: &str = include_str!("qdisc.lines");
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("qdisc/tc_prints_what_it_prints_of_linux", &[Need::Namespaces], compare),
+        trial("qdisc/output_of_tc_is_the_same_as_on_linux", &[Need::Namespaces], compare),
         trial("qdisc/tbf_shapes_a_stream_and_counts_it", &[Need::Namespaces], shape),
-        trial("qdisc/change_in_mid_flow_loses_what_is_counted", &[Need::Namespaces], mid_flow),
+        trial("qdisc/change_in_mid_flow_counts_all_lost_packets", &[Need::Namespaces], mid_flow),
         trial("qdisc/saved_state_and_reload_set_it_again", &[Need::Namespaces, Need::Tun], kept),
     ]
 }
@@ -46,7 +46,7 @@ fn shape() -> Outcome {
     const LEN: usize = 4 << 20;
     let site = PlainSite::new(true)?;
     let tc = |line: &str| sh(&site.scratch, "plain", &format!("tc {line}"));
-    // 5 MB/s: the stream takes 0.84 s, but for what passes at once.
+    // 5 MB/s: the stream takes 0.84 s, less the time for the burst that passes at once.
     tc("qdisc add dev right root handle 1: tbf rate 40mbit burst 32k limit 1m")?;
     assert!(sh(&site.scratch, "plain", "ip link show dev right")?.contains(" qdisc tbf "));
     let start = Instant::now();
@@ -71,14 +71,14 @@ fn shape() -> Outcome {
 fn mid_flow() -> Outcome {
     const LINES: [&str; 6] = [
         "add dev right root handle 1: pfifo",
-        // A fourth of what comes.
+        // A fourth of the packets that come.
         "replace dev right root handle 2: tbf rate 4mbit burst 5k limit 20k",
         "change dev right root handle 2: tbf rate 5mbit burst 5k limit 30k",
         "replace dev right root handle 3: bfifo",
         "replace dev right root handle 4: tbf rate 4mbit burst 5k limit 20k",
         "del dev right root",
     ];
-    // Nothing is glued: of a fat packet that is dropped, one is counted.
+    // GRO is off: a dropped super-packet would be counted as one packet.
     let site = PlainSite::new(false)?;
     let dropped = || -> Outcome<u64> {
         let drops = site.gateway.show("drops")?;

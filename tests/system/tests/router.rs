@@ -38,7 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             }
             Ok(())
         }),
-        trial("router/tshark_decrypts_and_accepts_what_is_sent", CAPTURE_NEEDS, || {
+        trial("router/tshark_decrypts_and_accepts_sent_packets", CAPTURE_NEEDS, || {
             let site = EspSite::new()?;
             let capture = Capture::start(&site.gateway_ns, "wan0", "esp", &site.scratch)?;
             site.a.sh(&ping_script(B_V4.parse()?, &[56, 4000]))?;
@@ -69,7 +69,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Sends TCP through a gateway and has tcpdump judge each packet where it leaves the gateway.
 fn forwarded_checksums(offloads: bool) -> Outcome {
     let site = PlainSite::new(offloads)?;
-    // The host's kernel finishes what the gateway leaves to the device, as a card would, before tcpdump looks.
+    // The host's kernel finishes checksums and segments that the gateway leaves to the device, as a card would, before
+    // tcpdump looks.
     site.gateway_ns.sh("ethtool -K right tx off tso off >/dev/null")?;
     let capture = Capture::start(&site.gateway_ns, "right", "src 10.1.0.2 or src fd01::2", &site.scratch)?;
     judge_checksums(&site, capture)
@@ -87,8 +88,8 @@ pub(crate) fn judge_checksums(site: &PlainSite, capture: Capture) -> Outcome {
     Ok(())
 }
 
-/// Pings from `a` to `to_b` and from `b` to `to_a`, after one ping that teaches each the path's MTU: who answers needs it
-/// as much as who asks.
+/// Pings from `a` to `to_b` and from `b` to `to_a`, after one ping that teaches each the path's MTU: the answering host
+/// needs it as much as the asking one.
 pub(crate) fn ping_both_ways(a: &Netns, to_b: IpAddr, b: &Netns, to_a: IpAddr) -> Outcome {
     let ways = [(a, to_b), (b, to_a)];
     for (from, to) in ways {
@@ -98,7 +99,7 @@ pub(crate) fn ping_both_ways(a: &Netns, to_b: IpAddr, b: &Netns, to_a: IpAddr) -
     ways.into_iter().try_for_each(|(from, to)| from.sh(&ping_script(to, PING_SIZES)).map(drop))
 }
 
-/// What moves the frames of a gateway's interfaces.
+/// Driver of a gateway's interfaces.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Port {
     /// A packet socket.
@@ -123,7 +124,7 @@ impl EspSite {
         Self::by(Port::Packet)
     }
 
-    /// One whose gateways have their interfaces by `port`.
+    /// A site whose gateways have their interfaces by `port`.
     pub(crate) fn by(port: Port) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let (a, b) = (Netns::new("a")?, Netns::new("b")?);
@@ -161,7 +162,7 @@ impl PlainSite {
         Self::with(&Self::config(offloads))
     }
 
-    /// One whose gateway has its interfaces by `port`.
+    /// A site whose gateway has its interfaces by `port`.
     pub(crate) fn by(port: Port) -> Outcome<Self> {
         let site = Self::with(&Self::config_by(true, port))?;
         [&site.a, &site.b].into_iter().try_for_each(finishes_its_checksums)?;
@@ -179,7 +180,7 @@ impl PlainSite {
         Ok(Self { gateway, a, b, gateway_ns, scratch })
     }
 
-    /// Its configuration.
+    /// Configuration of the gateway.
     pub(crate) fn config(offloads: bool) -> String {
         Self::config_by(offloads, Port::Packet)
     }
@@ -215,7 +216,7 @@ pub(crate) fn host(netns: &Netns, gateway: &Netns, interface: &str, number: u8) 
     Ok(())
 }
 
-/// Has a host compute the checksums of what it sends: between two ends of a cable nobody does, and AF_XDP does not say so.
+/// Makes a host compute the checksums of packets that it sends: a veth leaves them out, and AF_XDP does not say so.
 pub(crate) fn finishes_its_checksums(host: &Netns) -> Outcome {
     host.sh("ethtool -K eth0 tx off >/dev/null").map(drop)
 }

@@ -1,4 +1,4 @@
-//! The program as a service manager meets it: the unit in `examples/systemd`, and what it is told.
+//! The program under a service manager: the unit in `examples/systemd`, and the notifications.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,7 +16,7 @@ const CHARON_UNIT: &str = include_str!("../../../examples/systemd/fatpath-charon
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A link for which no more is needed than what the unit leaves.
+/// A link that needs no more privileges than the unit leaves.
 const FILE: &str = "[[link]]\nname = \"tun7\"\nkind = \"tun\"\naddresses = [\"10.7.0.1/24\"]\n";
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -53,7 +53,7 @@ fn the_unit_of_strongswan_is_accepted() -> Outcome {
     Ok(())
 }
 
-/// What systemd says of a unit, where `fatpath` is the program that is tested.
+/// Findings of `systemd-analyze verify` for a unit, with the tested `fatpath` as its program.
 fn verify(scratch: &Scratch, name: &str, unit: &str) -> Outcome<String> {
     let program = fatpath().to_str().ok_or("a path that is no text")?;
     let file = scratch.file(name);
@@ -119,7 +119,7 @@ fn run_with_state(command: &mut Command, scratch: &Scratch) -> Outcome<Process> 
     Process::spawn(command.env("FATPATH_RUNDIR", scratch.path()), scratch)
 }
 
-/// Interrupts one thread of a process by ptrace(2), for `then` to stop it or to change what its system call returns.
+/// Interrupts one thread of a process by ptrace(2), for `then` to stop it or to change the result of its system call.
 fn trace(scratch: &Scratch, process: &Process, thread: &str, then: &str) -> Outcome<Process> {
     let tracer = Process::spawn(
         Command::new("python3").args(["-c", TRACE_THREAD, &process.id().to_string(), thread, then]),

@@ -1,4 +1,4 @@
-//! What programs have set, over a restart: `fatpath run --state` and `fatpath save`.
+//! State that programs have set, over a restart: `fatpath run --state` and `fatpath save`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use system::{Need, Netns, Outcome, Process, Scratch, fatpath, ping_script, run, 
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 
-/// What a start may take, and an end.
+/// Longest time that a start or an end may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// All kinds of things, on a node that has a veth device.
@@ -56,14 +56,14 @@ const LIMITED: &str = "xfrm state add src 192.0.2.2 dst 192.0.2.1 proto esp spi 
 pub(crate) fn trials() -> Vec<Trial> {
     const PING: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
     vec![
-        trial("state/what_programs_have_set_is_there_again_after_a_kill", NEEDS, again),
-        trial("state/what_the_file_has_too_is_as_the_file_says", NEEDS, file_wins),
-        trial("state/what_programs_add_beside_the_file_is_saved_whatever_is_loaded", NEEDS, beside),
-        trial("state/what_sysctl_has_set_is_there_again_after_a_kill", &[Need::Namespaces, Need::SYSCTL], settings),
-        trial("state/a_peer_takes_what_is_sent_after_a_kill", PING, numbers),
-        trial("state/a_peer_takes_what_an_sa_of_the_file_sends_after_a_kill", PING, numbers_of_the_file),
+        trial("state/objects_of_programs_are_restored_after_a_kill", NEEDS, again),
+        trial("state/object_in_the_file_too_is_as_the_file_says", NEEDS, file_wins),
+        trial("state/objects_of_programs_are_saved_whatever_file_is_loaded", NEEDS, beside),
+        trial("state/sysctls_are_restored_after_a_kill", &[Need::Namespaces, Need::SYSCTL], settings),
+        trial("state/peer_accepts_packets_after_a_kill", PING, numbers),
+        trial("state/peer_accepts_packets_of_a_configured_sa_after_a_kill", PING, numbers_of_the_file),
         trial("state/a_save_that_is_killed_leaves_a_whole_state", &[Need::Namespaces], killed),
-        trial("state/what_cannot_be_restored_starts_nothing_and_says_why", NEEDS, refused),
+        trial("state/unrestorable_state_ends_the_start_with_the_reason", NEEDS, refused),
     ]
 }
 
@@ -81,7 +81,7 @@ impl Node<'_> {
         command
     }
 
-    /// What it says, in whichever way it ends.
+    /// Command that starts the gateway, for its output, however it ends.
     fn try_start(&self, more: &[&str]) -> Command {
         let mut command = self.netns.command(fatpath());
         command.args(["run", "--instance", self.name]).args(more).env("FATPATH_RUNDIR", self.scratch.path());
@@ -117,7 +117,7 @@ impl Node<'_> {
         run(&mut self.command(&["save", "--instance", self.name]))
     }
 
-    /// All that `ip` shows, without what the time is.
+    /// Output of `ip` about the whole node, without times.
     fn dump(&self) -> Outcome<String> {
         let shows = ["link", "addr", "route show table all", "-6 route show table all", "rule", "-6 rule", "neigh"];
         let xfrm = ["xfrm state", "xfrm policy", "xfrm policy getdefault"];
@@ -172,7 +172,7 @@ fn again() -> Outcome {
                 that time ends";
     assert_eq!(said, format!("x: {want}: saved to {file}\n"));
     assert_eq!(fs::metadata(&file)?.permissions().mode() & 0o777, 0o600);
-    // What is set after that is not kept.
+    // Changes after the save are not kept.
     node.ip("route add 10.66.0.0/16 dev tun6")?;
     kill(process)?;
     let process = node.start(&["--state", &file])?;
@@ -231,7 +231,7 @@ fn file_wins() -> Outcome {
     assert!(node.ip("link show tun0")?.contains("mtu 1500"));
     // The file's SA was the file's, and is gone with it.
     assert_eq!(node.ip("xfrm state")?, "");
-    // A file that is loaded takes the place of what was restored; SAs that programs have added stay, and are saved.
+    // A loaded file takes the place of restored objects; SAs that programs have added stay, and are saved.
     node.batch("xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x78 enc cbc(aes) 0x000102030405060708090a0b0c0d0e0f\n")?;
     fs::write(&toml, format!("{base}{of_file}"))?;
     run(&mut node.command(&["load", "--instance", "x", "-c", &toml]))?;
@@ -262,7 +262,7 @@ fn beside() -> Outcome {
     assert_eq!(node.ip("route")?, routes, "{}", process.output());
     let default = node.ip("xfrm policy getdefault")?;
     assert_eq!(default.split_whitespace().filter(|word| *word == "block").count(), 2, "{default}");
-    // What a load leaves is saved still, and what it takes away is not.
+    // Objects that a load leaves are saved still, and those that it removes are not.
     fs::write(&toml, base)?;
     run(&mut node.command(&["load", "--instance", "x", "-c", &toml]))?;
     node.batch(
@@ -310,9 +310,9 @@ fn numbers() -> Outcome {
     assert!(left.save()?.starts_with("left: 2 SAs, 3 policies: saved"));
     let ping = ping_script("10.2.0.1".parse()?, &[56, 1400]);
     ends[0].2.sh(&ping)?;
-    // More than what the window of the peer spans, after the save.
+    // More packets than the window of the peer spans, after the save.
     ends[0].2.sh("ping -q -f -c 1500 10.2.0.1")?;
-    // What was received is noted within a second.
+    // Received numbers are saved within a second.
     std::thread::sleep(Duration::from_millis(2500));
     kill(process)?;
     let process = start_left(&["-c", &links("left"), "--state", &state])?;
@@ -343,7 +343,7 @@ fn numbers_of_the_file() -> Outcome {
         Outcome::Ok(process)
     };
     let _right = right.start(&["-c", &file("right")])?;
-    // Twice: the second start goes on where the first one was killed, and nobody has saved anything.
+    // Twice: the second start goes on where the first one was killed, without a save between them.
     for _ in 0..2 {
         let process = start(&["--state", &state])?;
         ends[0].2.sh("ping -q -f -c 1500 10.2.0.254")?;
@@ -384,7 +384,7 @@ fn killed() -> Outcome {
         }
         let mut saving = Process::spawn(&mut node.command(&["save", "--instance", "x"]), &scratch)?;
         match round {
-            // This one is done, whatever else the machine does.
+            // This save is done, at any load of the machine.
             0 => assert!(saving.wait(PATIENCE)?.success(), "{}", saving.output()),
             _ => std::thread::sleep(Duration::from_millis((round - 1) * 6)),
         }
@@ -423,7 +423,7 @@ fn refused() -> Outcome {
     let (code, said) = fails(&["--state", &state])?;
     assert!(code == Some(2) && said.starts_with(&format!("Error: {state}: link veth0: ")), "{said}");
     assert!(said.contains("Nothing of the saved state is restored.") && said.contains("move the file away"), "{said}");
-    // With what it needs it is whole again.
+    // With the missing device the state can be restored again.
     netns.sh("ip link add veth0 type veth peer name veth1; ip link set veth0 up")?;
     let process = node.start(&["--state", &state])?;
     assert_eq!(node.ip("route")?, "10.9.0.0/16 dev veth0 scope link \n");
@@ -455,7 +455,7 @@ fn refused() -> Outcome {
     Ok(())
 }
 
-/// What a second gateway says that is to have the same file.
+/// Exit code and error of a second gateway with the same state file.
 fn fails_beside(node: &Node<'_>, state: &str) -> Outcome<(Option<i32>, String)> {
     let other = Node { name: "y", ..*node };
     let output = other.try_start(&["--state", state]).output()?;

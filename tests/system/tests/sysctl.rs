@@ -19,7 +19,7 @@ const SETPRIV: Need = Need::Program { name: "setpriv", package: "util-linux" };
 /// The commands, for a shell, about a router with one Ethernet interface: eth0.
 const LINES: &str = include_str!("sysctl.lines");
 
-/// For somebody who may not change the node.
+/// Commands of a user that may not change the node.
 const READER: &str = "\
 cat /proc/sys/net/ipv4/ipfrag_time
 sysctl net.ipv4.ipfrag_high_thresh net.ipv4.ip_forward
@@ -38,16 +38,16 @@ const TUN: &str = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.
 pub(crate) fn trials() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Namespaces, Need::SYSCTL, PYTHON, PERL, MAWK];
     vec![
-        trial("sysctl/does_what_it_does_of_linux_and_nothing_to_the_host", NEEDS, compare),
-        trial("sysctl/who_may_not_change_the_node_reads", &[Need::Namespaces, Need::SYSCTL, SETPRIV], reader),
-        trial("sysctl/who_asks_without_the_library_is_answered_or_left", &[Need::Namespaces, PYTHON], hostile),
-        trial("sysctl/what_is_set_takes_effect", &[Need::Namespaces, Need::Tun, Need::PING], effect),
+        trial("sysctl/output_is_the_same_as_on_linux_without_host_changes", NEEDS, compare),
+        trial("sysctl/unprivileged_user_may_only_read", &[Need::Namespaces, Need::SYSCTL, SETPRIV], reader),
+        trial("sysctl/hostile_clients_of_the_socket_are_answered_or_closed", &[Need::Namespaces, PYTHON], hostile),
+        trial("sysctl/written_value_takes_effect", &[Need::Namespaces, Need::Tun, Need::PING], effect),
         trial("sysctl/a_reload_changes_what_the_file_changes", &[Need::Namespaces], reload),
-        trial("sysctl/what_a_node_cannot_be_is_refused", &[Need::Namespaces, Need::SYSCTL, PYTHON], refused),
+        trial("sysctl/impossible_value_is_refused", &[Need::Namespaces, Need::SYSCTL, PYTHON], refused),
     ]
 }
 
-/// What the kernel of a namespace has where a gateway has settings.
+/// Settings of a namespace's kernel that a gateway has, too.
 fn of_host(netns: &Netns) -> Outcome<String> {
     netns.sh("grep -r . /proc/sys/net/ipv4/ipfrag* /proc/sys/net/ipv6/ip6frag* /proc/sys/net/core/xfrm* /proc/sys/net/ipv4/ip_forward")
 }
@@ -90,7 +90,7 @@ fn hostile() -> Outcome {
     let gateway = Gateway::start(&netns, &scratch, "x", "")?;
     fs::write(scratch.file("hostile.py"), include_str!("sysctl_hostile.py"))?;
     let (script, socket) = (scratch.file("hostile.py"), scratch.file("x.netlink"));
-    // Somebody first, and then who may change the gateway.
+    // First a user that may not change the gateway, then root.
     for user in ["65534", "0"] {
         let said = run(netns.command("python3").arg(&script).arg(&socket).arg(user))?;
         assert_eq!(said, "all as expected\n");
@@ -159,7 +159,7 @@ fn refused() -> Outcome {
         ("sysctl -w net.ipv4.ip_default_ttl=63", unable),
         ("sysctl -w net.ipv4.ipfrag_time=-1", unable),
         ("sysctl -w net.core.xfrm_acq_expires=0", unable),
-        // What Linux has and a gateway has not.
+        // A setting of Linux that a gateway does not have.
         ("sysctl net.ipv4.tcp_rmem", "No such file or directory"),
         ("cat /proc/sys/net/core/somaxconn", "No such file or directory"),
         ("echo 1 >/proc/sys/net/core/somaxconn", "nonexistent"),

@@ -48,7 +48,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             }
             Ok(())
         }),
-        trial("tunnel/tshark_decrypts_and_accepts_what_is_sent", CAPTURE_NEEDS, || {
+        trial("tunnel/tshark_decrypts_and_accepts_sent_packets", CAPTURE_NEEDS, || {
             let site = Site::new()?;
             // Without its offloads the interface shows datagrams as they would lie on a wire, checksums and all.
             site.a.sh("ethtool -K wan0 tx off tso off >/dev/null")?;

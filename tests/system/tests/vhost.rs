@@ -1,4 +1,4 @@
-//! Guests by vhost-user whose drivers lie, beside others.
+//! Malicious drivers of vhost-user guests, and well-behaved guests on the same bridge.
 
 use std::fs;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::bridge::{bridge, guest, tap};
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING, Need::PYTHON];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("vhost/guest_that_lies_is_closed_and_others_go_on", NEEDS, lies)]
+    vec![trial("vhost/malicious_guest_is_closed_and_others_go_on", NEEDS, lies)]
 }
 
 /// A front end of one lie: its memory is a file, in which it writes rings.

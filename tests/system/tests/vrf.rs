@@ -1,4 +1,4 @@
-//! Two VRFs on one router, with equal addresses, between hosts that are kernels: what `examples/vrf.toml` says.
+//! Two VRFs on one router, with equal addresses, between hosts that are kernels: the example `examples/vrf.toml`.
 
 use std::fs;
 use std::process::Command;
@@ -45,7 +45,7 @@ fn apart() -> Outcome {
     let (scratch, router) = (Scratch::new()?, Netns::new("router")?);
     let hosts = hosts(&router)?;
     let [red_lan, red_wan, blue_lan, blue_wan] = &hosts[..] else { return Err("four hosts".into()) };
-    // What red's provider has, and blue's does not.
+    // An address of red's provider that blue's does not have.
     red_wan.sh("ip addr add 203.0.113.9/32 dev lo")?;
     let gateway = Gateway::start(&router, &scratch, "router", EXAMPLE)?;
     for lan in [red_lan, blue_lan] {
@@ -55,7 +55,7 @@ fn apart() -> Outcome {
     }
     red_lan.sh("ping -n -q -c 1 -W 5 203.0.113.9")?;
     assert!(blue_lan.sh("ping -n -q -c 2 -i 0.2 -W 1 203.0.113.9").is_err(), "blue reaches what red has");
-    // Errors come back to who sent, from the router's address there.
+    // Errors come back to the sender, from the router's address there.
     let hops = red_lan.sh("ping -n -c 1 -W 5 -t 1 203.0.113.9 || true")?;
     assert!(hops.contains("From 10.0.0.1 icmp_seq=1 Time to live exceeded"), "{hops}");
     let none = blue_lan.sh("ping -n -c 1 -W 5 -6 2001:db8::9 || true")?;
@@ -75,7 +75,7 @@ while True:
     peer.close()
 ";
 
-/// Prints what a server on port 80 of its argument says, or the error.
+/// Prints the answer of a server on port 80 of its argument, or the error.
 const CLIENT: &str = "import socket, sys
 try:
     own = socket.create_connection((sys.argv[1], 80), 5)
@@ -131,7 +131,7 @@ fn exec() -> Outcome {
         }
         assert_eq!(said(exec(vrf, &[RAW]))?, "-1 Operation not permitted\n", "a socket that would not be bound");
     }
-    // The discipline of a VRF's device sees what the node's sockets send there.
+    // The discipline of a VRF's device sees packets that the node's sockets send there.
     let tc = |line: &str| {
         let mut command = Command::new(fatpath());
         command.args(["exec", "--instance", "router", "--", "sh", "-c", line]);
@@ -157,7 +157,7 @@ fn exec() -> Outcome {
     Ok(())
 }
 
-/// Counts what a peer sends to port 80, and tells it.
+/// Program that counts the bytes that a peer sends to port 80, and returns their number.
 const COUNTER: &str = "import socket
 own = socket.create_server(('10.9.0.1', 80))
 print('ready', flush=True)
@@ -170,7 +170,7 @@ while True:
     peer.close()
 ";
 
-/// Sends bytes to that, and prints what it has counted.
+/// Program that sends bytes to the counter, and prints the number that it returns.
 const SENDER: &str = "import socket, sys
 own = socket.create_connection(('10.9.0.1', 80), 10, (sys.argv[2], 0) if sys.argv[2:] else None)
 own.sendall(bytes(int(sys.argv[1])))
@@ -250,7 +250,7 @@ fn tunnels() -> Outcome {
     Ok(())
 }
 
-/// A line of the example as the other end has it: what is sent here is received there.
+/// A line of the example as the other end has it: packets sent here are received there.
 fn mirrored(line: &str) -> String {
     let line = line.replace(" dev red", "").replace(" dev blue", "");
     match line.split_once("policy add dir ") {
@@ -259,7 +259,7 @@ fn mirrored(line: &str) -> String {
         Some((front, rest)) => {
             let (dir, rest) = rest.split_once(' ').unwrap_or_default();
             let there = if dir == "out" { "in" } else { "out" };
-            // What is forwarded here comes from a socket there.
+            // A packet forwarded here comes from a socket there.
             if dir == "fwd" { format!("# {rest}") } else { format!("{front}policy add dir {there} {rest}") }
         }
     }

@@ -1,4 +1,4 @@
-//! The router deployment by AF_XDP: what passes by packet sockets passes by rings of frames, in the driver and in the stack.
+//! The router deployment by AF_XDP: the tests of packet sockets with rings of frames, in the driver and in the stack.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("xdp/fragments_that_wait_hold_no_frame_of_the_ring", NEEDS, fragments_wait),
         trial("xdp/a_link_that_goes_down_comes_back", NEEDS, down_and_up),
         trial("xdp/missing_privileges_and_memory_are_named_with_their_remedies", NEEDS, unprivileged),
-        trial("xdp/what_was_chosen_is_logged_and_another_ring_takes_a_restart", NEEDS, logged),
+        trial("xdp/chosen_mode_is_logged_and_another_ring_needs_a_restart", NEEDS, logged),
     ];
     modes.chain(others).collect()
 }
@@ -92,7 +92,8 @@ fn fragments_wait() -> Outcome {
     let ours = "10.1.0.1";
     site.a.sh(&format!("ping -n -c 5 -i 0.2 -W 10 -s {LONGEST_PING} {ours}"))?;
     assert_eq!(ring(&site.gateway, "left")?["held"], 0);
-    // The sender's own firewall would lose a fragment for us; without one, what is sent by hand never has its last.
+    // The sender's own firewall would drop a fragment for the test; without a firewall, the script sends all fragments
+    // but the last.
     let script = "
 import socket, struct
 s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
@@ -108,7 +109,7 @@ for number in range(200):
     let counters: Value = serde_json::from_str(&site.gateway.show("counters --json")?)?;
     let counters = counters.to_string();
     assert!(counters.contains("IpReasmReqds") && counters.contains("coalesce"), "{counters}");
-    // It goes on, also for what is whole.
+    // The gateway goes on, also for complete datagrams.
     site.a.sh(&format!("ping -n -c 5 -i 0.2 -W 10 -s {LONGEST_PING} {ours}")).map(drop)
 }
 

@@ -1,25 +1,25 @@
-//! What somebody sends who has seen ESP and has no key.
+//! Forgeries by an attacker on the path, with ESP packets to copy and without a key.
 
 use base::DropReason;
 use packet::Packet;
 use wire::{esp, ipv4};
 
-/// How far ahead of its original a forgery pretends to be: beyond what the good flow has come to.
+/// Distance of a forgery's sequence number from its original's: beyond what the good flow has reached.
 const AHEAD: u32 = 100_000;
 
-/// What a forgery has of ESP when it is cut short: too little for an ICV.
+/// Bytes of ESP in a forgery that is cut short: too few for an ICV.
 const SHORT: usize = 16;
 
 /// A kind of forgery, made from a good packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Forgery {
-    /// Of an SA that is not there.
+    /// SPI of no SA.
     UnknownSpi,
-    /// With a sequence number to come, and a byte that nobody encrypted.
+    /// A sequence number to come, and a changed byte of ciphertext.
     WrongIcv,
     /// The packet itself, once more.
     Replayed,
-    /// With a sequence number to come, and cut short.
+    /// A sequence number to come, and cut short.
     Truncated,
 }
 
@@ -35,7 +35,7 @@ impl Forgery {
         }
     }
 
-    /// Why it is dropped.
+    /// Reason for which it is dropped.
     pub(super) const fn reason(self) -> DropReason {
         match self {
             Self::UnknownSpi => DropReason::EspNoState,

@@ -36,12 +36,12 @@ fn net_of(nth: u8) -> String {
     format!("10.2.{nth}.0/24")
 }
 
-/// Which way packets go through a gateway.
+/// Direction of packets through a gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Way {
     /// One by one, as with `offloads = false`.
     Baseline,
-    /// With every offload.
+    /// Every offload on.
     Fat,
     /// The same, and the gateway that is looked at has a crypto thread on another processor.
     Worker,
@@ -112,8 +112,8 @@ impl Pair {
     /// Two gateways that both go the same way.
     pub(super) fn new(setting: Setting, way: Way) -> Self {
         // Segments in turn leave the sending gateway as they come to it.
-        let glues = [!matches!(setting.traffic, Traffic::Streams | Traffic::Sas), true];
-        let [mut near, mut far] = [0, 1].map(|at| Gateway::new(at, way, glues[at]));
+        let gro = [!matches!(setting.traffic, Traffic::Streams | Traffic::Sas), true];
+        let [mut near, mut far] = [0, 1].map(|at| Gateway::new(at, way, gro[at]));
         let sas: Vec<SaId> = match setting.traffic {
             Traffic::Sas => (0..STREAMS).map(|nth| link(&mut near, &mut far, setting, nth, &net_of(nth))).collect(),
             _ => vec![link(&mut near, &mut far, setting, 0, NETS[1])],
@@ -131,7 +131,7 @@ impl Pair {
         self.near.datapath.ipsec.sa(self.sa).expect("added").inner_mtu(MTU)
     }
 
-    /// What one turn moves.
+    /// Traffic of one turn.
     pub(super) fn load(&self, traffic: Traffic) -> Load {
         traffic.load(self.inner_mtu())
     }
@@ -150,7 +150,7 @@ fn pool() -> Pool {
     pool
 }
 
-/// Has what is for `net` go from one gateway to the other by an SA of its own, the `nth` one.
+/// Adds an SA and policies for packets to `net` from one gateway to the other, the `nth` ones.
 fn link(near: &mut Gateway, far: &mut Gateway, setting: Setting, nth: u8, net: &str) -> SaId {
     let sa = sa(setting, nth);
     let [out, into] = [SaDir::Out, SaDir::In].map(|dir| SaConfig {
@@ -185,14 +185,14 @@ fn sa(setting: Setting, nth: u8) -> SaConfig {
 }
 
 impl Gateway {
-    fn new(at: usize, way: Way, glues: bool) -> Self {
+    fn new(at: usize, way: Way, gro: bool) -> Self {
         let mut datapath = Datapath::new();
         for (id, name, address) in
             [(LAN, "lan", format!("10.{}.0.254/16", at + 1)), (WAN, "wan", format!("{}/24", ENDS[at]))]
         {
             let (features, gro) = match way {
                 Way::Baseline => (Features::NONE, false),
-                Way::Fat | Way::Worker => (Features::ALL, glues),
+                Way::Fat | Way::Worker => (Features::ALL, gro),
             };
             datapath
                 .set_port(id, PortConfig { name: name.to_owned(), mac: None, mtu: MTU, features, gro, esp_gro: gro });

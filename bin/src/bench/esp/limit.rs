@@ -12,28 +12,29 @@ use super::load::Traffic;
 use super::{Cipher, Setting, Side};
 use crate::bench::case::{Copied, Load, Turn};
 
-/// Where ESP begins: behind the room for a link's header that the sending gateway leaves, and an outer IPv4 header.
+/// Offset of ESP in a frame: behind the room for a link's header that the sending gateway leaves, and an outer IPv4
+/// header.
 const ESP_AT: usize = 32 + ipv4::Header::LEN;
 
 /// The upper half of the extended sequence numbers.
 const HIGH: Option<u32> = Some(0);
 
-/// As many frames as a turn of the gateway has, in as many pages.
+/// The same number of frames as a turn of the gateway, in as many pages.
 pub(super) struct Limit {
     work: Work,
     cipher: engine::Cipher,
     mem: Memory,
     stride: usize,
-    /// What a page holds before each turn.
+    /// Content of a page before each turn.
     master: Vec<u8>,
     frames: usize,
     pages: Vec<Buf>,
-    /// What is copied, where that is all.
+    /// Buffers that are copied, if a case only copies.
     sources: Vec<Buf>,
     number: u64,
 }
 
-/// What is done with each frame.
+/// Work on each frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Work {
     Seal,
@@ -84,7 +85,7 @@ impl Limit {
         }
     }
 
-    /// Pages with what the master has.
+    /// Fills pages with the content of `master`.
     fn fill(master: &[u8], stride: usize, frames: usize, mem: &Memory, pages: &mut Vec<Buf>) {
         pages.clear();
         let per_page = master.len() / stride;

@@ -1,4 +1,4 @@
-//! What is sent through the gateways.
+//! Traffic that is sent through the gateways.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,7 +9,7 @@ use wire::{ipv4, udp};
 use super::gateway::{Pair, Way};
 use crate::bench::case::Load;
 
-/// Who sends to whom.
+/// Addresses and ports of the traffic.
 pub(super) const FLOW: Flow = Flow {
     src: IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1)),
     dst: host(0),
@@ -33,13 +33,13 @@ pub(super) const BURST: usize = 64;
 /// Most bytes of an IP packet, and so of a super-packet.
 const LONGEST: usize = 65_535;
 
-/// Streams of which segments come in turn.
+/// Number of streams whose segments come in turn.
 pub(super) const STREAMS: u8 = 16;
 
 /// Bytes of a small packet, with its headers.
 const SMALL: usize = 64;
 
-/// What the packets are.
+/// Kind of the packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Traffic {
     /// One TCP stream in packets of up to 64 KiB with a checksum to be made, as a TUN device hands them over.
@@ -66,7 +66,7 @@ pub(super) struct Source {
 }
 
 impl Traffic {
-    /// What one turn moves, when a packet may have `mtu` bytes.
+    /// Traffic of one turn, with an MTU of `mtu` bytes.
     pub(super) fn load(self, mtu: usize) -> Load {
         match self {
             Self::SuperPackets | Self::Streams | Self::Sas => {
@@ -81,7 +81,7 @@ impl Traffic {
     }
 }
 
-/// How many segments a super-packet has, and the bytes of payload of each.
+/// Number of segments of a super-packet, and the bytes of payload of each.
 fn segments(mtu: usize) -> (usize, usize) {
     let headers = FLOW.tcp_headers();
     let size = mtu - headers;
@@ -133,7 +133,7 @@ impl Source {
 }
 
 impl Template {
-    /// With the identification that Linux gives the segment that is so many behind the first of its connection.
+    /// Sets the identification that Linux gives the segment that is so many behind the first of its connection.
     fn numbered(mut self, segment: usize) -> Self {
         ipv4::Header::mut_from(&mut self.bytes).expect("a flow of IPv4").set_id(segment as u16);
         ipv4::fill_check(&mut self.bytes).expect("a header");

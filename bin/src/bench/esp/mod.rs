@@ -1,20 +1,20 @@
-//! `fatpath bench esp`: ESP at the cipher's speed, or how far from it.
+//! `fatpath bench esp`: the speed of ESP, relative to the cipher's alone.
 //!
 //! Two gateways speak raw ESP, or ESP in UDP, over a 1500-byte wire, and each has a device towards its hosts. A turn moves a few super-
 //! packets of TCP, or as many segments of several streams, or small packets of UDP.
 //!
 //! - `tx` is the sending gateway, from the device to the wire; `rx` the receiving one, from the wire to the device.
-//! - `baseline` is packet by packet, as with `offloads = false`: what comes in has the wire's size already, and nothing
-//!   is glued.
+//! - `baseline` is packet by packet, as with `offloads = false`: arriving packets have the wire's size already, and GRO
+//! is off.
 //! - `fat` has every offload on, as a gateway has them.
 //! - `worker` is the same with a crypto thread on another processor.
-//! - `limit` is the cipher alone, by the same calls over as many bytes in pages as many. Null has none: in its place
-//!   stand a copy of the bytes for `tx` and a sum of them for `rx`, which is what is left to do.
+//! - `limit` is the cipher alone, by the same calls over as many bytes in as many pages. Null has none: it is replaced
+//! by a copy of the bytes for `tx` and by a sum of them for `rx`, the remaining work.
 //!
 //! `flood` is a receiving gateway with forged packets among the good ones: `good` and `forged` are each alone, `mixed` is
 //! one of each in turn. Were none disturbed by the other, `mixed` would take the time of both.
 //!
-//! In transport mode a gateway does ESP for the host behind it, from whose address to whose address the SA is.
+//! In transport mode a gateway does ESP for the host behind it, between the addresses of the two hosts.
 
 mod forgery;
 mod gateway;
@@ -31,14 +31,14 @@ use self::load::{STREAMS, Traffic};
 use self::turn::{Arrivals, Receiving, Sending};
 use super::case::{Comparison, Group, Load, Plan, Turn};
 
-/// Which of the two gateways is looked at.
+/// Gateway that is measured.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Side {
     Tx,
     Rx,
 }
 
-/// What the cases of a group have in common.
+/// Common settings of the cases of a group.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     side: Side,
@@ -49,7 +49,7 @@ struct Setting {
     udp: bool,
 }
 
-/// What encrypts.
+/// Cipher.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Cipher {
     Null,
@@ -70,7 +70,7 @@ impl Cipher {
         }
     }
 
-    /// With a key, which protects nothing that anybody sends.
+    /// Algorithm with a fixed key, which protects no real traffic.
     fn algorithm(self) -> Algorithm {
         let key = |len: u8| (0..len).collect::<Vec<u8>>().into();
         let gcm = |len| Algorithm::GcmAes { key: key(len), icv_len: 16 };
@@ -83,14 +83,14 @@ impl Cipher {
     }
 }
 
-/// How the cases of one setting compare.
+/// Comparisons of the cases of one setting.
 const COMPARISONS: &[Comparison] = &[
     Comparison { of: "fat/baseline", over: &["fat"], under: &["baseline"] },
     Comparison { of: "fat/limit", over: &["fat"], under: &["limit"] },
     Comparison { of: "worker/fat", over: &["worker"], under: &["fat"] },
 ];
 
-/// How a flood and a good flow compare with each alone: what is left of the flow's share of the processor.
+/// Comparison of a flood and a good flow with each alone: the flow's share of the processor that is left to it.
 const FLOOD_COMPARISONS: &[Comparison] =
     &[Comparison { of: "mixed/share", over: &["mixed"], under: &["good", "forged"] }];
 
@@ -111,7 +111,7 @@ pub(super) fn groups() -> Vec<Group> {
 }
 
 impl Setting {
-    /// What most cases are like.
+    /// Setting of most cases.
     const COMMON: Self = Self {
         side: Side::Rx,
         mode: Mode::Tunnel,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_the_direction_the_mode_and_the_cipher_and_none_comes_twice() {
+    fn group_names_have_direction_mode_and_cipher_and_are_unique() {
         let groups = groups();
         let names: BTreeSet<&str> = groups.iter().map(|group| group.name.as_str()).collect();
         assert_eq!(names.len(), groups.len());

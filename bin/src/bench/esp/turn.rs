@@ -11,7 +11,7 @@ use crate::bench::case::{Copied, Turn};
 /// Room in front of each packet that is received.
 const HEADROOM: usize = 32;
 
-/// Where packets start in a page that holds several.
+/// Alignment of packets in a page that holds several.
 const ALIGN: usize = 64;
 
 /// The sending gateway: from the device to the wire.
@@ -24,12 +24,12 @@ pub(super) struct Sending {
     holding: Holding,
 }
 
-/// What the receiving gateway is sent.
+/// Input of the receiving gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Arrivals {
     /// The good flow.
     Good,
-    /// As many forgeries.
+    /// The same number of forgeries.
     Forged(Forgery),
     /// A good packet and a forgery in turn.
     Mixed(Forgery),
@@ -40,18 +40,18 @@ pub(super) enum Arrivals {
 pub(super) struct Receiving {
     pair: Pair,
     source: Source,
-    /// What the sending gateway is handed.
+    /// Input of the sending gateway.
     plain: Vec<Vec<Packet>>,
-    /// What the receiving gateway is handed.
+    /// Input of the receiving gateway.
     bursts: Vec<Vec<Packet>>,
     frames: Vec<Packet>,
     arrivals: Arrivals,
-    /// What the good flow sent before, which forgeries are made from.
+    /// Earlier packets of the good flow, from which forgeries are made.
     earlier: Vec<Vec<u8>>,
     expected: Expected,
 }
 
-/// What a gateway should have forwarded by now.
+/// Numbers of packets that a gateway should have forwarded by now.
 #[derive(Clone, Copy, Debug, Default)]
 struct Expected {
     /// Bytes of payload in one turn of the good flow.
@@ -64,7 +64,7 @@ struct Expected {
 }
 
 impl Gateway {
-    /// Runs bursts that come at once from one link to the other, which takes what it is given.
+    /// Runs bursts that come at once from one link to the other, which takes all packets.
     fn run(&mut self, from: LinkId, to: LinkId, bursts: &mut [Vec<Packet>]) {
         for burst in bursts {
             self.datapath.take_in(Instant::ZERO, &self.mem, from, burst);
@@ -140,7 +140,7 @@ impl Receiving {
         turn
     }
 
-    /// Has the sending gateway seal the packets of one turn.
+    /// Seals the packets of one turn at the sending gateway.
     fn seal(&mut self) {
         let near = &mut self.pair.near;
         self.source.fill(&near.mem, &mut self.plain);
@@ -151,13 +151,13 @@ impl Receiving {
         self.expected.good += 1;
     }
 
-    /// Keeps what was sealed, for forgeries to come.
+    /// Keeps the sealed packets, for forgeries to come.
     fn remember(&mut self) {
         self.earlier.clear();
         self.earlier.extend(self.frames.iter().map(Packet::to_vec));
     }
 
-    /// Has the receiving gateway's device write what was sealed into its pages, and forgeries beside.
+    /// Writes the sealed packets into pages of the receiving gateway's device, with forgeries among them.
     fn receive(&mut self) {
         let mut ring = Ring { mem: &self.pair.far.mem, page: None };
         let Some(forgery) = self.arrivals.forgery() else {
@@ -228,7 +228,7 @@ struct Ring<'m> {
 }
 
 impl Ring<'_> {
-    /// What arrives of a frame.
+    /// Packet that a device receives from a frame.
     fn receive(&mut self, frame: &[u8], cut: Cut) -> Packet {
         let stride = (HEADROOM + frame.len()).next_multiple_of(ALIGN);
         let mut page = self.page.take().filter(|page| page.len() >= stride).unwrap_or_else(|| {
@@ -243,7 +243,7 @@ impl Ring<'_> {
         buf.trim(frame.len());
         buf.bytes_mut().expect("a page of its own").copy_from_slice(frame);
         let mut pkt = Packet::from_buf(buf);
-        // What a socket's GRO has glued it has also looked at.
+        // A socket's GRO verifies the checksums of segments that it merges.
         pkt.meta.csum = if cut == Cut::Whole { Csum::None } else { Csum::Unnecessary };
         pkt.meta.cut = cut;
         pkt

@@ -1,8 +1,8 @@
-//! A good flow beside a flood of fragments that are to be in its way.
+//! A good flow during a flood of fragments that are to disturb it.
 //!
-//! Whether the good flow gets through is played by a clock that both keep up with: its fragments come one each microsecond,
-//! and between two of them four of the flood. What a fragment of the flood costs is measured apart, beside what one of the
-//! good flow does.
+//! Delivery of the good flow is played by a clock that both keep up with: its fragments come one each microsecond, and
+//! between two of them four of the flood. The cost of a fragment of the flood is measured apart, with that of a
+//! fragment of the good flow.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
@@ -42,13 +42,13 @@ const CPU_COMPARISONS: &[Comparison] = &[Comparison { of: "attack/good", over: &
 /// A kind of flood.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Flood {
-    /// Fragments of as many datagrams, each from another subnet, of which nothing more comes.
+    /// Fragments of as many datagrams, each from another subnet, none of which is completed.
     OneFragment,
     /// The smallest fragments that there are, with a hole between every two.
     Tiny,
     /// Pairs that overlap.
     Overlaps,
-    /// Beginnings whose sources and identifications fall together in a hash table without a secret.
+    /// First fragments whose sources and identifications collide in a hash table without a secret.
     Collisions,
 }
 
@@ -60,7 +60,7 @@ impl Flood {
         (Self::Collisions, "collisions"),
     ];
 
-    /// Its fragments, as the wire has them.
+    /// Fragments of the attack, as the wire has them.
     fn fragments(self) -> Vec<Vec<u8>> {
         let mut chance = Rng::new(7);
         (0..MADE as u32)
@@ -87,12 +87,12 @@ impl Flood {
 
 /// The fragment from that subnet.
 fn from(subnet: u64, mut bytes: Vec<u8>) -> Vec<u8> {
-    // Addresses that anybody may have (2000::/3).
+    // Global unicast addresses (2000::/3).
     bytes[8..16].copy_from_slice(&(subnet >> 3 | 1 << 61).to_be_bytes());
     bytes
 }
 
-/// As a table would hash that has no secret.
+/// Hash of a table without a secret.
 fn unkeyed(source: u64, id: u32) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one((source, id))
 }
@@ -113,7 +113,7 @@ pub(super) fn groups() -> Vec<Group> {
     through.into_iter().chain(cost).collect()
 }
 
-/// What a fragment costs of a flood, and one of a good flow, of which so many come at once.
+/// Cost of a fragment of a flood, and of one of a good flow, in bursts of `at_once` fragments.
 fn cost_of(flood: Flood, at_once: usize, way: &str, name: &str) -> Group {
     let good = Load { packets: FRAGMENTS / 46 * 46, payload: FRAGMENTS / 46 * LARGEST, small: true };
     let attack = Load { packets: FRAGMENTS, payload: 0, small: true };
@@ -189,7 +189,7 @@ fn again(device: &Memory, flood: &[Vec<u8>], n: usize) -> Packet {
     let (bytes, time) = (&flood[n % flood.len()], (n / flood.len()) as u8);
     let mut pkt = Packet::with_data(device, bytes).expect("a heap without limit");
     if let Some(bytes) = pkt.head_mut() {
-        // The middle of the identification, so that what belongs together still does.
+        // The middle of the identification, so that fragments of a datagram keep the same one.
         bytes[45] = time;
     }
     pkt
@@ -203,7 +203,7 @@ struct Alone {
     flood: Vec<Vec<u8>>,
     sent: usize,
     device: Memory,
-    /// What comes, and how many of it at once.
+    /// Input, in bursts of at most `at_once` fragments.
     bursts: Vec<Vec<Packet>>,
     at_once: usize,
     due: u64,

@@ -1,12 +1,16 @@
 //! `fatpath bench reassembly`: datagrams in many fragments.
 //!
-//! - `ring-FRAMES/loss-SHARE`: UDP datagrams of 64 KiB over IPv6, sealed in transport mode (AES-GCM-128, 96-bit ICV) and
-//!   fragmented then, through a receive ring of so many frames with so much loss on the wire. `off` waits as Linux did before it
-//!   coalesced, `on` as this node does, and `copy` has every fragment copied at once. `copied_by_moving` is for each byte
-//!   delivered what was copied although fragments are moved.
-//! - `fragments/FAMILY/ORDER`: what a fragment costs the engine one by one, by how many there are to a datagram;
+//! - `ring-FRAMES/loss-SHARE`: UDP datagrams of 64 KiB over IPv6, sealed in transport mode (AES-GCM-128, 96-bit ICV)
+//! and
+//!   fragmented then, through a receive ring of so many frames with so much loss on the wire. `off` waits as Linux did
+//! before it
+//!   coalesced, `on` as this node does, and `copy` copies every fragment at once. `copied_by_moving` has the bytes
+//! copied per
+//!   byte delivered although fragments are moved.
+//! - `fragments/FAMILY/ORDER`: cost of a fragment to the engine one by one, by the number of fragments of a datagram;
 //!   `fragments-in-bursts/FAMILY/ORDER`: the same in bursts of 64, as devices bring them.
-//! - `attack/KIND`: a good flow beside a flood; `attack-cpu/KIND`: what a fragment of each costs, in bursts of 64 as devices
+//! - `attack/KIND`: a good flow during a flood; `attack-cpu/KIND`: cost of a fragment of each, in bursts of 64 as
+//! devices
 //!   bring them; `attack-cpu-at-once/KIND`: in one of 4096.
 
 mod attack;
@@ -57,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_is_opened_without_a_copy_and_what_is_copied_is_copied_once() {
+    fn coalesced_fragments_are_not_copied_or_copied_once() {
         let group = ring::groups().into_iter().find(|group| group.name == "ring-256/loss-0").unwrap();
         let copied = |way: usize| {
             let mut case = group.cases[way].start();

@@ -1,4 +1,4 @@
-//! What a fragment costs the engine, however many there are to a datagram and in whatever order they come.
+//! Cost of a fragment to the engine, by the number of fragments of a datagram and by their order.
 
 use base::{Counters, Instant};
 use packet::{Burst, Memory, Packet};
@@ -34,7 +34,7 @@ const COMPARISONS_V6: &[Comparison] = &[
     Comparison { of: "8191/512", over: &["8191"], under: &["512"] },
 ];
 
-/// How the fragments of a datagram come.
+/// Order of the fragments of a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Order {
     Straight,
@@ -129,14 +129,14 @@ impl Shape {
     }
 }
 
-/// The engine, and what it is given in one turn.
+/// The engine, and its input in one turn.
 #[derive(Debug)]
 struct Receiving {
     mem: Memory,
     reassembly: Reassembly,
     counters: Counters,
     fragments: Vec<(Vec<u8>, Info)>,
-    /// Those that come together, if more than one does.
+    /// Fragments that come together, if more than one does.
     bursts: Vec<Vec<Packet>>,
     at_once: usize,
     /// Datagrams to a turn, those that should have come, and those that have.
@@ -211,7 +211,7 @@ fn alternating<T>(mut datagrams: impl Iterator<Item = Vec<T>>) -> Vec<T> {
     all
 }
 
-/// As much as it takes.
+/// Configuration without limits.
 fn boundless() -> Config {
     let Config { v4, v6, .. } = Config::default();
     let [v4, v6] = [v4, v6].map(|limits| Limits { high_thresh: usize::MAX, ..limits });

@@ -16,7 +16,7 @@ use crate::bench::case::{Copied, Sample};
 /// The only link.
 const WIRE: LinkId = LinkId(1);
 
-/// What it is told of itself (S0's second host), by family.
+/// Addresses of the node (S0's second host), by family.
 const OWN: [&str; 2] = ["192.0.2.2/24", "fc00:2::1/64"];
 
 /// Bytes of a packet on the wire.
@@ -25,7 +25,7 @@ pub(super) const MTU: usize = 1500;
 /// Nanoseconds that a fragment takes on the wire: 1538 bytes with all that is around it, at 100 Gb/s.
 const WIRE_NANOS: u64 = 123;
 
-/// A node that counts what it is given.
+/// A node that counts its input.
 #[derive(Debug)]
 pub(super) struct Receiver {
     datapath: Datapath,
@@ -36,10 +36,10 @@ pub(super) struct Receiver {
     high_water: usize,
 }
 
-/// What the node has used.
+/// Resources that the node has used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spent {
-    /// Of its processor.
+    /// Processor time.
     cpu: Duration,
     /// Fragments that it was handed.
     fragments: u64,
@@ -86,19 +86,19 @@ impl Receiver {
         node
     }
 
-    /// Takes in what the wire has brought in the time of `sent` fragments, and lets that time pass, or its own.
+    /// Receives a burst from the wire, and lets the time of `sent` fragments pass, or the node's own time.
     pub(super) fn take(&mut self, burst: &mut Vec<Packet>, sent: u64) {
         let cpu = self.run(burst);
         self.after(cpu.max(Duration::from_nanos(sent * WIRE_NANOS)));
     }
 
-    /// Takes in what the wire has brought, and lets this time pass.
+    /// Receives a burst from the wire, and lets this time pass.
     pub(super) fn take_paced(&mut self, burst: &mut Vec<Packet>, time: Duration) {
         self.run(burst);
         self.after(time);
     }
 
-    /// Takes in what the wire has brought, and says what that took of the processor.
+    /// Receives a burst from the wire, and returns the processor time that it took.
     fn run(&mut self, burst: &mut Vec<Packet>) -> Duration {
         let fragments = burst.len() as u64;
         let (before, allocations) = (Copied::of(&self.mem), Allocations::count());
@@ -130,7 +130,7 @@ impl Receiver {
 
     fn after(&mut self, time: Duration) {
         self.now = self.now + time;
-        // What it says of the datagrams, which nobody listens for.
+        // Answers to the datagrams, which have no socket.
         self.datapath.take_tx(WIRE).expect("a port").clear();
         self.high_water = self.high_water.max(self.datapath.reassembly().memory());
         let noted = [Mib::UdpNoPorts, Mib::Udp6NoPorts].map(|mib| self.datapath.counters.get(mib));
@@ -142,12 +142,12 @@ impl Receiver {
         self.datapath.reassembly().memory() > self.limit
     }
 
-    /// What it has used so far.
+    /// Resources that the node has used so far.
     pub(super) fn spent(&self) -> Spent {
         self.spent
     }
 
-    /// What it has used since then, for datagrams of `payload` bytes.
+    /// Sample of the resources used since then, for datagrams of `payload` bytes.
     pub(super) fn sample(&self, (since, from): (Spent, Instant), payload: usize) -> Sample {
         let Spent { cpu, fragments, delivered, copied, allocations } = self.spent;
         let fragments = (fragments - since.fragments).max(1) as f64;
@@ -166,7 +166,7 @@ impl Receiver {
         }
     }
 
-    /// What it has dropped, and why.
+    /// Numbers of dropped packets, by reason.
     pub(super) fn drops(&self) -> String {
         let drops =
             self.datapath.ports.drop_counts().map(|(_, reason, count)| format!("{count} for {}", reason.name()));

@@ -1,10 +1,10 @@
 //! Large datagrams through a receive ring of few frames, by a clock of their own.
 //!
-//! The ring is a pool of pages: each fragment takes a frame when it arrives, whoever holds it keeps it from the device, and
-//! the last drop gives it back. A fragment that finds none free is dropped and counted (`rx_no_buffer`), as on a NIC or an
-//! AF_XDP socket. The wire brings fragments in bursts as fast as the receiver takes them, at most 100 Gb/s, so a ring runs
-//! dry of what waits alone. A ring that did is watched for two minutes, in which what waits times out; the others for the
-//! time that they are given, and for so many fragments that a ring can run dry in them.
+//! The ring is a pool of pages: each fragment takes a frame when it arrives, its owner keeps the frame from the device,
+//! and the last drop gives it back. A fragment that finds none free is dropped and counted (`rx_no_buffer`), as on a
+//! NIC or an AF_XDP socket. The wire brings fragments in bursts as fast as the receiver takes them, at most 100 Gb/s,
+//! so only waiting fragments make a ring run dry. A ring that ran dry is watched for two minutes, in which incomplete
+//! datagrams time out; other rings for their slice of time, and for enough fragments that a ring can run dry.
 
 use std::time::Duration;
 
@@ -28,13 +28,13 @@ const BURST: usize = 64;
 /// Fragments that a ring is given at least, for each of its frames: enough on any processor to run it dry, if losses do.
 const LEAST_PER_FRAME: usize = 16;
 
-/// How long a ring is watched that ran dry: both families' longest time to wait, twice.
+/// Time for which a ring that ran dry is watched: both families' longest reassembly timeout, twice.
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
 /// Datagrams before anything counts.
 const WARM: u64 = 20;
 
-/// Datagrams of which half of all fragments are lost, one after the other.
+/// Number of datagrams in a row of which half of all fragments are lost.
 const BAD_LUCK: u64 = 100;
 
 /// Datagrams that arrive in a row when everything is as before.
@@ -45,7 +45,7 @@ const COMPARISONS: &[Comparison] = &[
     Comparison { of: "copy/off", over: &["copy"], under: &["off"] },
 ];
 
-/// What one case is like.
+/// Setting of one case.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     frames: usize,
@@ -84,7 +84,7 @@ struct Run {
     ring: Pool,
     stream: Stream,
     chance: Rng,
-    /// Of a hundred thousand fragments.
+    /// Lost fragments of a hundred thousand.
     loss: usize,
     /// The datagram that is on the wire, how many of its fragments are, and whether none of these was lost.
     id: u32,
@@ -158,8 +158,8 @@ impl Run {
         Ok(sample)
     }
 
-    /// How long it takes until all is well again after a burst of loss, or two minutes if it is not by then: what times out
-    /// may make room for just enough to be stranded as well.
+    /// Time from the end of a burst of loss until datagrams are delivered without interruption, at most two minutes: a
+    /// timeout may free just enough frames for as many fragments to be stranded as well.
     fn recovery(&mut self) -> Duration {
         self.loss = 50_000;
         self.datagrams(BAD_LUCK);
@@ -190,7 +190,7 @@ impl Run {
             || (self.setting.config.policy == Policy::Linux && self.receiver.is_full())
     }
 
-    /// Lets the time pass until something times out. Of what the wire brings meanwhile nothing gets in.
+    /// Lets the time pass until a datagram times out. Fragments that the wire brings meanwhile are dropped.
     fn wait(&mut self) {
         let is_dry = self.ring.in_use() >= self.setting.frames;
         let Some(missed) = self.receiver.sleep() else { return };
@@ -201,7 +201,7 @@ impl Run {
         self.intact += datagrams * (1.0 - self.loss as f64 / 1e5).powi(self.stream.len() as i32);
     }
 
-    /// Sends what is left of the datagram on the wire, and so many others.
+    /// Sends the remaining fragments of the datagram on the wire, and so many more datagrams.
     fn datagrams(&mut self, count: u64) {
         if self.at > 0 {
             self.fragments(self.stream.len() - self.at);

@@ -14,7 +14,7 @@ const fn v6(net: u16) -> IpAddr {
     IpAddr::V6(Ipv6Addr::new(0xfc00, net, 0, 0, 0, 0, 0, 1))
 }
 
-/// Who sends to whom, by family.
+/// Addresses and ports of the stream, by family.
 pub(super) const FLOWS: [Flow; 2] = [
     Flow {
         src: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
@@ -43,7 +43,7 @@ pub(super) struct Stream {
     pub(super) payload: usize,
 }
 
-/// S0's SA for what the first host sends.
+/// S0's SA for packets of the first host.
 pub(super) fn sa() -> SaConfig {
     let [src, dst] = [FLOWS[1].src, FLOWS[1].dst];
     let algorithm = Algorithm::GcmAes { key: vec![0x0b; 20].into(), icv_len: 12 };
@@ -84,7 +84,7 @@ impl Stream {
         self.fragments.len()
     }
 
-    /// Has a device write fragment `at` of datagram `id` into this page.
+    /// Writes fragment `at` of datagram `id` into `frame`, as a device does.
     pub(super) fn write(&self, at: usize, id: u32, mut frame: Buf) -> Packet {
         write(&self.fragments[at], self.version, id, &mut frame);
         Packet::from_buf(frame)

@@ -28,7 +28,7 @@ pub(super) enum Peer {
     Strongswan,
 }
 
-/// What runs and stands for one peer at both ends; gone on drop.
+/// Processes and devices of one peer at both ends; gone on drop.
 #[derive(Debug)]
 pub(super) struct Running<'t> {
     /// The sender's end first.
@@ -47,7 +47,7 @@ struct Address<'t> {
     words: String,
 }
 
-/// What a peer is started with.
+/// Environment in which a peer is started.
 #[derive(Clone, Copy, Debug)]
 struct Ground<'t> {
     topology: &'t Topology,
@@ -56,10 +56,10 @@ struct Ground<'t> {
 }
 
 impl Peer {
-    /// In the order in which a round measures them.
+    /// Peers in the order in which a round measures them.
     pub(super) const ALL: [Self; 3] = [Self::WireguardGo, Self::Boringtun, Self::Strongswan];
 
-    /// As the report names it.
+    /// Name in the report.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::WireguardGo => "wireguard-go",
@@ -115,13 +115,13 @@ impl Peer {
 }
 
 impl Running<'_> {
-    /// What both ends have used so far.
+    /// Usage of both ends so far.
     pub(super) fn usage(&self) -> Result<[Usage; 2], Failure> {
         let of = |side: Side| Usage::of(self.daemons[side as usize].pid());
         Ok([of(Side::A)?, of(Side::B)?])
     }
 
-    /// Adds what its ends have to say to a failure.
+    /// Adds the logs of both ends to a failure.
     pub(super) fn explain(&mut self, failure: Failure) -> Failure {
         self.daemons.iter_mut().fold(failure, |failure, daemon| daemon.explain(failure))
     }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_said_with_the_way_to_get_it() {
+    fn missing_peer_is_reported_with_the_way_to_get_it() {
         for peer in Peer::ALL {
             match peer.check() {
                 Ok(()) => {}

@@ -13,9 +13,9 @@ use crate::demo::topology::Side;
 
 /// The IKE daemon, where Debian has it.
 const CHARON: &str = "/usr/lib/ipsec/charon";
-/// Its plugin for ESP in user space.
+/// strongSwan's plugin for ESP in user space.
 const LIBIPSEC: &str = "/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so";
-/// How long the daemon may take until it can be told something.
+/// Longest time until the daemon takes commands.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// Fails with the first thing that is not installed.

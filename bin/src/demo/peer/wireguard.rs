@@ -10,13 +10,13 @@ use crate::demo::failure::Failure;
 use crate::demo::process::tool;
 use crate::demo::topology::Side;
 
-/// How long a program may take until it can be told something.
+/// Longest time until a program takes commands.
 const START_LIMIT: Duration = Duration::from_secs(5);
-/// Where both ends listen.
+/// UDP port of both ends.
 const PORT: u16 = 51_820;
 /// The MTU that wg-quick gives a device over a 1500-byte wire, whichever the outer family.
 const MTU: u32 = 1420;
-/// Where these programs have their sockets, by the device's name.
+/// Directory of these programs' sockets, which are named after the device.
 const SOCKETS: &str = "/var/run/wireguard";
 
 /// Starts `program` at both ends; `run` is its command for a device.
@@ -58,7 +58,7 @@ pub(super) fn start(
     Ok(())
 }
 
-/// What `wg setconf` is given for one end.
+/// Input of `wg setconf` for one end.
 fn config(side: Side, private: &str, public: &str) -> String {
     let (network, wire) = (side.other().network(), side.other().wire());
     format!(

@@ -15,7 +15,7 @@ pub(super) struct Device {
     pub(super) mac: Option<[u8; 6]>,
     pub(super) mtu: u32,
     pub(super) up: bool,
-    /// Whether it resolves addresses, which none of ours does.
+    /// Whether the device resolves addresses, which none of ours does.
     pub(super) has_arp: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct MirroredRoute {
     pub(super) is_mtu_locked: bool,
 }
 
-/// A rule about what leaves.
+/// A rule for packets that leave.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct MirroredRule {
     pub(super) v4: bool,
@@ -64,11 +64,11 @@ pub(super) struct MirroredRule {
 pub(super) enum About {
     /// All.
     All,
-    /// Those that leave by the device of that name, or are of a socket that is bound to it.
+    /// Packets that leave by the device of that name, or are of a socket that is bound to it.
     Device(String),
-    /// Those that sockets here send to that address.
+    /// Packets that sockets here send to that address.
     To(IpAddr),
-    /// Those that sockets here send from that address.
+    /// Packets that sockets here send from that address.
     From(IpAddr),
 }
 
@@ -103,7 +103,7 @@ impl MirroredRule {
 /// Content of a namespace.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Content {
-    /// By number.
+    /// Devices by number.
     pub(super) devices: BTreeMap<u32, Device>,
     pub(super) addresses: BTreeSet<MirroredAddress>,
     pub(super) routes: BTreeSet<MirroredRoute>,

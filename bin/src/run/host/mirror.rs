@@ -71,14 +71,14 @@ impl Mirror {
     /// Reconciles the kernel with the desired content. Returns the steps that it took.
     ///
     /// # Errors
-    /// The socket does not answer. What the kernel refuses is noted, and left.
+    /// The socket does not answer. Steps that the kernel refuses are noted, and left.
     pub(super) fn reconcile(&mut self) -> io::Result<Vec<Step>> {
         let steps = self.read()?.steps_to(&self.wanted);
         self.carry_out(&steps)?;
         Ok(steps)
     }
 
-    /// Carries out steps. What is there already, or gone already, is as good.
+    /// Carries out steps. An object that is there already, or gone already, is as good.
     ///
     /// # Errors
     /// The socket does not answer.

@@ -34,16 +34,16 @@ pub(super) enum Order {
 pub(super) enum Answer {
     /// Descriptors come with it in the order of [`Descriptors`].
     Namespace {
-        /// Whether it was there.
+        /// Whether the namespace existed.
         found: bool,
-        /// Why it is not bound to the place.
+        /// Reason for which it is not bound to the place.
         unbound: Option<String>,
-        /// Why no TUN or TAP device can be made.
+        /// Reason for which no TUN or TAP device can be made.
         tun_closed: Option<String>,
     },
-    /// It is done.
+    /// The order is carried out.
     Done,
-    /// It cannot be done, for this reason.
+    /// The order cannot be carried out, for this reason.
     Refused(String),
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Those of a message.
+    /// Descriptors of a message.
     pub(super) fn of(descriptors: Vec<OwnedFd>) -> Option<Self> {
         let mut each = descriptors.into_iter();
         Some(Self {
@@ -78,7 +78,7 @@ impl Descriptors {
         })
     }
 
-    /// In the order in which a message has them.
+    /// Descriptors in the order in which a message has them.
     pub(super) fn into_vec(self) -> Vec<OwnedFd> {
         [self.network, self.requests, self.events, self.control, self.sock_diag].into_iter().chain(self.user).collect()
     }

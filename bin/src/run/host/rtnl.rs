@@ -110,7 +110,7 @@ pub(super) fn write_step(w: &mut Writer, step: &Step, seq: u32) {
         }),
         Step::AddAddress(address) => w.message(header(RTM_NEWADDR, NEW), |w| write_address(w, address)),
         Step::RemoveAddress(address) => w.message(header(RTM_DELADDR, 0), |w| write_address(w, address)),
-        // Routes to one prefix may differ in what follows alone.
+        // Routes to one prefix may differ in the following attributes alone.
         Step::AddRoute(route) => {
             let scope = if route.index != 0 && route.prefix.is_ipv4() { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
             w.message(header(RTM_NEWROUTE, flag::CREATE | flag::APPEND), |w| write_route(w, route, PROTOCOL, scope));
@@ -199,7 +199,7 @@ fn write_rule(w: &mut Writer, rule: &MirroredRule) {
     if let Some(table) = rule.table {
         w.put_u32(FRA_TABLE, table);
     }
-    // The kernel's own is removed whatever its protocol.
+    // The kernel's own rule is removed whatever its protocol.
     if rule.priority != 0 {
         w.put_u8(FRA_PROTOCOL, PROTOCOL);
     }
@@ -214,7 +214,7 @@ const fn family(v4: bool) -> u8 {
 pub(super) struct Listed {
     pub(super) index: u32,
     pub(super) device: Device,
-    /// Whether it is a TUN or TAP device.
+    /// Whether the device is a TUN or TAP device.
     pub(super) is_tun: bool,
     /// Whether a packet socket there takes all frames.
     pub(super) is_promiscuous: bool,
@@ -254,7 +254,8 @@ pub(super) fn read_link(message: &Message<'_>) -> Option<Listed> {
     Some(listed)
 }
 
-/// Adds what a message of a dump is about to `content`, if it is to be compared: devices and what belongs to those in `ours`.
+/// Adds the object of a message of a dump to `content`, if it is to be compared: devices, and the objects of those in
+/// `ours`.
 pub(super) fn read(message: &Message<'_>, ours: &BTreeSet<u32>, content: &mut Content) {
     match message.header.kind {
         RTM_NEWLINK => {

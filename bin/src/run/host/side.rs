@@ -52,7 +52,7 @@ enum State {
     /// There is none, as the configuration says.
     #[default]
     Off,
-    /// It could not be made.
+    /// The host side could not be made.
     Failed(String),
     On(Box<On>),
 }
@@ -107,7 +107,7 @@ pub(crate) struct Entrance {
     pub(crate) network: OwnedFd,
 }
 
-/// The file that the namespace of a gateway is bound to, whose control socket is `socket`.
+/// The file to which the namespace of a gateway is bound; `socket` is the gateway's control socket.
 pub(crate) fn place(socket: &Path) -> Option<PathBuf> {
     let (dir, name) = (socket.parent()?, socket.file_stem()?.to_str()?);
     Some(match dir == Path::new(ROOTS_RUN_DIR) {
@@ -117,8 +117,8 @@ pub(crate) fn place(socket: &Path) -> Option<PathBuf> {
 }
 
 impl HostSide {
-    /// Makes the host side of a gateway whose control socket is `socket`, if `config` asks for one. Without, there is none, and
-    /// [`show`](Self::show) says why.
+    /// Makes the host side of a gateway, if `config` asks for one; `socket` is the gateway's control socket. Without
+    /// one, [`show`](Self::show) has the reason.
     pub(crate) fn start(&self, config: HostConfig, socket: &Path, worker: &Handle, threads: &Threads) {
         if config.side == Wish::Off {
             return;
@@ -129,7 +129,7 @@ impl HostSide {
                 *self.lock() = State::On(Box::new(on));
                 let own = self.clone();
                 if let Err(err) = threads.spawn("host-side", move || own.watch(&events, port)) {
-                    tracing::warn!("host side: start a thread: {err}; changes of other programs stay");
+                    tracing::warn!("host side: start a thread: {err}; changes by other programs are not undone");
                 }
             }
             Err(why) => {
@@ -139,7 +139,7 @@ impl HostSide {
         }
     }
 
-    /// Reconciles the namespace with the model; `changed` is what has changed since the last call.
+    /// Reconciles the namespace with the model; `changed` lists the changes since the last call.
     pub(crate) fn follow(&self, model: &Model, changed: &[Delta]) {
         if let State::On(on) = &mut *self.lock() {
             on.follow(model, changed).unwrap_or_else(|err| tracing::error!("host side: netlink: {err}"));
@@ -190,8 +190,8 @@ impl HostSide {
         }
     }
 
-    /// Undoes what other programs change in the namespace. Changes by the socket of that port are the node's own, as far as the kernel
-    /// tells.
+    /// Undoes other programs' changes in the namespace. Changes by the socket of that port are the node's own, as far
+    /// as the kernel tells.
     fn watch(&self, events: &OwnedFd, port: u32) -> Result<(), Infallible> {
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -205,12 +205,12 @@ impl HostSide {
                 Err(Errno::NOBUFS) => {}
                 Err(Errno::INTR) => continue,
                 Err(err) => {
-                    tracing::warn!("host side: netlink: {err}; changes of other programs stay");
+                    tracing::warn!("host side: netlink: {err}; changes by other programs are not undone");
                     return Ok(());
                 }
             }
             std::thread::sleep(SETTLE);
-            // What else has come meanwhile is checked together with it.
+            // Other messages that have come meanwhile are covered by the same check.
             while matches!(recv(events, buffer.as_mut_slice(), RecvFlags::DONTWAIT), Ok(_) | Err(Errno::NOBUFS)) {}
             let checked = match &mut *self.lock() {
                 State::On(on) => on.check(),
@@ -253,7 +253,7 @@ impl On {
         }
         match SocketDiag::new(sock_diag) {
             Ok(diag) => drop(worker.call(move |node| node.set_socket_diag(Some(diag)))),
-            Err(err) => tracing::info!("host side: sock_diag: {err}; sockets bound to a VRF answer nobody first"),
+            Err(err) => tracing::info!("host side: sock_diag: {err}; sockets bound to a VRF do not answer new peers"),
         }
         let on = Self {
             config,
@@ -359,7 +359,7 @@ impl On {
             self.take_from_worker(before.id);
             // With another address or MTU it is attached to again.
             if now.is_none() || self.in_pairs {
-                // Its removal is the same as that somebody else has removed it.
+                // Its removal is the same as one by another program.
                 let _ = self.mirror.remove(before.device.index);
             }
         }
@@ -436,7 +436,7 @@ impl On {
         let _ = self.worker.call(move |node| node.set_host_device(id, None));
     }
 
-    /// Tells the worker on which devices packet sockets are promiscuous: there they see what else passes by the link.
+    /// Tells the worker the devices with promiscuous packet sockets, which then see all packets of the link.
     fn tell_watched(&mut self, is_promiscuous: impl Fn(&Made) -> bool) {
         let now: BTreeSet<LinkId> = self.made.iter().filter(|made| is_promiscuous(made)).map(|made| made.id).collect();
         for &id in now.symmetric_difference(&self.watched) {
@@ -455,7 +455,7 @@ impl On {
         self.watched = now;
     }
 
-    /// Undoes what others have changed; returns the number of devices that had to be made again.
+    /// Undoes changes of other programs; returns the number of devices that had to be made again.
     fn check(&mut self) -> io::Result<usize> {
         let there: BTreeMap<u32, bool> =
             self.mirror.devices()?.into_iter().map(|listed| (listed.index, listed.is_promiscuous)).collect();

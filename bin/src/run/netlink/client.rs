@@ -31,14 +31,14 @@ pub(super) struct Received {
     pub(super) len: usize,
     /// The number of the process that sent it.
     pub(super) sender: Option<u32>,
-    /// Where its sender wants its answer.
+    /// Descriptor to which the sender wants its answer.
     pub(super) answer: Option<OwnedFd>,
 }
 
-/// What kind of socket it is.
+/// Kind of the client's socket.
 #[derive(Debug)]
 enum Socket {
-    /// It has not said.
+    /// Not chosen yet.
     New,
     Route(Session<Route>),
     Xfrm(Session<Xfrm>),
@@ -67,17 +67,17 @@ pub(super) struct Client {
     discard: Discard,
     /// The set of descriptors that it is in.
     pub(super) epoll: Arc<OwnedFd>,
-    /// Whether it may change things.
+    /// Whether the client may change things.
     pub(super) privileged: bool,
-    /// Its process, if that holds `CAP_NET_ADMIN` and is not root: it may change things once it has
+    /// The client's process, if that holds `CAP_NET_ADMIN` and is not root: it may change things once it has
     /// [claimed](Self::claim) that, and no other process may by this connection.
     claimant: Option<Arc<Peer>>,
-    /// Whose it is.
+    /// User of the client's process.
     pub(super) uid: u32,
     /// The process that connected.
     pub(super) pid: u32,
     socket: Socket,
-    /// What it has been sent and did not take yet: the last parts of the dumps that one datagram asked for.
+    /// Messages that the client was sent and did not take yet: the last parts of the dumps that one datagram asked for.
     waiting: VecDeque<Vec<u8>>,
     /// Messages of the last datagram that are not carried out yet, of a client that may only look. No datagram is received
     /// before they are.
@@ -85,13 +85,13 @@ pub(super) struct Client {
     /// Whether a dump has begun a part and not found anything to put into it. No datagram is received before it has, so that
     /// an answer on a pipe still says that all that is due has been sent.
     looking: bool,
-    /// The room that it wants for what it has not read. It is given when it is needed first, which it seldom is.
+    /// Receive buffer that the client wants. It is allocated at the first need, which is rare.
     room: Option<u32>,
-    /// Whether it was given.
+    /// Whether the receive buffer was allocated.
     grown: bool,
     /// Whether answers or notifications were lost and it has yet to be told.
     overrun: bool,
-    /// What epoll was last told to wait for.
+    /// Events that epoll was last told to wait for.
     pub(super) interest: EventFlags,
     /// UDP ports of its program that bypass policies.
     bypass: Vec<u16>,
@@ -99,7 +99,7 @@ pub(super) struct Client {
     pub(super) kept: Option<u64>,
 }
 
-/// That a connection is to be closed.
+/// Error: the connection is to be closed.
 #[derive(Debug)]
 pub(super) struct Gone;
 
@@ -182,12 +182,13 @@ impl Client {
             bypass: Vec::new(),
             kept: Some(inode),
         };
-        // What it has been sent may be from before the [claim](Self::claim).
+        // Messages in the socket may be from before the [claim](Self::claim).
         adopted.privileged &= adopted.claimant.is_none() || adopted.is_drained();
         adopted
     }
 
-    /// Brings an adopted socket to the state that these calls describe. What is refused is left out: the program may have lost rights.
+    /// Brings an adopted socket to the state that these calls describe. Refused calls are left out: the program may
+    /// have lost rights.
     pub(super) fn restore(&mut self, state: &[u8]) -> Result<(), Gone> {
         for call in ToDaemon::calls(state) {
             let outcome = match call.ok_or(Gone)? {
@@ -206,7 +207,7 @@ impl Client {
         &self.bypass
     }
 
-    /// Closes what this client has sent, without waiting for it.
+    /// Closes descriptors that this client has sent, without waiting for it.
     pub(super) fn put_away(&self, fds: impl IntoIterator<Item = OwnedFd>) {
         if !self.privileged {
             fds.into_iter().for_each(|fd| self.discard.close(fd));
@@ -243,7 +244,7 @@ impl Client {
         }
     }
 
-    /// Whether it is a file, which is spoken to in no protocol.
+    /// Whether the client is a file, which speaks no netlink protocol.
     pub(super) const fn is_file(&self) -> bool {
         matches!(self.socket, Socket::File(_))
     }
@@ -302,7 +303,7 @@ impl Client {
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
         match recvmsg(self.fd(), &mut [], &mut control, flags) {
             Ok(looked) => {
-                // These are duplicates, whose close is not the last one.
+                // The descriptors are duplicates, whose close is not the last one.
                 let (_, rights) = sender_and_rights(&mut control);
                 let is_truncated = looked.flags.contains(ReturnFlags::CTRUNC);
                 if is_truncated || !may_be_sent(&rights) { Err(Gone) } else { Ok(true) }
@@ -313,9 +314,9 @@ impl Client {
         }
     }
 
-    /// Makes it privileged if its process holds `CAP_NET_ADMIN` and there is no datagram behind the one that is being answered.
-    /// What is sent from then on is sent by the program that holds the capability. Before that, the process may have been
-    /// another program that had it not.
+    /// Makes the client privileged if its process holds `CAP_NET_ADMIN` and no datagram is behind the one that is being
+    /// answered. From then on the program that holds the capability is the sender. Before, the process may have been
+    /// another program without it.
     fn claim(&mut self) {
         let Some(peer) = self.claimant.as_ref().filter(|_| !self.privileged) else { return };
         if peer.holds_net_admin() && self.is_drained() {
@@ -330,7 +331,7 @@ impl Client {
         matches!(recv(self.fd(), &mut [0; 0], flags), Err(Errno::AGAIN))
     }
 
-    /// Sets what the sender of a datagram may do. A claimed privilege is that of the process that claimed it alone.
+    /// Sets the privilege of a datagram's sender. A claimed privilege is that of the process that claimed it alone.
     pub(super) fn note_sender(&mut self, sender: Option<u32>) -> Result<(), Gone> {
         let Some(peer) = self.claimant.as_ref().filter(|_| self.privileged) else { return Ok(()) };
         let is_claimant = sender == Some(peer.pid) && peer.is_alive();
@@ -341,8 +342,8 @@ impl Client {
         Ok(())
     }
 
-    /// Does what one datagram says; what comes of it is in `outbox`. `port` gives out a port for a protocol: the one that
-    /// is wished for, or any; or says why not. `answer` is for the last of its calls.
+    /// Handles one datagram; answers go to `outbox`. `port` allocates a port of a protocol: the wanted one, or any; or
+    /// refuses. `answer` is for the last of its calls.
     pub(super) fn handle(
         &mut self,
         datagram: &[u8],
@@ -413,7 +414,7 @@ impl Client {
         with_session!(&self.socket, session => session.is_dumping(), false)
     }
 
-    /// Does what messages ask for; for a client that may only look, as many of them as a [slice](Slice) has time for.
+    /// Handles messages; for a client that may only look, as many as a [slice](Slice) has time for.
     pub(super) fn request(
         &mut self,
         messages: &[u8],
@@ -446,7 +447,7 @@ impl Client {
         Ok(())
     }
 
-    /// Does what a call of the program's that is no message asks for, and says with which `errno` it is refused.
+    /// Handles a call of the program that is no message, and returns the `errno` of a refusal.
     fn call(
         &mut self,
         call: ToDaemon<'_>,
@@ -502,7 +503,7 @@ impl Client {
             (Socket::New, protocol::XFRM) => Socket::Xfrm(Session::new(privileged)),
             (Socket::New, protocol::GENERIC) => Socket::Generic(Session::new(privileged)),
             (Socket::New, _) => return Ok(Err(nlsock::errno::EPROTONOSUPPORT)),
-            // A child says what its parent may have said.
+            // A child may repeat its parent's calls.
             _ if self.protocol() == Some(protocol) => return Ok(Ok(())),
             _ => return Err(Gone),
         };
@@ -513,7 +514,7 @@ impl Client {
     fn give_room(&mut self) -> bool {
         let Some(bytes) = self.room.take() else { return false };
         self.grown = true;
-        // The kernel doubles what it is told, for its own account of each datagram.
+        // The kernel doubles the value, for its own account of each datagram.
         let half = bytes.clamp(MIN_ROOM, MAX_ROOM) as usize / 2;
         let set = if self.privileged {
             sockopt::set_socket_send_buffer_size_force(self.fd(), half)
@@ -527,9 +528,8 @@ impl Client {
         true
     }
 
-    /// Sends it its own of what is in `outbox`. Parts of a dump wait until it takes them; answers that it does not take
-    /// are lost, and it will be told so.
-    /// `prompt`: what it asks next will be answered soon.
+    /// Sends the client its answers in `outbox`. Parts of a dump wait until it takes them; answers that it does not
+    /// take are lost, and it gets an overrun later. `prompt`: its next request will be answered soon.
     pub(super) fn deliver(&mut self, outbox: &Outbox, prompt: bool) -> Result<(), Gone> {
         let mut parts = outbox.iter().filter(|(to, _)| *to == To::Dumper).count();
         let is_dump = parts > 0;
@@ -557,12 +557,12 @@ impl Client {
         Ok(())
     }
 
-    /// Tells it what has happened in a group that it listens to, if it has room.
+    /// Notifies the client of an event in a group that it listens to, if it has room.
     pub(super) fn notify(&mut self, group: u32, bytes: &[u8]) -> Result<(), Gone> {
         self.offer(FromDaemon::Group(group), bytes)
     }
 
-    /// Sends a datagram, or loses it (Linux `netlink_attachskb` of what the kernel sends).
+    /// Sends a datagram, or loses it (Linux `netlink_attachskb` of the kernel's own messages).
     fn offer(&mut self, from: FromDaemon, bytes: &[u8]) -> Result<(), Gone> {
         if !self.is_through()? || !self.try_send(from.to_word(), bytes)? {
             self.lose();
@@ -575,7 +575,7 @@ impl Client {
         self.overrun = with_session!(&self.socket, session => session.wants_overruns(), false);
     }
 
-    /// Whether it has been sent all that waits for it, and been told of what was lost: until there is much room again,
+    /// Whether the client has been sent all that waits for it, overruns included: until there is much room again,
     /// nothing more is sent.
     fn is_through(&mut self) -> Result<bool, Gone> {
         if self.waiting.is_empty() && !self.overrun {
@@ -591,7 +591,7 @@ impl Client {
         Ok(self.waiting.is_empty() && !self.overrun)
     }
 
-    /// Sends what waits for it, and tells it of what was lost, as long as it takes that.
+    /// Sends waiting parts and overruns, as long as the client takes them.
     fn flush(&mut self) -> Result<(), Gone> {
         while let Some(waiting) = self.waiting.pop_front() {
             let (word, bytes) = waiting.split_first_chunk().ok_or(Gone)?;
@@ -621,7 +621,7 @@ impl Client {
         }
     }
 
-    /// What to wait for, if that has changed: what it asks, and that it takes more, if there is more.
+    /// Events to wait for, if they have changed: requests, and room for more if there is more to send.
     pub(super) fn new_interest(&mut self) -> Option<EventFlags> {
         let more = !self.waiting.is_empty() || self.overrun || self.is_dumping();
         let interest = match (self.takes_datagrams(), more) {
@@ -633,7 +633,7 @@ impl Client {
         (std::mem::replace(&mut self.interest, interest) != interest).then_some(interest)
     }
 
-    /// Goes on with what it did not take, and with its dump, until it takes no more or all is done.
+    /// Goes on with waiting parts and with the dump, until the client takes no more or all is done.
     pub(super) fn go_on(&mut self, protocols: &mut Protocols, outbox: &mut Outbox) -> Result<(), Gone> {
         self.flush()?;
         if !self.waiting.is_empty() {
@@ -669,7 +669,7 @@ impl Client {
     }
 }
 
-/// Room for the longest datagram, with what the kernel takes it for; and the most that a client can have.
+/// Room for the longest datagram, as the kernel accounts it; and the most that a client can have.
 const MIN_ROOM: u32 = 256 << 10;
 const MAX_ROOM: u32 = 16 << 20;
 
@@ -740,7 +740,7 @@ fn sender_and_rights(control: &mut RecvAncillaryBuffer<'_>) -> (Option<u32>, Vec
     (sender, rights)
 }
 
-/// Ends a connection, and says whether it holds datagrams with descriptors that nobody has received: these are closed with it.
+/// Ends a connection, and tells whether it holds unread datagrams with descriptors: these are closed with it.
 fn has_unread_rights(fd: &OwnedFd) -> bool {
     // Nothing more comes, and the other end sees that it is over.
     let _ = shutdown(fd, Shutdown::Both);
@@ -772,7 +772,7 @@ fn may_be_sent(rights: &[OwnedFd]) -> bool {
     rights.len() <= 1 && rights.iter().all(|fd| is_pipe(fd) || inode_of_socket(fd.as_fd()).is_some())
 }
 
-/// Whether a descriptor is one of a pipe: what else it is might have us wait, even to be told what.
+/// Whether a descriptor is one of a pipe: any other type of file might block, even to be asked for its type.
 fn is_pipe(fd: &OwnedFd) -> bool {
     rustix::pipe::fcntl_getpipe_size(fd).is_ok()
 }
@@ -780,7 +780,7 @@ fn is_pipe(fd: &OwnedFd) -> bool {
 /// Answers a call, to a pipe.
 fn write_answer(fd: &OwnedFd, answer: Answer) {
     if rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK).is_ok() {
-        // Who does not read it does not want to know.
+        // A client that does not read it does not need it.
         let _ = rustix::io::write(fd, &answer.to_bytes());
     }
 }

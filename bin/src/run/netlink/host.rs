@@ -29,7 +29,7 @@ pub(crate) struct WorkerHost {
     open: Open,
     /// Changes for the host side, if there is one.
     noted: Option<Vec<Delta>>,
-    /// When it was made.
+    /// Time of the host's creation.
     start: std::time::Instant,
 }
 
@@ -57,7 +57,7 @@ impl Host for WorkerHost {
         let host_index = link.host_index();
         self.change(id, LinkChange::Open(link, config.clone()))?;
         if let LinkKind::Vlan { .. } = config.kind {
-            // It has what the link below has.
+            // A VLAN has the MTU, the address and the state of the link below.
             let links = self.links()?;
             return links.into_iter().find(|now| now.id == id).ok_or(Error::new(errno::ENODEV));
         }
@@ -144,7 +144,7 @@ impl Host for WorkerHost {
 }
 
 impl WorkerHost {
-    /// That worker, whose links `open` opens.
+    /// Host over `worker`, whose links `open` opens.
     pub(crate) fn new(worker: Handle, open: Open) -> Self {
         Self { worker, open, noted: None, start: std::time::Instant::now() }
     }

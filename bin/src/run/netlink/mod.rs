@@ -1,8 +1,8 @@
-//! Netlink's clients: one thread serves all of them.
+//! Netlink clients: one thread serves all of them.
 //!
-//! It owns nothing that packets meet: requests change the model ([`Protocols`]), and the worker is told what has changed
-//! before the client is answered. What a client asks for is done whether it reads the answers or not, as in Linux: what it
-//! has no room for is lost to it, and it is told so, but for its dump, which waits.
+//! It owns nothing that packets meet: requests change the model ([`Protocols`]), and the worker gets the changes before
+//! the client gets its answer. Requests are carried out whether the client reads the answers or not, as in Linux:
+//! messages without room are lost, and it gets an overrun; only its dump waits.
 //!
 //! Clients that may only look belong to any user, and their requests may take long. They are in an epoll set of their own: in
 //! each turn all ready clients that may change things are served, and then one of these, for a slice. They may hold a share
@@ -10,9 +10,9 @@
 
 mod client;
 mod host;
+mod idle;
 mod ila;
 mod protocols;
-mod rest;
 mod service;
 mod sysctl;
 

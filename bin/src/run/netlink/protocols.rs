@@ -24,14 +24,14 @@ pub(crate) type Xfrm = xfrm::Xfrm<WorkerSadb>;
 /// `NETLINK_GENERIC`, over the worker.
 pub(crate) type Generic = generic::Generic<WorkerIla>;
 
-/// What netlink's clients ask and change.
+/// State that netlink clients ask for and change.
 #[derive(Debug)]
 pub(crate) struct Protocols {
     pub(crate) rtnl: Route,
     pub(crate) xfrm: Xfrm,
     pub(crate) generic: Generic,
     pub(crate) sysctl: Sysctl,
-    /// The network namespace that has what the model has.
+    /// The network namespace that mirrors the model.
     pub(crate) host_side: HostSide,
 }
 
@@ -57,7 +57,7 @@ impl Protocols {
 pub(crate) struct Shared(Arc<Mutex<Protocols>>);
 
 impl Shared {
-    /// A node of nothing, over that worker, whose links `open` opens.
+    /// An empty node over that worker, whose links `open` opens.
     pub(crate) fn new(worker: &Handle, open: Open) -> Self {
         let rtnl = Rtnl { model: Model::default(), host: WorkerHost::new(worker.clone(), open) };
         let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
@@ -80,27 +80,27 @@ pub(crate) struct Sysctl {
 }
 
 impl Sysctl {
-    /// As a worker is that nobody has told anything.
+    /// State over a worker that has its defaults.
     fn new(worker: Handle) -> Self {
         Self { settings: Settings::default(), worker }
     }
 
-    /// As it is.
+    /// Present settings.
     pub(crate) const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Takes note of what the worker has become.
+    /// Follows a change of the worker's settings by others.
     pub(crate) const fn follow(&mut self, settings: Settings) {
         self.settings = settings;
     }
 
-    /// Has the worker forget what ICMP has told of paths to IPv4 destinations.
+    /// Forgets the path MTUs of IPv4 destinations that ICMP has reported.
     pub(super) fn forget_paths(&self) -> Result<(), i32> {
         self.worker.call(|node| node.datapath.fib.forget_path_mtus_v4()).map_err(|_| errno::EIO)
     }
 
-    /// Has the worker be so.
+    /// Sets the worker's settings.
     ///
     /// # Errors
     /// `EIO`: it does not answer.

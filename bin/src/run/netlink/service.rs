@@ -21,13 +21,13 @@ use rustix::process::{Resource, getrlimit};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::client::{Client, Gone, Received, inode_of_socket};
+use super::idle::IdleDetector;
 use super::protocols::Shared;
-use super::rest::Rest;
 use crate::error::CliError;
 use crate::run::acceptor::{Accepted, Acceptor};
 use crate::run::bell::{Bell, News};
 use crate::run::command::Handle;
-use crate::run::news;
+use crate::run::notifications;
 use crate::run::privilege::{Peer, Privilege};
 use crate::run::threads::{Pulse, Threads};
 use crate::run::unix_socket;
@@ -37,9 +37,9 @@ use crate::run::unix_socket;
 struct Limits {
     /// All of them.
     clients: usize,
-    /// Those that may only look.
+    /// Read-only clients.
     readers: usize,
-    /// Of these, one user's.
+    /// Read-only clients of one user.
     of_reader: usize,
 }
 
@@ -56,7 +56,7 @@ impl Limits {
 
 /// The token of the listening socket.
 const LISTENER: u64 = 0;
-/// The token of what the worker rings.
+/// The token of the worker's doorbell.
 const BELL: u64 = 1;
 /// The token of the set of clients that may only look. Clients' begin behind it.
 const READERS: u64 = 2;
@@ -76,11 +76,11 @@ impl Drop for NetlinkServer {
 }
 
 impl NetlinkServer {
-    /// Listens at `path`, to which everybody may connect: who may not change anything may still look. Serves clients in
-    /// the background.
+    /// Listens at `path`, to which every user may connect: a client that may not change anything may still look. Serves
+    /// clients in the background.
     ///
     /// # Errors
-    /// What cannot be made there.
+    /// The socket or a descriptor cannot be made.
     pub(crate) fn start(
         path: &Path,
         shared: Shared,
@@ -102,10 +102,10 @@ impl NetlinkServer {
 }
 
 impl NetlinkServer {
-    /// Is found at `path` from now on, and no longer where it was.
+    /// Moves the socket to `path`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn move_to(&mut self, path: &Path) -> Result<(), CliError> {
         std::fs::rename(&self.path, path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))?;
         path.clone_into(&mut self.path);
@@ -144,14 +144,15 @@ struct Service {
     outbox: Outbox,
     buffer: Vec<u8>,
     worker: Handle,
-    /// What the worker tells, and who listens to that: of `NETLINK_XFRM`'s groups, and of rtnetlink's.
+    /// Doorbell that the worker rings for notifications, and the groups of `NETLINK_XFRM` and of rtnetlink with
+    /// members.
     bell: Arc<Bell>,
     heard: [Groups; 2],
     /// UDP ports that bypass policies.
     bypass: BTreeSet<u16>,
-    /// Looks for what is asked next, if that was promised to whom was answered last.
+    /// Busy-polls for the next request of the client that was answered last, if that was promised.
     lookout: Lookout,
-    rest: Rest,
+    idle: IdleDetector,
     prompt: bool,
 }
 
@@ -169,7 +170,7 @@ impl Service {
         let bell = Arc::new(Bell::new()?);
         epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
         let (worker, heard) = (worker.clone(), Default::default());
-        let (lookout, rest, prompt, last_token) = (Lookout::new(), Rest::default(), false, READERS);
+        let (lookout, idle, prompt, last_token) = (Lookout::new(), IdleDetector::default(), false, READERS);
         Ok(Self {
             epoll,
             readers,
@@ -186,7 +187,7 @@ impl Service {
             heard,
             bypass: BTreeSet::new(),
             lookout,
-            rest,
+            idle,
             prompt,
         })
     }
@@ -232,7 +233,7 @@ impl Service {
         }
     }
 
-    /// Waits until somebody wants something.
+    /// Waits until a client sends a request, or a notification comes.
     fn wait(&mut self) -> Result<Vec<epoll::Event>, Errno> {
         let (mut room, now) = ([const { MaybeUninit::uninit() }; 64], Timespec::default());
         let mut found = |limit| match epoll::wait(&self.epoll, &mut room[..], limit) {
@@ -272,7 +273,7 @@ impl Service {
         };
         if let Err(err) = accepted {
             tracing::debug!("netlink: accept: {err}");
-            // What cannot be accepted stays ready.
+            // A connection that cannot be accepted stays ready.
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -298,7 +299,7 @@ impl Service {
         Client::new(fd, peer, privilege, &self.discard, epoll)
     }
 
-    /// Has a client served, and returns its token.
+    /// Adds a client, and returns its token.
     fn add(&mut self, client: Client) -> Result<u64, Errno> {
         self.last_token += 1;
         epoll::add(&client.epoll, client.fd(), EventData::new_u64(self.last_token), EventFlags::IN)?;
@@ -319,7 +320,7 @@ impl Service {
         }
     }
 
-    /// Does what a client asks for, or goes on with what it has asked for.
+    /// Serves a request of a client, or goes on with an earlier one.
     fn serve(&mut self, token: u64, flags: EventFlags) {
         let served = self.try_serve(token, flags);
         let Some(client) = self.clients.get_mut(&token) else { return };
@@ -330,18 +331,19 @@ impl Service {
         self.note_clients();
     }
 
-    /// The groups of a protocol that somebody listens to.
+    /// The groups of a protocol that have members.
     fn listeners(&self, protocol: u32) -> Groups {
         self.clients.values().fold(Groups::default(), |all, client| all.union(client.groups(protocol)))
     }
 
-    /// Tells the worker which groups have members, as SAs are only asked for if somebody listens, and which UDP ports bypass policies.
+    /// Tells the worker which groups have members, as SAs are only asked for if there is a listener, and which UDP
+    /// ports bypass policies.
     fn note_clients(&mut self) {
         let heard = [protocol::XFRM, protocol::ROUTE].map(|protocol| self.listeners(protocol));
         if heard != self.heard {
             let bell = Arc::clone(&self.bell);
             // If it has ended, nothing will happen any more.
-            let _ = self.worker.call(move |node| news::listen(node, heard, bell));
+            let _ = self.worker.call(move |node| notifications::listen(node, heard, bell));
             self.heard = heard;
         }
         let bypass: BTreeSet<u16> = self.clients.values().flat_map(Client::bypass).copied().collect();
@@ -440,7 +442,7 @@ impl Service {
         protocols.follow_host_side();
         drop(protocols);
         // Only while no packet needs the processor for this.
-        self.prompt = self.rest.is_long(self.worker.bursts(), Instant::now()) && self.lookout.is_worth_it();
+        self.prompt = self.idle.is_long(self.worker.bursts(), Instant::now()) && self.lookout.is_worth_it();
         let delivered = handled.and_then(|()| client.deliver(&self.outbox, self.prompt));
         let (spoken, is_file) = (client.protocol(), client.is_file());
         if is_file || spoken.is_some() {
@@ -485,7 +487,7 @@ impl Service {
         wait_for(token, self.clients.get_mut(&token).ok_or(Gone)?)
     }
 
-    /// Tells everybody who listens what is in the outbox for them, which came of what `requester` asked for.
+    /// Sends the outbox to all members of its groups; `requester` is the client that caused it.
     fn broadcast(&mut self, protocol: u32, requester: Option<u64>) {
         let Self { outbox, clients, .. } = self;
         for (to, bytes) in outbox.iter() {
@@ -501,7 +503,7 @@ impl Service {
     }
 }
 
-/// What a client is served with.
+/// Work that a client waits for.
 enum Asked {
     /// A datagram, which is in the buffer.
     Datagram(Received),
@@ -509,7 +511,7 @@ enum Asked {
     Unserved(Zeroizing<Vec<u8>>),
 }
 
-/// Has epoll wait for what a client is to be served for next.
+/// Registers with epoll the events that the client is to be served for next.
 fn wait_for(token: u64, client: &mut Client) -> Result<(), Gone> {
     let Some(interest) = client.new_interest() else { return Ok(()) };
     epoll::modify(&client.epoll, client.fd(), EventData::new_u64(token), interest).map_err(|_| Gone)
@@ -581,7 +583,7 @@ mod tests {
         datagram
     }
 
-    /// How many datagrams a client has been sent since it was asked last.
+    /// Number of datagrams that a client has been sent since it was asked last.
     fn received(client: &OwnedFd) -> usize {
         let mut buffer = [0; 8192];
         let mut count = 0;

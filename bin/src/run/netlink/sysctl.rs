@@ -1,4 +1,4 @@
-//! Files of `/proc/sys/net`: what programs are told of them, and what they write.
+//! Files of `/proc/sys/net`: reads and writes of programs.
 
 use control::sysctl::{self, Found, Written};
 use nlsock::{Answer, Sysctl as Ask, errno};
@@ -8,19 +8,18 @@ use super::protocols::Protocols;
 /// Bytes of names that are told at once.
 const NAMES: usize = 32 << 10;
 
-/// A file that is open to be written, for somebody who may.
+/// A file that is open to be written, of a client that may write it.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     name: String,
     /// Whether something was written, so that what follows it does not count (Linux `proc_first_pos_non_zero_ignore`).
     is_behind: bool,
-    /// How what was written failed for which nobody has waited.
+    /// Error of a write whose result no call has waited for.
     failed: Option<i32>,
 }
 
 impl OpenFile {
-    /// Writes what comes next. `is_awaited`: somebody waits for what comes of it; nothing at all asks what came of what was
-    /// written before.
+    /// Writes `text`. `is_awaited`: a call waits for the result; an empty `text` asks for the result of earlier writes.
     pub(super) fn write(&mut self, text: &[u8], is_awaited: bool, protocols: &mut Protocols) -> Result<(), i32> {
         if text.is_empty() {
             return self.failed.take().map_or(Ok(()), Err);
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fixed_is_shown_as_it_is() {
+    fn fixed_sysctls_show_the_constants_of_fib() {
         let neighbours = fib::Limits::default();
         for family in ["ipv4", "ipv6"] {
             let fixed = [

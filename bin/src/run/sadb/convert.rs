@@ -18,7 +18,7 @@ use wire::{Protocol, Spi};
 
 use crate::run::translate::to_ipsec::algorithm;
 
-/// Why the `ipsec` crate refuses something, as Linux would say it.
+/// The refusal of the `ipsec` crate, with Linux's number and words.
 pub(super) fn refusal(err: &ConfigError) -> Error {
     let errno = match err {
         ConfigError::Exists => return Error::new(errno::EEXIST),
@@ -105,7 +105,7 @@ pub(super) fn selector(sel: &layout::Selector, family: u16, dev: Option<LinkId>)
     let (src, dst) = (prefix(sel.saddr, sel.prefixlen_s), prefix(sel.daddr, sel.prefixlen_d));
     Ok(Selector {
         protocol: (sel.proto != 0).then_some(Protocol(sel.proto)),
-        // As they are kept: what the mask leaves out is no part of a policy's name.
+        // Same form as in the database: bits outside the mask are no part of a policy's name.
         sport: PortMask { port: sel.sport & sel.sport_mask, mask: sel.sport_mask },
         dport: PortMask { port: sel.dport & sel.dport_mask, mask: sel.dport_mask },
         dev,
@@ -113,7 +113,7 @@ pub(super) fn selector(sel: &layout::Selector, family: u16, dev: Option<LinkId>)
     })
 }
 
-/// A selector as netlink has it, whose link clients know by `ifindex`.
+/// A selector as netlink has it, with the link's index `ifindex`.
 pub(super) fn nl_selector(selector: &Selector, ifindex: u32) -> layout::Selector {
     let &Selector { src, dst, protocol, sport, dport, dev: _ } = selector;
     layout::Selector {
@@ -195,12 +195,12 @@ pub(super) fn sa(new: &NewSa, dev: Option<LinkId>) -> Result<SaConfig, Error> {
     })
 }
 
-/// When an SA's numbers are told of.
+/// Thresholds of an SA's async events.
 pub(super) fn aevents(said: nl::Thresholds) -> Aevents {
     Aevents { packets: said.replay, time: said.etimer.map(|tenths| TENTH * tenths) }
 }
 
-/// What times of async events are counted in, whatever a kernel's `HZ`.
+/// Unit of the timer of async events, whatever a kernel's `HZ`.
 pub(super) const TENTH: Duration = Duration::from_millis(100);
 
 /// The numbers that an SA with those flags has received, as far as a message remembers them.

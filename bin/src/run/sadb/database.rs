@@ -12,9 +12,9 @@ use crate::run::command::Handle;
 use crate::run::node::Node;
 use crate::run::random::random;
 
-/// How the node is asked.
+/// A way to run functions on the node.
 pub(crate) trait Ask: fmt::Debug + Send + 'static {
-    /// Has the node do something, and waits for what comes of it.
+    /// Runs a function on the node, and waits for its result.
     fn call<T: Send + 'static>(
         &mut self,
         what: impl FnOnce(&mut Node) -> Result<T, Error> + Send + 'static,
@@ -133,5 +133,5 @@ impl<A: Ask> Database for WorkerSadb<A> {
     }
 }
 
-/// In the order of their numbers.
+/// Directions in the order of their numbers.
 const DIRS: [ipsec::Dir; 3] = [ipsec::Dir::In, ipsec::Dir::Out, ipsec::Dir::Fwd];

@@ -5,7 +5,7 @@ use control::netlink::xfrm::nums::proto;
 use control::netlink::xfrm::{Acquire, Event, Policy, sa_id};
 use ipsec::{Request, SaExpired, Template};
 
-use super::{convert, view};
+use super::{convert, netlink_view};
 use crate::run::node::Node;
 use crate::run::records::{PolicyRecord, SaRecord};
 
@@ -22,7 +22,7 @@ pub(crate) fn note(node: &mut Node, event: &ipsec::Event) {
             Event::Mapping { id: sa_id(it.dst, it.spi.0), reqid: it.reqid, old: it.old, new: it.new }
         }
         ipsec::Event::Numbers(it) => {
-            let Some(sa) = node.datapath.ipsec.sa(it.sa).and_then(|sa| view::sa(node, sa)) else { return };
+            let Some(sa) = node.datapath.ipsec.sa(it.sa).and_then(|sa| netlink_view::sa(node, sa)) else { return };
             Event::Numbers { sa: Box::new(sa), by_time: it.by_time }
         }
     };
@@ -31,7 +31,8 @@ pub(crate) fn note(node: &mut Node, event: &ipsec::Event) {
 
 fn acquire(node: &Node, it: &ipsec::Acquire) -> Event {
     let spd = node.datapath.ipsec.spd();
-    let shown = spd.iter().find(|policy| policy.index == it.policy).and_then(|policy| view::policy(node, policy));
+    let shown =
+        spd.iter().find(|policy| policy.index == it.policy).and_then(|policy| netlink_view::policy(node, policy));
     let policy = shown.unwrap_or_else(|| Policy {
         info: PolicyInfo { index: it.policy, dir: 1, lft: LifetimeCfg::INFINITE, ..PolicyInfo::default() },
         ..Policy::default()
@@ -47,7 +48,7 @@ fn acquire(node: &Node, it: &ipsec::Acquire) -> Event {
     })
 }
 
-/// A policy of which nothing is known has at least the template that asks.
+/// Adds the acquiring template to a policy that is otherwise unknown.
 fn with_template(mut policy: Policy, template: &Template) -> Policy {
     if policy.templates.is_empty() {
         let addr = |addr: Option<std::net::IpAddr>| addr.map(Addr::from).unwrap_or_default();
@@ -83,7 +84,7 @@ fn expire(node: &Node, it: &SaExpired) -> Event {
         ..SaInfo::default()
     };
     let (mut info, add_time) = said.unwrap_or((bare, 0));
-    (info.curlft, info.stats) = view::counted(&it.stats, add_time, view::seconds(node, it.first_used));
+    (info.curlft, info.stats) = netlink_view::counted(&it.stats, add_time, netlink_view::seconds(node, it.first_used));
     let (mark, dir) = (convert::nl_mark(it.mark), convert::nl_sa_dir(it.dir));
     Event::Expire { info, mark, if_id: it.if_id, dir, hard: it.hard }
 }

@@ -4,22 +4,22 @@
 //! ([`SaRecord`](super::records::SaRecord), [`PolicyRecord`](super::records::PolicyRecord)), in which names and keys of algorithms
 //! and structures have all their fields; a dump and an event of its end show it.
 
-#[cfg(any(test, feature = "fuzzing"))]
-mod alone;
+mod config_view;
 mod convert;
 mod database;
 mod events;
+mod netlink_view;
 mod pending;
 mod policies;
 mod sas;
-mod shown;
+#[cfg(any(test, feature = "fuzzing"))]
+mod test_client;
 #[cfg(test)]
 mod tests;
-mod view;
 
-#[cfg(any(test, feature = "fuzzing"))]
-pub use alone::Alone;
+pub(crate) use config_view::added_sas;
 pub(crate) use database::WorkerSadb;
 pub(crate) use events::note;
 pub(crate) use pending::XfrmEvents;
-pub(crate) use shown::added_sas;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use test_client::Alone;

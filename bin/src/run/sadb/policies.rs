@@ -7,7 +7,7 @@ use control::netlink::error::errno;
 use control::netlink::xfrm::{Policy, PolicyQuery};
 use ipsec::{PolicyConfig, PolicyKey, Request};
 
-use super::{convert, view};
+use super::{convert, netlink_view};
 use crate::run::node::Node;
 use crate::run::records::PolicyRecord;
 
@@ -43,7 +43,7 @@ pub(super) fn find_policy(node: &mut Node, query: &PolicyQuery, remove: bool) ->
     };
     let id = spd.find(&key).ok_or_else(not_there)?;
     let policy = spd.get(id).ok_or_else(not_there)?;
-    let shown = view::policy(node, policy).ok_or_else(not_there)?;
+    let shown = netlink_view::policy(node, policy).ok_or_else(not_there)?;
     if remove {
         drop(node.datapath.ipsec.remove_policy(&key));
         node.of_file.forget_policy(&key);
@@ -64,6 +64,6 @@ pub(super) fn flush_policies(node: &mut Node) -> bool {
 pub(super) fn policies(node: &Node, below: u64, limit: usize) -> VecDeque<(u64, Policy)> {
     let spd = node.datapath.ipsec.spd();
     let live = spd.by_arrival(below).rev();
-    let live = live.filter_map(|(place, policy)| Some((place, view::policy(node, policy)?)));
+    let live = live.filter_map(|(place, policy)| Some((place, netlink_view::policy(node, policy)?)));
     live.take(limit).collect()
 }

@@ -12,7 +12,7 @@ use ipsec::{Larval, Request, SaConfig, SpiRequest};
 use wire::Spi;
 
 use super::convert;
-use super::view::{self, larval_view};
+use super::netlink_view::{self, larval_view};
 use crate::run::node::Node;
 use crate::run::records::SaRecord;
 
@@ -83,7 +83,7 @@ fn find_larval<'a>(node: &'a Node, query: &SaQuery) -> Result<&'a Larval, Error>
 
 pub(super) fn find_sa(node: &Node, query: &SaQuery) -> Result<Sa, Error> {
     match find(node, query) {
-        Ok(id) => node.datapath.ipsec.sa(id).and_then(|sa| view::sa(node, sa)).ok_or_else(not_there),
+        Ok(id) => node.datapath.ipsec.sa(id).and_then(|sa| netlink_view::sa(node, sa)).ok_or_else(not_there),
         Err(_) => find_larval(node, query).map(|it| larval_view(node, it)),
     }
 }
@@ -100,7 +100,7 @@ pub(super) fn remove_sa(node: &mut Node, query: &SaQuery) -> Result<Sa, Error> {
 }
 
 pub(super) fn expire_sa(node: &mut Node, query: &SaQuery, hard: bool) -> Result<(), Error> {
-    // What is yet to come has its own time (Linux `xfrm_add_sa_expire`).
+    // A larval SA has its own timer (Linux `xfrm_add_sa_expire`).
     find_real(node, query)?;
     let sa = if hard { remove_sa(node, query)? } else { find_sa(node, query)? };
     let Sa { info, mark, if_id, dir, .. } = sa;
@@ -197,7 +197,7 @@ pub(super) fn sas(node: &Node, below: u64, limit: usize) -> VecDeque<(u64, Sa)> 
         found.extend(views.take(limit).map(|(place, larval)| (place, larval_view(node, larval))));
     }
     let sad = node.datapath.ipsec.sad();
-    let live = sad.by_birth(below).rev().filter_map(|(place, sa)| Some((place, view::sa(node, sa)?)));
+    let live = sad.by_birth(below).rev().filter_map(|(place, sa)| Some((place, netlink_view::sa(node, sa)?)));
     let room = limit.saturating_sub(found.len());
     found.extend(live.take(room));
     found

@@ -1,4 +1,4 @@
-//! What clients of `NETLINK_XFRM` are told of SAs that are yet to come, and of those that end.
+//! Notifications to clients of `NETLINK_XFRM` of larval SAs, and of SAs that end.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn info() -> SaInfo {
     }
 }
 
-/// A node whose policy wants an SA with that SPI for what goes to 10.0.0.0/8.
+/// A node whose policy wants an SA with that SPI for packets to 10.0.0.0/8.
 fn node(spi: u32) -> Alone {
     let mut alone = Alone::new(true);
     add_policy(&mut alone, spi, NONE);
@@ -123,7 +123,7 @@ fn sa(spi: u32) -> Box<NewSa> {
 }
 
 #[test]
-fn an_sa_that_a_policy_asks_for_by_its_spi_is_completed_by_an_update_alone() {
+fn larval_sa_with_the_policys_spi_is_completed_by_an_update() {
     let mut alone = node(0x1234);
     alone.listen(true);
     assert_eq!(send(&mut alone), 1);
@@ -163,7 +163,7 @@ fn a_promised_spi_is_found_and_taken_back_by_its_mark() {
 }
 
 #[test]
-fn who_asks_for_an_spi_is_given_the_sa_of_its_own_number() {
+fn alloc_spi_returns_the_larval_sa_of_its_seq() {
     // Each mark has an SA to come, and all of them are to have the same SPI.
     let mut alone = Alone::new(true);
     alone.listen(true);
@@ -181,7 +181,7 @@ fn who_asks_for_an_spi_is_given_the_sa_of_its_own_number() {
 }
 
 #[test]
-fn what_is_yet_to_come_is_not_ended_as_what_was_used_up() {
+fn larval_sa_cannot_be_expired() {
     let mut alone = node(0x1234);
     alone.listen(true);
     assert_eq!(send(&mut alone), 1);
@@ -195,11 +195,11 @@ fn what_is_yet_to_come_is_not_ended_as_what_was_used_up() {
 }
 
 #[test]
-fn numbers_are_told_of_to_who_hears_them_and_when_the_sa_says_so() {
+fn aevents_go_to_group_members_at_the_sas_thresholds() {
     let mut alone = Alone::new(true);
     let said = Thresholds { replay: Some(3), etimer: Some(5) };
     alone.database().add_sa(Box::new(NewSa { thresholds: said, ..*sa(0x1000) }), false).unwrap();
-    // Sends so many packets, and passes what is told of them: the number sent last, and whether by time.
+    // Sends `packets` packets, and returns the notifications: the number sent last, and whether the timer caused it.
     let send = |alone: &mut Alone, packets: u32, tenths: u32| {
         alone.let_pass(Duration::ZERO);
         let node = alone.node();
@@ -241,7 +241,7 @@ fn numbers_are_told_of_to_who_hears_them_and_when_the_sa_says_so() {
 }
 
 #[test]
-fn of_an_sa_that_ends_all_is_told_that_was_counted() {
+fn expiry_of_an_sa_has_all_its_counters() {
     let file = "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 0x1000\nmode = \"tunnel\"\ndir = \"in\"\n\
                 replay-window = 32\nlimit = { time-hard = 60 }\n\
                 aead = { name = \"rfc4106(gcm(aes))\", key = \"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\", icv = 128 }\n";

@@ -1,4 +1,4 @@
-//! What a node is now, and what of that is not its files'.
+//! State of a node, and what of it does not come from its files.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,13 +27,13 @@ pub(crate) struct Collected {
     limited: HashSet<SaName>,
     policies: Vec<Saved>,
     ila: Vec<(IlaConfig, Saved)>,
-    /// Whether in, out and fwd block what no policy is for.
+    /// Whether in, out and fwd block packets without a policy.
     defaults: [bool; 3],
     settings: Settings,
 }
 
 impl Collected {
-    /// What a node is that nobody changes meanwhile.
+    /// State of a node that no netlink client changes meanwhile.
     ///
     /// # Errors
     /// The worker does not answer.
@@ -68,13 +68,13 @@ impl Collected {
         }
     }
 
-    /// What is to be kept of it, how much that is in words, and how many SAs are left out because they end by time.
+    /// The state to save, a summary of it in words, and in the summary the number of SAs left out for their time limit.
     pub(crate) fn without(self, of_files: &OfFiles) -> (State, String) {
         let Self { links, route, sas, limited, policies, ila, defaults, settings } = self;
         let limited = limited.difference(&of_files.sas).count();
         let route = rtnl::without(route, |saved| of_files.has(saved)).into_iter();
         let sas = sas.into_iter().filter(|(name, _)| !of_files.sas.contains(name));
-        // One that the files have block does so again, whatever a program has made of it.
+        // A direction that the files block does so again, also if a program has changed it.
         let block = [0, 1, 2].map(|dir| defaults[dir] && !of_files.defaults[dir]);
         let defaults = Some(saved_defaults(block)).filter(|_| block.contains(&true));
         let policies = policies.into_iter().filter(|saved| !of_files.has(saved));
@@ -93,14 +93,14 @@ impl Collected {
             settings: sysctl::saved(&settings, &of_files.settings)
                 .map(|(name, text)| (name.to_owned(), text))
                 .collect(),
-            marks: Default::default(),
+            checkpoints: Default::default(),
         };
         state.settings.iter().for_each(|_| counts.add("setting"));
         (state, counts.say(limited))
     }
 }
 
-/// ILA's mappings, whose devices are called as `links` says.
+/// ILA's mappings, with the names of their devices from `links`.
 fn saved_mappings(protocols: &mut Protocols, links: &[(u32, String)]) -> Result<Vec<(IlaConfig, Saved)>, String> {
     let names: HashMap<u32, &str> = links.iter().map(|(number, name)| (*number, name.as_str())).collect();
     let all = protocols.generic.ila.all().map_err(|err| err.to_string())?;
@@ -127,7 +127,7 @@ fn each<T>(
     }
 }
 
-/// How many there are of each kind.
+/// Number of objects of each kind.
 #[derive(Debug, Default)]
 struct Counts(Vec<(&'static str, usize)>);
 
@@ -158,21 +158,21 @@ impl Counts {
     }
 }
 
-/// What of a node is its files', and so is not saved.
+/// Objects of a node that come from its files, and so are not saved.
 #[derive(Debug, Default)]
 pub(crate) struct OfFiles {
-    /// Labels of requests of which one alone holds.
+    /// Labels of requests for objects of which there is one.
     alone: HashSet<String>,
-    /// Without flags, which say how a route lies to others.
+    /// Requests without flags, as these place a route among others.
     messages: HashSet<Vec<u8>>,
     sas: HashSet<SaName>,
-    /// As a node's.
+    /// Directions that block packets without a policy.
     defaults: [bool; 3],
     settings: Settings,
 }
 
 impl OfFiles {
-    /// A node that has just started, all of which is its files'.
+    /// Objects of a node that has just started, which all come from its files.
     pub(crate) fn all(collected: Collected) -> Self {
         let Collected { route, sas, limited, policies, ila, defaults, settings, .. } = collected;
         let mut of_files = Self { sas: limited, defaults, settings, ..Self::default() };
@@ -222,7 +222,7 @@ impl OfFiles {
     }
 }
 
-/// What has no keys in it.
+/// The message without its flags.
 fn without_flags(saved: &Saved) -> Vec<u8> {
     let mut message = saved.message.to_vec();
     set_flags(&mut message, 0);

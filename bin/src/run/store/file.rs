@@ -10,11 +10,11 @@ use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use zeroize::Zeroizing;
 
-use super::names::{Mark, SaName};
+use super::names::{Checkpoint, SaName};
 use crate::error::CliError;
 use crate::run::random::random;
 
-/// What a file of another version has another number of.
+/// Number of the format; a file of another version has another one.
 const FORMAT: u32 = 3;
 
 /// The first version's number: it knew no settings.
@@ -27,24 +27,24 @@ const FORMAT_WITHOUT_ILA: u32 = 2;
 const FATPATH: TableDefinition<'_, &str, u32> = TableDefinition::new("fatpath");
 /// The links that requests speak of, by their numbers.
 const LINKS: TableDefinition<'_, u32, &str> = TableDefinition::new("links");
-/// Requests of `NETLINK_ROUTE`, in order, each with what it makes.
+/// Requests of `NETLINK_ROUTE`, in order, each with the name of its object.
 const ROUTE: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("route");
 /// Requests of `NETLINK_XFRM`, in order, but for SAs.
 const XFRM: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("xfrm");
-/// Those for SAs, in order, each with its name.
+/// Requests for SAs, in order, each with the name of its SA.
 const SAS: TableDefinition<'_, u64, (&str, &[u8], &[u8])> = TableDefinition::new("sas");
 /// Settings made by `sysctl`, by names below `/proc/sys/net`.
 const SETTINGS: TableDefinition<'_, &str, &str> = TableDefinition::new("settings");
 /// Requests of `NETLINK_GENERIC` that add ILA mappings.
 const ILA: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("ila");
-/// Where SAs go on: sent, received, bytes, packets.
-const MARKS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition::new("marks");
+/// Counters at which SAs continue: sent, received, bytes, packets.
+const CHECKPOINTS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition::new("marks");
 
 /// Bytes of pages that the database keeps in memory beside what it writes at once: none, for keys are in them, also of SAs that
 /// are gone.
 const CACHE: usize = 0;
 
-/// A request, with what it makes. It may have keys in it.
+/// A request, with the name of its object. It may have keys in it.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Kept {
     pub(crate) label: String,
@@ -60,7 +60,7 @@ pub(crate) struct State {
     pub(crate) xfrm: Vec<Kept>,
     pub(crate) ila: Vec<Kept>,
     pub(crate) settings: BTreeMap<String, String>,
-    pub(crate) marks: HashMap<SaName, Mark>,
+    pub(crate) checkpoints: HashMap<SaName, Checkpoint>,
 }
 
 /// The open file, which no other gateway can open.
@@ -105,7 +105,7 @@ impl Store {
         }
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -115,7 +115,7 @@ impl Store {
         Ok(table.get("format")?.map_or(0, |format| format.value()))
     }
 
-    /// What it holds.
+    /// Content of the file.
     ///
     /// # Errors
     /// It is damaged.
@@ -151,18 +151,18 @@ impl Store {
                 state.settings.insert(name.value().to_owned(), text.value().to_owned());
             }
         }
-        for entry in read.open_table(MARKS)?.iter()? {
-            let (name, mark) = entry?;
-            let (oseq, seq, bytes, packets) = mark.value();
-            state.marks.insert(sa_name(name.value())?, Mark { oseq, seq, used: [bytes, packets] });
+        for entry in read.open_table(CHECKPOINTS)?.iter()? {
+            let (name, checkpoint) = entry?;
+            let (oseq, seq, bytes, packets) = checkpoint.value();
+            state.checkpoints.insert(sa_name(name.value())?, Checkpoint { oseq, seq, used: [bytes, packets] });
         }
         Ok(state)
     }
 
-    /// Holds `state` from now on, and nothing else; or what it held, if that fails or the machine does.
+    /// Replaces the content by `state`; after an error or a crash, the old content is there.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn replace(&self, state: &State) -> Result<(), redb::Error> {
         let write = self.database.begin_write()?;
         write.delete_table(LINKS)?;
@@ -171,7 +171,7 @@ impl Store {
         write.delete_table(SAS)?;
         write.delete_table(ILA)?;
         write.delete_table(SETTINGS)?;
-        write.delete_table(MARKS)?;
+        write.delete_table(CHECKPOINTS)?;
         {
             write.open_table(FATPATH)?.insert("format", FORMAT)?;
             let mut links = write.open_table(LINKS)?;
@@ -195,27 +195,30 @@ impl Store {
                 settings.insert(name.as_str(), text.as_str())?;
             }
         }
-        put_marks(&write, state.marks.iter())?;
+        put_checkpoints(&write, state.checkpoints.iter())?;
         Ok(write.commit()?)
     }
 
-    /// Exchanges marks.
+    /// Replaces checkpoints.
     ///
     /// # Errors
-    /// What the system says; it holds the old ones then.
-    pub(crate) fn mark<'a>(&self, marks: impl Iterator<Item = (&'a SaName, &'a Mark)>) -> Result<(), redb::Error> {
+    /// The system's error; the old checkpoints are there then.
+    pub(crate) fn checkpoint<'a>(
+        &self,
+        checkpoints: impl Iterator<Item = (&'a SaName, &'a Checkpoint)>,
+    ) -> Result<(), redb::Error> {
         let write = self.database.begin_write()?;
-        put_marks(&write, marks)?;
+        put_checkpoints(&write, checkpoints)?;
         Ok(write.commit()?)
     }
 }
 
-fn put_marks<'a>(
+fn put_checkpoints<'a>(
     write: &redb::WriteTransaction,
-    marks: impl Iterator<Item = (&'a SaName, &'a Mark)>,
+    checkpoints: impl Iterator<Item = (&'a SaName, &'a Checkpoint)>,
 ) -> Result<(), redb::Error> {
-    let mut table = write.open_table(MARKS)?;
-    for (name, &Mark { oseq, seq, used: [bytes, packets] }) in marks {
+    let mut table = write.open_table(CHECKPOINTS)?;
+    for (name, &Checkpoint { oseq, seq, used: [bytes, packets] }) in checkpoints {
         table.insert(&name.to_bytes()[..], (oseq, seq, bytes, packets))?;
     }
     Ok(())
@@ -225,7 +228,7 @@ fn sa_name(bytes: &[u8]) -> Result<SaName, redb::Error> {
     SaName::from_bytes(bytes).ok_or_else(|| redb::Error::Corrupted("an SA's name has another length".to_owned()))
 }
 
-/// Makes an empty one, which is there as a whole or not at all; or finds one that somebody else has made meanwhile.
+/// Makes an empty file, which is there as a whole or not at all; or finds one that another process has made meanwhile.
 fn make(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{:016x}", random()?));

@@ -1,16 +1,16 @@
-//! What programs have set, kept in a file over a restart (`--state`, `fatpath save`).
+//! State that programs have set, kept in a file over a restart (`--state`, `fatpath save`).
 //!
-//! The file is an embedded database. A save replaces all of it in one transaction, so that whatever happens meanwhile it
-//! holds either the state before or the state after. What it holds are netlink requests, as programs have made them; a
-//! gateway that starts carries them out, or does not start.
+//! The file is an embedded database. A save replaces all of it in one transaction, so that after a crash it holds
+//! either the state before or the state after. It holds netlink requests, as programs have made them; a gateway that
+//! starts carries them out, or does not start.
 
 mod collect;
 mod file;
-mod marks;
 mod names;
 mod restore;
+mod sequence_checkpoint;
 
 pub(crate) use collect::{Collected, OfFiles};
 pub(crate) use file::Store;
-pub(crate) use marks::{Keeper, skip};
 pub(crate) use restore::restore;
+pub(crate) use sequence_checkpoint::{Checkpointer, skip};

@@ -1,4 +1,4 @@
-//! Names of SAs in the file, and the marks that are kept for them.
+//! Names of SAs in the file, and their checkpoints.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -44,9 +44,9 @@ impl SaName {
     }
 }
 
-/// Where an SA goes on.
+/// Counters at which an SA continues.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Mark {
+pub(crate) struct Checkpoint {
     /// No number above it has been sent.
     pub(crate) oseq: u64,
     /// All up to it count as received.
@@ -55,7 +55,7 @@ pub(crate) struct Mark {
     pub(crate) used: [u64; 2],
 }
 
-impl Mark {
+impl Checkpoint {
     /// The numbers of an SA that begins there.
     pub(crate) const fn numbers(self) -> Numbers {
         Numbers { oseq: self.oseq, seq: self.seq, used: self.used }

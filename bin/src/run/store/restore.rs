@@ -1,4 +1,4 @@
-//! A node becomes what was kept, beside what its files say.
+//! Restores saved state on top of the configuration.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -15,13 +15,13 @@ use super::file::{Kept, State};
 use crate::error::CliError;
 use crate::run::netlink::Protocols;
 
-/// Carries out what `state`, of the file at `path`, holds. What is there already is the files', and stays. How many
-/// requests were carried out, and how many were not because of that.
+/// Carries out the requests in `state`, of the file at `path`. Objects that are there already are the configuration's,
+/// and stay. Returns the numbers of requests that were carried out, and of those that were not for that reason.
 ///
 /// # Errors
 /// Exit code 2: one of them cannot be carried out. Some of the others have been.
 pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols) -> Result<[usize; 2], CliError> {
-    let State { links, route, sas, xfrm: others, ila: mappings, settings, marks } = state;
+    let State { links, route, sas, xfrm: others, ila: mappings, settings, checkpoints } = state;
     let mut done = [0; 2];
     let mut take = |kept: &Kept, outcome: Result<(), Error>| match outcome {
         Ok(()) => {
@@ -66,8 +66,8 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         let model = &protocols.rtnl.model;
         xfrm::renumber(&mut kept.message, |old| current(links, model, old))
             .map_err(|number| gone(&kept.label, number, links))?;
-        if let Some(mark) = marks.get(name) {
-            xfrm::set_numbers(&mut kept.message, mark.numbers());
+        if let Some(checkpoint) = checkpoints.get(name) {
+            xfrm::set_numbers(&mut kept.message, checkpoint.numbers());
         }
         take(kept, carry_out(&mut protocols.xfrm, &kept.message))?;
     }
@@ -93,8 +93,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
     Ok([done[0] + n, done[1] + left])
 }
 
-/// Whether a request was refused because the configuration has what it asks for: what is there, or a rule that is to go and
-/// has gone.
+/// Whether a request was refused because the configuration has its object already, or lacks the rule that it deletes.
 fn is_of_files(message: &[u8], error: &Error) -> bool {
     match error.errno {
         errno::EEXIST => true,
@@ -122,7 +121,7 @@ fn refused(path: &Path, label: &str, why: &str) -> CliError {
     ))
 }
 
-/// Why something was refused, without its number where there are words.
+/// Reason of a refusal: its text, or its number if there is none.
 fn words(error: &Error) -> String {
     match &error.text {
         Some(text) => text.trim_end_matches('.').to_owned(),

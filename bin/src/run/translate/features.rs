@@ -1,10 +1,10 @@
-//! What a link does to packets, in `ethtool`'s words and in those of the path.
+//! Offloads of a link, in `ethtool`'s words and in those of the path.
 
 use control::features::FeatureSet;
 use link::{Kind, Link};
 use offload::{CsumOffload, Features};
 
-/// What a link can do to packets that it sends, and gluing what it receives.
+/// Offloads that a link supports for packets that it sends, and GRO of those that it receives.
 pub(crate) fn of(link: &dyn Link) -> FeatureSet {
     let Features { sg, frag_list, csum, tso4, tso6, uso, tso_ecn, .. } = link.features();
     let csum = match csum {
@@ -25,7 +25,7 @@ pub(crate) fn of(link: &dyn Link) -> FeatureSet {
     each.into_iter().fold(csum | FeatureSet::OF_NODE, |all, (feature, has)| all | feature.only_if(has)).coherent()
 }
 
-/// What the path is to leave to a link of which those are on.
+/// Offloads that the path is to leave to a link, of `features` those that are `on`.
 pub(crate) fn limited(features: Features, on: FeatureSet) -> Features {
     let csum = match features.csum {
         CsumOffload::Any if on.has(FeatureSet::HW_CSUM) => CsumOffload::Any,
@@ -52,7 +52,7 @@ pub(crate) fn limited(features: Features, on: FeatureSet) -> Features {
     }
 }
 
-/// What a link does that cannot be switched while it is open, and what is done for it.
+/// Offloads of a link that cannot be switched while it is open, on its own side and on the path's.
 pub(crate) fn always(link: &dyn Link) -> FeatureSet {
     let has = |names: &[&str]| link.offloads().iter().any(|offload| offload.on && names.contains(&offload.name));
     let ethernet = matches!(link.layer(), link::Layer::Ethernet(_));
@@ -61,7 +61,7 @@ pub(crate) fn always(link: &dyn Link) -> FeatureSet {
         (FeatureSet::UDP_GRO_FORWARDING, true),
         (FeatureSet::ESP, link.features().esp),
         (FeatureSet::VLAN_CHALLENGED, !ethernet),
-        // A socket has looked at what it gives.
+        // The kernel has verified the checksums of a UDP socket's datagrams.
         (FeatureSet::RX_CSUM, link.kind() == Kind::Udp || has(&["rx-checksum", "rx-super-packets"])),
         (FeatureSet::GRO_HW, has(&["rx-tso4", "rx-tso6", "rx-uso", "rx-super-packets", "rx-gro"])),
     ];
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_off_is_left_to_no_link() {
+    fn offload_switched_off_is_left_to_no_link() {
         let all = of(&*with(Features::ALL));
         assert_eq!(all, FeatureSet::SWITCHED & !FeatureSet::IP_CSUM & !FeatureSet::IPV6_CSUM);
         assert_eq!(limited(Features::ALL, all), Features::ALL);

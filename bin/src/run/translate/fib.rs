@@ -41,7 +41,7 @@ pub(crate) fn known(wanted: &NeighbourNow) -> Option<(LinkId, IpAddr, Known)> {
     Some((wanted.link, wanted.addr, known))
 }
 
-/// Changes `fib` as netlink's clients have changed the model. What decides on no packet is not in it.
+/// Applies a netlink client's change of the model to `fib`, which has no routes and addresses that decide on no packet.
 pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
     match delta {
         Delta::AddRoute { table, route, ahead } => {

@@ -1,11 +1,11 @@
-//! How fragments wait, as the configuration says it.
+//! Configuration of reassembly, translated.
 
 use std::time::Duration;
 
 use control::model::{Coalesce, Eviction, FragLimits, ReassemblyConfig};
 use reassembly::{Config, Limits, Policy};
 
-/// The same in the words of the crate that does it. What no user of this program needs keeps its default.
+/// Configuration of the `reassembly` crate. Options that no user of this program needs keep their defaults.
 pub(crate) fn config(config: ReassemblyConfig) -> Config {
     let ReassemblyConfig { policy, coalesce, v4, v6, max_distance } = config;
     Config {
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_says_holds_for_its_family() {
+    fn limits_of_a_family_hold_for_it_alone() {
         let v4 = FragLimits { high_thresh: 1000, low_thresh: 0, timeout_secs: 2 };
         let said = ReassemblyConfig { policy: Eviction::Linux, coalesce: Coalesce::Copy, v4, ..Default::default() };
         let limits = Limits { high_thresh: 1000, timeout: Duration::from_secs(2) };

@@ -1,4 +1,4 @@
-//! What the file says of SAs and policies, as netlink would have said it.
+//! SAs and policies of the file, as netlink requests.
 
 use control::model::{self, Limit};
 use control::netlink::xfrm::layout::{Encap, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl, family_of};

@@ -200,8 +200,8 @@ fn exchange(socket: &UdpSocket, sent: &[u8], buffer: &mut [u8]) -> io::Result<()
     Ok(())
 }
 
-/// Whether a datagram may come back another time: none came, nothing listened yet, or it was longer than the path takes, of which the
-/// kernel has learnt (EMSGSIZE).
+/// Whether sending may succeed later: no datagram came, nothing listened yet, or the datagram was longer than the
+/// path's MTU, which the kernel has learnt by now (EMSGSIZE).
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, TimedOut, WouldBlock};
     matches!(error.kind(), WouldBlock | TimedOut | ConnectionRefused) || error.raw_os_error() == Some(90)

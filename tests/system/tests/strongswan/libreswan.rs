@@ -30,7 +30,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The left end's `ipsec.conf`, with what strongSwan's example says of both.
+/// The left end's `ipsec.conf`, with both ends' settings of strongSwan's example.
 fn config(wan: Wan) -> String {
     let (ids, encapsulation) = match wan {
         Wan::Interface => (["@left.example", "@right.example"], "auto"),
@@ -71,7 +71,7 @@ fn pluto(site: &Site, netns: &Netns, wan: Wan) -> Outcome<Process> {
     let script = "mount -t tmpfs tmpfs /run; mount --bind \"$0\" /usr/libexec; exec \"$@\"";
     command.args(["--mount", "sh", "-ec", script]).arg(unpacked("usr/libexec"));
     command.arg(fatpath()).args(["exec", "--instance", "left", "--"]).arg(unpacked("usr/libexec/ipsec/pluto"));
-    // What stands behind the file's name is not set by the file.
+    // Options behind the file's name are not set by the file.
     command.arg("--config").arg(dir.join("ipsec.conf")).args(["--nofork", "--stderrlog", "--no-dnssec", "--rundir"]);
     command.arg(&dir).arg("--ipsecdir").arg(&dir).arg("--dumpdir").arg(&dir).arg("--nssdir").arg(dir.join("nss"));
     command.arg("--secretsfile").arg(dir.join("ipsec.secrets"));

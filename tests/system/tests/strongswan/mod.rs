@@ -30,9 +30,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut all = vec![
         trial("strongswan/a_packet_brings_up_the_tunnel_that_it_needs", NEEDS, trap),
         trial("strongswan/ends_with_certificates_know_each_other", NEEDS, certificates),
-        trial("strongswan/a_certificate_of_somebody_else_is_refused", NEEDS, foreign_certificate),
-        trial("strongswan/keys_are_changed_beside_ten_thousand_packets_a_second_without_a_loss", NEEDS, rekey),
-        trial("strongswan/keys_are_changed_under_a_stream_and_nothing_is_dropped", NEEDS, rekey_of_a_stream),
+        trial("strongswan/certificate_of_an_unknown_authority_is_refused", NEEDS, foreign_certificate),
+        trial("strongswan/rekeying_under_10k_packets_a_second_loses_none", NEEDS, rekey),
+        trial("strongswan/rekeying_under_a_stream_drops_nothing", NEEDS, rekey_of_a_stream),
         trial("strongswan/an_interface_of_ones_own_carries_ike_and_raw_esp", NEEDS, || interface(false)),
         trial("strongswan/an_interface_of_ones_own_carries_ike_and_raw_esp_over_ipv6", NEEDS, || interface(true)),
         trial("strongswan/ike_and_esp_in_udp_pass_over_ipv6", NEEDS, udp_over_v6),
@@ -76,8 +76,8 @@ fn without_host_side(wan: Wan) -> Outcome {
     both_have_sas(&site, wan == Wan::Udp)
 }
 
-/// Fails unless both ends have an SA for each way, in UDP or not. What has been replaced may still be there: it takes in what
-/// is under way.
+/// Fails unless both ends have an SA for each way, in UDP or not. Replaced SAs may still be there: they receive packets
+/// in flight.
 fn both_have_sas(site: &Site, in_udp: bool) -> Outcome {
     for end in &site.ends {
         let states = site.xfrm(end, "state list nokeys")?;
@@ -174,7 +174,7 @@ fn between_gateways() -> Outcome {
     Ok(())
 }
 
-/// What tshark sees on the device that the host side has of the link: of an interface ESP, of a UDP link what sockets
+/// Capture by tshark on the host side's device of the link: an interface shows ESP, a UDP link shows what sockets
 /// exchange by it, here IKE.
 fn tshark() -> Outcome {
     for (wan, protocol) in [(Wan::Interface, "esp"), (Wan::Udp, "isakmp")] {
@@ -222,7 +222,7 @@ fn rekeys(site: &Site) -> Outcome {
     Ok(())
 }
 
-/// What the gateways have dropped.
+/// Drops of the gateways.
 fn drops(site: &Site) -> Outcome<[String; 2]> {
     let [left, right] = &site.ends;
     Ok([left.gateway.show("drops")?, right.gateway.show("drops")?])

@@ -34,13 +34,13 @@ pub(crate) fn address() -> Outcome {
     Ok(())
 }
 
-/// Where a NAT sends what comes to one of its ports.
+/// Direction of a NAT: a port, and the destination of packets to it.
 struct Way {
     near: UdpSocket,
     /// The address and port that the far end sees.
     outside: UdpSocket,
     to: SocketAddr,
-    /// Who sends to `near`.
+    /// Sender of packets to `near`.
     from: Option<SocketAddr>,
 }
 
@@ -51,7 +51,7 @@ impl Way {
         Ok(Self { near, outside: outside(netns)?, to: format!("198.51.100.2:{port}").parse()?, from: None })
     }
 
-    /// Carries what has come; tells whether anything had.
+    /// Forwards datagrams that have come; tells whether there were any.
     fn carry(&mut self) -> io::Result<bool> {
         let (mut bytes, mut any) = ([0; 65_536], false);
         while let Some((len, from)) = next(&self.near, &mut bytes)? {
@@ -78,7 +78,7 @@ fn outside(netns: &Netns) -> Outcome<UdpSocket> {
 fn next(socket: &UdpSocket, bytes: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
     match socket.recv_from(bytes) {
         Ok(received) => Ok(Some(received)),
-        // What was sent to a port that nobody has comes back as an error.
+        // A datagram to a port without a socket comes back as an error.
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) => Ok(None),
         Err(error) => Err(error),
     }

@@ -8,10 +8,10 @@ use system::{
     wait_until,
 };
 
-/// How long IKE may take for anything.
+/// Longest time that an exchange of IKE may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the gateways have towards each other.
+/// Links of the gateways towards each other.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) enum Wan {
     /// A UDP socket of the host's stack.
@@ -20,7 +20,7 @@ pub(crate) enum Wan {
     Interface,
 }
 
-/// What differs from the example.
+/// Differences from the example.
 pub(crate) struct Setup {
     pub(crate) wan: Wan,
     /// Whether the outer addresses are IPv6.
@@ -28,7 +28,7 @@ pub(crate) struct Setup {
     pub(crate) auth: Auth,
     /// Whether the gateways have host sides. Without, IKE passes by their sockets for key managers.
     pub(crate) host_side: bool,
-    /// What takes the place of what in `swanctl.conf`.
+    /// Replacements in `swanctl.conf`: old text and new text.
     pub(crate) connections: &'static [(&'static str, &'static str)],
 }
 
@@ -67,8 +67,8 @@ impl Site {
         Ok(Self { ends, scratch })
     }
 
-    /// One without its daemons, whose left end sees of the right one nothing but `between` at 192.0.2.254, and the other way
-    /// 198.51.100.254.
+    /// A site without its daemons, whose left end sees of the right one nothing but `between` at 192.0.2.254, and the
+    /// other way 198.51.100.254.
     pub(crate) fn behind(between: &Netns) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let [left, right] = [Netns::new("left")?, Netns::new("right")?];
@@ -84,7 +84,7 @@ impl Site {
             // That there is a NAT is found out.
             end.files.change("swanctl.conf", "encap = yes", "encap = no")?;
         }
-        // Who is behind a NAT goes by a name.
+        // An end behind a NAT is identified by a name.
         for (end, [left, right]) in
             [(&left, ["192.0.2.1", "192.0.2.254"]), (&right, ["198.51.100.254", "198.51.100.2"])]
         {
@@ -110,8 +110,8 @@ impl Site {
         Ok(())
     }
 
-    /// Starts the gateway of an end of the example again, as one that keeps what programs set in a file of its own. Its daemon
-    /// has to be started again, too.
+    /// Starts the gateway of an end of the example again, with a file for the state that programs set. Its daemon has
+    /// to be started again, too.
     pub(crate) fn restart_with_state(&mut self, at: usize) -> Outcome {
         let end = &mut self.ends[at];
         drop(end.charon.take());
@@ -124,7 +124,7 @@ impl Site {
         end.to_peer(at + 1)
     }
 
-    /// Has the gateway of an end keep what it is.
+    /// Saves the state of the gateway of an end.
     pub(crate) fn save(&self, end: &End) -> Outcome<String> {
         run(Command::new(fatpath()).args(["save", "--instance", end.name]).env("FATPATH_RUNDIR", self.scratch.path()))
     }
@@ -134,14 +134,14 @@ impl Site {
         &self.scratch
     }
 
-    /// Has a packet bring up the tunnel. What needs it waits for it, or is lost: the first packets are.
+    /// Sends a packet that brings up the tunnel. Packets that need it wait for it, or are lost: the first ones are.
     pub(crate) fn up(&self) -> Outcome {
         let [left, _] = &self.ends;
         let ping = || left.netns.sh("ping -c 1 -W 1 10.2.0.1").is_ok();
         wait_until("a packet comes through", PATIENCE, ping).map_err(|failed| self.explain(&failed))
     }
 
-    /// A failure with what both ends have to say of it.
+    /// A failure, with the logs and the states of both ends.
     pub(crate) fn explain(&self, failed: &libtest_mimic::Failed) -> libtest_mimic::Failed {
         let mut text = failed.message().unwrap_or_default().to_owned();
         for end in &self.ends {
@@ -154,14 +154,14 @@ impl Site {
                 shown("sa"),
                 shown("counters"),
                 shown("drops"),
-                // What was lost without reaching the gateway.
+                // Packets that were lost before they reached the gateway.
                 end.netns.sh("ip -s link; grep Udp: /proc/net/snmp").unwrap_or_default()
             );
         }
         text.into()
     }
 
-    /// What `ip xfrm` says of the gateway of an end.
+    /// Output of `ip xfrm` about the gateway of an end.
     pub(crate) fn xfrm(&self, end: &End, words: &str) -> Outcome<String> {
         self.ip(end, &format!("xfrm {words}"))
     }
@@ -180,7 +180,7 @@ impl End {
         Self::start_with(name, number, netns, scratch, setup, &own)
     }
 
-    /// One whose files are what `own` makes of the example's.
+    /// A site whose files are those of the example, changed by `own`.
     fn start_with(
         name: &'static str,
         number: u8,
@@ -222,7 +222,7 @@ impl End {
         Ok(end)
     }
 
-    /// Has the host of this end send to the other one by its gateway.
+    /// Routes the traffic of this end's host to the other host by its gateway.
     fn to_peer(&self, number: usize) -> Outcome {
         let peer = 3 - number;
         self.netns.sh(&format!("ip addr add 10.{number}.0.1/24 dev tun0; ip route add 10.{peer}.0.0/24 dev tun0"))?;
@@ -236,7 +236,7 @@ impl End {
         self.charon.as_ref().ok_or("it does not run")?.swanctl(words)
     }
 
-    /// What the daemon has logged.
+    /// Log of the daemon.
     pub(crate) fn log(&self) -> String {
         self.charon.as_ref().map(Charon::log).unwrap_or_default()
     }

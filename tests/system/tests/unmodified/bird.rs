@@ -20,7 +20,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A configuration in which only what netlink tells makes BIRD look at the kernel.
+/// A configuration in which BIRD looks at the kernel only on netlink notifications.
 const SELDOM: &str = "
 log stderr all;
 router id 10.1.0.1;
@@ -86,7 +86,7 @@ fn routes() -> Outcome {
         "interfaces summary",
         &["eth0       up     10.1.0.1/24        fd00:1::1/64", "tun0       up     10.3.0.1/24"],
     )?;
-    // Networks of the links by the protocol direct, and by the protocol kernel what it finds.
+    // Networks of the links by the protocol direct, and other routes by the protocol kernel.
     bird.wait_for("route", &["[direct1", "10.3.0.0/24", "fd00:1::/64", "10.7.0.0/16          unicast [kernel1"])?;
     let own = "10.5.0.0/16 via 10.1.0.2 dev eth0 proto bird metric 32 \n";
     node.wait_for_ip("route", own)?;

@@ -28,7 +28,7 @@ pub(super) fn trials() -> Vec<Trial> {
 
 fn dhclient() -> Outcome {
     let node = Node::new()?;
-    // Nothing but what the lease brings.
+    // No configuration but the lease's.
     node.ip("addr flush dev eth0")?;
     let mut command = node.on_far(unpacked("usr/sbin/dnsmasq"));
     command.args(["-k", "-C", "/dev/null", "--port=0", "--user=root", "--log-facility=-", "--log-dhcp"]);

@@ -43,9 +43,9 @@ pub(super) struct Account {
 
 pub(super) const ROOT: Account = Account { user: "root", group: "root" };
 
-/// That of Debian's package, which keeps `CAP_NET_ADMIN` in its permitted set.
+/// The account of Debian's package, which keeps `CAP_NET_ADMIN` in its permitted set.
 const FRR: Account = Account { user: "frr", group: "frr" };
-/// Its user and group, as the accounts of a [`Node`] have them.
+/// User and group number of [`FRR`], as the accounts of a [`Node`] have them.
 const FRR_ID: u32 = 64001;
 
 /// FRR's files on a node. The daemons end with their [`Process`].
@@ -101,7 +101,7 @@ impl<'a> Frr<'a> {
         }
     }
 
-    /// What a daemon answers to `show WHAT`, as to `vtysh`: text, and behind it three zero bytes and a status.
+    /// Answer of a daemon to `show WHAT`, as to `vtysh`: text, and behind it three zero bytes and a status.
     pub(super) fn show(&self, daemon: &str, what: &str) -> Outcome<String> {
         let mut socket = UnixStream::connect(self.directory.join(format!("{daemon}.vty")))?;
         socket.set_read_timeout(Some(PATIENCE))?;

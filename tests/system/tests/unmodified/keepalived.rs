@@ -65,7 +65,7 @@ vrrp_instance one {{
     )
 }
 
-/// Adds keepalived's options for files of its own, of which `end` begins the names.
+/// Adds keepalived's options for files of its own, whose names begin with `end`.
 fn with_files(mut command: Command, node: &Node, end: &str, config: &str) -> Outcome<Command> {
     let config = node.file(&format!("{end}.conf"), config)?;
     command.args(["--dont-fork", "--log-console", "--use-file"]).arg(config);
@@ -75,7 +75,7 @@ fn with_files(mut command: Command, node: &Node, end: &str, config: &str) -> Out
     Ok(command)
 }
 
-/// What a capture of an interface has seen so far.
+/// Packets that a capture of an interface has so far.
 fn seen(node: &Node, interface: &str) -> Outcome<String> {
     run(Command::new("tcpdump").args(["-nr"]).arg(node.scratch.file(&format!("{interface}.pcap"))))
 }
@@ -102,7 +102,7 @@ fn address() -> Outcome {
     on_eth0.finish()?;
     on_mgmt.finish()?;
     assert_eq!(seen(&node, "mgmt")?, "", "by mgmt");
-    // It takes back what it has added. Its child ends with it.
+    // It removes the addresses that it has added. Its child ends with it.
     keepalived.signal(Signal::TERM)?;
     keepalived.wait(PATIENCE)?;
     wait_until("the address goes", PATIENCE, || node.ip("addr").is_ok_and(|said| !said.contains("10.1.0.99")))?;

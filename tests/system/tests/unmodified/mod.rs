@@ -22,7 +22,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use system::{Gateway, Netns, Outcome, Scratch, fatpath, run, unpacked, veth, wait_until};
 
-/// How long a daemon may take for anything.
+/// Longest time that a daemon may take for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A host with an interface `mgmt`, number 2, that is not the gateway's, and `eth0`, which is. Both lead to `far`.
@@ -146,7 +146,7 @@ impl Node {
         command
     }
 
-    /// What `ip WORDS` prints of the gateway.
+    /// Output of `ip WORDS` about the gateway.
     fn ip(&self, words: &str) -> Outcome<String> {
         let mut command = Command::new(fatpath());
         command.args(["ip", "--instance", "x"]).args(words.split(' ')).env("FATPATH_RUNDIR", self.scratch.path());

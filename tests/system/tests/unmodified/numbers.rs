@@ -1,4 +1,4 @@
-//! Numbers of links: what a program does with one on the host meets the right interface, or none.
+//! Numbers of links: a program that uses a link's number on the host meets the right interface, or none.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -60,7 +60,7 @@ fn numbers() -> Outcome {
     Ok(())
 }
 
-/// Prints what the kernel says to sockets that name a link by its number, or by its name.
+/// Prints the kernel's results for sockets that name a link by its number, or by its name.
 const SOCKETS: &str = r#"
 import errno, socket, struct
 

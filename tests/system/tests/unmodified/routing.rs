@@ -25,7 +25,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The neighbour, which announces 10.20.0.0/16 and fd00:20::/32 and gives its kernel what it learns.
+/// The neighbour, which announces 10.20.0.0/16 and fd00:20::/32 and installs learned routes in its kernel.
 const NEIGHBOUR: &str = r#"
 log stderr all;
 router id 10.1.0.2;

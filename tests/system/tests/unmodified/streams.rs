@@ -35,7 +35,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Which end of the wire a program runs at.
+/// End of the wire at which a program runs.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Gateway,
@@ -52,7 +52,7 @@ impl End {
         }
     }
 
-    /// Its addresses.
+    /// Addresses of the end.
     fn addrs(self) -> [&'static str; 2] {
         match self {
             Self::Gateway => ["10.1.0.1", "[fd00:1::1]"],
@@ -98,7 +98,7 @@ fn iperf3() -> Outcome {
             let mut command = client.command(&node, &program);
             command.args(["-c", server.addrs()[0], "-P", "16", "-t", "1", "-f", "k", direction]);
             let said = run(&mut command).map_err(|failed| explain(&node, &failed, &serving))?;
-            // What the client says: without the server's own lines, which follow.
+            // The client's part of the output: the server's own lines follow.
             let said = said.split("Server output").next().unwrap_or_default();
             let received: Vec<&str> = said.lines().filter(|line| line.trim_end().ends_with("receiver")).collect();
             assert_eq!(received.len(), 17, "one line a stream and their sum: {said}");

@@ -32,10 +32,10 @@ fn arping() -> Outcome {
         said.contains(&format!("Unicast reply from 10.1.0.2 [{mac}]")) && said.contains("Received 3 res"),
         "{said}"
     );
-    // Nobody has it: duplicate address detection as scripts do it.
+    // No host has it: duplicate address detection as scripts do it.
     assert!(arping("-D -c 2 -w 3 -I eth0 10.1.0.77")?.contains("Received 0 res"));
     assert!(arping("-D -c 2 -w 3 -I eth0 10.1.0.2").is_err(), "the far end has it");
-    // An announcement changes what the far end knows.
+    // An announcement changes the far end's neighbour entry.
     let ours = node.ip("-o link show eth0")?;
     let ours = ours.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default().to_owned();
     node.far.sh("ip neigh replace 10.1.0.1 lladdr 02:00:00:00:00:99 dev eth0 nud stale")?;

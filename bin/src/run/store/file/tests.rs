@@ -45,18 +45,20 @@ fn state(n: u32) -> State {
         xfrm: (0..n).map(|at| kept(&format!("policy {at}"), 300)).collect(),
         ila: (0..n).map(|at| kept(&format!("ILA mapping {at}"), 60)).collect(),
         settings: (0..n).map(|at| (format!("ipv4/{at}"), at.to_string())).collect(),
-        marks: (0..n).map(|spi| (name(spi), Mark { oseq: spi.into(), seq: 7, used: [1, u64::MAX] })).collect(),
+        checkpoints: (0..n)
+            .map(|spi| (name(spi), Checkpoint { oseq: spi.into(), seq: 7, used: [1, u64::MAX] }))
+            .collect(),
     }
 }
 
-/// What is said of a file, with its exit code.
+/// Error of a file, with its exit code.
 fn refusal(path: &Path) -> (u8, String) {
     let err = Store::open(path).and_then(|store| store.read()).unwrap_err();
     (err.exit_code, err.message)
 }
 
 #[test]
-fn what_is_saved_is_read_again_and_replaces_what_was_there() {
+fn saved_state_is_read_back_and_replaces_the_old_one() {
     let dir = Dir::new("again");
     let path = dir.file("state");
     let store = Store::open(&path).unwrap();
@@ -65,19 +67,19 @@ fn what_is_saved_is_read_again_and_replaces_what_was_there() {
         store.replace(&state(n)).unwrap();
         assert_eq!(store.read().unwrap(), state(n));
     }
-    let moved = Mark { oseq: 1 << 40, seq: 9, used: [5, 6] };
-    store.mark([(&name(4), &moved)].into_iter()).unwrap();
+    let moved = Checkpoint { oseq: 1 << 40, seq: 9, used: [5, 6] };
+    store.checkpoint([(&name(4), &moved)].into_iter()).unwrap();
     assert_eq!(refusal(&path), (1, format!("{}: another gateway has it; name another with --state.", path.display())));
     drop(store);
     let mut want = state(20);
-    want.marks.insert(name(4), moved);
+    want.checkpoints.insert(name(4), moved);
     assert_eq!(Store::open(&path).unwrap().read().unwrap(), want);
     let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!((mode & 0o777, dir.names()), (0o600, vec!["state".to_owned()]));
 }
 
 #[test]
-fn of_many_that_make_the_file_at_once_one_has_it_and_what_it_writes_stays() {
+fn file_made_by_many_at_once_belongs_to_one_and_keeps_its_data() {
     let dir = Dir::new("many");
     for round in 0..8 {
         let path = dir.file(&format!("state{round}"));
@@ -182,7 +184,7 @@ fn bytes_of(dir: &Dir, n: u32) -> Vec<u8> {
     fs::read(&path).unwrap()
 }
 
-/// Whether the file is refused in the usual words, or holds what it held.
+/// Whether the file is refused in the usual words, or has its old content.
 fn is_whole_or_refused(path: &Path, bytes: &[u8], n: u32) -> bool {
     fs::write(path, bytes).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();

@@ -1,4 +1,4 @@
-//! SAs and policies as netlink shows them: what was said, and what has become of it.
+//! SAs and policies as netlink shows them: the request, and the present state.
 
 use base::Instant;
 use control::netlink::xfrm::layout::{LifetimeCfg, LifetimeCur};
@@ -24,7 +24,7 @@ pub(super) fn policy(node: &Node, policy: &ipsec::spd::Policy) -> Option<Policy>
     Some(policy.config.request.as_ref()?.get::<PolicyRecord>()?.view(node, policy))
 }
 
-/// What an SA has counted: its use, and what it has refused.
+/// Counters of an SA: its use, and the packets that it has refused.
 pub(super) fn counted(stats: &SaStats, add_time: u64, use_time: u64) -> (LifetimeCur, [u32; 3]) {
     let refused = [stats.replay_window, stats.replay, stats.failed].map(|count| count as u32);
     (LifetimeCur { bytes: stats.bytes, packets: stats.packets, add_time, use_time }, refused)
@@ -74,7 +74,7 @@ impl SaRecord {
             set_mark: said.set_mark,
             extra_flags: said.extra_flags,
             replay: match &said.replay {
-                // Nothing has changed what was said.
+                // The replay state of the request is unchanged.
                 Some(said) if stats.packets == 0 && convert::begins_at(Some(said), sa.flags()).0 == sa.oseq() => {
                     said.clone()
                 }

@@ -1,5 +1,5 @@
-//! A node that no thread runs, and one client of `NETLINK_XFRM` on it: for tests and the fuzz target, which send what a
-//! client may send and look whether what is kept agrees with what packets meet.
+//! A node that no thread runs, and one client of `NETLINK_XFRM` on it: for tests and the fuzz target, which send
+//! requests of a client and check that the database agrees with the state that packets meet.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::database::{Ask, WorkerSadb};
 use crate::run::bell::{Bell, News, xfrm_groups};
-use crate::run::news;
 use crate::run::node::Node;
+use crate::run::notifications;
 use crate::run::poller::Poller;
 use crate::run::records::SaRecord;
 
@@ -38,7 +38,7 @@ pub struct Alone {
     session: Session<NodeXfrm>,
     outbox: Outbox,
     bell: Arc<Bell>,
-    /// Whether the client hears what it is told beside answers.
+    /// Whether the client listens to notifications.
     listening: bool,
     now: Instant,
 }
@@ -69,22 +69,22 @@ impl Alone {
         &mut self.xfrm.database.0
     }
 
-    /// What netlink's thread asks.
+    /// The database, as netlink's thread asks it.
     #[cfg(test)]
     pub(super) fn database(&mut self) -> &mut WorkerSadb<Node> {
         &mut self.xfrm.database
     }
 
-    /// Whether somebody hears what happens.
+    /// Starts or stops listening to events.
     pub fn listen(&mut self, on: bool) {
         self.listening = on;
         self.hear(if on { xfrm_groups() } else { Groups::default() });
     }
 
-    /// Has what those groups are told be heard.
+    /// Makes the test a member of those groups.
     pub(super) fn hear(&mut self, heard: Groups) {
         let bell = Arc::clone(&self.bell);
-        news::listen(self.node(), [heard, Groups::default()], bell);
+        notifications::listen(self.node(), [heard, Groups::default()], bell);
     }
 
     /// The client sends netlink messages, as its socket carries them.
@@ -109,7 +109,7 @@ impl Alone {
         self.session.continue_dump(&mut self.xfrm, &mut self.outbox);
     }
 
-    /// Time passes, and what ends by itself ends.
+    /// Advances the clock, and expires objects.
     pub fn pass(&mut self, time: Duration) {
         self.let_pass(time);
         self.news();
@@ -118,12 +118,12 @@ impl Alone {
     pub(super) fn let_pass(&mut self, time: Duration) {
         self.now = self.now.max(self.node().now()) + time;
         let now = self.now;
-        news::pass_time(self.node(), now);
+        notifications::pass_time(self.node(), now);
     }
 
-    /// What is told of what has happened.
+    /// Notifications of events so far.
     pub(super) fn news(&mut self) -> Vec<News> {
-        news::tell(self.node());
+        notifications::tell(self.node());
         self.bell.take().xfrm.news
     }
 
@@ -144,7 +144,7 @@ impl Alone {
         assert_eq!(self.dump(msg::GET_POLICY, msg::NEW_POLICY), policies, "policies in a dump");
     }
 
-    /// How many different messages a dump has.
+    /// Number of different messages that a dump has.
     fn dump(&mut self, ask: u16, each: u16) -> usize {
         const REQUEST_DUMP: u16 = 0x301;
         let len: u32 = 16;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_agrees_with_what_packets_meet_whatever_is_asked() {
+    fn database_agrees_with_ipsec_after_mutated_requests() {
         let recorded = recorded();
         assert!(recorded.len() > 50, "{}", recorded.len());
         for seed in 0..300 {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_of_a_hundred_thousand_sas_has_each_that_stays_once_while_others_come_and_go() {
+    fn dump_of_100k_sas_has_each_stable_sa_once_under_churn() {
         const STABLE: u32 = 100_000;
         const FIRST_OTHER: u32 = 0x8000_0000;
         const OTHERS: u32 = 20_000;
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_only_look_changes_nothing() {
+    fn read_only_client_changes_nothing() {
         let mut alone = Alone::new(false);
         for request in recorded() {
             alone.send(&request);
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// A policy of which `third` is a part of the destination, which ends after a minute.
+    /// A policy for a destination that has `third` in it, which ends after a minute.
     fn policy(third: u8) -> Policy {
         let sel = layout::Selector {
             prefixlen_d: 24,
@@ -332,7 +332,7 @@ mod tests {
         Policy { info: PolicyInfo { sel, lft, dir: 1, ..PolicyInfo::default() }, ..Policy::default() }
     }
 
-    /// How many policies and SAs have ended by what is told, each of them with what was said of it.
+    /// Number of policies and of SAs whose end was notified, each with its own limit.
     fn ended(news: &[News]) -> (usize, usize) {
         let policies = news.iter().filter(|news| match news {
             News::Xfrm(Event::PolicyExpire { policy, hard: true }) => policy.info.lft.hard_add_expires_seconds == 60,
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_end_together_each_is_told() {
+    fn policies_that_expire_together_are_each_notified() {
         let mut alone = Alone::new(true);
         alone.listen(true);
         for third in 0..=u8::MAX {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_the_place_of_what_has_just_ended_stays() {
+    fn policy_added_in_place_of_an_expired_one_stays() {
         let mut alone = Alone::new(true);
         alone.listen(true);
         for _ in 0..3 {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_of_a_file_that_nobody_has_looked_at_is_told() {
+    fn expiry_of_configured_objects_is_notified_without_a_dump() {
         for heard_before in [false, true] {
             let limit = "limit = { time-hard = 60 }\n";
             let file = format!(

@@ -1,11 +1,11 @@
 //! Files of `ip` lines, as `ip -batch` takes them. The system's own `ip` carries them out, on a gateway's netlink socket:
 //! its words, its comments, its quotes, its errors.
 //!
-//! `ip` is given one line at a time, so that where it ends early is the line that it could not do. It does not always
-//! say so itself.
+//! `ip` is given one line at a time, so if it ends early the last line is the one that it could not do. It does not
+//! always report that line itself.
 //!
-//! Only those lines are given to it that are about what netlink is asked for. By others `ip` opens devices, makes calls
-//! to the kernel that no library sees, or runs programs; and a file that is only checked would do so, too.
+//! Only lines about objects that `ip` changes by netlink are given to it. For others `ip` opens devices, makes calls to
+//! the kernel that no library sees, or runs programs; and it would do so also for a file that is only checked.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,16 +21,16 @@ use zeroize::Zeroizing;
 use crate::error::CliError;
 use crate::exec;
 
-/// How often it is looked whether `ip` has ended.
+/// Interval at which the end of `ip` is looked for.
 const POLL: Duration = Duration::from_millis(2);
 
-/// The most that is kept of what `ip` says.
+/// Largest part of the messages of `ip` that is kept.
 const MAX_SAID: u64 = 64 << 10;
 
-/// What lines may be about.
+/// Objects of `ip` that lines may name.
 const OBJECTS: [&str; 8] = ["link", "address", "route", "rule", "neighbour", "neighbor", "xfrm", "ila"];
 
-/// How often it is looked, when a signal has ended `ip`, whether that was meant for this program, too.
+/// Number of looks, when a signal has ended `ip`, for the same signal to this program.
 const LOOKS: usize = 250;
 
 /// Whether a file is one of `ip` lines, and not TOML: its first line with anything on it has two words, of which the first
@@ -43,7 +43,7 @@ pub(crate) fn are_in(text: &[u8]) -> bool {
     named && words.next().is_some_and(|word| word.first() != Some(&b'='))
 }
 
-/// Why a running gateway does not become what such a file says.
+/// Refusal to reload such a file on a running gateway.
 pub(crate) fn only_at_start(file: &str) -> String {
     format!(
         "{file}: lines of ip say what to do, not what is to be, so they are carried out when a gateway starts; on a \
@@ -62,7 +62,7 @@ impl IpLines {
     /// The lines of the file of that name, of which none has been carried out.
     ///
     /// # Errors
-    /// Exit code 2: a line is about something else than `ip` asks netlink for.
+    /// Exit code 2: a line is about another object.
     pub(crate) fn new(name: String, mut text: Zeroizing<Vec<u8>>) -> Result<Self, CliError> {
         if text.last().is_some_and(|&byte| byte != b'\n') {
             text.push(b'\n');
@@ -76,23 +76,23 @@ impl IpLines {
         &self.name
     }
 
-    /// Has `ip` carry the lines out, in order, on the gateway whose netlink socket is at `netlink`. False: `is_over` has said
-    /// that nobody wants them any more.
+    /// Carries the lines out with `ip`, in order, on the gateway whose netlink socket is at `netlink`. False: `is_over`
+    /// has become true, and the lines were abandoned.
     ///
     /// # Errors
-    /// Exit code 2 if `ip` cannot do a line, with the line's number and what `ip` says; what came before it is done. 1 if
-    /// `ip` cannot be had.
+    /// Exit code 2 if `ip` cannot do a line, with the line's number and the error of `ip`; earlier lines are done. 1 if
+    /// `ip` is missing or cannot be started.
     pub(crate) fn carry_out(&self, netlink: &Path, is_over: impl FnMut() -> bool) -> Result<bool, CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: ip: {err}", self.name));
         let ip = exec::system_ip()?;
         let mut command = exec::command(ip.as_os_str(), netlink)?;
         exec::check_loads(ip.as_os_str(), &command)?;
-        // Whoever reads from a pipe of packets gets one at a time, and the others stay to be counted.
+        // A reader of a pipe of packets gets one line at a time, and unread lines stay to be counted.
         let (reader, writer) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::DIRECT).map_err(|errno| failed(errno.into()))?;
         let rest = File::from(reader.try_clone().map_err(failed)?);
         let ip = command.args(["-batch", "-"]).stdin(reader).stderr(Stdio::piped());
-        // What a terminal sends to this program is not for `ip`.
+        // Signals of the terminal to this program are not for `ip`.
         let mut ip = ip.process_group(0).spawn().map_err(failed)?;
         drop(command);
         let said = ip.stderr.take();
@@ -100,7 +100,7 @@ impl IpLines {
             scope.spawn(|| self.feed(File::from(writer)));
             let said = scope.spawn(|| said.map_or_else(String::new, listen));
             let ended = wait(&mut ip, is_over);
-            // The lines that nobody has read, which ends the feeding too.
+            // Counts the unread lines, which also ends the feeding thread.
             (ended, count_lines(rest), said.join().unwrap_or_default())
         });
         match ended.map_err(failed)? {
@@ -215,7 +215,7 @@ fn count_lines(mut from: File) -> usize {
 
 fn listen(mut from: impl Read) -> String {
     let mut said = Vec::new();
-    // What was heard up to an error is what there is; the rest has to be taken, too, or it would wait.
+    // Text before an error is kept; later output has to be read, too, or `ip` would block.
     let _ = from.by_ref().take(MAX_SAID).read_to_end(&mut said);
     let _ = io::copy(&mut from, &mut io::sink());
     String::from_utf8_lossy(&said).into_owned()
@@ -243,7 +243,7 @@ fn wait(ip: &mut Child, mut is_over: impl FnMut() -> bool) -> io::Result<Option<
     }
 }
 
-/// What `ip` says is wrong, in one line: of its usage the first one, and not that a command failed.
+/// Error message of `ip` in one line: of a usage its first line, without the lines that a command failed.
 fn what_was_said(text: &str) -> Option<String> {
     let mut lines =
         text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Command failed -:"));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ip_says_is_told_in_one_line() {
+    fn message_of_ip_becomes_one_line() {
         let cases = [
             ("RTNETLINK answers: File exists\nCommand failed -:3\n", Some("RTNETLINK answers: File exists")),
             ("Error: Nexthop has invalid gateway.\nCommand failed -:1\n", Some("Nexthop has invalid gateway.")),

@@ -17,7 +17,7 @@ use super::sadb;
 use super::snapshot::links;
 use super::translate::fib::shown;
 
-/// Does what time asks for. What ends by that is noted before a command puts something else in its place.
+/// Runs timers. Events of objects that expire are noted before a command puts others in their place.
 pub(crate) fn pass_time(node: &mut Node, now: Instant) {
     node.datapath.handle_timeout(now, &node.mem);
     note(node);

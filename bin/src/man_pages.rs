@@ -1,4 +1,4 @@
-//! `fatpath completions` and `fatpath man`: what the command line knows of itself, for shells and for `man`.
+//! `fatpath completions` and `fatpath man`: completion scripts and man pages, generated from the command line.
 
 use std::fs;
 use std::io;
@@ -47,7 +47,7 @@ fn write_page(command: Command, name: &str, dir: &Path) -> io::Result<()> {
     fs::write(dir.join(man.get_filename()), page)
 }
 
-/// Those of the [`SECTIONS`] that say something of a command.
+/// The [`SECTIONS`] with entries for a command.
 fn sections(name: &str) -> Roff {
     let mut roff = Roff::new();
     for (heading, entries) in SECTIONS {
@@ -82,7 +82,7 @@ fn usage(command: &Command) -> String {
     words.join(" ")
 }
 
-/// One entry of a section: what it is about, and the commands on whose pages it stands. That of `fatpath` has all.
+/// One entry of a section: its subject, and the commands on whose pages it stands. The page of `fatpath` has all.
 struct Entry {
     what: &'static str,
     means: &'static str,
@@ -94,7 +94,7 @@ const EVERY: &[&str] =
 const WITH_PROGRAM: &[&str] = &["exec", "ip"];
 const WITH_SOCKET: &[&str] = &["run", "load", "save", "show", "capture", "monitor", "trace"];
 
-/// What follows clap's sections.
+/// Sections behind clap's.
 const SECTIONS: &[(&str, &[Entry])] = &[
     (
         "EXIT STATUS",
@@ -102,7 +102,7 @@ const SECTIONS: &[(&str, &[Entry])] = &[
             Entry { what: "0", means: "Done, or ended by SIGTERM or SIGINT.", of: EVERY },
             Entry {
                 what: "1",
-                means: "The command line is wrong, or something that is needed is missing or failed; standard error \
+                means: "The command line is wrong, or a file, device or program is missing or failed; standard error \
                         says what.",
                 of: EVERY,
             },
@@ -124,7 +124,7 @@ const SECTIONS: &[(&str, &[Entry])] = &[
         &[
             Entry {
                 what: "FATPATH_LOG",
-                means: "Which log lines go to standard error: error, warn, info (the default) or trace, which has a \
+                means: "Log lines that go to standard error: error, warn, info (the default) or trace, which has a \
                         line for every dropped packet.",
                 of: &["run"],
             },
@@ -135,7 +135,7 @@ const SECTIONS: &[(&str, &[Entry])] = &[
             },
             Entry {
                 what: "FATPATH_PRELOAD",
-                means: "The library that is put before the program, in place of libfatpath_preload.so beside fatpath or \
+                means: "The library that is preloaded into the program, in place of libfatpath_preload.so beside fatpath or \
                         in ../lib/fatpath.",
                 of: WITH_PROGRAM,
             },
@@ -146,22 +146,22 @@ const SECTIONS: &[(&str, &[Entry])] = &[
         &[
             Entry {
                 what: "/run/fatpath/NAME.sock",
-                means: "The control socket of the gateway NAME, for the user alone who runs it. Of a gateway of another \
+                means: "The control socket of the gateway NAME, which only its user can use. Of a gateway of another \
                         user than root it is in $XDG_RUNTIME_DIR/fatpath, if there is that variable.",
                 of: WITH_SOCKET,
             },
             Entry {
                 what: "/run/fatpath/NAME.netlink",
-                means: "The netlink socket of the gateway NAME. Who is neither root nor the user who runs the gateway \
-                        may look at links and routes alone.",
+                means: "The netlink socket of the gateway NAME. Users other than root and the gateway's own \
+                        may only look at links and routes.",
                 of: &["run", "exec", "ip"],
             },
             Entry {
                 what: "FILE of --state",
-                means: "What `fatpath save` has saved, keys among it; for the user alone who runs the gateway.",
+                means: "State that `fatpath save` has saved, with its keys; only the gateway's user may read it.",
                 of: &["run", "save"],
             },
-            Entry { what: "/dev/net/tun", means: "Where TUN and TAP devices are made.", of: &["run", "demo"] },
+            Entry { what: "/dev/net/tun", means: "Device that makes TUN and TAP devices.", of: &["run", "demo"] },
         ],
     ),
 ];
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_synopsis_has_the_names_of_values_and_brackets_around_what_may_be_left_out() {
+    fn synopsis_names_values_and_brackets_optional_arguments() {
         let mut root = Cli::command();
         root.build();
         for (name, want) in [
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_says_its_exit_codes_and_only_those_with_a_file_have_code_2() {
+    fn every_command_lists_exit_codes_and_2_only_with_a_file() {
         for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
             let name = command.get_name();
             let text = sections(name).render();

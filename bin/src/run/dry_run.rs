@@ -1,4 +1,4 @@
-//! A gateway in memory that becomes what files say, to see whether one could: its links lead nowhere.
+//! Dry run of configuration files on a gateway in memory, whose links lead nowhere.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -24,18 +24,18 @@ use super::threads::Threads;
 use crate::config_file::Sources;
 use crate::error::CliError;
 
-/// How much a configuration makes.
+/// Number of objects that a configuration makes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Made {
     pub(crate) links: usize,
-    /// But those that addresses make.
+    /// Routes but those that addresses make.
     pub(crate) routes: usize,
     pub(crate) sas: usize,
     pub(crate) policies: usize,
 }
 
 impl Made {
-    /// What a TOML file makes.
+    /// Objects that a TOML file makes.
     pub(crate) fn by(config: &Config) -> Self {
         Self {
             links: config.links.len(),
@@ -46,12 +46,12 @@ impl Made {
     }
 }
 
-/// Has a gateway in memory become what `sources` say, and tells what it then is. It has no crypto threads.
+/// Dry run: applies `sources` to a gateway in memory, without crypto threads, and counts what it then has.
 ///
 /// # Errors
-/// As if a gateway were started; devices and privileges are not looked at.
-pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
-    // Those that end it leave nothing behind.
+/// Those of a start with `sources`; devices and privileges are not checked.
+pub(crate) fn dry_run(sources: Sources) -> Result<Made, CliError> {
+    // The signals that end it leave nothing behind.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let config = Config { crypto: Default::default(), ..sources.config };
     let (planner, plan) = Planner::new(open).plan(config)?;
@@ -86,7 +86,7 @@ pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
 fn open(config: &LinkConfig, _: Option<u32>) -> Result<Box<dyn Link>, CliError> {
     let layer = match config.kind {
         LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Udp { .. } => Layer::Ip,
-        // Locally administered, and nobody's.
+        // Locally administered, and no device's.
         LinkKind::Bridge(_) | LinkKind::Vlan { .. } => return super::open::open(config, None),
         LinkKind::VhostUser { .. }
         | LinkKind::VirtioUser { .. }
@@ -106,7 +106,7 @@ struct PrivateDir(PathBuf);
 
 impl PrivateDir {
     fn make() -> Result<Self, CliError> {
-        // What has that name may be left over, or somebody else's.
+        // A directory of that name may be left over, or another user's.
         let mut left = 16;
         loop {
             let path = std::env::temp_dir()
@@ -123,7 +123,7 @@ impl PrivateDir {
 
 impl Drop for PrivateDir {
     fn drop(&mut self) {
-        // The server's socket is gone by then. What somebody else has put there may stay.
+        // The server's socket is gone by then. Files that another process has put there may stay.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
