@@ -4,13 +4,13 @@
 //! in fat packets of 44 segments, MTU 1500, as a TCP stack or a NIC with GRO does.
 //!
 //! - `off`: no checksums and no large send: the sender to an adapter cuts packets and makes their checksums, and a
-//! guest verifies them.
+//!   guest verifies them.
 //! - `checksum`: checksums of TCP are left to be made, and packets are cut.
 //! - `large-send`: packets stay fat, in the new style.
 //! - `cut`, `linearized`, `in-place`: as `large-send`, from the NIC alone, where GRO has left packets with a frag list: the trunk adapter cuts them,
 //!   copies them into its transmit buffer, or describes pieces where they lie, on a LAN that takes 64 descriptors.
 //! - `in-place-6`: the same on a LAN that takes six, as the interface has it: four pieces are described, all later ones
-//! are copied.
+//!   are copied.
 //!
 //! Group `trunk` has `off`, `checksum` and `large-send` in both directions. In groups `to-nic` and `guest-to-guest` the case `in-place` is that of
 //! a guest whose packets lie in pages of 32 KiB.

@@ -5,11 +5,11 @@
 //!
 //! - `tx` is the sending gateway, from the device to the wire; `rx` the receiving one, from the wire to the device.
 //! - `baseline` is packet by packet, as with `offloads = false`: arriving packets have the wire's size already, and GRO
-//! is off.
+//!   is off.
 //! - `fat` has every offload on, as a gateway has them.
 //! - `worker` is the same with a crypto thread on another processor.
 //! - `limit` is the cipher alone, by the same calls over as many bytes in as many pages. Null has none: it is replaced
-//! by a copy of the bytes for `tx` and by a sum of them for `rx`, the remaining work.
+//!   by a copy of the bytes for `tx` and by a sum of them for `rx`, the remaining work.
 //!
 //! `flood` is a receiving gateway with forged packets among the good ones: `good` and `forged` are each alone, `mixed` is
 //! one of each in turn. Were none disturbed by the other, `mixed` would take the time of both.

@@ -1,17 +1,13 @@
 //! `fatpath bench reassembly`: datagrams in many fragments.
 //!
-//! - `ring-FRAMES/loss-SHARE`: UDP datagrams of 64 KiB over IPv6, sealed in transport mode (AES-GCM-128, 96-bit ICV)
-//! and
-//!   fragmented then, through a receive ring of so many frames with so much loss on the wire. `off` waits as Linux did
-//! before it
-//!   coalesced, `on` as this node does, and `copy` copies every fragment at once. `copied_by_moving` has the bytes
-//! copied per
-//!   byte delivered although fragments are moved.
+//! - `ring-FRAMES/loss-SHARE`: UDP datagrams of 64 KiB over IPv6, sealed in transport mode (AES-GCM-128, 96-bit ICV) and fragmented
+//!   then, through a receive ring of so many frames with so much loss on the wire. `off` waits as Linux did before it coalesced, `on`
+//!   as this node does, and `copy` copies every fragment at once. `copied_by_moving` has the bytes copied per byte delivered
+//!   although fragments are moved.
 //! - `fragments/FAMILY/ORDER`: cost of a fragment to the engine one by one, by the number of fragments of a datagram;
 //!   `fragments-in-bursts/FAMILY/ORDER`: the same in bursts of 64, as devices bring them.
 //! - `attack/KIND`: a good flow during a flood; `attack-cpu/KIND`: cost of a fragment of each, in bursts of 64 as
-//! devices
-//!   bring them; `attack-cpu-at-once/KIND`: in one of 4096.
+//!   devices bring them; `attack-cpu-at-once/KIND`: in one of 4096.
 
 mod attack;
 mod orders;
