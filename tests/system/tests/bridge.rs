@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("bridge/output_of_ip_and_bridge_is_the_same_as_on_linux", &[Need::Namespaces], compare),
         trial("bridge/guests_of_a_vlan_talk_across_a_trunk_uncut", NEEDS, trunk),
         trial("bridge/example_has_two_guests_a_trunk_and_a_tunnel", NEEDS, example),
+        trial("bridge/lines_of_the_documentation_make_the_example", NEEDS, documented),
         trial("bridge/guest_behind_own_port_uses_a_tunnel", NEEDS, tunnel),
         trial("bridge/two_switches_are_joined_by_vhost_user", NEEDS, vhost),
         trial("bridge/port_without_a_guest_has_no_carrier", &[Need::Namespaces, Need::Tun], carrier),
@@ -255,6 +256,34 @@ fn carrier() -> Outcome {
         ours("back").is_ok_and(|states| states == down)
             && back.link("vm0").is_ok_and(|link| link["why_down"] == "no carrier")
     })?;
+    Ok(())
+}
+
+/// The lines of `ip` and `bridge` in docs/switch.md, which make of links without a bridge the switch of the example.
+fn documented() -> Outcome {
+    const PAGE: &str = include_str!("../../../docs/switch.md");
+    const EXAMPLE: &str = include_str!("../../../examples/switch.toml");
+    let lines = PAGE.split_once("<<'END'\n").and_then(|(_, rest)| rest.split_once("END\n")).ok_or("no lines")?.0;
+    let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
+    let near = |role: &str| {
+        let netns = Netns::new(role)?;
+        veth((&netns, "up0"), (&far, &format!("{role}up")))?;
+        veth((&netns, "wan0"), (&far, &format!("{role}wan")))?;
+        Ok::<_, libtest_mimic::Failed>(netns)
+    };
+    let (file, commands) = (near("file")?, near("lines")?);
+    let plain = |name: &str, kind: &str| format!("[[link]]\nname = \"{name}\"\nkind = \"{kind}\"\n");
+    let links =
+        [plain("red0", "tap"), plain("blue0", "tap"), plain("up0", "packet") + "interface = \"up0\"\n"].concat();
+    let _gateways =
+        [Gateway::start(&file, &scratch, "file", EXAMPLE)?, Gateway::start(&commands, &scratch, "lines", &links)?];
+    let sh = |netns: &Netns, instance: &str, line: &str| {
+        run(exec(netns, instance).args(["-e", "-c", line]).env("FATPATH_RUNDIR", scratch.path()))
+    };
+    sh(&commands, "lines", lines)?;
+    let show =
+        "bridge vlan; ip -br addr show dev br0 | grep -o '10\\.[^ ]*'; ip -br link show master br0 | cut -d' ' -f1 | sort";
+    assert_eq!(sh(&commands, "lines", show)?, sh(&file, "file", show)?);
     Ok(())
 }
 
