@@ -281,8 +281,7 @@ fn documented() -> Outcome {
         run(exec(netns, instance).args(["-e", "-c", line]).env("FATPATH_RUNDIR", scratch.path()))
     };
     sh(&commands, "lines", lines)?;
-    let show =
-        "bridge vlan; ip -br addr show dev br0 | grep -o '10\\.[^ ]*'; ip -br link show master br0 | cut -d' ' -f1 | sort";
+    let show = "bridge vlan; ip -br addr show dev br0 | grep -o '10\\.[^ ]*'; ip -br link show master br0 | cut -d' ' -f1 | sort";
     assert_eq!(sh(&commands, "lines", show)?, sh(&file, "file", show)?);
     Ok(())
 }

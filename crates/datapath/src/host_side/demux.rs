@@ -8,7 +8,7 @@ use host::LocalRoute;
 use packet::PktType;
 use wire::Protocol;
 
-use super::place::{echo_flow, flow_in};
+use super::place::{Echo, echo_flow, flow_in};
 use crate::local::Cast;
 use crate::{Cx, Datapath, IpPacket, Next};
 
@@ -98,7 +98,7 @@ pub(super) fn note_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, link: Link
         && let Some(flow) = flow_in(domain, ip.flow)
     {
         dp.established.sent(cx.now, domain, link, flow, is_end);
-        if let Some(echo) = echo_flow(ip).filter(|_| domain != Domain::DEFAULT) {
+        if let Some(echo) = echo_flow(ip, Echo::Request).filter(|_| domain != Domain::DEFAULT) {
             dp.established.sent(cx.now, domain, link, echo, false);
         }
     }

@@ -177,7 +177,7 @@ pub(super) fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cas
     if let Some(device) = ip.socket_device.filter(|&device| dp.has_host_port(device)) {
         return Ok(device);
     }
-    let of_echo = echo_flow(ip).and_then(|flow| device_of_key(dp, cx, domain, &flow));
+    let of_echo = echo_flow(ip, Echo::Reply).and_then(|flow| device_of_key(dp, cx, domain, &flow));
     let of_flow = of_echo.or_else(|| device_of(dp, cx, domain, &ip.flow));
     if let Some(device) = of_flow.or_else(|| device_of(dp, cx, domain, &answer_to_quoted(ip)?)) {
         return Ok(device);
@@ -221,18 +221,27 @@ pub(super) fn flow_in(domain: Domain, flow: FlowKey) -> Option<FlowKey> {
     }
 }
 
-/// Flow under which an echo request of a socket and its replies are remembered in a VRF: by addresses and identifier, so that pings
-/// of one peer by several devices stay apart (RFC 792, RFC 4443 §4.1; Linux `ping_lookup`).
-pub(super) fn echo_flow(ip: &IpPacket) -> Option<FlowKey> {
+/// Kind of echo message: sockets send requests and receive replies.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Echo {
+    Request,
+    Reply,
+}
+
+/// Flow under which an echo request of a socket is remembered in a VRF, and found by its replies: addresses and identifier, so that
+/// pings of one peer by several devices stay apart (RFC 792, RFC 4443 §4.1; Linux `ping_lookup`). `None` of other packets.
+pub(super) fn echo_flow(ip: &IpPacket, echo: Echo) -> Option<FlowKey> {
     /// Stands for a port that is none, so that no flow of addresses alone is like it.
     const ECHO: u16 = 1;
-    let kinds = match ip.flow.protocol {
-        Protocol::ICMP => [8, 0],
-        Protocol::ICMPV6 => [128, 129],
+    let kind = match (ip.flow.protocol, echo) {
+        (Protocol::ICMP, Echo::Request) => 8,
+        (Protocol::ICMP, Echo::Reply) => 0,
+        (Protocol::ICMPV6, Echo::Request) => 128,
+        (Protocol::ICMPV6, Echo::Reply) => 129,
         _ => return None,
     };
     let mut header = [0; 8];
-    let is_echo = ip.info.has_transport() && kinds.contains(&ip.flow.sport);
+    let is_echo = ip.info.has_transport() && ip.flow.sport == kind;
     if !is_echo || !ip.pkt.read_at(ip.info.header_len, &mut header) {
         return None;
     }

@@ -157,6 +157,18 @@ fn pings_of_one_peer_by_two_devices_get_their_own_replies() {
 }
 
 #[test]
+fn replies_to_pings_from_outside_fill_no_table() {
+    for flow in to_us() {
+        let mut node = node();
+        for id in 0..100 {
+            down_bytes(&mut node, RED, &echo_reply(&back(&flow), id));
+        }
+        // All of them are one flow of the two addresses.
+        assert_eq!(node.datapath.established().len(), 1);
+    }
+}
+
+#[test]
 fn answers_go_up_by_the_device_that_the_socket_sent_by() {
     for flow in to_us() {
         let sent = back(&flow);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 const PAGE: u64 = 4096;
 
 /// Mappings of guest memory in one process.
-const MAX_RANGES: usize = 4096;
+const MAX_RANGES: usize = 16_384;
 
 /// Bits of the number of pages in the word of a range: mappings of less than 1 TiB. Above them is the number of the first page, of addresses of
 /// 48 bits, which the kernel keeps to unless it is given a hint.
@@ -47,6 +47,9 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Lock for changes of [`RANGES`].
 static CHANGE: Mutex<()> = Mutex::new(());
 
+/// Whether the handler is installed; changed under the lock.
+static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+
 /// Handler that was installed before this one.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
@@ -60,8 +63,9 @@ impl Watch {
         let pages = word(start as u64, len as u64)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "mapping of 1 TiB or more"))?;
         let _changing = CHANGE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if BEFORE.get().is_none() {
+        if !IS_INSTALLED.load(Ordering::Relaxed) {
             install()?;
+            IS_INSTALLED.store(true, Ordering::Relaxed);
         }
         let free = RANGES.iter().position(|range| range.pages.load(Ordering::Relaxed) == 0);
         let free = free.ok_or_else(|| io::Error::other("too many mappings of guest memory"))?;

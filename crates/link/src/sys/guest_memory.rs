@@ -292,6 +292,11 @@ impl GuestMemory {
         self.regions.len()
     }
 
+    /// Bytes of all regions.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.regions.iter().map(Region::len).sum()
+    }
+
     /// Tells whether any region was lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.regions.iter().any(|region| region.window.is_lost())

@@ -331,7 +331,7 @@ impl VhostUser {
             let Some(ring) = &mut vring.ring else { continue };
             loop {
                 if packets >= BURST_PACKETS || bytes >= BURST_BYTES || descriptors >= BURST_DESCRIPTORS {
-                    self.next = pair;
+                    self.next = (pair + 1) % pairs;
                     outcome = Ok(true);
                     break 'all;
                 }

@@ -16,11 +16,15 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::features::Bits;
+use super::notify::signal;
 use super::ring::{MAX_SIZE, Place, Ring, RingFeatures};
 use crate::sys::guest_memory::{GuestMemory, Region, Window};
 
 /// Regions of memory that a guest may have.
-const MAX_REGIONS: usize = 509;
+const MAX_REGIONS: usize = 128;
+
+/// Bytes of memory that a guest may have: mappings of all guests share one address space of 128 TiB.
+const MAX_MEMORY: u64 = 1 << 40;
 
 /// Token of all kicks in the epoll instance.
 const KICK: u64 = 3;
@@ -98,8 +102,7 @@ impl Vring {
             && let Some(call) = &self.call
         {
             self.stats.calls += 1;
-            // Does not block: if the counter is at its maximum, an interrupt is pending already.
-            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+            signal(call);
         }
     }
 
@@ -195,7 +198,11 @@ impl Device {
         }
         let window = Window::map(file.as_fd(), offset, len).map_err(Error::ReqHandlerError)?;
         let added = self.memory.add(Region { guest_addr, user_addr, window });
-        added.ok_or(Error::InvalidOperation("memory regions that overlap, or are not of whole pages"))
+        added.ok_or(Error::InvalidOperation("memory regions that overlap, or are not of whole pages"))?;
+        if self.memory.bytes() > MAX_MEMORY {
+            return Err(Error::InvalidOperation("more than 1 TiB of memory"));
+        }
+        Ok(())
     }
 }
 

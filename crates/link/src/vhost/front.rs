@@ -22,6 +22,7 @@ use super::features::{self, Bits, LONG_HEADER};
 use super::frames::{Scatter, copy_in, header_for};
 use super::guest::{GuestState, QueueState};
 use super::handshake::{Handshake, RX_BUFFER, Session, TX_BUFFER, Wanted};
+use super::notify::signal;
 use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
 use super::ring::WRITE;
 use crate::config::DEFAULT_MTU;
@@ -96,6 +97,8 @@ pub struct VhostFront {
     violations: u64,
     copied: u64,
     owed: usize,
+    /// Queue pair that the next burst begins with.
+    next: usize,
 }
 
 /// A back end that has our rings.
@@ -157,6 +160,7 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
         violations: 0,
         copied: 0,
         owed: 0,
+        next: 0,
     };
     link.connect().map_err(error("thread"))?;
     Ok(link)
@@ -243,7 +247,7 @@ impl VhostFront {
                     queue.ring.offer(head, RX_BUFFER as u32);
                 }
                 queue.ring.publish();
-                kick(&queue.kick);
+                signal(&queue.kick);
             } else {
                 queue.ring.want_calls(false);
             }
@@ -285,7 +289,7 @@ impl VhostFront {
     }
 
     fn come_again(&self) {
-        kick(&self.again);
+        signal(&self.again);
     }
 
     /// Receives one burst. Tells whether the rings may hold more.
@@ -293,9 +297,15 @@ impl VhostFront {
         let (mut packets, mut bytes, mut looks) = (0, 0, 0);
         let before = out.len();
         let mut is_more = false;
-        for pair in 0..running.free.len() {
+        let (first, pairs) = (self.next, running.free.len());
+        for turn in 0..pairs {
+            let pair = (first + turn) % pairs;
             loop {
                 if packets >= BURST_PACKETS || bytes >= BURST_BYTES || looks >= MAX_LOOKS {
+                    // The next burst begins with another pair, so that a busy one does not starve the others.
+                    if !is_more {
+                        self.next = (pair + 1) % pairs;
+                    }
                     is_more = true;
                     break;
                 }
@@ -318,7 +328,7 @@ impl VhostFront {
             let queue = &mut running.session.queues[2 * pair];
             if queue.ring.publish() {
                 running.queues[2 * pair].calls += 1;
-                kick(&queue.kick);
+                signal(&queue.kick);
             }
         }
         self.stats.rx_calls += u64::from(out.len() > before);
@@ -397,7 +407,7 @@ impl VhostFront {
                 let queue = &mut running.session.queues[2 * pair + 1];
                 if queue.ring.publish() {
                     running.queues[2 * pair + 1].calls += 1;
-                    kick(&queue.kick);
+                    signal(&queue.kick);
                 }
                 looks += 1;
                 if queue.ring.want_calls(true) {
@@ -431,7 +441,7 @@ impl VhostFront {
             let queue = &mut running.session.queues[2 * pair + 1];
             if queue.ring.publish() {
                 running.queues[2 * pair + 1].calls += 1;
-                kick(&queue.kick);
+                signal(&queue.kick);
             }
         }
         self.stats.tx_calls += u64::from(gone > 0);
@@ -485,14 +495,10 @@ impl Running {
         to.write(&front[..features.header_len()]);
         bytes.for_each(|bytes| to.write(bytes));
         queue.ring.describe(head, addr, total as u32, 0, 0);
-        queue.ring.offer(head, 0);
+        // Drivers ignore the used length of a transmit chain, which many devices set wrongly (virtio 1.2 §2.7.8.2).
+        queue.ring.offer(head, u32::MAX);
         Ok(len)
     }
-}
-
-/// Writes to an eventfd without blocking: if the counter is at its maximum, an event is pending already.
-fn kick(fd: &OwnedFd) {
-    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
 }
 
 impl Link for VhostFront {

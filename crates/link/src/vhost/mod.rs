@@ -27,6 +27,7 @@ mod frames;
 mod front;
 mod guest;
 mod handshake;
+mod notify;
 mod queues;
 mod ring;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Front end and back end against each other.
 
 use super::*;
+use crate::vhost::queues::BURST_PACKETS;
 
 #[test]
 fn frames_of_any_length_cross_both_ways() {
@@ -246,6 +247,50 @@ fn each_flow_stays_in_its_queue() {
     }
     let used = wire.back.guest().queues.iter().filter(|queue| queue.chains > 0).count();
     assert_eq!(used, 8, "{:?}", wire.back.guest());
+}
+
+#[test]
+fn busy_queue_pair_starves_no_other() {
+    for to_guest in [true, false] {
+        let mut wire = Wire::new(2, |_| {});
+        let packets = |mem: &Memory, port: u8, count: usize| -> Vec<Packet> {
+            let each = (0..count).map(|_| {
+                let packet = fat(mem, 2000);
+                let mut bytes = packet.to_vec();
+                bytes[35] = port;
+                let mut other = Packet::with_data(mem, &bytes).unwrap();
+                other.meta = packet.meta.clone();
+                other
+            });
+            each.collect()
+        };
+        let chains =
+            |wire: &Wire| [0, 1].map(|pair| wire.back.guest().queues[2 * pair + usize::from(!to_guest)].chains);
+        let mut port_of = |pair: usize| {
+            (0..64).find(|&port| {
+                let before = chains(&wire);
+                let burst = packets(&wire.mem, port, 1);
+                wire.carry(to_guest, burst);
+                chains(&wire)[pair] > before[pair]
+            })
+        };
+        let (busy, quiet) = (port_of(0).unwrap(), port_of(1).unwrap());
+        let Wire { back, front, mem } = &mut wire;
+        let (from, to): (&mut dyn Link, &mut dyn Link) = if to_guest { (back, front) } else { (front, back) };
+        let mut burst = packets(mem, busy, 2 * BURST_PACKETS);
+        burst.append(&mut packets(mem, quiet, 1));
+        from.send(&mut burst).unwrap();
+        let mut got = Vec::new();
+        for _ in 0..2 {
+            to.recv(mem, &mut got).unwrap();
+            from.send(&mut packets(mem, busy, BURST_PACKETS)).unwrap();
+        }
+        assert!(
+            bytes_of(&got).iter().any(|bytes| bytes[35] == quiet),
+            "to the guest {to_guest}: {} packets",
+            got.len()
+        );
+    }
 }
 
 #[test]
