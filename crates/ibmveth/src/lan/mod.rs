@@ -25,8 +25,8 @@ use crate::io_memory::IoMemory;
 
 pub use filter::McastCommand;
 use filter::McastFilter;
-pub(crate) use forward::MIN_MSS;
 pub use forward::SendAnswer;
+pub(crate) use forward::{MIN_MSS, TAGGED_HEADER};
 use free_list::FreeList;
 
 /// Most VLANs of an adapter beside the one of its untagged frames.
