@@ -1,6 +1,7 @@
 //! Parties that break the rules: a hypervisor whose entries cannot be, and a partition whose descriptors cannot.
 
-use ibmveth::{AdapterPlace, Attributes, BufDesc, Firmware, FrameFlags, Refusal, RxEntry};
+use ibmveth::{AdapterPlace, Attributes, BufDesc, Firmware, FrameFlags, LanCounters, Refusal, RxEntry, TxOffloads};
+use packet::Cut;
 
 use crate::common::*;
 
@@ -67,6 +68,40 @@ fn overwritten_handle_costs_the_frame_and_no_buffer() {
     assert_eq!((entry.is_valid(), entry.correlator), (false, 7));
     let (entry, _) = raw.receive(&mut world).unwrap();
     assert_eq!((entry.is_valid(), entry.correlator), (true, 6));
+    let counters = world.lan.counters();
+    let got = (counters.overwritten, counters.no_buffer, world.lan.no_buffer(raw.unit), counters.copies);
+    assert_eq!(got, (1, 0, 0, 1));
+}
+
+#[test]
+fn each_lost_frame_is_counted_by_its_reason() {
+    // For this receiver checksums are made, and fat frames cut.
+    for (len, frames, completed, cut) in [(1000, 1, 1, 0), (2800, 2, 0, 1)] {
+        let mut world = World::pair();
+        world.set(0, TxOffloads::ALL).unwrap();
+        let raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::NONE);
+        world.lan.io(raw.unit).bytes_mut(8 << 17, 8).unwrap().fill(0xee);
+        // Of eight buffers the first one has another handle. Then there are none.
+        for sent in 1..=10 {
+            let mut pkt = fat(&world.mem, &flows()[0], len, 9, 1);
+            if cut == 0 {
+                pkt.meta.cut = Cut::Whole;
+            }
+            world.send(0, pkt).unwrap();
+            let got = world.lan.counters();
+            let copies = (sent * frames - 1).min(7);
+            let want = LanCounters {
+                copies,
+                overwritten: 1,
+                no_buffer: (sent * frames).saturating_sub(8),
+                cut: cut * sent,
+                completed: completed * copies,
+                ..got
+            };
+            assert_eq!(got, want, "{len} bytes, frame {sent}");
+        }
+        assert_eq!(world.lan.no_buffer(raw.unit), world.lan.counters().no_buffer);
+    }
 }
 
 #[test]
