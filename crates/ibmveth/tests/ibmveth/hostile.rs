@@ -1,6 +1,8 @@
 //! Parties that break the rules: a hypervisor whose entries cannot be, and a partition whose descriptors cannot.
 
-use ibmveth::{AdapterPlace, Attributes, BufDesc, Firmware, FrameFlags, LanCounters, Refusal, RxEntry, TxOffloads};
+use ibmveth::{
+    AdapterPlace, Attributes, BufDesc, Firmware, FrameFlags, Lan, LanCounters, Refusal, RxEntry, TxOffloads,
+};
 use packet::Cut;
 
 use crate::common::*;
@@ -29,6 +31,65 @@ fn impossible_entry_resets_the_adapter_once() {
         world.send(0, pkt).unwrap();
         assert_eq!(world.receive(1).len(), 1, "{case}");
         assert_eq!(world.adapters[1].counters().resets, 1, "{case}");
+    }
+}
+
+/// A pair of which the second adapter is reset with the next poll.
+fn reset_due() -> World {
+    let mut world = World::pair();
+    world.lan.corrupt_rx_entry(world.units[1], 0, RxEntry::invalid(true, u64::MAX).encode());
+    world.receive(1);
+    world
+}
+
+/// A pair of which the second adapter has left the LAN for a reset, and was not let in again.
+fn locked_out() -> World {
+    let mut world = reset_due();
+    // A hypervisor that does not know it.
+    let mut other = Lan::new(Firmware::CURRENT);
+    for _ in 0..3 {
+        assert_eq!(world.adapters[1].poll(&mut other, &world.mem, 64, &mut Vec::new()), 0);
+        assert_eq!((world.adapters[1].counters().resets, world.adapters[1].is_open()), (1, false));
+    }
+    // Of what it left behind there is nothing.
+    world.lan.free(world.units[1]).unwrap();
+    world
+}
+
+#[test]
+fn reset_that_is_refused_is_tried_until_it_succeeds() {
+    type Change = fn(&mut World);
+    let changes: [(&str, Change); 4] = [
+        ("none", |_| {}),
+        ("pool", |world| world.adapters[1].set_pool_count(&mut world.lan, 0, 8).unwrap()),
+        ("MTU", |world| world.adapters[1].set_mtu(&mut world.lan, 1400).unwrap()),
+        ("offloads", |world| world.set(1, TxOffloads::NONE).unwrap()),
+    ];
+    for (case, change) in changes {
+        let mut world = locked_out();
+        change(&mut world);
+        assert_eq!((world.receive(1).len(), world.adapters[1].is_open()), (0, true), "{case}");
+        for _ in 0..3 {
+            let pkt = plain(&world.mem, &flows()[0].tcp(1, 1000), mac(2), mac(1));
+            world.send(0, pkt).unwrap();
+            assert_eq!((world.receive(1).len(), world.adapters[1].counters().resets), (1, 1), "{case}");
+        }
+    }
+}
+
+#[test]
+fn reset_that_is_due_ends_with_close_and_open() {
+    let mut world = locked_out();
+    world.adapters[1].close(&mut world.lan);
+    assert_eq!((world.receive(1).len(), world.adapters[1].is_open()), (0, false), "closed by its operator");
+    for mut world in [locked_out(), reset_due()] {
+        world.adapters[1].close(&mut world.lan);
+        world.adapters[1].open(&mut world.lan).unwrap();
+        let lost = world.adapters[1].counters().rx_lost;
+        let pkt = plain(&world.mem, &flows()[0].tcp(1, 1000), mac(2), mac(1));
+        world.send(0, pkt).unwrap();
+        // A reset would lose the frame.
+        assert_eq!((world.receive(1).len(), world.adapters[1].counters().rx_lost), (1, lost));
     }
 }
 
