@@ -1,6 +1,7 @@
 //! Virtual Ethernet adapters and their hypervisor, as a list of operations: descriptors, receive entries and attribute words of the fuzzer's,
 //! from a partition without a driver and from a hypervisor that is broken, beside two adapters that send, receive and change their settings.
 //! After each operation pools have no more buffers than they may, the word has no bits that were not agreed on, and each received frame is a packet.
+//! A frame between adapters that have buffers for it arrives as it was sent, however many pieces it is in.
 #![no_main]
 
 use ibmveth::{
@@ -10,7 +11,7 @@ use ibmveth::{
 use libfuzzer_sys::fuzz_target;
 use offload::Features;
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
-use sim::Choices;
+use sim::{Choices, Flow};
 use wire::MacAddr;
 
 const fn mac(last: u8) -> MacAddr {
@@ -102,11 +103,47 @@ impl World {
         pkt
     }
 
+    /// Opens both adapters anew, with buffers for any frame, and sends one of up to 9 KB from the adapter `from` to the other.
+    fn check_arrival(&mut self, choices: &mut Choices<'_>, from: usize) {
+        let Self { lan, mem, adapters, .. } = self;
+        if lan.firmware().io_regions != usize::MAX {
+            return;
+        }
+        for adapter in adapters.iter_mut() {
+            adapter.close(lan);
+            for (at, pool) in POOLS.iter().enumerate() {
+                adapter.set_pool_size(lan, at, pool.size).expect("a size that can be");
+                adapter.set_pool_count(lan, at, pool.count).expect("a number that can be");
+                adapter.set_pool_active(lan, at, true).expect("a pool");
+            }
+            adapter.set_mtu(lan, 9100).expect("a pool that holds it");
+            adapter.open(lan).expect("memory without limit");
+        }
+        let len = usize::from(choices.word()) % 9000;
+        let flow = choices.pick(&[Flow::new("10.0.0.1", "10.0.0.2"), Flow::new("fd00::1", "fd00::2")]);
+        let version: [u8; 2] = if flow.src.is_ipv4() { [8, 0] } else { [0x86, 0xdd] };
+        let (ethertype, payload) = match choices.byte() % 3 {
+            0 => (version, flow.tcp(1, len)),
+            1 => (version, flow.udp(len)),
+            _ => ([0x88, 0xb5], vec![0xff; len]),
+        };
+        let tag: &[u8] = choices.pick(&[&[][..], &[0x81, 0, 0, 5]]);
+        let to = 1 - from;
+        let sent = [&mac(to as u8 + 1).0[..], &mac(from as u8 + 1).0, tag, &ethertype, &payload].concat();
+        let mut pieces = sent.chunks(usize::from(choices.word()).max(100)).map(|bytes| Packet::with_data(mem, bytes).expect("a heap without limit"));
+        let mut pkt = pieces.next().expect("a header");
+        pieces.for_each(|piece| pkt.push_child(piece));
+        adapters[from].transmit(lan, 0, pkt).expect("a frame that can be sent");
+        let mut received = Vec::new();
+        adapters[to].poll(lan, mem, 2, &mut received);
+        assert!(received.len() == 1 && received[0].to_vec() == sent, "{} bytes of {ethertype:?}", sent.len());
+    }
+
     fn step(&mut self, choices: &mut Choices<'_>) {
         let at = usize::from(choices.byte() % 2);
         let unit = self.units[usize::from(choices.byte() % 3)];
         let Self { lan, adapters, .. } = self;
-        match choices.byte() % 12 {
+        match choices.byte() % 13 {
             0 => {
                 let word = |choices: &mut Choices<'_>| Attributes(u64::from(choices.word()) << 3 | u64::from(choices.byte()));
                 let (reset, set) = (word(choices), word(choices));
@@ -167,6 +204,7 @@ impl World {
                 let command = McastCommand(u64::from(choices.word()) << 4 | u64::from(choices.byte()));
                 let _ = lan.multicast_ctrl(unit, command, MacAddr([choices.byte(), 0, 0, 0, 0, 1]));
             }
+            11 => self.check_arrival(choices, at),
             _ => {
                 let mut received = Vec::new();
                 adapters[at].poll(lan, &self.mem, choices.byte().into(), &mut received);

@@ -164,6 +164,7 @@ pub struct Adapter {
     tx_pool: Pool,
     /// Whether the hypervisor takes several buffers by one call.
     adds_many: bool,
+    /// Whether the next poll closes and opens it.
     is_reset_due: bool,
     is_promiscuous: bool,
     groups: Vec<MacAddr>,
@@ -237,7 +238,7 @@ impl Adapter {
                 lan.io(self.unit).map(buf).ok()
             });
             let Some(address) = buffer else {
-                self.close(lan);
+                self.leave(lan);
                 return Err(SettingError::Memory);
             };
             self.tx_buffers.push(address);
@@ -246,11 +247,18 @@ impl Adapter {
         self.replenish(lan);
         self.apply_groups(lan);
         self.look(lan);
+        self.is_reset_due = false;
         Ok(())
     }
 
-    /// Leaves the LAN. Frames that wait in the receive queue are lost, and counted.
+    /// Leaves the LAN, until it is [opened](Self::open). Frames that wait in the receive queue are lost, and counted.
     pub fn close(&mut self, lan: &mut Lan) {
+        self.is_reset_due = false;
+        self.leave(lan);
+    }
+
+    /// Leaves the LAN, to join it again.
+    fn leave(&mut self, lan: &mut Lan) {
         let Some(queue) = self.queue.take() else { return };
         self.counters.rx_lost += waiting(lan, self.unit, queue);
         self.no_buffer_before += lan.no_buffer(self.unit);
@@ -264,15 +272,6 @@ impl Adapter {
         for address in self.tx_buffers.drain(..) {
             lan.unmap(self.unit, address);
         }
-    }
-
-    /// Closes and opens an adapter that is open.
-    fn restart(&mut self, lan: &mut Lan) -> Result<(), SettingError> {
-        if self.queue.is_none() {
-            return Ok(());
-        }
-        self.close(lan);
-        self.open(lan)
     }
 
     /// Link-layer address.
@@ -325,10 +324,11 @@ impl Adapter {
     /// Receives up to `budget` frames, and refills the pools. Frames below 128 bytes are copied into memory of `mem`, the others are
     /// packets in their receive buffers. Returns the number of frames.
     pub fn poll(&mut self, lan: &mut Lan, mem: &Memory, budget: usize, out: &mut Vec<Packet>) -> usize {
-        if std::mem::take(&mut self.is_reset_due) {
-            self.counters.resets += 1;
-            // One that does not open again stays closed, which `is_open` tells.
-            let _ = self.restart(lan);
+        if self.is_reset_due {
+            self.counters.resets += u64::from(self.is_open());
+            self.leave(lan);
+            // One that does not open tries it again with the next poll. `is_open` tells.
+            let _ = self.open(lan);
         }
         let received = self.receive(lan, mem, budget, out);
         if self.queue.is_some() {

@@ -88,7 +88,7 @@ impl Adapter {
     /// Agrees on checksums, or takes the agreement back, for each version of IP by itself.
     fn set_csum(&mut self, lan: &mut Lan, on: bool) -> Result<(), SettingError> {
         let was_open = self.is_open();
-        self.close(lan);
+        self.leave(lan);
         let word = lan.illan_attributes(self.unit, Attributes::NONE, Attributes::NONE);
         let mut result = Err(SettingError::Refused);
         if word.is_ok_and(|word| word.contains(Attributes::PADDED_CSUM)) {
@@ -111,7 +111,7 @@ impl Adapter {
     /// Agrees on large send, or takes the agreement back. In the old style there is nothing to agree on, and IPv6 has none.
     fn set_large_send(&mut self, lan: &mut Lan, on: bool) -> Result<(), SettingError> {
         let was_open = self.is_open();
-        self.close(lan);
+        self.leave(lan);
         let mut result = Ok(());
         if !self.speaks_new_style(lan) {
             (self.agreed.tso4, self.agreed.tso6) = (on, false);
@@ -141,7 +141,7 @@ impl Adapter {
             return Err(SettingError::Range(mtu));
         };
         let was_open = self.is_open();
-        self.close(lan);
+        self.leave(lan);
         self.pools[..=last].iter_mut().for_each(|pool| pool.config.active = true);
         self.mtu = mtu;
         if was_open { self.open(lan) } else { Ok(()) }
@@ -186,7 +186,7 @@ impl Adapter {
     fn set_pool(&mut self, lan: &mut Lan, index: usize, config: PoolConfig) -> Result<(), SettingError> {
         config.check()?;
         let was_open = self.is_open();
-        self.close(lan);
+        self.leave(lan);
         let pool = &mut self.pools[index];
         if pool.config.size == config.size {
             pool.config = config;

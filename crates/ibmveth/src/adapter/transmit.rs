@@ -13,7 +13,7 @@ use super::{Adapter, FragListMode, TX_BUFFER};
 use crate::descriptor::{BufDesc, FrameFlags};
 use crate::error::Refusal;
 use crate::frame::{self, Layout, MAX_HEADERS};
-use crate::lan::{Lan, MIN_MSS, SendAnswer};
+use crate::lan::{Lan, MIN_MSS, SendAnswer, TAGGED_HEADER};
 
 /// Calls that are repeated for one frame: as many as there can be adapters that a group's frame is carried to.
 const RETRIES: u32 = 1024;
@@ -163,7 +163,8 @@ impl Adapter {
             return Err(TxError::TooLong);
         }
         let is_large = pkt.meta.cut.gso().is_some();
-        let header = layout.map_or(eth::Header::LEN, |layout| layout.payload);
+        // The hypervisor wants what may be a tag in the first piece, whatever follows.
+        let header = layout.map_or(front.len().min(TAGGED_HEADER), |layout| layout.payload);
         let mut descs = std::mem::take(&mut self.scratch.descs);
         if len >= IN_PLACE_FROM && self.is_mapped_in_place(lan, &pkt) {
             self.describe(lan, address, pkt, &front[..header], words.flags, &mut descs);

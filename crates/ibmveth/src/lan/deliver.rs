@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use super::free_list::{FreeList, Posted};
 use super::tcp::Tcp;
-use super::{Firmware, Lan, Registration};
+use super::{Firmware, Lan, LanCounters, Registration};
 use crate::attributes::Attributes;
 use crate::descriptor::{BufDesc, FrameFlags, RxEntry};
 use crate::io_memory::IoMemory;
@@ -43,6 +43,15 @@ enum Work {
     Cut,
 }
 
+/// Reason for which a frame was not copied into a buffer.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    /// No posted buffer could hold it.
+    NoBuffer,
+    /// The handle of its buffer was written over.
+    Overwritten,
+}
+
 impl Lan {
     /// Delivers a frame from one adapter to another one, which is open. Tells whether all of it has found buffers.
     pub(super) fn deliver(&mut self, from: usize, to: usize, frame: &Sent<'_>) -> bool {
@@ -60,11 +69,8 @@ impl Lan {
         let tcp = Tcp::find(headers, len);
         let work = work(tcp.as_ref(), headers, frame.flags, port.set);
         if let Work::Pass(flags) = work {
-            let is_placed = open.place(&mut port.io, &pieces, len, flags, frame.mss);
-            counters.copies += u64::from(is_placed);
-            counters.copied_bytes += if is_placed { len as u64 } else { 0 };
-            counters.no_buffer += u64::from(!is_placed);
-            return is_placed;
+            let placed = open.place(&mut port.io, &pieces, len, flags, frame.mss);
+            return counters.count(placed, len);
         }
         let Some(tcp) = tcp else { return false };
         scratch.frame.clear();
@@ -83,17 +89,16 @@ impl Lan {
                 }
                 _ => {
                     tcp.complete(&mut scratch.frame);
-                    counters.completed += 1;
                     &scratch.frame
                 }
             };
-            let is_placed = open.place(&mut port.io, &[bytes], bytes.len(), FrameFlags::NONE, 0);
-            counters.copies += u64::from(is_placed);
-            counters.copied_bytes += if is_placed { bytes.len() as u64 } else { 0 };
-            counters.no_buffer += u64::from(!is_placed);
-            is_whole &= is_placed;
+            let placed = open.place(&mut port.io, &[bytes], bytes.len(), FrameFlags::NONE, 0);
+            is_whole &= counters.count(placed, bytes.len());
         }
-        counters.cut += u64::from(matches!(work, Work::Cut));
+        match work {
+            Work::Cut => counters.cut += 1,
+            _ => counters.completed += u64::from(is_whole),
+        }
         is_whole
     }
 }
@@ -112,20 +117,42 @@ fn work(tcp: Option<&Tcp>, headers: &[u8], flags: FrameFlags, set: Attributes) -
     Work::Pass(flags)
 }
 
+impl LanCounters {
+    /// Counts a frame of `len` bytes that was to be copied. Tells whether it was.
+    fn count(&mut self, placed: Result<(), Loss>, len: usize) -> bool {
+        match placed {
+            Ok(()) => {
+                self.copies += 1;
+                self.copied_bytes += len as u64;
+            }
+            Err(Loss::NoBuffer) => self.no_buffer += 1,
+            Err(Loss::Overwritten) => self.overwritten += 1,
+        }
+        placed.is_ok()
+    }
+}
+
 impl Registration {
     /// Copies a frame into a posted buffer, and enters it in the queue.
-    fn place(&mut self, io: &mut IoMemory, pieces: &[&[u8]], len: usize, flags: FrameFlags, mss: u16) -> bool {
+    fn place(
+        &mut self,
+        io: &mut IoMemory,
+        pieces: &[&[u8]],
+        len: usize,
+        flags: FrameFlags,
+        mss: u16,
+    ) -> Result<(), Loss> {
         let is_large = flags.contains(FrameFlags::LARGE);
         let offset = if is_large { LARGE_OFFSET } else { OFFSET };
         let Some((size, Posted { address, correlator })) = FreeList::take(&mut self.buffers, offset + len) else {
             self.no_buffer += 1;
-            return false;
+            return Err(Loss::NoBuffer);
         };
         let buffer = io.bytes_mut(address, size);
         let Some(buffer) = buffer.filter(|buffer| buffer[..OFFSET] == correlator.to_be_bytes()) else {
             // The partition has changed its mind about the buffer, which goes back without a frame.
             self.enter(RxEntry::invalid(self.toggle, correlator));
-            return false;
+            return Err(Loss::Overwritten);
         };
         if is_large {
             buffer[OFFSET..LARGE_OFFSET].copy_from_slice(&u64::from(mss).to_be_bytes());
@@ -137,7 +164,7 @@ impl Registration {
             rest = back;
         }
         self.enter(RxEntry::new(self.toggle, flags, offset as u16, len as u32, correlator));
-        true
+        Ok(())
     }
 
     fn enter(&mut self, entry: RxEntry) {

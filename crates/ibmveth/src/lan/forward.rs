@@ -10,7 +10,7 @@ use crate::error::Refusal;
 
 /// Bytes of an Ethernet header, and of one with a tag.
 const HEADER: usize = 14;
-const TAGGED_HEADER: usize = 18;
+pub(crate) const TAGGED_HEADER: usize = 18;
 
 /// Longest frame: what a transmit buffer holds.
 const MAX_FRAME: usize = 1 << 16;

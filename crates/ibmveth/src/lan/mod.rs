@@ -25,8 +25,8 @@ use crate::io_memory::IoMemory;
 
 pub use filter::McastCommand;
 use filter::McastFilter;
-pub(crate) use forward::MIN_MSS;
 pub use forward::SendAnswer;
+pub(crate) use forward::{MIN_MSS, TAGGED_HEADER};
 use free_list::FreeList;
 
 /// Most VLANs of an adapter beside the one of its untagged frames.
@@ -112,11 +112,13 @@ pub struct LanCounters {
     pub copied_bytes: u64,
     /// Frames dropped because no posted buffer could hold them.
     pub no_buffer: u64,
+    /// Frames dropped because their receiver had written over the handle of the buffer they were to have.
+    pub overwritten: u64,
     /// Frames dropped because no adapter was to have them.
     pub no_receiver: u64,
-    /// Fat frames cut for receivers that take none.
+    /// Fat frames cut for receivers that take none, whether or not their segments found buffers.
     pub cut: u64,
-    /// Checksums made for receivers that ask for them.
+    /// Frames copied into receive buffers whose checksums were made, for receivers that ask for them.
     pub completed: u64,
 }
 

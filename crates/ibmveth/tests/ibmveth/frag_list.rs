@@ -3,6 +3,7 @@
 use ibmveth::{AdapterConfig, AdapterPlace, Firmware, FragListMode, PoolConfig, TxOffloads};
 use packet::{Memory, Packet, geometry};
 use sim::Flow;
+use wire::Protocol;
 
 use crate::common::*;
 
@@ -33,6 +34,31 @@ fn frag_list(mem: &Memory, flow: &Flow, len: usize) -> Packet {
     pkt
 }
 
+/// Jumbo IP packets of 9000 bytes or somewhat fewer whose payload does not begin behind a plain TCP header.
+fn jumbo_packets() -> Vec<(&'static str, Vec<u8>)> {
+    let [v4, v6] = flows();
+    let mut fragment = v4.raw(Protocol::UDP, &stream(8976));
+    // More fragments.
+    fragment[6] |= 0x20;
+    fragment[10..12].fill(0);
+    let check = wire::checksum::finish(wire::checksum::sum(&fragment[..20]));
+    fragment[10..12].copy_from_slice(&check.to_be_bytes());
+    // TCP, behind destination options of which all are padding.
+    let mut extended = v6.tcp(1, 8900);
+    extended[6] = 60;
+    let len = u16::from_be_bytes([extended[4], extended[5]]) + 8;
+    extended[4..6].copy_from_slice(&len.to_be_bytes());
+    extended.splice(40..40, [Protocol::TCP.0, 0, 1, 4, 0, 0, 0, 0]);
+    vec![
+        ("UDP, v4", v4.udp(8972)),
+        ("UDP, v6", v6.udp(8952)),
+        ("ESP, v4", v4.raw(Protocol::ESP, &stream(8980))),
+        ("ESP, v6", v6.raw(Protocol::ESP, &stream(8960))),
+        ("a fragment", fragment),
+        ("TCP behind an extension header", extended),
+    ]
+}
+
 fn stream(len: usize) -> Vec<u8> {
     (1..=len as u32).map(sim::stream_byte).collect()
 }
@@ -52,6 +78,35 @@ fn frag_list_is_never_a_reason_to_drop() {
                     let frames = world.receive_finished(1);
                     let got: Vec<u8> = frames.iter().flat_map(|frame| payload(&world.mem, frame, &case)).collect();
                     assert!(got == stream(len), "{case}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn jumbo_frame_in_pieces_that_is_not_tcp_arrives() {
+    for (kind, ip) in jumbo_packets() {
+        for mode in MODES {
+            for descriptors in [1, 2, 3, 6, 64] {
+                for tag in [None, Some(5)] {
+                    let case = format!("{kind}, {mode:?}, {descriptors} descriptors, tag {tag:?}");
+                    let mut world = world(mode, descriptors);
+                    for at in 0..2 {
+                        world.adapters[at].set_mtu(&mut world.lan, 9000).unwrap();
+                    }
+                    let frame = framed(&world.mem, Packet::with_data(&world.mem, &ip).unwrap(), mac(2), mac(1), tag);
+                    let bytes = frame.to_vec();
+                    let mut pieces = bytes.chunks(1500);
+                    let mut pkt = Packet::with_data(&world.mem, pieces.next().unwrap()).unwrap();
+                    pieces.for_each(|piece| pkt.push_child(Packet::with_data(&world.mem, piece).unwrap()));
+                    world.fit_and_send(0, pkt);
+                    let counters = world.adapters[0].counters();
+                    let is_in_place = mode == FragListMode::InPlace && descriptors >= 3;
+                    let got = (counters.tx_dropped, counters.tx_packets, counters.tx_in_place);
+                    assert_eq!(got, (0, 1, is_in_place.into()), "{case}");
+                    let got = world.receive(1);
+                    assert!(got.len() == 1 && got[0].to_vec() == bytes, "{case}");
                 }
             }
         }

@@ -1,6 +1,9 @@
 //! Parties that break the rules: a hypervisor whose entries cannot be, and a partition whose descriptors cannot.
 
-use ibmveth::{AdapterPlace, Attributes, BufDesc, Firmware, FrameFlags, Refusal, RxEntry};
+use ibmveth::{
+    AdapterPlace, Attributes, BufDesc, Firmware, FrameFlags, Lan, LanCounters, Refusal, RxEntry, TxOffloads,
+};
+use packet::Cut;
 
 use crate::common::*;
 
@@ -28,6 +31,65 @@ fn impossible_entry_resets_the_adapter_once() {
         world.send(0, pkt).unwrap();
         assert_eq!(world.receive(1).len(), 1, "{case}");
         assert_eq!(world.adapters[1].counters().resets, 1, "{case}");
+    }
+}
+
+/// A pair of which the second adapter is reset with the next poll.
+fn reset_due() -> World {
+    let mut world = World::pair();
+    world.lan.corrupt_rx_entry(world.units[1], 0, RxEntry::invalid(true, u64::MAX).encode());
+    world.receive(1);
+    world
+}
+
+/// A pair of which the second adapter has left the LAN for a reset, and was not let in again.
+fn locked_out() -> World {
+    let mut world = reset_due();
+    // A hypervisor that does not know it.
+    let mut other = Lan::new(Firmware::CURRENT);
+    for _ in 0..3 {
+        assert_eq!(world.adapters[1].poll(&mut other, &world.mem, 64, &mut Vec::new()), 0);
+        assert_eq!((world.adapters[1].counters().resets, world.adapters[1].is_open()), (1, false));
+    }
+    // Of what it left behind there is nothing.
+    world.lan.free(world.units[1]).unwrap();
+    world
+}
+
+#[test]
+fn reset_that_is_refused_is_tried_until_it_succeeds() {
+    type Change = fn(&mut World);
+    let changes: [(&str, Change); 4] = [
+        ("none", |_| {}),
+        ("pool", |world| world.adapters[1].set_pool_count(&mut world.lan, 0, 8).unwrap()),
+        ("MTU", |world| world.adapters[1].set_mtu(&mut world.lan, 1400).unwrap()),
+        ("offloads", |world| world.set(1, TxOffloads::NONE).unwrap()),
+    ];
+    for (case, change) in changes {
+        let mut world = locked_out();
+        change(&mut world);
+        assert_eq!((world.receive(1).len(), world.adapters[1].is_open()), (0, true), "{case}");
+        for _ in 0..3 {
+            let pkt = plain(&world.mem, &flows()[0].tcp(1, 1000), mac(2), mac(1));
+            world.send(0, pkt).unwrap();
+            assert_eq!((world.receive(1).len(), world.adapters[1].counters().resets), (1, 1), "{case}");
+        }
+    }
+}
+
+#[test]
+fn reset_that_is_due_ends_with_close_and_open() {
+    let mut world = locked_out();
+    world.adapters[1].close(&mut world.lan);
+    assert_eq!((world.receive(1).len(), world.adapters[1].is_open()), (0, false), "closed by its operator");
+    for mut world in [locked_out(), reset_due()] {
+        world.adapters[1].close(&mut world.lan);
+        world.adapters[1].open(&mut world.lan).unwrap();
+        let lost = world.adapters[1].counters().rx_lost;
+        let pkt = plain(&world.mem, &flows()[0].tcp(1, 1000), mac(2), mac(1));
+        world.send(0, pkt).unwrap();
+        // A reset would lose the frame.
+        assert_eq!((world.receive(1).len(), world.adapters[1].counters().rx_lost), (1, lost));
     }
 }
 
@@ -67,6 +129,40 @@ fn overwritten_handle_costs_the_frame_and_no_buffer() {
     assert_eq!((entry.is_valid(), entry.correlator), (false, 7));
     let (entry, _) = raw.receive(&mut world).unwrap();
     assert_eq!((entry.is_valid(), entry.correlator), (true, 6));
+    let counters = world.lan.counters();
+    let got = (counters.overwritten, counters.no_buffer, world.lan.no_buffer(raw.unit), counters.copies);
+    assert_eq!(got, (1, 0, 0, 1));
+}
+
+#[test]
+fn each_lost_frame_is_counted_by_its_reason() {
+    // For this receiver checksums are made, and fat frames cut.
+    for (len, frames, completed, cut) in [(1000, 1, 1, 0), (2800, 2, 0, 1)] {
+        let mut world = World::pair();
+        world.set(0, TxOffloads::ALL).unwrap();
+        let raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::NONE);
+        world.lan.io(raw.unit).bytes_mut(8 << 17, 8).unwrap().fill(0xee);
+        // Of eight buffers the first one has another handle. Then there are none.
+        for sent in 1..=10 {
+            let mut pkt = fat(&world.mem, &flows()[0], len, 9, 1);
+            if cut == 0 {
+                pkt.meta.cut = Cut::Whole;
+            }
+            world.send(0, pkt).unwrap();
+            let got = world.lan.counters();
+            let copies = (sent * frames - 1).min(7);
+            let want = LanCounters {
+                copies,
+                overwritten: 1,
+                no_buffer: (sent * frames).saturating_sub(8),
+                cut: cut * sent,
+                completed: completed * copies,
+                ..got
+            };
+            assert_eq!(got, want, "{len} bytes, frame {sent}");
+        }
+        assert_eq!(world.lan.no_buffer(raw.unit), world.lan.counters().no_buffer);
+    }
 }
 
 #[test]
