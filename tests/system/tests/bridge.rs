@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("bridge/output_of_ip_and_bridge_is_the_same_as_on_linux", &[Need::Namespaces], compare),
         trial("bridge/guests_of_a_vlan_talk_across_a_trunk_uncut", NEEDS, trunk),
         trial("bridge/example_has_two_guests_a_trunk_and_a_tunnel", NEEDS, example),
+        trial("bridge/guests_talk_across_a_trunk_by_af_xdp", NEEDS, xdp_trunk),
         trial("bridge/lines_of_the_documentation_make_the_example", NEEDS, documented),
         trial("bridge/guest_behind_own_port_uses_a_tunnel", NEEDS, tunnel),
         trial("bridge/two_switches_are_joined_by_vhost_user", NEEDS, vhost),
@@ -256,6 +257,25 @@ fn carrier() -> Outcome {
         ours("back").is_ok_and(|states| states == down)
             && back.link("vm0").is_ok_and(|link| link["why_down"] == "no carrier")
     })?;
+    Ok(())
+}
+
+/// Two switches whose trunk is an interface by AF_XDP at both ends, and a guest of each.
+fn xdp_trunk() -> Outcome {
+    let scratch = Scratch::new()?;
+    let (left, right) = (Netns::new("left")?, Netns::new("right")?);
+    veth((&left, "up0"), (&right, "up0"))?;
+    let uplink = "[[link]]\nname = \"up0\"\nkind = \"xdp\"\ninterface = \"up0\"\nmaster = \"br0\"\n\
+                  port = { pvid = 0, tagged = [10] }\n";
+    let toml = [bridge("br0", "vlan-filtering = true"), tap("tap0", "pvid = 10"), uplink.to_owned()].concat();
+    let gateways = [Gateway::start(&left, &scratch, "left", &toml)?, Gateway::start(&right, &scratch, "right", &toml)?];
+    let guests = [guest("a", &left, "tap0", "10.9.0.1/24")?, guest("b", &right, "tap0", "10.9.0.2/24")?];
+    transfer(&guests[0], (&guests[1], "10.9.0.2".parse()?), 8 << 20)?;
+    transfer(&guests[1], (&guests[0], "10.9.0.1".parse()?), 8 << 20)?;
+    for gateway in &gateways {
+        assert!(gateway.show("fdb")?.contains("dev up0 vlan 10"), "{}", gateway.show("fdb")?);
+        assert!(gateway.sent_size("up0")? <= 1518, "a frame of the wire at most");
+    }
     Ok(())
 }
 

@@ -279,11 +279,11 @@ fn busy_queue_pair_starves_no_other() {
         let (from, to): (&mut dyn Link, &mut dyn Link) = if to_guest { (back, front) } else { (front, back) };
         let mut burst = packets(mem, busy, 2 * BURST_PACKETS);
         burst.append(&mut packets(mem, quiet, 1));
-        from.send(&mut burst).unwrap();
+        assert_eq!(from.send(&mut burst).unwrap(), Sent::All);
         let mut got = Vec::new();
         for _ in 0..2 {
             to.recv(mem, &mut got).unwrap();
-            from.send(&mut packets(mem, busy, BURST_PACKETS)).unwrap();
+            assert_eq!(from.send(&mut packets(mem, busy, BURST_PACKETS)).unwrap(), Sent::All);
         }
         assert!(
             bytes_of(&got).iter().any(|bytes| bytes[35] == quiet),

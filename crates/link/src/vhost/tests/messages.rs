@@ -251,6 +251,22 @@ fn memory_slots_come_and_go_while_rings_run() {
 }
 
 #[test]
+fn memory_of_more_than_a_tebibyte_is_refused() {
+    /// 600 GiB, of a sparse file.
+    const LEN: u64 = 600 << 30;
+    let raw = Raw::new(|all| all);
+    let file = rustix::fs::memfd_create("sparse", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, LEN).unwrap();
+    let mut device = lock(&raw.back.device);
+    let mut add = |at: u64| {
+        let region = VhostUserSingleMemoryRegion::new(at << 40, LEN, at << 41, 0);
+        device.add_mem_region(&region, file.try_clone().unwrap().into(), None)
+    };
+    add(1).unwrap();
+    assert!(add(2).is_err_and(|err| err.to_string().contains("more than 1 TiB")));
+}
+
+#[test]
 fn reset_device_stops_all_rings() {
     let mut raw = Raw::new(|all| all);
     assert_eq!(raw.send([0; 12], &frame(1, 64)).len(), 1);
