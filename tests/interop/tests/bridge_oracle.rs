@@ -19,9 +19,8 @@ use wire::eth::{self, EtherType};
 const NEEDS: &[Need] = &[Need::Namespaces, Need::UML, Need::MODPROBE, Need::PYTHON];
 const SCRIPT: &str = include_str!("bridge_oracle.py");
 
-/// Bridges at most, and the time in which the last one has to begin.
-const BRIDGES: u64 = 40;
-const TIME: Duration = Duration::from_secs(75);
+/// Time in which the last bridge has to begin.
+const TIME: Duration = Duration::from_secs(110);
 const PORTS: usize = 5;
 const FRAMES: usize = 60;
 const NOW: base::Instant = base::Instant::ZERO;
@@ -49,7 +48,7 @@ fn compare() -> Outcome {
     let first = std::env::var("FATPATH_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(time);
     let start = Instant::now();
     let mut frames = 0;
-    for seed in first..first + BRIDGES {
+    for seed in first.. {
         if start.elapsed() > TIME {
             break;
         }
