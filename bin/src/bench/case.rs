@@ -126,6 +126,19 @@ impl Group {
         self.cases.retain(|case| wanted(&format!("{}/{}", self.name, case.name)));
         (!self.cases.is_empty()).then_some(self)
     }
+
+    /// Runs one short round of each case, as a test.
+    ///
+    /// # Panics
+    /// If a case loses packets.
+    #[cfg(test)]
+    pub(super) fn run_briefly(&self) {
+        for plan in &self.cases {
+            let mut case = plan.start();
+            let ran = (0..4).try_for_each(|_| case.slice(Duration::ZERO)).and_then(|()| case.end_round(1));
+            assert_eq!(ran, Ok(()), "{}/{}", self.name, case.name);
+        }
+    }
 }
 
 impl Plan {

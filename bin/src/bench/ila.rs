@@ -234,16 +234,10 @@ fn add_routes(datapath: &mut Datapath, sir: Locator) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn every_case_finds_and_translates_each_request() {
-        for plan in &groups()[0].cases {
-            let mut case = plan.start();
-            let ran = (0..4).try_for_each(|_| case.slice(Duration::ZERO)).and_then(|()| case.end_round(1));
-            assert_eq!(ran, Ok(()), "{}", case.name);
-        }
+        groups()[0].run_briefly();
     }
 }

@@ -433,13 +433,7 @@ mod tests {
 
     #[test]
     fn every_case_carries_its_stream() {
-        for group in groups() {
-            for plan in &group.cases {
-                let mut case = plan.start();
-                let ran = (0..4).try_for_each(|_| case.slice(Duration::ZERO)).and_then(|()| case.end_round(1));
-                assert_eq!(ran, Ok(()), "{}/{}", group.name, case.name);
-            }
-        }
+        groups().iter().for_each(Group::run_briefly);
     }
 
     #[test]

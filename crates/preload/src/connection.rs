@@ -66,7 +66,7 @@ pub(crate) fn try_tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>, flags: c
 /// Tells the gateway something and waits for what comes of the last of it. `sent`: it is on its way.
 ///
 /// # Errors
-/// What the gateway answers; `ECONNREFUSED` if it is gone.
+/// Error in the gateway's answer; `ECONNREFUSED` if it is gone.
 pub(crate) fn awaited(fd: c_int, bytes: &[u8], sent: impl FnOnce()) -> Result<Answer, Errno> {
     let mut ends = [0; 2];
     // SAFETY: there is room for two descriptors.

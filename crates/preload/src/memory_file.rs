@@ -8,7 +8,7 @@ use crate::fd::Fd;
 /// A file in memory that holds `text`; of the flags of `open(2)` it has `O_CLOEXEC`.
 ///
 /// # Errors
-/// What the system says.
+/// Error of the system call.
 pub(crate) fn in_memory(text: &[u8], flags: c_int) -> Result<c_int, Errno> {
     let cloexec = if flags & libc::O_CLOEXEC != 0 { libc::MFD_CLOEXEC } else { 0 };
     // SAFETY: the name is a C string.

@@ -151,7 +151,7 @@ pub(crate) fn tell_ports(own: &Slot) {
 /// Tells the gateway something of a connection and waits until it has done it.
 ///
 /// # Errors
-/// What the gateway answers; `ECONNREFUSED` if it is gone.
+/// Error in the gateway's answer; `ECONNREFUSED` if it is gone.
 pub(crate) fn call(fd: c_int, slot: &Slot, what: ToDaemon<'_>) -> Result<Answer, Errno> {
     check_gateway(slot)?;
     let mut calls = Calls::unsaid(slot);

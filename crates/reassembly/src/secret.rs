@@ -7,7 +7,7 @@ const MOST: usize = 10;
 
 /// One of a family of functions, chosen by chance.
 ///
-/// Of any two keys of the same length, also of an attacker's choice, one in 2³² functions at most gives both the same sum
+/// At most one in 2³² functions gives the same sum to two keys of the same length, even if an attacker has chosen the keys
 /// ("multilinear-HM" of Lemire and Kaser, "Strongly universal string hashing is fast"), for a multiplication a word. Sums are
 /// mixed then: else, with some functions, keys that count up would fall to few chains of a table. No peer sees a
 /// value from which to learn which function it is.

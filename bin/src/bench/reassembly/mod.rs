@@ -31,13 +31,7 @@ mod tests {
 
     #[test]
     fn every_case_moves_what_it_is_given_and_leaves_nothing_behind() {
-        for group in groups() {
-            for plan in &group.cases {
-                let mut case = plan.start();
-                let ran = (0..2).try_for_each(|_| case.slice(Duration::ZERO)).and_then(|()| case.end_round(1));
-                assert_eq!(ran, Ok(()), "{}", group.name);
-            }
-        }
+        groups().iter().for_each(Group::run_briefly);
     }
 
     #[test]

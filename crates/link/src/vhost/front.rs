@@ -495,7 +495,7 @@ impl Running {
         to.write(&front[..features.header_len()]);
         bytes.for_each(|bytes| to.write(bytes));
         queue.ring.describe(head, addr, total as u32, 0, 0);
-        // Drivers ignore the used length of a transmit chain, which many devices set wrongly (virtio 1.2 §2.7.8.2).
+        // Drivers ignore the used length of a transmit chain, which many devices set wrongly (virtio 1.2 §2.7.8.1).
         queue.ring.offer(head, u32::MAX);
         Ok(len)
     }

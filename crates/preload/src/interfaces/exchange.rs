@@ -71,7 +71,7 @@ pub(super) struct Address {
 /// Every interface.
 ///
 /// # Errors
-/// What the gateway answers.
+/// Error in the gateway's answer.
 pub(super) fn links() -> Result<Vec<Link>, Errno> {
     let mut found = Vec::new();
     exchange(GET_LINK, DUMP, &[0; INFO], |body| found.extend(parse_link(body)))?;
@@ -81,7 +81,7 @@ pub(super) fn links() -> Result<Vec<Link>, Errno> {
 /// Every address, in the order of the dump.
 ///
 /// # Errors
-/// What the gateway answers.
+/// Error in the gateway's answer.
 pub(super) fn addresses() -> Result<Vec<Address>, Errno> {
     let mut found = Vec::new();
     exchange(GET_ADDR, DUMP, &[0; 8], |body| found.extend(parse_address(body)))?;
@@ -181,7 +181,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
 /// Sends one request and gives `each` the body of each message of the answer.
 ///
 /// # Errors
-/// What the gateway answers.
+/// Error in the gateway's answer.
 pub(super) fn exchange(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
     let connection = session::own(protocol::ROUTE)?;
     let mut request = ToDaemon::Data(&[]).head().as_bytes().to_vec();

@@ -80,7 +80,7 @@ fn internet(octets: &[u8]) -> sockaddr {
 /// `SIOCGIFCONF`: every IPv4 address, as many as there is room for; without room, how much they take.
 ///
 /// # Errors
-/// What the gateway answers; `EFAULT`; `EINVAL`: there is less room than none.
+/// Error in the gateway's answer; `EFAULT`; `EINVAL`: there is less room than none.
 ///
 /// # Safety
 /// `conf`, if not null, is a `struct ifconf` with as much room as it says.

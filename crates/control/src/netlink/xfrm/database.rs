@@ -10,7 +10,7 @@ use crate::netlink::error::Error;
 
 /// SAs and policies, which requests are about.
 ///
-/// Of what is dumped each entry has a place that it keeps: the newest comes first and has the highest.
+/// A dump is ordered by the places of entries, which never change: the newest entry has the highest place and comes first.
 pub trait Database {
     /// Adds an SA, or completes or changes one.
     ///
