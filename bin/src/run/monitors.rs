@@ -66,7 +66,7 @@ fn event(event: &ipsec::Event) -> Option<Event> {
 mod tests {
     use std::sync::mpsc::sync_channel;
 
-    use ipsec::{Dir, Flowi, Level, Mode, PolicyConfig, Selector, Template};
+    use xfrm::{Dir, Flowi, Level, Mode, PolicyConfig, Selector, Template};
 
     use super::*;
 

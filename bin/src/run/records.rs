@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use control::model;
 use control::netlink::xfrm::{NewSa, Policy};
-use ipsec::{PolicyConfig, Request, SaConfig};
+use xfrm::{PolicyConfig, Request, SaConfig};
 
 use super::translate::{to_ipsec, to_netlink};
 

@@ -404,7 +404,7 @@ fn larval(larval: &Larval) -> SaState {
         oseq: 0,
         seq: 0,
         bitmap: Vec::new(),
-        mark: (larval.mark != ipsec::Mark::ANY).then_some(Mark { value: larval.mark.value, mask: larval.mark.mask }),
+        mark: (larval.mark != xfrm::Mark::ANY).then_some(Mark { value: larval.mark.value, mask: larval.mark.mask }),
         output_mark: None,
         if_id: larval.if_id,
         limit: Limit::default(),
@@ -577,19 +577,19 @@ mod tests {
 
     use base::{Counters, Prefix};
     use control::model::{Mode, SaDir};
-    use ipsec::{Flowi, Ipsec};
+    use ipsec::Ipsec;
     use wire::{FlowKey, Protocol};
+    use xfrm::Flowi;
 
     use super::*;
 
     #[test]
     fn acquired_sa_is_shown_until_it_is_added_or_expires() {
-        let any = ipsec::Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
+        let any = xfrm::Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
         let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse().unwrap());
-        let (mode, level) = (ipsec::Mode::Tunnel, ipsec::Level::Required);
-        let template = ipsec::Template { src: Some(src), dst: Some(dst), spi: None, mode, reqid: 4, level };
-        let policy =
-            ipsec::PolicyConfig { templates: vec![template], ..ipsec::PolicyConfig::new(ipsec::Dir::Out, any) };
+        let (mode, level) = (xfrm::Mode::Tunnel, xfrm::Level::Required);
+        let template = xfrm::Template { src: Some(src), dst: Some(dst), spi: None, mode, reqid: 4, level };
+        let policy = xfrm::PolicyConfig { templates: vec![template], ..xfrm::PolicyConfig::new(xfrm::Dir::Out, any) };
         let mut ipsec = Ipsec::new();
         ipsec.add_policy(policy).unwrap();
         ipsec.set_listener(true);

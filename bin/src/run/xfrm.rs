@@ -6,7 +6,8 @@ use std::time::Duration;
 use base::SaId;
 use control::Change;
 use control::model::{self, Config, PolicyDefault, XfrmOptions};
-use ipsec::{Action, AeventLimits, ConfigError, Dir, Ipsec, PolicyConfig, PolicyKey, Request, SaConfig};
+use ipsec::Ipsec;
+use xfrm::{Action, AeventLimits, ConfigError, Dir, PolicyConfig, PolicyKey, Request, SaConfig};
 
 use super::records::{SaRecord, policy_of_file, sa_of_file};
 use super::translate::to_ipsec::{policy, sa};
@@ -186,8 +187,9 @@ pub(super) fn set_options(ipsec: &mut Ipsec, options: XfrmOptions) {
 #[cfg(test)]
 mod tests {
     use base::{Counters, Instant};
-    use ipsec::{Decision, Mode, PortMask, SaDir, SaFlags, SpiRequest};
+    use ipsec::{Decision, SpiRequest};
     use wire::{FlowKey, Protocol, Spi};
+    use xfrm::{Mode, PortMask, SaDir, SaFlags};
 
     use super::*;
 

@@ -1,9 +1,9 @@
 //! In a steady state nothing is allocated, however many packets are routed, sealed, opened and glued.
 
 use base::{Instant, LinkId};
-use ipsec::Mode;
 use packet::{Allocations, Csum, Cut, Memory, Meta, Packet};
 use sim::{Flow, Node, PortOptions, esp, link_pair};
+use xfrm::Mode;
 
 #[global_allocator]
 static ALLOCATOR: Allocations = Allocations;

@@ -5,10 +5,8 @@ use std::net::IpAddr;
 
 use base::Instant;
 use wire::Spi;
+use xfrm::{Mark, Mode, PolicyKey, Request, SaDir, Selector, Template};
 
-use crate::config::{Mode, PolicyKey, SaDir, Selector, Template};
-use crate::mark::Mark;
-use crate::request::Request;
 use crate::sa::{Aevent, Mapping, SaStats};
 
 /// Most events that wait to be taken. Later ones are lost, and counted.

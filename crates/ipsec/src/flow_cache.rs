@@ -2,8 +2,7 @@
 
 use std::hash::BuildHasher;
 
-use crate::config::Dir;
-use crate::flowi::Flowi;
+use xfrm::{Dir, Flowi};
 
 /// Number of cached flows. A flow that falls on another's place evicts it, so the memory is bounded for any
 /// senders.

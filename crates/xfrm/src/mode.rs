@@ -1,16 +1,10 @@
-//! Modes and directions of SAs and policies, and limits of their databases.
+//! Modes of SAs, directions of SAs and policies, by iproute2's words.
 
-use std::fmt;
-
-/// Maximum number of SAs of a node.
-pub const MAX_SAS: usize = 1 << 20;
-
-/// Most templates that a policy may have (`XFRM_MAX_DEPTH`). One with so many is never satisfied: it can be added, but
-/// there must be one fewer for it to be of use.
-pub const MAX_TEMPLATES: usize = 6;
+use serde::{Deserialize, Serialize};
 
 /// RFC 4301's modes.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The payload of the packet is protected; its own IP header stays outside.
     Transport,
@@ -18,32 +12,53 @@ pub enum Mode {
     Tunnel,
 }
 
-/// Direction of an SA's packets, seen from this node: iproute2's `dir` of `ip xfrm state`.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+/// Direction of an SA's packets, seen from this node: iproute2's `dir` of `ip xfrm state`, Linux's `XFRM_SA_DIR_*`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SaDir {
-    /// They are received and opened.
+    /// They are received and opened: those to this node, and those to hosts behind it.
     In,
     /// They are sealed and sent.
     Out,
 }
 
 /// Direction of a policy's packets: Linux's `XFRM_POLICY_*`.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Dir {
     /// To this node.
     In,
     /// Out of this node, forwarded or its own.
     Out,
-    /// Through this node, judged as they came in.
+    /// Through this node, checked as they came in.
     Fwd,
 }
 
-impl fmt::Display for SaDir {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::In => "in",
-            Self::Out => "out",
-        })
-    }
+macro_rules! words {
+    ($($type:ident { $($variant:ident $word:literal,)* })*) => {$(
+        impl $type {
+            /// Every value, by iproute2's word for it.
+            pub const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$variant),)*];
+
+            /// iproute2's word.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+    )*};
+}
+
+pub(crate) use words;
+
+words! {
+    Mode { Transport "transport", Tunnel "tunnel", }
+    SaDir { In "in", Out "out", }
+    Dir { In "in", Out "out", Fwd "fwd", }
 }

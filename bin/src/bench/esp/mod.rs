@@ -22,7 +22,7 @@ mod limit;
 mod load;
 mod turn;
 
-use ipsec::{Algorithm, Mode};
+use xfrm::{Aead, Algorithm, Mode};
 
 use self::forgery::Forgery;
 use self::gateway::{Pair, Way};
@@ -73,12 +73,12 @@ impl Cipher {
     /// Algorithm with a fixed key, which protects no real traffic.
     fn algorithm(self) -> Algorithm {
         let key = |len: u8| (0..len).collect::<Vec<u8>>().into();
-        let gcm = |len| Algorithm::GcmAes { key: key(len), icv_len: 16 };
+        let gcm = |len| Algorithm::aead(Aead::GcmAes, key(len), 128);
         match self {
-            Self::Null => Algorithm::Null,
+            Self::Null => Algorithm::null(),
             Self::AesGcm128 => gcm(16 + 4),
             Self::AesGcm256 => gcm(32 + 4),
-            Self::ChaCha20Poly1305 => Algorithm::ChaCha20Poly1305 { key: key(32 + 4) },
+            Self::ChaCha20Poly1305 => Algorithm::aead(Aead::ChaCha20Poly1305, key(32 + 4), 128),
         }
     }
 }

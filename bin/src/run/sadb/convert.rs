@@ -10,11 +10,11 @@ use control::netlink::xfrm::layout::{self, Addr, LifetimeCfg, ReplayEsn, SaInfo,
 use control::netlink::xfrm::nums::{mode, proto, sa_flag};
 use control::netlink::xfrm::{self as nl, NewSa, Replay};
 use ipsec::replay::ReplayWindow;
-use ipsec::{
+use wire::{Protocol, Spi};
+use xfrm::{
     Action, Aevents, ConfigError, Dir, EspInUdp, Level, Lifetime, Limits, Mark, Mode, NatTraversal, PolicyConfig,
     PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
 };
-use wire::{Protocol, Spi};
 
 use crate::run::translate::to_ipsec::algorithm;
 

@@ -3,7 +3,8 @@
 use control::netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, SaInfo, family_of};
 use control::netlink::xfrm::nums::proto;
 use control::netlink::xfrm::{Acquire, Event, Policy, sa_id};
-use ipsec::{Request, SaExpired, Template};
+use ipsec::SaExpired;
+use xfrm::{Request, Template};
 
 use super::{convert, netlink_view};
 use crate::run::node::Node;
@@ -72,7 +73,7 @@ fn expire(node: &Node, it: &SaExpired) -> Event {
     let record = it.request.as_ref().and_then(Request::get::<SaRecord>);
     let said = record.map(|record| (record.said.info, record.added));
     let bare = SaInfo {
-        sel: convert::nl_selector(&ipsec::Selector::new(base::Prefix::host(it.src), base::Prefix::host(it.dst)), 0),
+        sel: convert::nl_selector(&xfrm::Selector::new(base::Prefix::host(it.src), base::Prefix::host(it.dst)), 0),
         daddr: it.dst.into(),
         spi: it.spi.0,
         proto: proto::ESP,

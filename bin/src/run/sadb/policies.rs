@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use control::netlink::Error;
 use control::netlink::error::errno;
 use control::netlink::xfrm::{Policy, PolicyQuery};
-use ipsec::{PolicyConfig, PolicyKey, Request};
+use xfrm::{PolicyConfig, PolicyKey, Request};
 
 use super::{convert, netlink_view};
 use crate::run::node::Node;

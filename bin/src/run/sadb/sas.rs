@@ -8,8 +8,9 @@ use control::netlink::error::errno;
 use control::netlink::xfrm::layout::{Addr, LifetimeCur};
 use control::netlink::xfrm::nums::proto;
 use control::netlink::xfrm::{Counts, Event, NewSa, NewSpi, Replay, Sa, SaQuery};
-use ipsec::{Larval, Request, SaConfig, SpiRequest};
+use ipsec::{Larval, SpiRequest};
 use wire::Spi;
+use xfrm::{Request, SaConfig};
 
 use super::convert;
 use super::netlink_view::{self, larval_view};

@@ -324,7 +324,7 @@ mod tests {
         let sel = layout::Selector {
             prefixlen_d: 24,
             ..convert::nl_selector(
-                &ipsec::Selector::new(Prefix::ANY_V4, Prefix::new(Ipv4Addr::new(10, 0, third, 0).into(), 24).unwrap()),
+                &xfrm::Selector::new(Prefix::ANY_V4, Prefix::new(Ipv4Addr::new(10, 0, third, 0).into(), 24).unwrap()),
                 0,
             )
         };

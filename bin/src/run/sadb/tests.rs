@@ -10,9 +10,10 @@ use control::netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, ReplayEsn, S
 use control::netlink::xfrm::nums::{group, mode, proto};
 use control::netlink::xfrm::{Counts, Database, Event, Mark, NewSa, NewSpi, Policy, Replay, SaQuery, Thresholds};
 use control::netlink::{Error, Groups};
-use ipsec::{Decision, Flowi, Opened, SaFlags, Train};
+use ipsec::{Decision, Opened, Train};
 use packet::Packet;
 use wire::{FlowKey, Protocol};
+use xfrm::{Flowi, SaFlags};
 
 use super::{Alone, convert};
 use crate::run::bell::News;

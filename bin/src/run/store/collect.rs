@@ -59,7 +59,7 @@ impl Collected {
 
     fn add_sa(&mut self, sa: &Sa) {
         let (Some(saved), Some(dst)) = (sa.saved(), sa.info.daddr.ip(sa.info.family)) else { return };
-        let mark = ipsec::Mark { value: sa.mark.value, mask: sa.mark.mask };
+        let mark = xfrm::Mark { value: sa.mark.value, mask: sa.mark.mask };
         let name = SaName { dst, spi: sa.info.spi, mark };
         if sa.has_time_limit() {
             self.limited.insert(name);
@@ -191,7 +191,7 @@ impl OfFiles {
         let route = collected.route.into_iter().filter(|saved| saved.noun != "neighbour");
         route.for_each(|saved| of_files.add(saved));
         of_files.sas.extend(config.sas.iter().map(|sa| {
-            let mark = sa.mark.map_or(ipsec::Mark::ANY, |mark| ipsec::Mark { value: mark.value, mask: mark.mask });
+            let mark = sa.mark.map_or(xfrm::Mark::ANY, |mark| xfrm::Mark { value: mark.value, mask: mark.mask });
             SaName { dst: sa.dst, spi: sa.spi, mark }
         }));
         config.policies.iter().for_each(|policy| of_files.add(to_netlink::policy(policy).saved()));

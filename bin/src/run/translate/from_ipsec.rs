@@ -3,9 +3,9 @@
 use control::algorithm::Algorithm;
 use control::model::{self, Encap, NatTraversal, SaFlags};
 use control::xfrm::{Bounds, Limit, Mark};
-use ipsec::{Limits, PortMask};
+use xfrm::{Limits, PortMask};
 
-pub(crate) const fn dir(dir: ipsec::Dir) -> model::Dir {
+pub(crate) const fn dir(dir: xfrm::Dir) -> model::Dir {
     match dir {
         ipsec::Dir::In => model::Dir::In,
         ipsec::Dir::Out => model::Dir::Out,
@@ -13,21 +13,21 @@ pub(crate) const fn dir(dir: ipsec::Dir) -> model::Dir {
     }
 }
 
-pub(crate) const fn sa_dir(dir: ipsec::SaDir) -> model::SaDir {
+pub(crate) const fn sa_dir(dir: xfrm::SaDir) -> model::SaDir {
     match dir {
         ipsec::SaDir::In => model::SaDir::In,
         ipsec::SaDir::Out => model::SaDir::Out,
     }
 }
 
-pub(crate) const fn mode(mode: ipsec::Mode) -> model::Mode {
+pub(crate) const fn mode(mode: xfrm::Mode) -> model::Mode {
     match mode {
         ipsec::Mode::Transport => model::Mode::Transport,
         ipsec::Mode::Tunnel => model::Mode::Tunnel,
     }
 }
 
-pub(crate) fn selector(selector: &ipsec::Selector) -> model::Selector {
+pub(crate) fn selector(selector: &xfrm::Selector) -> model::Selector {
     let has_ports = selector.protocol.is_some_and(|protocol| matches!(protocol.0, 6 | 17 | 33 | 132 | 136));
     let port = |port: PortMask| (has_ports && port.mask != 0).then_some(port.port);
     let (src, dst, proto) = (selector.src, selector.dst, selector.protocol.map(|protocol| protocol.0));
@@ -36,18 +36,9 @@ pub(crate) fn selector(selector: &ipsec::Selector) -> model::Selector {
 
 /// An SA as the file would have configured it. Its algorithm is not known from it.
 pub(crate) fn sa_config(sa: &ipsec::Sa, algorithm: Algorithm) -> model::SaConfig {
-    let ipsec::SaFlags {
-        noecn,
-        decap_dscp,
-        nopmtudisc,
-        wildrecv,
-        icmp,
-        af_unspec,
-        esn,
-        dont_encap_dscp,
-        oseq_may_wrap,
-    } = sa.flags();
-    let ipsec::NatTraversal { keepalive_interval, mapping_threshold, follow } = sa.nat();
+    let xfrm::SaFlags { noecn, decap_dscp, nopmtudisc, wildrecv, icmp, af_unspec, esn, dont_encap_dscp, oseq_may_wrap } =
+        sa.flags();
+    let xfrm::NatTraversal { keepalive_interval, mapping_threshold, follow } = sa.nat();
     model::SaConfig {
         src: sa.src(),
         dst: sa.dst(),
@@ -81,11 +72,11 @@ pub(crate) fn sa_config(sa: &ipsec::Sa, algorithm: Algorithm) -> model::SaConfig
     }
 }
 
-fn mark(mark: ipsec::Mark) -> Option<Mark> {
-    (mark != ipsec::Mark::ANY).then_some(Mark { value: mark.value, mask: mark.mask })
+fn mark(mark: xfrm::Mark) -> Option<Mark> {
+    (mark != xfrm::Mark::ANY).then_some(Mark { value: mark.value, mask: mark.mask })
 }
 
-fn limit(lifetime: &ipsec::Lifetime) -> Limit {
+fn limit(lifetime: &xfrm::Lifetime) -> Limit {
     let number = |limit: u64| (limit != u64::MAX).then_some(limit);
     let bounds = |limits: &Limits| Bounds {
         bytes: number(limits.bytes),
@@ -97,8 +88,8 @@ fn limit(lifetime: &ipsec::Lifetime) -> Limit {
 }
 
 /// A policy as the file would have configured it.
-pub(crate) fn policy_config(config: &ipsec::PolicyConfig) -> model::PolicyConfig {
-    let template = |it: &ipsec::Template| model::Template {
+pub(crate) fn policy_config(config: &xfrm::PolicyConfig) -> model::PolicyConfig {
+    let template = |it: &xfrm::Template| model::Template {
         src: it.src,
         dst: it.dst,
         mode: mode(it.mode),

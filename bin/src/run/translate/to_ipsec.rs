@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use base::Prefix;
 use control::model;
-use ipsec::{
-    Action, Algorithm, Authentication, Code, Dir, Encryption, EspInUdp, Level, Lifetime, Limits, Mark, Mode,
+use wire::{Protocol, Spi};
+use xfrm::{
+    Action, Aead, Algorithm, Auth, AuthConfig, Dir, Enc, EspInUdp, Key, Level, Lifetime, Limits, Mark, Mode,
     NatTraversal, PolicyConfig, PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
 };
-use wire::{Protocol, Spi};
-use zeroize::Zeroizing;
 
 /// An SA of the file.
 pub(crate) fn sa(config: &model::SaConfig) -> SaConfig {
@@ -39,45 +38,40 @@ fn nat(nat: model::NatTraversal) -> NatTraversal {
 
 /// An algorithm, with its keys.
 pub(crate) fn algorithm(algorithm: &model::Algorithm) -> Algorithm {
-    let bytes = |key: &model::Key| Zeroizing::new(key.bytes().to_vec());
+    let bytes = |key: &model::Key| Key::from(key.bytes().to_vec());
     match algorithm {
         model::Algorithm::Aead { name, key, icv_bits } => {
-            let (key, icv_len) = (bytes(key), usize::from(icv_bits / 8));
-            match name {
-                model::Aead::GcmAes => Algorithm::GcmAes { key, icv_len },
-                model::Aead::GmacAes => Algorithm::GmacAes { key },
-                model::Aead::CcmAes => Algorithm::CcmAes { key, icv_len },
-                model::Aead::ChaCha20Poly1305 => Algorithm::ChaCha20Poly1305 { key },
-            }
+            let name = match name {
+                model::Aead::GcmAes => Aead::GcmAes,
+                model::Aead::GmacAes => Aead::GmacAes,
+                model::Aead::CcmAes => Aead::CcmAes,
+                model::Aead::ChaCha20Poly1305 => Aead::ChaCha20Poly1305,
+            };
+            Algorithm::aead(name, bytes(key), *icv_bits)
         }
-        model::Algorithm::Separate { enc: model::Enc::Null, auth: None, .. } => Algorithm::Null,
         model::Algorithm::Separate { enc, key, auth } => {
             let enc = match enc {
-                model::Enc::Null => Encryption::Null,
-                model::Enc::CbcAes => Encryption::CbcAes { key: bytes(key) },
-                model::Enc::CtrAes => Encryption::CtrAes { key: bytes(key) },
+                model::Enc::Null => Enc::Null,
+                model::Enc::CbcAes => Enc::CbcAes,
+                model::Enc::CtrAes => Enc::CtrAes,
             };
-            let auth = auth.as_ref().map(|auth| Authentication {
-                code: code(auth.name),
-                key: bytes(&auth.key),
-                icv_len: usize::from(auth.icv_bits / 8),
-            });
-            Algorithm::Separate { enc, auth }
+            let auth = auth.as_ref().map(|auth| AuthConfig::new(code(auth.name), bytes(&auth.key), auth.icv_bits));
+            Algorithm::separate(enc, bytes(key), auth)
         }
     }
 }
 
-fn code(name: model::Auth) -> Code {
+fn code(name: model::Auth) -> Auth {
     match name {
-        model::Auth::HmacMd5 => Code::HmacMd5,
-        model::Auth::HmacSha1 => Code::HmacSha1,
-        model::Auth::HmacSha256 => Code::HmacSha256,
-        model::Auth::HmacSha384 => Code::HmacSha384,
-        model::Auth::HmacSha512 => Code::HmacSha512,
-        model::Auth::HmacRipemd160 => Code::HmacRipemd160,
-        model::Auth::HmacSm3 => Code::HmacSm3,
-        model::Auth::CmacAes => Code::CmacAes,
-        model::Auth::XcbcAes => Code::XcbcAes,
+        model::Auth::HmacMd5 => Auth::HmacMd5,
+        model::Auth::HmacSha1 => Auth::HmacSha1,
+        model::Auth::HmacSha256 => Auth::HmacSha256,
+        model::Auth::HmacSha384 => Auth::HmacSha384,
+        model::Auth::HmacSha512 => Auth::HmacSha512,
+        model::Auth::HmacRipemd160 => Auth::HmacRipemd160,
+        model::Auth::HmacSm3 => Auth::HmacSm3,
+        model::Auth::CmacAes => Auth::CmacAes,
+        model::Auth::XcbcAes => Auth::XcbcAes,
     }
 }
 

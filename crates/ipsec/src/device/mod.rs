@@ -9,7 +9,7 @@
 mod driver;
 mod table;
 
-pub use crate::config::{Offload, OffloadMode};
 pub(crate) use driver::leave_seed;
 pub use driver::{Device, Facts, NewState, PacketDevice, Refused, Treatment, seed};
 pub(crate) use table::Devices;
+pub use xfrm::{Offload, OffloadMode};

@@ -1,9 +1,9 @@
 //! The devices of a node, and what is on them.
 
 use base::{LinkId, SaId};
+use xfrm::{ConfigError, Offload, OffloadMode, PolicyConfig, PolicyKey};
 
 use super::driver::{Device, NewState, PacketDevice, Refused};
-use crate::config::{ConfigError, Offload, OffloadMode, PolicyConfig, PolicyKey};
 
 /// Devices by their links.
 #[derive(Debug, Default)]

@@ -1,8 +1,7 @@
 //! Sequence numbers that a listener was told of, and the next time to tell it.
 
 use base::{Instant, SaId};
-
-use crate::config::AeventLimits;
+use xfrm::AeventLimits;
 
 /// An SA's numbers are others than those that were told of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -5,9 +5,9 @@
 //! for all packets of a burst. Without a listener nothing is looked at closely for this.
 
 use base::{Instant, SaId};
+use xfrm::AeventLimits;
 
 use super::Sad;
-use crate::config::AeventLimits;
 use crate::sa::Sa;
 use crate::sa::aevents::{Aevent, Numbers};
 

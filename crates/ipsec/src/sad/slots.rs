@@ -1,8 +1,8 @@
 //! Storage of SAs: in pieces that never move, each SA on cache lines of its own.
 
 use base::SaId;
+use xfrm::MAX_SAS;
 
-use crate::config::MAX_SAS;
 use crate::sa::Sa;
 
 /// Bits of an [`SaId`] that are a slot's number; those above count how often the slot was used before, so that an id

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use base::Instant;
 use wire::Spi;
+use xfrm::{ConfigError, Mark, Mode, SaDir};
 
 use super::{Larval, Sad};
-use crate::config::{ConfigError, Mode, SaDir};
-use crate::mark::Mark;
 
 /// Random numbers that are tried before the SPIs are gone through one by one.
 const TRIES: usize = 32;

@@ -10,10 +10,7 @@ use std::net::IpAddr;
 
 use base::{LinkId, Prefix};
 use hashbrown::HashMap;
-
-use crate::config::{PortMask, Selector};
-use crate::flowi::Flowi;
-use crate::mark::Mark;
+use xfrm::{Flowi, Mark, PortMask, Selector};
 
 /// So many shapes are asked one after the other, before it is worth a look-up to find which of them can match.
 const FEW: usize = 4;
