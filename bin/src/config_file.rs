@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use control::Config;
+use config::Config;
 use zeroize::Zeroizing;
 
 use crate::error::CliError;

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use control::{Reply, Request};
+use ctl::{Reply, Request};
 use link::{Namespace, unshare};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::io::Errno;

@@ -10,8 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use control::state::HostDeviceState;
-use control::{Reply, Request, Shown, What};
+use ctl::state::HostDeviceState;
+use ctl::{Reply, Request, Shown, What};
 use launch::filter::Internet;
 use rustix::fs::CWD;
 use rustix::io::Errno;

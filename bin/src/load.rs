@@ -2,7 +2,7 @@
 
 use std::path;
 
-use control::{Reply, Request};
+use ctl::{Reply, Request};
 
 use crate::cli::LoadArgs;
 use crate::client::Client;

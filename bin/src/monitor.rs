@@ -1,7 +1,7 @@
 //! `fatpath monitor`: events of the SAs and policies of a running gateway, as they happen.
 
-use control::event::Event;
-use control::{Reply, Request};
+use ctl::event::Event;
+use ctl::{Reply, Request};
 
 use crate::cli::MonitorArgs;
 use crate::error::CliError;

@@ -1,6 +1,6 @@
 //! `fatpath save`: saves the state that programs have set, for the gateway's next start.
 
-use control::{Reply, Request};
+use ctl::{Reply, Request};
 
 use crate::cli::SaveArgs;
 use crate::client::Client;

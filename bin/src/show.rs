@@ -1,6 +1,6 @@
 //! `fatpath show`: state and counters of a running gateway.
 
-use control::Reply;
+use ctl::Reply;
 
 use crate::cli::ShowArgs;
 use crate::client::Client;

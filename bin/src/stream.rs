@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, BufRead, ErrorKind, Write};
 
-use control::{Reply, Request};
+use ctl::{Reply, Request};
 
 use crate::capture::{end_on_signal, end_with_reader};
 use crate::client::Client;

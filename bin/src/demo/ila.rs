@@ -109,7 +109,7 @@ fn gateway_toml(setting: Setting, side: Side) -> String {
 
 #[cfg(test)]
 mod tests {
-    use control::Config;
+    use config::Config;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use control::model::CryptoConfig;
+use config::model::CryptoConfig;
 use ipsec::crypto::{Crypto, Pool};
 
 use super::priority::go_first;

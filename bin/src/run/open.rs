@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-use control::model::{LinkConfig, LinkKind, XdpMode};
+use config::model::{LinkConfig, LinkKind, XdpMode};
 use link::{ConfigKind, InternalLink, Link};
 use wire::eth::MacAddr;
 

@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use control::model;
-use control::netlink::xfrm::{NewSa, Policy};
+use config::model;
+use netlink::xfrm::{NewSa, Policy};
 use xfrm::{PolicyConfig, Request, SaConfig};
 
 use super::translate::{to_ipsec, to_netlink};

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use base::Instant;
-use control::features::FeatureSet;
-use control::model::LinkConfig;
+use config::features::FeatureSet;
+use config::model::LinkConfig;
 use link::Link;
 use offload::Features;
 use wire::eth::MacAddr;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use base::SaId;
-use control::Change;
-use control::model::{self, Config, PolicyDefault, XfrmOptions};
+use config::Change;
+use config::model::{self, Config, PolicyDefault, XfrmOptions};
 use ipsec::Ipsec;
 use xfrm::{Action, AeventLimits, ConfigError, Dir, PolicyConfig, PolicyKey, Request, SaConfig};
 

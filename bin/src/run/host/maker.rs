@@ -9,8 +9,8 @@ use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use control::netlink::message::{Messages, Writer};
 use link::{HostDevice, Namespace, unshare};
+use netlink::message::{Messages, Writer};
 use rustix::io::Errno;
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, socket_with};

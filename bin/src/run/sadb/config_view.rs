@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use base::SaId;
-use control::model;
+use config::model;
 
 use crate::run::node::Node;
 use crate::run::records::SaRecord;

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use control::netlink::Error;
-use control::netlink::error::errno;
-use control::netlink::xfrm::{Policy, PolicyQuery};
+use netlink::Error;
+use netlink::error::errno;
+use netlink::xfrm::{Policy, PolicyQuery};
 use xfrm::{PolicyConfig, PolicyKey, Request};
 
 use super::{convert, netlink_view};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::Prefix;
-use control::model;
+use config::model;
 use wire::{Protocol, Spi};
 use xfrm::{
     Action, Aead, Algorithm, Auth, AuthConfig, Dir, Enc, EspInUdp, Key, Level, Lifetime, Limits, Mark, Mode,
