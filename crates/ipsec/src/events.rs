@@ -30,7 +30,7 @@ pub enum Event {
 /// The SA that a packet needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Acquire {
-    /// Tells it from others; an SA that names it in [`SaConfig::acquire_seq`](crate::SaConfig::acquire_seq) answers it.
+    /// Tells it from others; an SA that names it in [`SaConfig::acquire_seq`](xfrm::SaConfig::acquire_seq) answers it.
     pub seq: u32,
     /// The outer source; unspecified for any.
     pub src: IpAddr,

@@ -75,8 +75,4 @@ pub use sad::Larval;
 pub use sad::spi::SpiRequest;
 pub use seal_job::Train;
 pub use spd::PolicyId;
-pub use xfrm::{
-    Action, AeventLimits, Aevents, Algorithm, AlgorithmError, ConfigError, Dir, EspInUdp, Flowi, Level, Lifetime,
-    Limits, MAX_SAS, Mark, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask, Request, SaConfig, SaDir, SaFlags,
-    Selector, Template,
-};
+pub use xfrm::{Dir, EspInUdp, Flowi, Mode};

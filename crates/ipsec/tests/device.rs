@@ -4,7 +4,7 @@ mod common;
 
 use base::{Counters, DropReason, Instant, LinkId, Mib, Origin};
 use common::*;
-use ipsec::device::{Facts, Offload, OffloadMode, Refused, Treatment};
+use ipsec::device::{Facts, Refused, Treatment};
 use ipsec::engine::Cipher;
 use ipsec::{Ipsec, Train};
 use packet::{Esp, EspStatus, Memory, Packet};
@@ -13,6 +13,7 @@ use wire::{Spi, Version};
 use xfrm::{
     Algorithm, ConfigError, Dir, Level, Limits, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector, Template,
 };
+use xfrm::{Offload, OffloadMode};
 
 const NOW: Instant = Instant::from_nanos(7);
 const WAN: LinkId = LinkId(2);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::Instant;
 
-/// When something is about to end, and when it ends. The default is never.
+/// Soft and hard limits of an SA or a policy. The default is none.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Lifetime {
     /// Limits at which the listener is told, once.

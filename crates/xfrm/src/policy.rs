@@ -76,11 +76,11 @@ pub struct Template {
     pub mode: Mode,
     /// The SA's `reqid`.
     pub reqid: u32,
-    /// Whether packets may go without.
+    /// Whether packets may pass without the SA.
     pub level: Level,
 }
 
-/// Whether a template's SA has to be there.
+/// Need of a template's SA.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {

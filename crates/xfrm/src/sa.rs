@@ -57,11 +57,11 @@ pub struct SaConfig {
     pub output_mark: Mark,
     /// The number of the XFRM interface that it is for; 0 for none.
     pub if_id: u32,
-    /// When it ends.
+    /// Limits at which it ends.
     pub lifetime: Lifetime,
     /// The number of the acquire that it answers (`seq`); 0 for none.
     pub acquire_seq: u32,
-    /// When its numbers are told of.
+    /// Limits at which its numbers are reported.
     pub aevents: Aevents,
     /// The device that does its work.
     pub offload: Option<Offload>,
@@ -74,9 +74,9 @@ pub struct SaConfig {
 pub struct NatTraversal {
     /// Seconds after which one of direction out that was not used sends a keepalive (RFC 3948 §4); 0 for never.
     pub keepalive_interval: u32,
-    /// Seconds after which it is told again that its peer sends from elsewhere; 0 tells each new place once.
+    /// Seconds after which it is reported again that its peer sends from another address; 0 reports each new address once.
     pub mapping_threshold: u32,
-    /// Whether the tunnels to its peer (those with its `reqid`) follow it to the place that it sends from now.
+    /// Whether the tunnels to its peer (those with its `reqid`) follow it to the address that it sends from now.
     pub follow: bool,
 }
 
@@ -97,12 +97,12 @@ impl Aevents {
     }
 }
 
-/// When numbers are told of again.
+/// Limits at which numbers are reported again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AeventLimits {
     /// After so many numbers sent or received (`xfrm_aevent_rseqth`); 0: not by that.
     pub packets: u32,
-    /// So long after they were told of, if they are others (`xfrm_aevent_etime`); zero: not by that.
+    /// So long after the last report, if they have changed (`xfrm_aevent_etime`); zero: not by that.
     pub time: Duration,
 }
 

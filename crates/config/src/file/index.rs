@@ -1,5 +1,5 @@
-//! What a file has said already, by what nothing after it may repeat and by what templates and routes ask for: a file of
-//! many SAs or routes is read once, and not once for each of them.
+//! Index of the items of a file that were read: by the keys that may not repeat, and by the addresses that templates and routes
+//! refer to. A file of many SAs or routes is read once, and not once for each of them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,26 +11,26 @@ use xfrm::{Mark, Mode, PolicyConfig, PolicyKey, SaConfig, Template};
 
 use crate::model::{LinkConfig, LinkKind, RouteConfig};
 
-/// What tells a route from others: where to, its table and its metric.
-pub(super) type RouteName = (Prefix, TableId, u32);
+/// Key of a route: destinations, table and metric.
+pub(super) type RouteKey = (Prefix, TableId, u32);
 
 /// Key of an SA (RFC 4301 §4.1).
-pub(super) type SaName = (IpAddr, Spi, Mark);
+pub(super) type SaKey = (IpAddr, Spi, Mark);
 
-/// Routes, SAs and policies by their names, as positions in the file.
+/// Routes, SAs and policies by their keys, as positions in the file.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    routes: HashMap<RouteName, u32>,
+    routes: HashMap<RouteKey, u32>,
     /// The tables of VRFs, by the names of their devices and of the links that belong to them.
     domains: HashMap<String, TableId>,
     direct: Direct,
-    sas: HashMap<SaName, usize>,
+    sas: HashMap<SaKey, usize>,
     policies: HashMap<PolicyKey, usize>,
     serving: Serving,
 }
 
 impl Index {
-    /// That of a file which has named these links.
+    /// Index of a file with these links.
     pub(super) fn of_links(links: &[LinkConfig]) -> Self {
         let mut index = Self::default();
         let vrfs = links.iter().filter_map(|link| match link.kind {
@@ -52,13 +52,13 @@ impl Index {
         self.domains.get(link).copied()
     }
 
-    /// Whether a table is one of a VRF.
+    /// Tells whether a table is one of a VRF.
     pub(super) fn has_vrf(&self, table: TableId) -> bool {
         self.domains.values().any(|&its| its == table)
     }
 
-    /// Where a route of that name stands.
-    pub(super) fn route(&self, name: &RouteName) -> Option<usize> {
+    /// Position of the route of that key.
+    pub(super) fn route(&self, name: &RouteKey) -> Option<usize> {
         self.routes.get(name).map(|&at| at as usize)
     }
 
@@ -77,8 +77,8 @@ impl Index {
         self.direct.link_of(via, may_be)
     }
 
-    /// Where an SA of that name stands.
-    pub(super) fn sa(&self, name: &SaName) -> Option<usize> {
+    /// Position of the SA of that key.
+    pub(super) fn sa(&self, name: &SaKey) -> Option<usize> {
         self.sas.get(name).copied()
     }
 
@@ -87,7 +87,7 @@ impl Index {
         self.sas.insert((sa.dst, sa.spi, sa.mark), self.sas.len());
     }
 
-    /// Where a policy of that name stands.
+    /// Position of the policy of that key.
     pub(super) fn policy(&self, key: &PolicyKey) -> Option<usize> {
         self.policies.get(key).copied()
     }
@@ -143,14 +143,14 @@ impl Direct {
     }
 }
 
-/// What a template says of its SA: `reqid`, source and destination, each if it does.
+/// Conditions of a template on its SA: `reqid`, source and destination, each if the template has it.
 type Wanted = (Option<u32>, Option<IpAddr>, Option<IpAddr>);
 
-/// SAs by what templates say of theirs: a table for each choice of what is said, made when the first template makes it.
+/// SAs by the conditions of templates: a table for each choice of conditions, filled for the first template that has it.
 #[derive(Debug, Default)]
 struct Serving([Option<HashMap<Wanted, Served>>; 8]);
 
-/// The SAs that are wanted alike.
+/// SAs of one entry.
 #[derive(Debug)]
 struct Served {
     first: usize,

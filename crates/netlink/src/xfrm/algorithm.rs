@@ -44,7 +44,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Whether the key that an algorithm's attribute announces is in it.
+/// Tells whether the key that an algorithm's attribute announces is in it.
 pub(super) fn has_its_key(attr: &Attr<'_>, with_more: bool) -> bool {
     let parts = Parts::of(attr, with_more);
     parts.key_len() <= parts.rest.len()

@@ -120,7 +120,7 @@ pub struct Counts {
     pub esn: Option<Replay>,
     /// Use so far.
     pub used: Option<LifetimeCur>,
-    /// When its numbers are told of.
+    /// Limits at which its numbers are reported.
     pub aevents: Aevents,
 }
 

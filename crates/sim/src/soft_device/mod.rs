@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Instant, SaId};
 use ipsec::SaStats;
-use ipsec::device::{Device, Facts, NewState, Offload, OffloadMode, PacketDevice, Refused, seed};
+use ipsec::device::{Device, Facts, NewState, PacketDevice, Refused, seed};
 use ipsec::engine::{Cipher, OpenError};
 use packet::{Csum, Cut, Esp, EspStatus, Memory, Packet};
 use wire::eth::EtherType;
 use wire::ip::Info;
 use wire::{Protocol, Spi, Version, esp, eth};
+use xfrm::{Offload, OffloadMode};
 use xfrm::{PolicyConfig, PolicyKey, SaDir};
 
 use engine::Engine;

@@ -11,11 +11,11 @@ mod who_seals;
 use std::collections::HashSet;
 
 use base::LinkId;
-use ipsec::device::{Offload, OffloadMode};
 use offload::Features;
 use packet::{Esp, Packet};
 use sim::{Fate, Flow, Medium, Node, PortOptions, SoftDevice, World, policy, unique_mask};
 use xfrm::{Dir, SaConfig, SaDir};
+use xfrm::{Offload, OffloadMode};
 
 use crate::common::*;
 use crate::gateways::*;

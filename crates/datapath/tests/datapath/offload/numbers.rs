@@ -1,10 +1,10 @@
 //! Sequence numbers assigned by device or software, and their overflow.
 
 use base::{DropReason, Mib};
-use ipsec::device::{Offload, OffloadMode};
 use packet::Esp;
 use sim::{Flow, Node, PortOptions, SoftDevice, esp, policy, unique_mask};
 use xfrm::{Dir, Mode, SaConfig, SaDir, SaFlags};
+use xfrm::{Offload, OffloadMode};
 
 use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;
