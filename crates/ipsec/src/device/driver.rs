@@ -13,7 +13,7 @@ use crate::sa::SaStats;
 pub struct NewState<'a> {
     /// Number, by which packets and callbacks name it.
     pub id: SaId,
-    /// Configuration, with its key and its [`Offload`](super::Offload).
+    /// Configuration, with its key and its [`Offload`](xfrm::Offload).
     pub config: &'a SaConfig,
     /// A random number of its own, for the initialisation vectors of a device that makes them.
     pub mask: u64,
