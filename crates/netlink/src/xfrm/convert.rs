@@ -258,7 +258,7 @@ fn template(tmpl: &Tmpl) -> Template {
     }
 }
 
-/// The request that makes an SA.
+/// Request that makes an SA. It names no device: neither the selector's nor one that does ESP.
 pub fn new_sa(config: &SaConfig) -> NewSa {
     let family = family_of(config.dst);
     let of = |on: bool, flag: u8| if on { flag } else { 0 };
@@ -291,6 +291,7 @@ pub fn new_sa(config: &SaConfig) -> NewSa {
             proto: proto::ESP,
             saddr: config.src.into(),
             lft: wire_lifetime(&config.lifetime),
+            seq: config.acquire_seq,
             reqid: config.reqid,
             family,
             mode: mode_number(config.mode),
@@ -326,7 +327,7 @@ pub fn new_sa(config: &SaConfig) -> NewSa {
     }
 }
 
-/// The request that makes a policy.
+/// Request that makes a policy. It names no device.
 pub fn new_policy(config: &PolicyConfig) -> Policy {
     let family = family_of(config.selector.dst.addr());
     Policy {
@@ -385,4 +386,87 @@ fn wire_lifetime(lifetime: &Lifetime) -> LifetimeCfg {
 /// `ESRCH` for a family that does not exist.
 pub fn addr(addr: Addr, family: u16) -> Result<IpAddr, Error> {
     addr.ip(family).ok_or(Error::new(errno::ESRCH))
+}
+
+#[cfg(test)]
+mod tests {
+    use xfrm::{Aead, Aevents, Algorithm, Auth, AuthConfig, Enc, Mark};
+
+    use super::*;
+
+    fn limits(n: u64) -> Limits {
+        let [added, used] = [2, 3].map(|secs| Some(Duration::from_secs(secs * n)));
+        Limits { bytes: n, packets: n + 1, added, used }
+    }
+
+    fn selector_of_dns() -> Selector {
+        let [src, dst] = ["10.1.0.0/16", "10.2.3.4/32"].map(|prefix| prefix.parse().unwrap());
+        let sport = PortMask { port: 0x100, mask: 0xff00 };
+        Selector { protocol: Some(Protocol::UDP), sport, dport: PortMask::exactly(53), ..Selector::new(src, dst) }
+    }
+
+    #[test]
+    fn sa_of_its_request_is_equal() {
+        let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse().unwrap());
+        let plain = |spi, mode, algorithm| SaConfig::new(src, dst, Spi(spi), mode, algorithm);
+        let gcm = Algorithm::aead(Aead::GcmAes, vec![1; 20].into(), 96);
+        let auth = AuthConfig::new(Auth::HmacSha1, vec![2; 20].into(), 96);
+        let cbc = Algorithm::separate(Enc::CbcAes, vec![3; 16].into(), Some(auth));
+        let mut every_flag = SaFlags::default();
+        assert!(SaFlags::NAMES.iter().all(|name| every_flag.set(name)));
+        let configs = [
+            plain(1, Mode::Transport, Algorithm::null()),
+            SaConfig {
+                replay_window: 32,
+                seq: 5,
+                oseq: 7,
+                dir: Some(SaDir::In),
+                ..plain(2, Mode::Tunnel, gcm.clone())
+            },
+            SaConfig {
+                dir: Some(SaDir::Out),
+                reqid: 4,
+                replay_window: 128,
+                flags: every_flag,
+                encap: Some(EspInUdp { sport: 4500, dport: 4501 }),
+                selector: Some(selector_of_dns()),
+                oseq: 1 << 33,
+                seq: 2 << 33,
+                tfcpad: 1400,
+                nat: NatTraversal { keepalive_interval: 20, mapping_threshold: 10, follow: false },
+                mark: Mark { value: 5, mask: 0xff },
+                output_mark: Mark::exactly(6),
+                if_id: 8,
+                lifetime: Lifetime { soft: limits(10), hard: limits(20) },
+                acquire_seq: 9,
+                aevents: Aevents { packets: Some(3), time: Some(Duration::from_secs(5)) },
+                ..plain(3, Mode::Tunnel, cbc)
+            },
+        ];
+        for config in configs {
+            assert_eq!(sa(&new_sa(&config), None).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn policy_of_its_request_is_equal() {
+        let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| Some(addr.parse().unwrap()));
+        let required = Template { src, dst, spi: Some(Spi(7)), mode: Mode::Tunnel, reqid: 4, level: Level::Required };
+        let optional = Template { src: None, dst: None, spi: None, mode: Mode::Transport, reqid: 0, level: Level::Use };
+        let any = Selector::new(Prefix::ANY_V6, Prefix::ANY_V6);
+        let configs = [
+            PolicyConfig { action: Action::Block, ..PolicyConfig::new(Dir::Fwd, any) },
+            PolicyConfig {
+                priority: 3,
+                templates: vec![required, optional],
+                mark: Mark { value: 5, mask: 0xff },
+                if_id: 8,
+                lifetime: Lifetime { soft: limits(10), hard: limits(20) },
+                ..PolicyConfig::new(Dir::Out, selector_of_dns())
+            },
+        ];
+        for config in configs {
+            assert_eq!(policy(&new_policy(&config), None).unwrap(), config);
+        }
+    }
 }
