@@ -7,10 +7,9 @@ use std::path::Path;
 use clap::{Arg, ArgAction, Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use client::{CliError, print};
 
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
-use crate::error::CliError;
-use crate::output::print;
 
 /// Prints the completion script of a shell.
 ///

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use control::{Reply, Request};
 
-use crate::error::CliError;
+use crate::CliError;
 
 /// Longest time that a gateway may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -17,21 +17,21 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const MAX_REPLY_LEN: u64 = 256 << 20;
 
 /// Run directory of gateways that root starts.
-pub(crate) const ROOTS_RUN_DIR: &str = "/run/fatpath";
+pub const ROOTS_RUN_DIR: &str = "/run/fatpath";
 
 /// Place for the control socket of a gateway that this process is to be: in the first [run directory](run_dirs) of its user.
-pub(crate) fn own_socket_path(instance: &str) -> PathBuf {
+pub fn own_socket_path(instance: &str) -> PathBuf {
     let [own, _] = run_dirs(&Variables::of_process());
     control_socket(&own, instance)
 }
 
 /// Path of the control socket of `instance`.
-pub(crate) fn socket_path(instance: &str) -> PathBuf {
+pub fn socket_path(instance: &str) -> PathBuf {
     control_socket(&run_dir_of(instance, run_dirs(&Variables::of_process())), instance)
 }
 
 /// Path of the netlink socket of `instance`, by which programs under `fatpath exec` reach it.
-pub(crate) fn netlink_path(instance: &str) -> PathBuf {
+pub fn netlink_path(instance: &str) -> PathBuf {
     nlsock::socket_path(&run_dir_of(instance, run_dirs(&Variables::of_process())), instance)
 }
 
@@ -78,7 +78,7 @@ fn run_dir_of(instance: &str, dirs: [PathBuf; 2]) -> PathBuf {
 }
 
 /// Error for a socket of `instance` that cannot be connected to, with a remedy.
-pub(crate) fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliError {
+pub fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliError {
     CliError::failed(match err.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
             "{}: no gateway named {instance} is running; \
@@ -94,7 +94,7 @@ pub(crate) fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliEr
 
 /// A connection to a running gateway.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub struct Client {
     stream: BufReader<UnixStream>,
     path: PathBuf,
 }
@@ -104,7 +104,7 @@ impl Client {
     ///
     /// # Errors
     /// If it is not running, and how to start it; or if this user may not speak to it.
-    pub(crate) fn connect(instance: &str) -> Result<Self, CliError> {
+    pub fn connect(instance: &str) -> Result<Self, CliError> {
         Self::connect_at(instance, socket_path(instance))
     }
 
@@ -112,7 +112,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::connect`].
-    pub(crate) fn connect_at(instance: &str, path: PathBuf) -> Result<Self, CliError> {
+    pub fn connect_at(instance: &str, path: PathBuf) -> Result<Self, CliError> {
         let stream = UnixStream::connect(&path).map_err(|err| unreachable(instance, &path, &err))?;
         let client = Self { stream: BufReader::new(stream), path };
         client.limit(Some(ANSWER_LIMIT)).map_err(|err| client.failed(&err))?;
@@ -123,7 +123,7 @@ impl Client {
     ///
     /// # Errors
     /// If the gateway refuses the request, says why in its own words; else if it does not answer.
-    pub(crate) fn ask(&mut self, request: &Request) -> Result<Reply, CliError> {
+    pub fn ask(&mut self, request: &Request) -> Result<Reply, CliError> {
         let mut line = String::new();
         let answered = match self.stream.get_mut().write_all(request.to_line().as_bytes()) {
             // One that has no room for this client has said so before it was asked.
@@ -145,13 +145,13 @@ impl Client {
     }
 
     /// Error for an answer that is not one to the request.
-    pub(crate) fn confused(&self) -> CliError {
+    pub fn confused(&self) -> CliError {
         self.failed(&"the answer is to another question; are both of the same version?")
     }
 
     /// The stream behind the last reply, without a time limit; and the connection, with which another thread can end
     /// it.
-    pub(crate) fn into_stream(self) -> io::Result<(BufReader<UnixStream>, UnixStream)> {
+    pub fn into_stream(self) -> io::Result<(BufReader<UnixStream>, UnixStream)> {
         self.limit(None)?;
         let other = self.stream.get_ref().try_clone()?;
         Ok((self.stream, other))

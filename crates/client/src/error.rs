@@ -6,31 +6,31 @@ use std::process::ExitCode;
 
 /// A failure of a command. Shown as `Error: <message>`, in one line.
 #[derive(Debug)]
-pub(crate) struct CliError {
+pub struct CliError {
     /// The failure and, where there is one, its remedy.
-    pub(crate) message: String,
+    pub message: String,
     /// The exit code.
-    pub(crate) exit_code: u8,
+    pub exit_code: u8,
 }
 
 impl CliError {
     /// The command line is wrong, or the command failed: exit code 1.
-    pub(crate) fn failed(message: impl Into<String>) -> Self {
+    pub fn failed(message: impl Into<String>) -> Self {
         Self { message: message.into(), exit_code: 1 }
     }
 
     /// The system refused `what`: exit code 1.
-    pub(crate) fn system(what: &str, err: &io::Error) -> Self {
+    pub fn system(what: &str, err: &io::Error) -> Self {
         Self::failed(format!("{what}: {err}"))
     }
 
     /// The configuration is bad and nothing was changed: exit code 2.
-    pub(crate) fn bad_config(message: impl Into<String>) -> Self {
+    pub fn bad_config(message: impl Into<String>) -> Self {
         Self { message: message.into(), exit_code: 2 }
     }
 
     /// The exit code as the process returns it.
-    pub(crate) fn code(&self) -> ExitCode {
+    pub fn code(&self) -> ExitCode {
         ExitCode::from(self.exit_code)
     }
 }

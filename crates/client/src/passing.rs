@@ -16,7 +16,7 @@ const MAX_DESCRIPTORS: usize = 8;
 ///
 /// # Errors
 /// Errors of sendmsg(2); `InvalidInput` for more descriptors than a message has.
-pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     // The room is rounded up, and may be enough for one more.
@@ -34,7 +34,7 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
 ///
 /// # Errors
 /// Errors of recvmsg(2); `InvalidData` if the message, or its descriptors, are more than there is room for.
-pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use client::CliError;
 use control::Config;
 use zeroize::Zeroizing;
 
-use crate::error::CliError;
 use crate::ip_batch::{self, IpLines};
 
 /// Largest buffer that is allocated at first, in bytes, whatever length the system reports.
@@ -31,7 +31,7 @@ pub(crate) struct Sources {
 ///
 /// # Errors
 /// Exit code 1 if the file cannot be read or is one of `ip` lines, 2 if it is wrong.
-pub(crate) fn load(path: &Path) -> Result<Config, CliError> {
+pub fn load(path: &Path) -> Result<Config, CliError> {
     let bytes = read(path)?;
     if ip_batch::are_in(&bytes) {
         return Err(CliError::failed(ip_batch::only_at_start(&path.display().to_string())));

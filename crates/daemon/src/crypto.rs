@@ -2,12 +2,12 @@
 
 use std::num::NonZeroUsize;
 
+use client::CliError;
 use control::model::CryptoConfig;
 use ipsec::crypto::{Crypto, Pool};
 
 use super::priority::go_first;
 use super::processors;
-use crate::error::CliError;
 
 /// Crypto threads; `None` if there are to be none, and the worker encrypts and decrypts by itself.
 ///

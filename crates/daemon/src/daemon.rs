@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
+use client::CliError;
 use control::Config;
 use control::model::LinkKind;
 use control::sysctl::Settings;
@@ -25,7 +26,6 @@ use super::service;
 use super::store::{self, Checkpointer, Collected, OfFiles, Store};
 use super::threads::{Threads, Watchdog};
 use crate::config_file;
-use crate::error::CliError;
 use crate::ip_batch::{self, IpLines};
 
 /// A gateway that runs.

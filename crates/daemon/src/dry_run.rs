@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
+use client::CliError;
 use control::Config;
 use control::model::{LinkConfig, LinkKind};
 use control::netlink::rtnl::LOOPBACK;
@@ -21,22 +22,24 @@ use super::planner::Planner;
 use super::random::random;
 use super::running::Running;
 use super::threads::Threads;
-use crate::config_file::Sources;
-use crate::error::CliError;
+use crate::config_file::{self, Sources};
 
 /// Number of objects that a configuration makes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Made {
-    pub(crate) links: usize,
+pub struct Made {
+    /// Links.
+    pub links: usize,
     /// Routes but those that addresses make.
-    pub(crate) routes: usize,
-    pub(crate) sas: usize,
-    pub(crate) policies: usize,
+    pub routes: usize,
+    /// SAs.
+    pub sas: usize,
+    /// Policies.
+    pub policies: usize,
 }
 
 impl Made {
     /// Objects that a TOML file makes.
-    pub(crate) fn by(config: &Config) -> Self {
+    fn by(config: &Config) -> Self {
         Self {
             links: config.links.len(),
             routes: config.routes.len(),
@@ -46,11 +49,20 @@ impl Made {
     }
 }
 
+/// Checks configuration files together, as at a start, and counts the objects that they make. Nothing is changed.
+///
+/// # Errors
+/// Those of a start with the files; devices and privileges are not checked.
+pub fn check(paths: &[PathBuf]) -> Result<Made, CliError> {
+    let sources = config_file::load_all(paths)?;
+    if sources.lines.is_empty() { Ok(Made::by(&sources.config)) } else { dry_run(sources) }
+}
+
 /// Dry run: applies `sources` to a gateway in memory, without crypto threads, and counts what it then has.
 ///
 /// # Errors
 /// Those of a start with `sources`; devices and privileges are not checked.
-pub(crate) fn dry_run(sources: Sources) -> Result<Made, CliError> {
+fn dry_run(sources: Sources) -> Result<Made, CliError> {
     // The signals that end it leave nothing behind.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let config = Config { crypto: Default::default(), ..sources.config };

@@ -11,11 +11,11 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
+use client::CliError;
 use control::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN, asked_for};
 use datapath::IkeMessage;
 
 use super::unix_socket;
-use crate::error::CliError;
 
 /// Datagrams that are taken from a key manager at once.
 const BURST: usize = 64;

@@ -15,11 +15,9 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use client::{CliError, gateway_program, system_ip};
 use rustix::pipe::{PIPE_BUF, PipeFlags, pipe_with};
 use zeroize::Zeroizing;
-
-use crate::error::CliError;
-use crate::exec;
 
 /// Interval at which the end of `ip` is looked for.
 const POLL: Duration = Duration::from_millis(2);
@@ -84,9 +82,9 @@ impl IpLines {
     /// `ip` is missing or cannot be started.
     pub(crate) fn carry_out(&self, netlink: &Path, is_over: impl FnMut() -> bool) -> Result<bool, CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: ip: {err}", self.name));
-        let ip = exec::system_ip()?;
-        let mut command = exec::command(ip.as_os_str(), netlink)?;
-        exec::check_loads(ip.as_os_str(), &command)?;
+        let ip = system_ip()?;
+        let mut command = gateway_program::command(ip.as_os_str(), netlink)?;
+        gateway_program::check_loads(ip.as_os_str(), &command)?;
         // A reader of a pipe of packets gets one line at a time, and unread lines stay to be counted.
         let (reader, writer) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::DIRECT).map_err(|errno| failed(errno.into()))?;

@@ -24,6 +24,7 @@ mod bridges;
 mod capture;
 mod captures;
 mod command;
+mod config_file;
 mod crypto;
 mod daemon;
 mod dry_run;
@@ -31,6 +32,7 @@ mod events;
 mod host;
 mod host_ports;
 mod ike;
+mod ip_batch;
 mod links;
 mod monitor;
 mod monitors;
@@ -66,22 +68,20 @@ pub use sadb::Alone;
 
 use std::convert::Infallible;
 use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use client::{CliError, own_socket_path, raise_descriptor_limit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::cli::RunArgs;
-use crate::client::own_socket_path;
-use crate::config_file;
-use crate::error::CliError;
+pub use config_file::load as load_config;
 use daemon::Daemon;
-pub(crate) use dry_run::{Made, dry_run};
+pub use dry_run::{Made, check};
 use events::Event;
-pub(crate) use host::{make as make_host_side, place as host_place};
+pub use host::{make as make_host_side, place as host_place};
 use netlink::start_discard;
 use server::Server;
 use store::Store;
@@ -90,19 +90,23 @@ use threads::Threads;
 /// Environment variable that selects log lines.
 const LOG_VARIABLE: &str = "FATPATH_LOG";
 
-/// Runs a gateway until SIGTERM or SIGINT.
+/// Runs the gateway `instance` until SIGTERM or SIGINT: from configuration files, and with the state that an earlier one saved in the file
+/// `state`.
 ///
 /// # Errors
 /// If the configuration is wrong, something that it needs is missing, or the worker fails.
-pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
+pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(), CliError> {
     start_log()?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
-    let sources = config_file::load_all(&args.config)?;
-    let store = args.state.as_deref().map(Store::open).transpose()?;
-    let socket = own_socket_path(&args.instance);
+    let sources = config_file::load_all(config)?;
+    let store = state.map(Store::open).transpose()?;
+    let socket = own_socket_path(instance);
     server::check_vacant(&socket)?;
 
-    raise_descriptor_limit();
+    // Each client has one, and each queue of a link.
+    if let Err(err) = raise_descriptor_limit() {
+        tracing::warn!("limit of descriptors: {err}");
+    }
     let (events, happened) = channel();
     let threads = Threads::new(events.clone());
     let discard = start_discard(&threads)?;
@@ -121,11 +125,11 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     daemon.worker.watch(&threads);
     server.serve(&daemon.worker.handle, &daemon.host_side(), &events, &threads)?;
     let links = daemon.links();
-    links.log(&format!("{}: running", args.instance));
+    links.log(&format!("{}: running", instance));
     pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     service::ready(&format!("running with {links}"));
     starting.succeeded();
-    daemon.run(&args.instance, happened, &threads)
+    daemon.run(instance, happened, &threads)
 }
 
 /// Starts a thread that passes signals on as events.
@@ -161,14 +165,6 @@ fn log_filter(wanted: &str) -> Result<EnvFilter, CliError> {
         return Err(CliError::failed(text));
     }
     EnvFilter::try_new(wanted).map_err(|err| CliError::failed(format!("{LOG_VARIABLE}: {err}.")))
-}
-
-/// Lets this process have as many descriptors as it may: each client has one, and each queue of a link.
-pub(crate) fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(err) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!("limit of descriptors: {err}");
-    }
 }
 
 #[cfg(test)]

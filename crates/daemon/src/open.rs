@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
+use client::CliError;
 use control::model::{LinkConfig, LinkKind, XdpMode};
 use link::{ConfigKind, InternalLink, Link};
 use wire::eth::MacAddr;
 
 use super::host;
 use super::random::random;
-use crate::error::CliError;
 
 /// Opener of links. A device that is made for the link gets the number, if that is given.
 pub(crate) type Open = fn(&LinkConfig, Option<u32>) -> Result<Box<dyn Link>, CliError>;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use base::{Domain, IfIndex, LinkId, Prefix};
+use client::CliError;
 use control::Change;
 use control::model::{Config, IlaConfig, LinkConfig, LinkKind, RouteAction, RouteConfig};
 use control::netlink::rtnl::{self, LOOPBACK, Model, Vrf};
@@ -25,7 +26,6 @@ use super::random::random;
 use super::snapshot;
 use super::translate::fib::translated;
 use super::xfrm::Steps;
-use crate::error::CliError;
 
 /// The configuration that the worker was last given.
 #[derive(Clone, Debug)]

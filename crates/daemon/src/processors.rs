@@ -1,8 +1,7 @@
 //! Processors that threads run on (sched_setaffinity(2)).
 
+use client::CliError;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
-use crate::error::CliError;
 
 /// Checks that this process may run on a CPU; `what` is to.
 ///

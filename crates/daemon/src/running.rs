@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use signal_hook::iterator::Handle as SignalsHandle;
 
+use client::CliError;
+
 use super::apply::apply;
 use super::command::{self, Command, Handle, WorkerGone};
 use super::plan::Plan;
 use super::priority;
 use super::threads::{Threads, text_of};
 use super::worker::Worker;
-use crate::error::CliError;
 
 /// Longest time that the worker may take to end.
 const END_LIMIT: Duration = Duration::from_millis(1500);

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use client::{CliError, passing};
 use control::request::MAX_REQUEST_LEN;
 use control::{Reply, Request, Shown, stat_file};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -30,8 +31,6 @@ use super::snapshot::show;
 use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
 use super::unix_socket;
-use crate::error::CliError;
-use crate::passing;
 
 /// Clients at a time; another one is told to come back.
 const MAX_CLIENTS: usize = 32;

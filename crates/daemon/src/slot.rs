@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use base::Instant;
+use client::CliError;
 use control::features::FeatureSet;
 use control::model::LinkConfig;
 use link::Link;
@@ -14,7 +15,6 @@ use wire::eth::MacAddr;
 
 use super::open;
 use super::translate::features;
-use crate::error::CliError;
 
 /// Time that a link that failed stays unread before it is tried again.
 pub(crate) const RETRY_DOWN: Duration = Duration::from_secs(1);

@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use base::SaId;
+use client::CliError;
 use control::Change;
 use control::model::{self, Config, PolicyDefault, XfrmOptions};
 use ipsec::{Action, AeventLimits, ConfigError, Dir, Ipsec, PolicyConfig, PolicyKey, Request, SaConfig};
 
 use super::records::{SaRecord, policy_of_file, sa_of_file};
 use super::translate::to_ipsec::{policy, sa};
-use crate::error::CliError;
 
 /// One step of a change.
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@
 //!   trunks by priority and VLANs, and believes nothing that an adapter says.
 //! - [`Attributes`] is the word by which both agree; [`BufDesc`] and [`RxEntry`] describe buffers and frames;
 //!   [`IoMemory`] is the memory that both see.
+//! - [`TrunkAdapter`] is an adapter as a link of a node, in this process; the datapath's own bridge has it as a port.
 //!
 //! Two conventions say that a frame is fat. In the **new style** a flag is set, the MSS is in the call that sends, and at byte 8 of the
 //! receive buffer. In the **old style** the IPv4 checksum is 0xffff and the MSS is in the place of the TCP checksum: IPv6, which has no
@@ -30,6 +31,7 @@ mod io_memory;
 mod lan;
 mod pool;
 mod stats;
+mod trunk_adapter;
 
 pub use adapter::{
     Adapter, AdapterConfig, AdapterCounters, FragListMode, MAX_TX_QUEUES, Style, TxError, TxOffloads, default_tx_queues,
@@ -41,3 +43,4 @@ pub use io_memory::IoMemory;
 pub use lan::{AdapterPlace, BUFFERS_PER_CALL, Firmware, Lan, LanCounters, MAX_VLANS, McastCommand, SendAnswer, Unit};
 pub use pool::{MAX_COUNT, MAX_SIZE, OVERHEAD, PoolConfig};
 pub use stats::Stats;
+pub use trunk_adapter::{SharedLan, TrunkAdapter};

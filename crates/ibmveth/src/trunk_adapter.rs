@@ -1,20 +1,19 @@
-//! A virtual Ethernet adapter on the LAN of a simulated hypervisor, in this process: a model, for tests and measurements (crate
-//! [`ibmveth`]). In trunk mode it is the port of a bridge by which guests reach the world.
+//! An adapter as a link of a node. In trunk mode it is the port of a bridge by which guests reach the world.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::DropReason;
-use ibmveth::{Adapter, AdapterConfig, FragListMode, Lan, SettingError, TxError, TxOffloads, Unit};
+use link::{Kind, Layer, Link, LinkStats, Offload, OpenError, Sent};
 use offload::{CsumOffload, Features};
 use packet::{Copied, CopyReason, Memory, Packet};
 use wire::MacAddr;
 
-use crate::config::DEFAULT_MTU;
-use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::stats::LinkStats;
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Adapter, AdapterConfig, FragListMode, Lan, SettingError, TxError, TxOffloads, Unit};
+
+/// MTU in bytes of an adapter for which none is wanted.
+const DEFAULT_MTU: usize = 1500;
 
 /// Limit of packets that one call of [`Link::recv`] returns.
 const BURST_PACKETS: usize = 64;
@@ -31,7 +30,7 @@ pub struct TrunkAdapter {
     wanted_mtu: Option<u16>,
     /// Features as of the last [`Sent::Refit`].
     told: Features,
-    offloads: Offloads,
+    offloads: Vec<Offload>,
     stats: LinkStats,
     /// Frames lost in the receive queue that are already counted.
     lost: u64,
@@ -59,7 +58,7 @@ impl TrunkAdapter {
             wanted_mtu: u16::try_from(adapter.mtu()).ok(),
             adapter,
             told,
-            offloads: Offloads::new(),
+            offloads: Vec::new(),
             stats: LinkStats::ZERO,
             lost: 0,
             entered: [Copied::default(); CopyReason::ALL.len()],
@@ -107,12 +106,11 @@ impl TrunkAdapter {
 
     fn list_offloads(&mut self) {
         let Features { csum, tso4, tso6, .. } = self.told;
-        let mut offloads = Offloads::new();
-        for (name, on) in [(TX_CSUM, csum != CsumOffload::None), (TX_TSO4, tso4), (TX_TSO6, tso6)] {
-            offloads.add(name, if on { Ok(None) } else { Err("not negotiated with the hypervisor".to_owned()) });
-        }
-        offloads.add(TX_USO, Err("the adapter segments TCP only".to_owned()));
-        self.offloads = offloads;
+        let negotiated = [("tx-checksum", csum != CsumOffload::None), ("tx-tso4", tso4), ("tx-tso6", tso6)];
+        let refused = |on| if on { None } else { Some("not negotiated with the hypervisor".to_owned()) };
+        self.offloads = negotiated.map(|(name, on)| Offload { name, on, why: refused(on) }).into();
+        let why = Some("the adapter segments TCP only".to_owned());
+        self.offloads.push(Offload { name: "tx-uso", on: false, why });
     }
 
     /// Counts frames that a change of settings has lost.
@@ -135,7 +133,7 @@ fn refused(name: &str, call: &'static str, why: SettingError) -> OpenError {
         SettingError::NotRegistered => io::ErrorKind::NotFound,
         SettingError::Memory => io::ErrorKind::OutOfMemory,
     };
-    OpenError::new(name, call, io::Error::new(kind, why))
+    OpenError { device: name.to_owned(), call, source: io::Error::new(kind, why), hint: None }
 }
 
 /// Reason of the counters for a packet that was not sent.
@@ -197,7 +195,7 @@ impl Link for TrunkAdapter {
     }
 
     fn offloads(&self) -> &[Offload] {
-        self.offloads.all()
+        &self.offloads
     }
 
     fn stats(&self) -> &LinkStats {
@@ -209,7 +207,7 @@ impl Link for TrunkAdapter {
     }
 
     /// Enters copies for sending, and out of small buffers, in the ledger. The hypervisor counts its own copies
-    /// ([`ibmveth::LanCounters`]).
+    /// ([`LanCounters`](crate::LanCounters)).
     fn settle(&mut self, mem: &Memory) -> bool {
         for (reason, copied) in self.adapter.copies() {
             let entered = &mut self.entered[reason as usize];
@@ -266,9 +264,8 @@ impl Link for TrunkAdapter {
 
 #[cfg(test)]
 mod tests {
-    use ibmveth::{AdapterPlace, Firmware};
-
     use super::*;
+    use crate::{AdapterPlace, Firmware};
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);

@@ -15,7 +15,6 @@
 //! - [`vhost::open`] makes a port for a guest, by vhost-user: rings in the guest's memory, whose contents are not trusted.
 //!   [`vhost::open_front`] is the other end of such a port, in memory of ours. [`Link::guest`] returns the state of either end.
 //! - [`memory::pair`] makes two ends of a wire in this process, for tests and benchmarks.
-//! - [`TrunkAdapter`] is a POWER partition's virtual Ethernet adapter on a simulated hypervisor's LAN: a model, in this process too.
 //! - Each offload is probed when the link is opened, and given up with its reason when a packet is refused because of
 //!   it; [`Link::send`] then leaves the packet with the caller, to be fitted again in software ([`Sent::Refit`]).
 //! - [`virtio`] reads virtio-net headers, from guests as hostile as they like.
@@ -47,7 +46,6 @@ mod posted;
 mod ring_state;
 mod stats;
 mod sys;
-mod trunk_adapter;
 mod tun;
 mod udp;
 pub mod vhost;
@@ -67,5 +65,4 @@ pub use sys::discard::{Discard, DiscardThread, discard};
 pub use sys::namespace::{Namespace, unshare};
 pub use sys::socket::peer_pidfd;
 pub use sys::xsk::XdpStats;
-pub use trunk_adapter::{SharedLan, TrunkAdapter};
 pub use tun::HostDevice;

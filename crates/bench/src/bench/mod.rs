@@ -19,10 +19,8 @@ use case::{Case, Group, Plan};
 use ipsec::engine::Library;
 use report::{Report, Tally};
 
-use crate::cli::{BenchArgs, BenchName};
-use crate::error::CliError;
-use crate::output::print;
 use crate::progress::Progress;
+use client::{BenchArgs, BenchName, CliError, print};
 
 /// Runs a benchmark and prints its report.
 ///

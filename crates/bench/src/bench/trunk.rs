@@ -23,9 +23,9 @@ use std::time::Duration;
 
 use base::{Instant, LinkId};
 use datapath::{Datapath, PortConfig};
-use ibmveth::{Adapter, AdapterConfig, AdapterPlace, Firmware, FragListMode, Lan, TxOffloads};
+use ibmveth::{Adapter, AdapterConfig, AdapterPlace, Firmware, FragListMode, Lan, SharedLan, TrunkAdapter, TxOffloads};
 use link::memory::{End, MemoryLink, pair};
-use link::{Layer, Link, Sent, SharedLan, TrunkAdapter};
+use link::{Layer, Link, Sent};
 use offload::{Features, checksum};
 use packet::{Memory, Packet};
 use sim::Flow;

@@ -17,6 +17,7 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use client::{CliError, print};
 use link::vhost::{self, FrontConfig, VhostConfig, VhostFront};
 use link::{Link, Sent};
 use packet::{Allocations, Csum, Cut, Gso, GsoKind, Memory, Packet};
@@ -25,9 +26,6 @@ use wire::{MacAddr, Protocol, ipv4, tcp};
 
 use super::case::{Comparison, Group, Plan, Round, Sample};
 use super::cpu;
-use crate::cli::VhostBackEndArgs;
-use crate::error::CliError;
-use crate::output::print;
 
 /// Address of the links, which is not looked at.
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
@@ -325,10 +323,10 @@ impl Drop for BackEnd {
 ///
 /// # Errors
 /// A socket cannot be made, or a front end breaks the rules.
-pub(crate) fn back_end(args: &VhostBackEndArgs) -> Result<(), CliError> {
+pub(crate) fn back_end(sockets: &[PathBuf]) -> Result<(), CliError> {
     let said = |err: &dyn std::fmt::Display| CliError::failed(err.to_string());
     let open = |socket: &PathBuf| vhost::open(&VhostConfig::new("back", socket, MAC)).map_err(|err| said(&err));
-    let mut links = args.sockets.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let mut links = sockets.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     print(b"ready\n")?;
     std::io::stdout().flush().map_err(|err| said(&err))?;
     let mem = Memory::heap();

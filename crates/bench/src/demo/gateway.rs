@@ -6,17 +6,18 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use client::Client;
 use control::state::{CountersState, DropState, LinkState};
 use control::{Reply, Request, Shown, What};
 
 use super::config::{Keys, gateway_toml};
 use super::daemon::Daemon;
 use super::failure::Failure;
+use super::machine::fatpath;
 use super::netns::Opened;
 use super::process::{Scratch, command};
 use super::stop::Stop;
 use super::topology::{Side, Topology};
-use crate::client::Client;
 
 /// Longest time that a gateway may take until it answers.
 const START_LIMIT: Duration = Duration::from_secs(5);
@@ -59,9 +60,9 @@ impl Gateway {
         // The one before may have been killed and have left its socket behind.
         let socket = scratch.path().join(format!("{instance}.sock"));
         let _ = fs::remove_file(&socket);
+        let program = fatpath()?;
         let run = || {
-            // The child is this very program, even if its file has been replaced meanwhile.
-            let mut command = command("/proc/self/exe");
+            let mut command = command(&program);
             command.arg0("fatpath").arg("run").arg("-c").arg(&config).args(["--instance", &instance]);
             command.env("FATPATH_RUNDIR", scratch.path());
             command

@@ -1,8 +1,11 @@
 //! Requirements of the demo on the machine, checked before anything is changed.
 
+use std::env;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+
+use client::{PROGRAM_VARIABLE, find_sibling};
 
 use super::failure::Failure;
 use super::process::command;
@@ -13,6 +16,7 @@ pub(super) fn check(deployment: Deployment, iperf3: bool) -> Result<(), Failure>
     if !rustix::process::geteuid().is_root() {
         return Err(missing("root, to make network namespaces", "run it with sudo"));
     }
+    fatpath()?;
     program("ip", "-V", "iproute2's ip", "apt-get install iproute2")?;
     match deployment {
         Deployment::Tunnel if !Path::new("/dev/net/tun").exists() => {
@@ -26,6 +30,17 @@ pub(super) fn check(deployment: Deployment, iperf3: bool) -> Result<(), Failure>
         program("iperf3", "--version", "iperf3, for --iperf3", "apt-get install iperf3")?;
     }
     Ok(())
+}
+
+/// Path of the program `fatpath`: the one that started this program, or one beside this program or in `PATH`.
+///
+/// # Errors
+/// There is none.
+pub(super) fn fatpath() -> Result<PathBuf, Failure> {
+    let started_by = env::var_os(PROGRAM_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    started_by.or_else(|| find_sibling("fatpath")).ok_or_else(|| {
+        missing("fatpath, beside fatpath-bench or in PATH", "build it with `cargo build --release -p fatpath`")
+    })
 }
 
 /// Fails if a program cannot be found.

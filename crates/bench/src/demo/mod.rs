@@ -33,6 +33,10 @@ mod topology;
 
 use std::time::{Duration, Instant};
 
+use client::{CliError, DemoArgs, print, raise_descriptor_limit};
+
+use crate::figures::Missing;
+use crate::progress::Progress;
 use config::Keys;
 use failure::Failure;
 use gateway::Gateway;
@@ -44,12 +48,6 @@ use stop::Stop;
 use storm::Storm;
 use stream::{Ends, Stream};
 use topology::{Deployment, Side, Topology};
-
-use crate::cli::DemoArgs;
-use crate::error::CliError;
-use crate::figures::Missing;
-use crate::output::print;
-use crate::progress::Progress;
 
 /// Time of a measurement besides its stream: two gateways to start, ping and end.
 const OVERHEAD_SECONDS: f64 = 0.4;
@@ -102,7 +100,7 @@ impl Plan {
     fn run(self) -> Result<Report, Failure> {
         machine::check(self.deployment, self.iperf3)?;
         // Both ends of each connection are in this process.
-        crate::run::raise_descriptor_limit();
+        raise_descriptor_limit().map_err(|err| Failure::step("limit of descriptors", err))?;
         let stop = Stop::on_signals().map_err(|err| Failure::step("catch signals", err))?;
         let progress = Progress::on_stderr();
         let mut cases = Cases::of(self);

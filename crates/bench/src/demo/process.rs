@@ -1,5 +1,6 @@
 //! Child processes that end in bounded time, and the directory for their files.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -17,7 +18,7 @@ const TOOL_LIMIT: Duration = Duration::from_secs(10);
 
 /// A command in a process group of its own: Ctrl-C on the terminal reaches the demo alone, which then ends its
 /// children in order.
-pub(super) fn command(program: &str) -> Command {
+pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).process_group(0);
     command

@@ -12,6 +12,7 @@ use rustix::pipe::fcntl_setpipe_size;
 
 use super::failure::Failure;
 use super::gateway::Gateway;
+use super::machine::fatpath;
 use super::meter::thread_seconds;
 use super::process::{Scratch, command, end, finish};
 use super::report::Changes;
@@ -51,8 +52,9 @@ struct End {
 impl Storm {
     /// Begins `rate` changes a second at each of the gateways. To start `ip` is no change, and is over when this returns.
     pub(super) fn start(gateways: &[Gateway; 2], scratch: &Scratch, rate: u32, stop: &Stop) -> Result<Self, Failure> {
+        let program = fatpath()?;
         let ends = gateways.iter().map(|gateway| {
-            let mut ip = command("/proc/self/exe");
+            let mut ip = command(&program);
             ip.args(["ip", "--instance", gateway.instance(), "-batch", "-"]).env("FATPATH_RUNDIR", scratch.path());
             End::start(ip, LIMIT, stop)
         });

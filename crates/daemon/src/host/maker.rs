@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
+use client::CliError;
 use control::netlink::message::{Messages, Writer};
 use link::{HostDevice, Namespace, unshare};
 use rustix::io::Errno;
@@ -20,7 +21,6 @@ use wire::eth::MacAddr;
 
 use super::order::{Answer, Descriptors, Order, receive, send};
 use super::rtnl;
-use crate::error::CliError;
 
 /// The network namespace of this process.
 const OWN_NETWORK: &str = "/proc/self/ns/net";
@@ -62,7 +62,7 @@ const GROUPS: u32 = 1 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18;
 ///
 /// # Errors
 /// Standard input is no socket of the daemon.
-pub(crate) fn main() -> Result<(), CliError> {
+pub fn main() -> Result<(), CliError> {
     let socket = io::stdin();
     let failed = |err: io::Error| CliError::failed(format!("the daemon's socket: {err}"));
     let mut far = None;

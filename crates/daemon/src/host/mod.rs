@@ -23,8 +23,9 @@ use std::io;
 
 use base::IfAddr;
 
-pub(crate) use maker::main as make;
-pub(crate) use side::{Entrance, HostSide, place};
+pub use maker::main as make;
+pub use side::place;
+pub(crate) use side::{Entrance, HostSide};
 pub(crate) use socket_diag::SocketDiag;
 
 /// Addresses of an interface of the host that is in this process's network namespace.

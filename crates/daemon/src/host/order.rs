@@ -5,12 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use client::passing;
 use link::HostDevice;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wire::eth::MacAddr;
-
-use crate::passing;
 
 /// The longest message in bytes.
 const MAX_LEN: usize = 16 << 10;

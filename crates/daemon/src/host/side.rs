@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::LinkId;
+use client::ROOTS_RUN_DIR;
 use control::model::{HostConfig, HostSide as Wish};
 use control::netlink::message::Messages;
 use control::netlink::rtnl::{Delta, Model};
@@ -26,9 +27,8 @@ use super::mirror::Mirror;
 use super::order::{Answer, Descriptors, Order, peer_of};
 use super::socket_diag::SocketDiag;
 use super::wanted::{self, Made, View};
-use crate::client::ROOTS_RUN_DIR;
-use crate::run::command::Handle;
-use crate::run::threads::Threads;
+use crate::command::Handle;
+use crate::threads::Threads;
 
 /// Pause between a change in the namespace and the check of all that is there: a program that changes things in a loop has it run
 /// this often at most.
@@ -108,7 +108,7 @@ pub(crate) struct Entrance {
 }
 
 /// The file to which the namespace of a gateway is bound; `socket` is the gateway's control socket.
-pub(crate) fn place(socket: &Path) -> Option<PathBuf> {
+pub fn place(socket: &Path) -> Option<PathBuf> {
     let (dir, name) = (socket.parent()?, socket.file_stem()?.to_str()?);
     Some(match dir == Path::new(ROOTS_RUN_DIR) {
         true => Path::new(NAMED).join(format!("fatpath-{name}")),

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 use super::protocols::{Generic, Protocols, Route, Xfrm};
 use super::sysctl::{self, OpenFile};
-use crate::run::privilege::{Peer, Privilege};
+use crate::privilege::{Peer, Privilege};
 
 /// A datagram that has been received.
 #[derive(Debug)]

@@ -15,12 +15,12 @@ use qdisc::{Options, Stats};
 use switch::Bridge;
 use wire::eth::MacAddr;
 
-use crate::run::command::{Handle, WorkerGone};
-use crate::run::links::LinkChange;
-use crate::run::node::Node;
-use crate::run::open::Open;
-use crate::run::snapshot;
-use crate::run::translate::fib::{known, neighbours, shown};
+use crate::command::{Handle, WorkerGone};
+use crate::links::LinkChange;
+use crate::node::Node;
+use crate::open::Open;
+use crate::snapshot;
+use crate::translate::fib::{known, neighbours, shown};
 
 /// The worker, as rtnetlink needs it.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use control::netlink::error::errno;
 use control::netlink::generic::ila::{Host, Mapping};
 use ila::Locator;
 
-use crate::run::command::{Handle, WorkerGone};
-use crate::run::node::Node;
+use crate::command::{Handle, WorkerGone};
+use crate::node::Node;
 
 /// The worker, as family `ila` needs it.
 #[derive(Debug)]

@@ -9,11 +9,11 @@ use nlsock::errno;
 
 use super::host::WorkerHost;
 use super::ila::WorkerIla;
-use crate::run::apply;
-use crate::run::command::Handle;
-use crate::run::host::HostSide;
-use crate::run::open::Open;
-use crate::run::sadb::WorkerSadb;
+use crate::apply;
+use crate::command::Handle;
+use crate::host::HostSide;
+use crate::open::Open;
+use crate::sadb::WorkerSadb;
 
 /// Rtnetlink, over the worker.
 pub(crate) type Route = Rtnl<WorkerHost>;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use client::CliError;
 use control::netlink::{Groups, Outbox, To};
 use link::Discard;
 use nlsock::{Lookout, MAX_DATA, MAX_HEAD, ToDaemon, protocol};
@@ -23,14 +24,13 @@ use zeroize::{Zeroize, Zeroizing};
 use super::client::{Client, Gone, Received, inode_of_socket};
 use super::idle::IdleDetector;
 use super::protocols::Shared;
-use crate::error::CliError;
-use crate::run::acceptor::{Accepted, Acceptor};
-use crate::run::bell::{Bell, News};
-use crate::run::command::Handle;
-use crate::run::notifications;
-use crate::run::privilege::{Peer, Privilege};
-use crate::run::threads::{Pulse, Threads};
-use crate::run::unix_socket;
+use crate::acceptor::{Accepted, Acceptor};
+use crate::bell::{Bell, News};
+use crate::command::Handle;
+use crate::notifications;
+use crate::privilege::{Peer, Privilege};
+use crate::threads::{Pulse, Threads};
+use crate::unix_socket;
 
 /// Largest numbers of clients at a time. A connection above them is closed at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -541,8 +541,8 @@ mod tests {
     use signal_hook::iterator::Signals;
 
     use super::*;
-    use crate::run::open;
-    use crate::run::running::Running;
+    use crate::open;
+    use crate::running::Running;
 
     /// A service without clients, and its worker.
     fn service() -> (Service, Running) {

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use base::SaId;
 use control::model;
 
-use crate::run::node::Node;
-use crate::run::records::SaRecord;
-use crate::run::translate::from_ipsec::sa_config;
+use crate::node::Node;
+use crate::records::SaRecord;
+use crate::translate::from_ipsec::sa_config;
 
 /// The SAs that programs have added, as the file would have said it, the oldest first; without those of `known`.
 pub(crate) fn added_sas<'a>(

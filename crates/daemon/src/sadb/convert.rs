@@ -16,7 +16,7 @@ use ipsec::{
 };
 use wire::{Protocol, Spi};
 
-use crate::run::translate::to_ipsec::algorithm;
+use crate::translate::to_ipsec::algorithm;
 
 /// The refusal of the `ipsec` crate, with Linux's number and words.
 pub(super) fn refusal(err: &ConfigError) -> Error {

@@ -8,9 +8,9 @@ use control::netlink::error::errno;
 use control::netlink::xfrm::{Counts, Database, NewSa, NewSpi, Policy, PolicyQuery, Sa, SaQuery};
 
 use super::{policies, sas};
-use crate::run::command::Handle;
-use crate::run::node::Node;
-use crate::run::random::random;
+use crate::command::Handle;
+use crate::node::Node;
+use crate::random::random;
 
 /// A way to run functions on the node.
 pub(crate) trait Ask: fmt::Debug + Send + 'static {

@@ -6,8 +6,8 @@ use control::netlink::xfrm::{Acquire, Event, Policy, sa_id};
 use ipsec::{Request, SaExpired, Template};
 
 use super::{convert, netlink_view};
-use crate::run::node::Node;
-use crate::run::records::{PolicyRecord, SaRecord};
+use crate::node::Node;
+use crate::records::{PolicyRecord, SaRecord};
 
 /// Notes an event for netlink's clients.
 pub(crate) fn note(node: &mut Node, event: &ipsec::Event) {

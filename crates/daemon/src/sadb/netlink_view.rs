@@ -6,8 +6,8 @@ use control::netlink::xfrm::{NewSa, Policy, Replay, Sa};
 use ipsec::{Larval, SaStats};
 
 use super::convert;
-use crate::run::node::Node;
-use crate::run::records::{PolicyRecord, SaRecord, wall_clock};
+use crate::node::Node;
+use crate::records::{PolicyRecord, SaRecord, wall_clock};
 
 /// An instant, in seconds since the Unix epoch; 0 for never.
 pub(super) fn seconds(node: &Node, at: Option<Instant>) -> u64 {

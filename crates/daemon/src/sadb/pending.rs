@@ -6,7 +6,7 @@ use control::netlink::Groups;
 use control::netlink::xfrm::Event;
 use control::netlink::xfrm::nums::group;
 
-use crate::run::bell::{Bell, News, xfrm_groups};
+use crate::bell::{Bell, News, xfrm_groups};
 
 /// Events of SAs and policies, and which of them clients hear.
 #[derive(Debug, Default)]

@@ -8,8 +8,8 @@ use control::netlink::xfrm::{Policy, PolicyQuery};
 use ipsec::{PolicyConfig, PolicyKey, Request};
 
 use super::{convert, netlink_view};
-use crate::run::node::Node;
-use crate::run::records::PolicyRecord;
+use crate::node::Node;
+use crate::records::PolicyRecord;
 
 pub(super) fn add_policy(node: &mut Node, said: Policy, update: bool) -> Result<(), Error> {
     let config = convert::policy(&said, node.link_of(said.info.sel.ifindex))?;

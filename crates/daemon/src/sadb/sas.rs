@@ -13,8 +13,8 @@ use wire::Spi;
 
 use super::convert;
 use super::netlink_view::{self, larval_view};
-use crate::run::node::Node;
-use crate::run::records::SaRecord;
+use crate::node::Node;
+use crate::records::SaRecord;
 
 /// Above this are the places of SAs that are yet to come.
 const LARVAE: u64 = 1 << 63;

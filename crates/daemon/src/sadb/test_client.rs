@@ -14,11 +14,11 @@ use nlsock::ToDaemon;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::database::{Ask, WorkerSadb};
-use crate::run::bell::{Bell, News, xfrm_groups};
-use crate::run::node::Node;
-use crate::run::notifications;
-use crate::run::poller::Poller;
-use crate::run::records::SaRecord;
+use crate::bell::{Bell, News, xfrm_groups};
+use crate::node::Node;
+use crate::notifications;
+use crate::poller::Poller;
+use crate::records::SaRecord;
 
 impl Ask for Node {
     fn call<T: Send + 'static>(
@@ -188,9 +188,9 @@ mod tests {
     use control::netlink::xfrm::{Database, Event, Policy};
 
     use super::*;
-    use crate::run::apply::apply;
-    use crate::run::planner::Planner;
-    use crate::run::sadb::convert;
+    use crate::apply::apply;
+    use crate::planner::Planner;
+    use crate::sadb::convert;
 
     const RECORDED: &str = include_str!("../../../../crates/control/tests/recordings/xfrm_requests.txt");
 

@@ -15,10 +15,10 @@ use packet::Packet;
 use wire::{FlowKey, Protocol};
 
 use super::{Alone, convert};
-use crate::run::bell::News;
-use crate::run::node::Node;
-use crate::run::records::wall_clock;
-use crate::run::translate::to_netlink;
+use crate::bell::News;
+use crate::node::Node;
+use crate::records::wall_clock;
+use crate::translate::to_netlink;
 
 const INET: u16 = 2;
 

@@ -11,8 +11,8 @@ use control::sysctl::{self, Settings};
 
 use super::file::{Kept, State};
 use super::names::SaName;
-use crate::run::netlink::Protocols;
-use crate::run::translate::to_netlink;
+use crate::netlink::Protocols;
+use crate::translate::to_netlink;
 
 /// SAs and policies that are fetched at once.
 const CHUNK: usize = 256;

@@ -6,13 +6,13 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use client::CliError;
 use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use zeroize::Zeroizing;
 
 use super::names::{Checkpoint, SaName};
-use crate::error::CliError;
-use crate::run::random::random;
+use crate::random::random;
 
 /// Number of the format; a file of another version has another one.
 const FORMAT: u32 = 3;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
+use client::CliError;
 use control::netlink::error::errno;
 use control::netlink::generic::ila;
 use control::netlink::message::flag;
@@ -12,8 +13,7 @@ use control::netlink::{Error, Saved, carry_out, flags_of, kind_of, rtnl, xfrm};
 use control::sysctl;
 
 use super::file::{Kept, State};
-use crate::error::CliError;
-use crate::run::netlink::Protocols;
+use crate::netlink::Protocols;
 
 /// Carries out the requests in `state`, of the file at `path`. Objects that are there already are the configuration's,
 /// and stay. Returns the numbers of requests that were carried out, and of those that were not for that reason.

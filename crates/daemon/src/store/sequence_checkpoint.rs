@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use client::CliError;
 use ipsec::Ipsec;
 use wire::Spi;
 
 use super::file::{State, Store};
 use super::names::{Checkpoint, SaName};
-use crate::error::CliError;
-use crate::run::command::{Handle, WorkerGone};
-use crate::run::threads::Threads;
+use crate::command::{Handle, WorkerGone};
+use crate::threads::Threads;
 
 /// Distance by which a number is saved ahead of its use. A restart skips as many at most, and an SA without ESN has
 /// only 2⁸ times as many. A second's packets have to fit in half of it.

@@ -85,7 +85,7 @@ fn to_rule(v4: bool, rule: &rtnl::Rule) -> fib::Rule {
 }
 
 /// Type of a route with this encapsulation, if it has one.
-pub(in crate::run) const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
+pub(crate) const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
     match encap {
         Some(encap) => RouteKind::Ila { encap, to },
         None => to.plain(),

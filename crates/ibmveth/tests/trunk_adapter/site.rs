@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use base::{Instant, LinkId};
-use ibmveth::{Adapter, AdapterConfig, AdapterPlace, Firmware, Lan, PoolConfig, Unit};
-use link::{Link, Sent, SharedLan, TrunkAdapter};
+use ibmveth::{Adapter, AdapterConfig, AdapterPlace, Firmware, Lan, PoolConfig, SharedLan, TrunkAdapter, Unit};
+use link::{Link, Sent};
 use offload::Features;
 use packet::{Memory, Packet};
 use sim::{Flow, Node, PortOptions};
