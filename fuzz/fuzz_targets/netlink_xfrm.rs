@@ -5,8 +5,8 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use daemon::Alone;
 use libfuzzer_sys::fuzz_target;
-use program::Alone;
 
 static RECORDED: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let text = include_str!("../../crates/control/tests/recordings/xfrm_requests.txt");

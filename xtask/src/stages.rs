@@ -35,7 +35,9 @@ pub(crate) fn check(report: &mut Report) {
 pub(crate) fn test(report: &mut Report) {
     check(report);
     report.run("benchmarks, each once", cargo("test --locked --workspace").args(["--bench", "*"]));
-    if report.run("release build", &mut cargo("build --locked --release -p fatpath -p fatpath-preload")) {
+    if report
+        .run("release build", &mut cargo("build --locked --release -p fatpath -p fatpath-bench -p fatpath-preload"))
+    {
         let mut tests = cargo("test --locked --no-fail-fast");
         for package in PRIVILEGED {
             tests.args(["--package", package]);
@@ -54,7 +56,8 @@ fn intel(report: &mut Report) {
     if !Path::new("/usr/include/intel-ipsec-mb.h").exists() {
         return report.missing("ciphers of Intel's library", "needs the Debian package libipsec-mb-dev");
     }
-    let lints = "clippy --locked -p fatpath -p fatpath-ipsec --all-targets --features ipsec-mb -- -D warnings";
+    let lints =
+        "clippy --locked -p fatpath -p fatpath-bench -p fatpath-ipsec --all-targets --features ipsec-mb -- -D warnings";
     report.run("clippy with Intel's library", &mut cargo(lints));
     report.run("ciphers of Intel's library", &mut cargo("test --locked -p fatpath-ipsec --features ipsec-mb"));
 }

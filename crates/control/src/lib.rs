@@ -1,7 +1,7 @@
 //! Vocabulary of the control plane: the typed model of a node, the file that describes one, the requests of the
 //! control socket with their replies, and the text that shows them; and [`netlink`], which Linux's own tools speak.
 //!
-//! Nothing here does I/O. `bin` reads the file and serves the sockets.
+//! Nothing here does I/O. The daemon reads the file and serves the sockets.
 #![forbid(unsafe_code)]
 
 pub mod algorithm;

@@ -13,10 +13,10 @@ use super::topology::Deployment;
 
 /// Fails with the first thing that is missing and how to get it.
 pub(super) fn check(deployment: Deployment, iperf3: bool) -> Result<(), Failure> {
+    fatpath()?;
     if !rustix::process::geteuid().is_root() {
         return Err(missing("root, to make network namespaces", "run it with sudo"));
     }
-    fatpath()?;
     program("ip", "-V", "iproute2's ip", "apt-get install iproute2")?;
     match deployment {
         Deployment::Tunnel if !Path::new("/dev/net/tun").exists() => {
