@@ -1,7 +1,7 @@
 //! `fatpath check`: are these files right?
 
 use client::{CliError, print};
-use daemon::Made;
+use daemon::ObjectCounts;
 
 use crate::cli::CheckArgs;
 
@@ -16,7 +16,7 @@ pub(crate) fn main(args: &CheckArgs) -> Result<(), CliError> {
 }
 
 /// `2 links, 1 route, 2 SAs, 3 policies`.
-fn summary(made: &Made) -> String {
+fn summary(made: &ObjectCounts) -> String {
     let counts = [
         (made.links, "link", "links"),
         (made.routes, "route", "routes"),

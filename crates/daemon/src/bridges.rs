@@ -8,7 +8,6 @@ use control::state::{BridgePortState, FdbState};
 use switch::{BridgeError, FdbEntry, FdbKind, Port, PortState, Vid, VidSet};
 
 use super::node::Node;
-use super::snapshot::name_of;
 
 /// A bridge as a file has it.
 #[derive(Clone, Debug)]
@@ -42,7 +41,7 @@ impl Node {
         for link in links {
             let (before, after) = (self.datapath.bridge_of(link), wanted(link).map(|plan| plan.id));
             if before != after {
-                let name = name_of(self, link).unwrap_or_default();
+                let name = self.name_of(link).unwrap_or_default();
                 let outcome = self.datapath.set_bridge(now, &self.mem, link, after);
                 outcome.map_err(|error| format!("link {name}: {error}"))?;
             }
@@ -86,7 +85,7 @@ pub(crate) fn port_state(node: &Node, id: LinkId) -> Option<BridgePortState> {
     let is_tagged = |vid: &Vid| !vlans.untagged().contains(*vid);
     let stats = port.stats();
     Some(BridgePortState {
-        bridge: name_of(node, own)?,
+        bridge: node.name_of(own)?,
         state: state_word(port).to_owned(),
         pvid: vlans.pvid().map(Vid::get),
         tagged: ranges(&vlans.members().iter().filter(is_tagged).collect()),
@@ -127,7 +126,7 @@ pub(crate) fn fdb_states(node: &mut Node) -> Vec<FdbState> {
         let Some(bridge) = node.datapath.bridge_mut(own) else { continue };
         let mut entries: Vec<FdbEntry> = bridge.fdb_entries(now).collect();
         entries.sort_unstable_by_key(|entry| (entry.port, entry.vid, entry.mac.0));
-        let Some(master) = name_of(node, own) else { continue };
+        let Some(master) = node.name_of(own) else { continue };
         all.extend(entries.into_iter().filter_map(|entry| {
             let state = match entry.kind {
                 FdbKind::Local => "permanent",
@@ -136,7 +135,7 @@ pub(crate) fn fdb_states(node: &mut Node) -> Vec<FdbState> {
             };
             Some(FdbState {
                 mac: entry.mac.to_string(),
-                dev: name_of(node, entry.port.unwrap_or(own))?,
+                dev: node.name_of(entry.port.unwrap_or(own))?,
                 vlan: entry.vid.map(Vid::get),
                 master: master.clone(),
                 state: state.to_owned(),

@@ -26,7 +26,7 @@ use crate::config_file::{self, Sources};
 
 /// Number of objects that a configuration makes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Made {
+pub struct ObjectCounts {
     /// Links.
     pub links: usize,
     /// Routes but those that addresses make.
@@ -37,7 +37,7 @@ pub struct Made {
     pub policies: usize,
 }
 
-impl Made {
+impl ObjectCounts {
     /// Objects that a TOML file makes.
     fn by(config: &Config) -> Self {
         Self {
@@ -53,16 +53,16 @@ impl Made {
 ///
 /// # Errors
 /// Those of a start with the files; devices and privileges are not checked.
-pub fn check(paths: &[PathBuf]) -> Result<Made, CliError> {
+pub fn check(paths: &[PathBuf]) -> Result<ObjectCounts, CliError> {
     let sources = config_file::load_all(paths)?;
-    if sources.lines.is_empty() { Ok(Made::by(&sources.config)) } else { dry_run(sources) }
+    if sources.lines.is_empty() { Ok(ObjectCounts::by(&sources.config)) } else { dry_run(sources) }
 }
 
 /// Dry run: applies `sources` to a gateway in memory, without crypto threads, and counts what it then has.
 ///
 /// # Errors
 /// Those of a start with `sources`; devices and privileges are not checked.
-fn dry_run(sources: Sources) -> Result<Made, CliError> {
+fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
     // The signals that end it leave nothing behind.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let config = Config { crypto: Default::default(), ..sources.config };
@@ -89,7 +89,7 @@ fn dry_run(sources: Sources) -> Result<Made, CliError> {
         .map_err(|gone| CliError::failed(gone.to_string()))?;
     let model = &shared.lock().rtnl.model;
     let routes = model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL).count();
-    let made = Made { links: model.links_after(LOOPBACK).count(), routes, sas, policies };
+    let made = ObjectCounts { links: model.links_after(LOOPBACK).count(), routes, sas, policies };
     worker.stop()?;
     Ok(made)
 }

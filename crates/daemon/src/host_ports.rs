@@ -7,20 +7,9 @@ use datapath::{PortConfig, SocketBinding, SocketQuestion};
 use link::{Layer, Link, Sent};
 
 use super::host::SocketDiag;
-use super::links::RETRY_DEVICE;
+use super::host_device::HostDevice;
 use super::node::Node;
-
-/// Device of the host side.
-#[derive(Debug)]
-pub(crate) struct HostDevice {
-    device: Box<dyn Link>,
-    /// Number in the namespace.
-    index: u32,
-    /// Whether the device took no more, and epoll will tell when it does.
-    full: bool,
-    /// Time of the next attempt, if it took no more and nothing will tell when it does.
-    pub(crate) retry_at: Option<Instant>,
-}
+use super::slot::RETRY_DEVICE;
 
 impl Node {
     /// Sets the socket by which the kernel of the host side is asked about sockets, for VRFs.

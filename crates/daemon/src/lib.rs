@@ -14,7 +14,7 @@
 //! | calls that other threads send to it | `command` |
 //! | functions over the node | `snapshot`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
-//! | its parts | `sadb::pending`, `slot`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
+//! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
 //! | helpers | `records`, `translate`, `open`, `threads`, `events`, `unix_socket`, `acceptor`, `privilege`, `random` and others |
 
 mod acceptor;
@@ -30,6 +30,7 @@ mod daemon;
 mod dry_run;
 mod events;
 mod host;
+mod host_device;
 mod host_ports;
 mod ike;
 mod ip_batch;
@@ -79,7 +80,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 pub use config_file::load as load_config;
 use daemon::Daemon;
-pub use dry_run::{Made, check};
+pub use dry_run::{ObjectCounts, check};
 use events::Event;
 pub use host::{make as make_host_side, place as host_place};
 use netlink::start_discard;

@@ -1,7 +1,6 @@
 //! Links of a node: opened and closed, read and written, set aside when they fail and tried again.
 
 use std::io;
-use std::time::Duration;
 
 use base::{DropReason, Instant, LinkId};
 use control::features::FeatureSet;
@@ -13,14 +12,11 @@ use wire::eth::MacAddr;
 use wire::vlan;
 
 use super::node::Node;
-use super::slot::{Down, RETRY_DOWN, Slot};
+use super::slot::{Down, RETRY_DEVICE, RETRY_DOWN, Slot};
 use super::translate::features;
 
 /// Bursts that came while a link was down and are dropped when it is up again; should more come at once, they are new.
 const MOST_DISCARDED: usize = 1024;
-
-/// Pause before a device that takes no more packets, and does not tell when it does again, is retried.
-pub(crate) const RETRY_DEVICE: Duration = Duration::from_millis(1);
 
 /// Change of a link.
 pub(crate) enum LinkChange {

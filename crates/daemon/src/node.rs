@@ -12,7 +12,7 @@ use packet::{Memory, Packet};
 use super::bell::Listeners;
 use super::captures::Captures;
 use super::host::SocketDiag;
-use super::host_ports::HostDevice;
+use super::host_device::HostDevice;
 use super::ike::IkeSocket;
 use super::monitors::Monitors;
 use super::poller::Poller;
@@ -109,6 +109,12 @@ impl Node {
     /// The time, as every core is told it.
     pub(crate) fn now(&self) -> Instant {
         self.clock.now()
+    }
+
+    /// Name of a link or of a VRF's device, if there is one of that number.
+    pub(crate) fn name_of(&self, id: LinkId) -> Option<String> {
+        let of_vrf = || self.vrfs.get(&id).map(|vrf| vrf.name.clone());
+        self.datapath.ports.get(id).map(|port| port.config.name.clone()).or_else(of_vrf)
     }
 
     /// The link that netlink's clients know by that number, or `None` for 0. Of a number that no link has, a link that is never

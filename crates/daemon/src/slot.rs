@@ -16,6 +16,9 @@ use wire::eth::MacAddr;
 use super::open;
 use super::translate::features;
 
+/// Pause before a device that takes no more packets, and does not tell when it does again, is retried.
+pub(crate) const RETRY_DEVICE: Duration = Duration::from_millis(1);
+
 /// Time that a link that failed stays unread before it is tried again.
 pub(crate) const RETRY_DOWN: Duration = Duration::from_secs(1);
 

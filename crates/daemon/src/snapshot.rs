@@ -38,7 +38,7 @@ pub(crate) fn show(node: &mut Node, what: What) -> Shown {
         What::Routes => Shown::Routes(routes(node)),
         What::Neighbours => Shown::Neighbours(neighbours(node)),
         What::Fdb => Shown::Fdb(bridges::fdb_states(node)),
-        What::Pmtus => Shown::Pmtus(pmtus(&node.datapath.fib, node.now(), |id| name_of(node, id))),
+        What::Pmtus => Shown::Pmtus(pmtus(&node.datapath.fib, node.now(), |id| node.name_of(id))),
         What::Sa => Shown::Sa(sas(node)),
         What::Policies => Shown::Policies(policies(node)),
         What::Counters => Shown::Counters(counters(node)),
@@ -47,11 +47,6 @@ pub(crate) fn show(node: &mut Node, what: What) -> Shown {
         What::Ila => Shown::Ila(ila_mappings(node)),
         What::Flows => Shown::Flows(flows(node)),
     }
-}
-
-pub(crate) fn name_of(node: &Node, id: LinkId) -> Option<String> {
-    let of_vrf = || node.vrfs.get(&id).map(|vrf| vrf.name.clone());
-    node.datapath.ports.get(id).map(|port| port.config.name.clone()).or_else(of_vrf)
 }
 
 fn link_states(node: &Node) -> Vec<LinkState> {
@@ -200,7 +195,7 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
             LinkKind::Vlan { link, id } => Some(format!("{link} id {id}")),
             kind => kind.interface().or(kind.socket()).map(str::to_owned),
         },
-        vrf: node.datapath.fib.domain(id).vrf_device().and_then(|device| name_of(node, device)),
+        vrf: node.datapath.fib.domain(id).vrf_device().and_then(|device| node.name_of(device)),
         port: bridges::port_state(node, id),
         guest: slot.link.guest().map(guest),
         table: None,
@@ -308,7 +303,7 @@ fn routes(node: &Node) -> Vec<RouteState> {
         kind: route.kind.word().to_owned(),
         to: route.prefix,
         via: route.kind.via(),
-        dev: route.kind.dev().and_then(|id| name_of(node, id)),
+        dev: route.kind.dev().and_then(|id| node.name_of(id)),
         metric: route.metric,
         table: table.0,
         encap: encap(route.kind),
@@ -332,7 +327,7 @@ fn neighbours(node: &Node) -> Vec<NeighbourState> {
     let states = all.into_iter().filter_map(|neighbour| {
         Some(NeighbourState {
             to: neighbour.addr,
-            dev: name_of(node, neighbour.link)?,
+            dev: node.name_of(neighbour.link)?,
             lladdr: neighbour.mac.map(|mac| mac.to_string()),
             state: neighbour.state.to_owned(),
             queued: neighbour.queued as u32,
@@ -526,7 +521,7 @@ fn drops(node: &Node) -> Vec<DropState> {
     }
     let states = counts.into_iter().filter_map(|((id, reason), count)| {
         let link = match id {
-            Some(id) => Some(name_of(node, id)?),
+            Some(id) => Some(node.name_of(id)?),
             None => None,
         };
         Some(DropState { link, reason: reason.name().to_owned(), count })
@@ -540,7 +535,7 @@ fn flows(node: &Node) -> Vec<FlowState> {
         proto: flow.protocol.to_string(),
         local: SocketAddr::new(flow.dst, flow.dport),
         peer: SocketAddr::new(flow.src, flow.sport),
-        vrf: domain.vrf_device().and_then(|device| name_of(node, device)),
+        vrf: domain.vrf_device().and_then(|device| node.name_of(device)),
     });
     flows.collect()
 }
@@ -559,7 +554,7 @@ fn ila_mappings(node: &Node) -> Vec<IlaState> {
 /// Name of a device that may be `lo`.
 fn device_name(node: &Node, id: LinkId) -> String {
     let lo = || (id == LinkId::LOOPBACK).then(|| "lo".to_owned());
-    name_of(node, id).or_else(lo).unwrap_or_else(|| format!("if{}", node.ifindex(id).0))
+    node.name_of(id).or_else(lo).unwrap_or_else(|| format!("if{}", node.ifindex(id).0))
 }
 
 /// Reassembly under Linux's names.

@@ -9,14 +9,14 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::config::worker;
+use super::config::{Keys, worker};
 use super::datagrams::{self, Ends};
 use super::failure::Failure;
 use super::gateway::Gateway;
 use super::meter::Cost;
-use super::report::{Case, Sample};
+use super::sample::Sample;
+use super::site::{Site, explain, gbps, readings};
 use super::topology::Side;
-use super::{Bench, explain, gbps, readings};
 
 /// Key of `s0`, one for both directions, and salt: 16 and 4 bytes.
 const S0_KEY: &str = "0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b";
@@ -43,7 +43,7 @@ pub(super) enum Setting {
 }
 
 impl Setting {
-    const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::S0Thin,
         Self::S0Fat,
         Self::GcmThin,
@@ -93,27 +93,22 @@ impl Setting {
     }
 }
 
-/// Cases of a round.
-pub(super) fn cases() -> Vec<Case> {
-    [Case::Veth].into_iter().chain(Setting::ALL.map(Case::Large)).collect()
-}
-
 /// The ceiling: the hosts' own sockets, and no gateway.
-pub(super) fn veth(bench: &Bench) -> Result<Sample, Failure> {
-    let [sender, receiver] = Side::BOTH.map(|side| bench.topology.host(side).open());
+pub(super) fn veth(site: &Site) -> Result<Sample, Failure> {
+    let [sender, receiver] = Side::BOTH.map(|side| site.topology.host(side).open());
     let [from, to] = Side::BOTH.map(|side| side.wire().into());
     let (sender, receiver, warm_up) = (&sender?, &receiver?, Duration::ZERO);
     let ends = Ends { sender, receiver, from, to, window: WINDOW, may_starve: false, warm_up };
-    let sent = datagrams::builtin(ends, bench.plan.length, &bench.stop, || Ok(()))?;
+    let sent = datagrams::builtin(ends, site.length, &site.stop, || Ok(()))?;
     Ok(Sample { gbps: gbps(sent.stream), arrived: Some(sent.arrived), changes: None, transactions: None, cost: None })
 }
 
 /// One stream through gateways with sockets of their own.
-pub(super) fn measure(bench: &Bench, setting: Setting) -> Result<Sample, Failure> {
-    let keys = super::Keys::random()?;
+pub(super) fn measure(site: &Site, setting: Setting) -> Result<Sample, Failure> {
+    let keys = Keys::random()?;
     let start = |side| {
         let config = gateway_toml(setting, side, keys.of_sides());
-        Gateway::launch(&bench.topology, &bench.scratch, side, &config, &bench.stop)
+        Gateway::launch(&site.topology, &site.scratch, side, &config, &site.stop)
     };
     let mut gateways = [start(Side::A)?, start(Side::B)?];
     let [sender, receiver] = [gateways[0].host_side()?, gateways[1].host_side()?];
@@ -126,7 +121,7 @@ pub(super) fn measure(bench: &Bench, setting: Setting) -> Result<Sample, Failure
     let ends = Ends { sender, receiver, from, to, window, may_starve, warm_up };
     let mut before = None;
     let begins = || readings(&gateways).map(|read| before = Some(read));
-    let sent = datagrams::builtin(ends, bench.plan.length, &bench.stop, begins);
+    let sent = datagrams::builtin(ends, site.length, &site.stop, begins);
     let sent = sent.map_err(|failure| explain(failure, &mut gateways))?;
     let before = before.ok_or_else(|| Failure::step("measure", "it has not begun"))?;
     let after = readings(&gateways)?;

@@ -10,11 +10,11 @@ use super::config::worker;
 use super::failure::Failure;
 use super::gateway::Gateway;
 use super::meter::Cost;
-use super::report::{Case, Sample};
 use super::requests::{self, Ends, Transactions};
+use super::sample::Sample;
+use super::site::{Site, explain, gbps, readings};
 use super::stream::Stream;
 use super::topology::Side;
-use super::{Bench, explain, gbps, readings};
 
 /// Bytes of payload of a transaction.
 const PAYLOAD: u64 = 2;
@@ -30,7 +30,7 @@ pub(super) enum Setting {
 }
 
 impl Setting {
-    const ALL: [Self; 3] = [Self::None, Self::Lwt, Self::Hook];
+    pub(super) const ALL: [Self; 3] = [Self::None, Self::Lwt, Self::Hook];
 
     /// Ratios: the quantity, and the two settings.
     pub(super) const RATIOS: [(&'static str, Self, Self); 2] =
@@ -45,26 +45,20 @@ impl Setting {
     }
 }
 
-/// Cases of a round.
-pub(super) fn cases() -> Vec<Case> {
-    Setting::ALL.map(Case::Requests).to_vec()
-}
-
 /// SIR address of a side's sockets.
 const fn sir(side: Side) -> Ipv6Addr {
     Ipv6Addr::new(0x3333, 0, 0, 1, 0x2000, 0, 0, side as u16 + 1)
 }
 
 /// The streams of one setting, through gateways of their own.
-pub(super) fn measure(bench: &Bench, setting: Setting, streams: u16) -> Result<Sample, Failure> {
-    let start =
-        |side| Gateway::launch(&bench.topology, &bench.scratch, side, &gateway_toml(setting, side), &bench.stop);
+pub(super) fn measure(site: &Site, setting: Setting, streams: u16) -> Result<Sample, Failure> {
+    let start = |side| Gateway::launch(&site.topology, &site.scratch, side, &gateway_toml(setting, side), &site.stop);
     let mut gateways = [start(Side::A)?, start(Side::B)?];
     let [client, server] = [gateways[0].host_side()?, gateways[1].host_side()?];
     let ends = Ends { client: &client, server: &server, to: IpAddr::V6(sir(Side::B)), streams };
     let mut before = None;
     let begins = || readings(&gateways).map(|read| before = Some(read));
-    let measured = requests::builtin(ends, bench.plan.length, &bench.stop, begins);
+    let measured = requests::builtin(ends, site.length, &site.stop, begins);
     let (mut times, elapsed) = measured.map_err(|failure| explain(failure, &mut gateways))?;
     let before = before.ok_or_else(|| Failure::step("measure", "it has not begun"))?;
     let after = readings(&gateways)?;

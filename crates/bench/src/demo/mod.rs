@@ -9,6 +9,7 @@
 //! own, so that memory and counters begin at zero. Each namespace, device and process is owned by a value that removes
 //! it on drop, however the demo ends.
 
+mod case;
 mod config;
 mod daemon;
 mod datagrams;
@@ -25,33 +26,32 @@ mod ping;
 mod process;
 mod report;
 mod requests;
+mod sample;
+mod site;
 mod stop;
 mod storm;
 mod stream;
 mod switch;
 mod topology;
+mod tunnel;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use client::{CliError, DemoArgs, print, raise_descriptor_limit};
 
 use crate::figures::Missing;
 use crate::progress::Progress;
-use config::Keys;
+use case::Case;
 use failure::Failure;
-use gateway::Gateway;
-use meter::{Cost, Reading};
 use peer::Peer;
 use process::Scratch;
-use report::{Case, Report, Round, Sample, report};
+use report::{Report, Round, report};
+use site::Site;
 use stop::Stop;
-use storm::Storm;
-use stream::{Ends, Stream};
-use topology::{Deployment, Side, Topology};
+use topology::{Deployment, Topology};
 
 /// Time of a measurement besides its stream: two gateways to start, ping and end.
 const OVERHEAD_SECONDS: f64 = 0.4;
-const BITS_PER_GBIT: f64 = 1e9;
 
 /// Runs the demo and prints its report.
 ///
@@ -111,9 +111,11 @@ impl Plan {
         if self.udp_fragments || self.rr.is_some() {
             topology.add_bare_wire(&stop)?;
         }
-        let bench = Bench { plan: self, topology, scratch, progress, stop };
-        let rounds =
-            (1..=self.rounds).map(|number| bench.round(number, &mut cases)).collect::<Result<Vec<Round>, Failure>>()?;
+        let site = Site { topology, scratch, stop, length: self.length, iperf3: self.iperf3 };
+        let rounds = Rounds { plan: self, progress, site };
+        let rounds = (1..=self.rounds)
+            .map(|number| rounds.round(number, &mut cases))
+            .collect::<Result<Vec<Round>, Failure>>()?;
         let bench = match self.storm {
             Some(_) => report::STORM,
             None if self.udp_fragments => report::UDP_FRAGMENTS,
@@ -143,8 +145,8 @@ impl Cases {
     fn of(plan: Plan) -> Self {
         let wanted = match plan.storm {
             Some(_) => Case::STORM.to_vec(),
-            None if plan.udp_fragments => fragments::cases(),
-            None if plan.rr.is_some() => ila::cases(),
+            None if plan.udp_fragments => Case::datagrams(),
+            None if plan.rr.is_some() => Case::requests(),
             None if plan.switch => Case::SWITCH.to_vec(),
             None => Case::OWN.to_vec(),
         };
@@ -172,32 +174,30 @@ impl Cases {
     }
 }
 
-/// Everything that stands while rounds are measured.
+/// Rounds of a plan at one site.
 #[derive(Debug)]
-struct Bench {
+struct Rounds {
     plan: Plan,
     progress: Progress,
-    topology: Topology,
-    scratch: Scratch,
-    stop: Stop,
+    site: Site,
 }
 
-impl Bench {
+impl Rounds {
     /// Measures each case once. A peer that fails is given up; the others go on.
     fn round(&self, number: u32, cases: &mut Cases) -> Result<Round, Failure> {
         let (mut round, mut last) = (Round::new(), String::new());
         for case in cases.wanted.clone() {
             self.progress.say(&format!("round {number} of {}: {}{last}", self.plan.rounds, case.name()));
             let sample = match case {
-                Case::Veth if self.plan.udp_fragments => fragments::veth(self),
-                Case::Large(setting) => fragments::measure(self, setting),
-                Case::Requests(setting) => ila::measure(self, setting, self.plan.rr.unwrap_or(1)),
-                Case::Switch(setting) => switch::measure(self, setting),
-                Case::Veth => self.veth(),
-                Case::Thin => self.tunnel(false, None),
-                Case::Fat => self.tunnel(true, None),
-                Case::Storm => self.tunnel(true, self.plan.storm),
-                Case::Peer(peer) => self.peer(peer),
+                Case::Veth if self.plan.udp_fragments => fragments::veth(&self.site),
+                Case::Large(setting) => fragments::measure(&self.site, setting),
+                Case::Requests(setting) => ila::measure(&self.site, setting, self.plan.rr.unwrap_or(1)),
+                Case::Switch(setting) => switch::measure(&self.site, setting),
+                Case::Veth => tunnel::veth(&self.site),
+                Case::Thin => tunnel::measure(&self.site, false, None),
+                Case::Fat => tunnel::measure(&self.site, true, None),
+                Case::Storm => tunnel::measure(&self.site, true, self.plan.storm),
+                Case::Peer(peer) => tunnel::peer(&self.site, peer),
             };
             match (case, sample) {
                 (_, Ok(sample)) => {
@@ -211,86 +211,6 @@ impl Bench {
         }
         Ok(round)
     }
-
-    /// The ceiling: no gateway runs.
-    fn veth(&self) -> Result<Sample, Failure> {
-        let stream = self.stream(self.topology.plain_address())?;
-        Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost: None })
-    }
-
-    /// Through the tunnel, with gateways of its own, and maybe so many changes a second beside it.
-    fn tunnel(&self, fat: bool, storm: Option<u32>) -> Result<Sample, Failure> {
-        let keys = Keys::random()?;
-        let start = |side| Gateway::start(&self.topology, &self.scratch, side, fat, &keys, &self.stop);
-        let mut gateways = [start(Side::A)?, start(Side::B)?];
-        let host = self.topology.host(Side::A);
-        let pinged = ping::ping(host, Side::B.host(), &self.stop);
-        pinged.map_err(|failure| explain(failure, &mut gateways))?;
-        let storm = storm.map(|rate| Storm::start(&gateways, &self.scratch, rate, &self.stop)).transpose()?;
-        let before = readings(&gateways)?;
-        let storm_cpu = |gateways: &_| storm.as_ref().map_or(0.0, |storm| storm.cpu_seconds(gateways));
-        let (start, storm_before) = (Instant::now(), storm_cpu(&gateways));
-        let streamed = self.stream(Side::B.host());
-        let stream = streamed.map_err(|failure| explain(failure, &mut gateways))?;
-        let load = (storm_cpu(&gateways) - storm_before) / start.elapsed().as_secs_f64();
-        let after = readings(&gateways)?;
-        let changes = storm.map(|storm| storm.end(load, &self.stop)).transpose()?;
-        Ok(Sample {
-            gbps: gbps(stream),
-            arrived: None,
-            changes,
-            transactions: None,
-            cost: Some(Cost::of_gateways(&before, &after, stream)),
-        })
-    }
-
-    /// Through another tunnel, with processes of its own.
-    fn peer(&self, peer: Peer) -> Result<Sample, Failure> {
-        let mut running = peer.start(&self.topology, &self.scratch, &self.stop)?;
-        let host = self.topology.host(Side::A);
-        let pinged = ping::ping(host, Side::B.host(), &self.stop);
-        pinged.map_err(|failure| running.explain(failure))?;
-        let before = running.usage()?;
-        let streamed = self.stream(Side::B.host());
-        let stream = streamed.map_err(|failure| running.explain(failure))?;
-        let cost = Some(Cost::between(before, running.usage()?, stream));
-        Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
-    }
-
-    /// One stream from host A to an address of host B.
-    fn stream(&self, address: std::net::Ipv4Addr) -> Result<Stream, Failure> {
-        let (sender, receiver) = (self.topology.host(Side::A), self.topology.host(Side::B));
-        self.stream_between(Ends { sender, receiver, address })
-    }
-
-    fn stream_between(&self, ends: Ends<'_>) -> Result<Stream, Failure> {
-        let run = if self.plan.iperf3 { stream::iperf3 } else { stream::builtin };
-        run(ends, self.plan.length, &self.stop)
-    }
-}
-
-fn readings(gateways: &[Gateway; 2]) -> Result<[Reading; 2], Failure> {
-    let [a, b] = gateways;
-    Ok([Reading::take(a)?, Reading::take(b)?])
-}
-
-/// Adds the gateways' own errors, or their drops, to a failed stream or ping.
-fn explain(failure: Failure, gateways: &mut [Gateway]) -> Failure {
-    if matches!(failure, Failure::Interrupted) {
-        return failure;
-    }
-    let mut said = Vec::new();
-    for gateway in gateways {
-        match gateway.check().and_then(|()| gateway.drops()) {
-            Ok(drops) => said.push(drops),
-            Err(ended) => said.push(ended.to_string()),
-        }
-    }
-    Failure::step(failure.to_string(), said.join("; "))
-}
-
-fn gbps(stream: Stream) -> f64 {
-    if stream.seconds > 0.0 { stream.bytes as f64 * 8.0 / stream.seconds / BITS_PER_GBIT } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -322,11 +242,5 @@ mod tests {
         assert_eq!(cases.wanted, [&Case::OWN[..], &peers[1..]].concat());
         let Missing { name, why } = &cases.missing[0];
         assert_eq!((name.as_str(), why.as_str()), ("wireguard-go", "ping 10.2.0.1: nothing after 4.0 s"));
-    }
-
-    #[test]
-    fn goodput_is_in_units_of_a_billion_bits() {
-        assert_eq!(gbps(Stream { bytes: 2_500_000_000, seconds: 2.0 }), 10.0);
-        assert_eq!(gbps(Stream { bytes: 0, seconds: 0.0 }), 0.0);
     }
 }

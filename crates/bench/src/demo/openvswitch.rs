@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use super::Bench;
 use super::daemon::Daemon;
 use super::failure::Failure;
 use super::machine::program;
 use super::meter::Usage;
 use super::process::{Scratch, command, tool};
+use super::site::Site;
 use super::topology::Side;
 
 /// Limit of the time until a daemon it can be told something.
@@ -34,8 +34,8 @@ pub(super) fn check() -> Result<(), Failure> {
 
 impl OpenVswitch {
     /// Starts it in the sender's namespace, with a bridge of those TAP devices, which it makes.
-    pub(super) fn start(bench: &Bench, taps: [&str; 2], tso: bool) -> Result<Self, Failure> {
-        let Bench { topology, scratch, stop, .. } = bench;
+    pub(super) fn start(site: &Site, taps: [&str; 2], tso: bool) -> Result<Self, Failure> {
+        let Site { topology, scratch, stop, .. } = site;
         let file = |name: &str| scratch.path().join(name).display().to_string();
         let (database, socket) = (file("ovs.db"), file("ovsdb.sock"));
         // Those of a switch before it.

@@ -3,123 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
-use super::fragments::Setting;
-use super::ila;
-use super::meter::{Cost, GatewayFigures};
-use super::peer::Peer;
-use super::requests::Transactions;
-use super::switch;
 use serde::Serialize;
 
+use super::case::Case;
+use super::meter::{Cost, GatewayFigures};
+use super::requests::Transactions;
+use super::sample::Sample;
+use super::{fragments, ila, switch};
 use crate::figures::{self, Missing, Ratio, median, rounded};
 
 /// Cipher of the ratios.
 const CIPHER: &str = "aes-gcm-256";
-
-/// The ways of the same stream.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Case {
-    /// Between the hosts over veth alone: the ceiling.
-    Veth,
-    /// Through the tunnel with every offload off.
-    Thin,
-    /// Through the tunnel with packets kept fat.
-    Fat,
-    /// The same while routes and SAs are added and deleted.
-    Storm,
-    /// Through gateways with sockets of their own.
-    Large(Setting),
-    /// Between guests of a bridge.
-    Switch(switch::Setting),
-    /// Requests and responses between sockets of the gateways' own.
-    Requests(ila::Setting),
-    /// Through another tunnel.
-    Peer(Peer),
-}
-
-impl Case {
-    /// Cases of every demo, in the order in which a round measures them.
-    pub(super) const OWN: [Self; 3] = [Self::Veth, Self::Thin, Self::Fat];
-
-    /// Cases of a demo of a storm.
-    pub(super) const STORM: [Self; 2] = [Self::Fat, Self::Storm];
-
-    /// Cases of a demo of a switch, and the tunnel of every demo to compare with.
-    pub(super) const SWITCH: [Self; 5] = [
-        Self::Switch(switch::Setting::Bare),
-        Self::Switch(switch::Setting::Thin),
-        Self::Switch(switch::Setting::Fat),
-        Self::Switch(switch::Setting::Esp),
-        Self::Fat,
-    ];
-
-    /// Name in the report.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Veth => "veth",
-            Self::Thin => "aes-gcm-256/thin",
-            Self::Fat => "aes-gcm-256/fat",
-            Self::Storm => "aes-gcm-256/storm",
-            Self::Large(setting) => setting.name(),
-            Self::Requests(setting) => setting.name(),
-            Self::Switch(setting) => setting.name(),
-            Self::Peer(peer) => peer.name(),
-        }
-    }
-
-    /// Tells whether another program carries it.
-    pub(super) fn is_peer(self) -> bool {
-        match self {
-            Self::Peer(_) => true,
-            Self::Switch(setting) => switch::Setting::PEERS.contains(&setting),
-            _ => false,
-        }
-    }
-
-    /// Name of the case's ratio to fat, if there is one.
-    fn ratio(self) -> Option<String> {
-        match self {
-            Self::Fat | Self::Storm | Self::Large(_) | Self::Switch(_) | Self::Requests(_) => None,
-            Self::Thin => Some("fat/thin".to_owned()),
-            Self::Veth | Self::Peer(_) => Some(format!("fat/{}", self.name())),
-        }
-    }
-}
-
-/// One stream of one round.
-#[derive(Clone, Debug)]
-pub(super) struct Sample {
-    /// Payload received, in 10⁹ bits per second.
-    pub(super) gbps: f64,
-    /// The share of the datagrams that arrived, where the stream is of datagrams.
-    pub(super) arrived: Option<f64>,
-    /// The changes of routes and SAs, where there is a storm.
-    pub(super) changes: Option<Changes>,
-    /// The transactions, where streams are of requests.
-    pub(super) transactions: Option<Transactions>,
-    /// Cost of the stream, if a tunnel carries it.
-    pub(super) cost: Option<Cost>,
-}
-
-impl Sample {
-    /// Main figure, for the line of progress.
-    pub(super) fn short(&self) -> String {
-        match &self.transactions {
-            Some(it) => format!("{:.0} transactions/s", it.per_second),
-            None => format!("{:.2} Gb/s", self.gbps),
-        }
-    }
-}
-
-/// Changes that a storm made.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Changes {
-    /// Changes a second at each gateway.
-    pub(super) per_second: f64,
-    /// Processor time of a change, of the program that asks for it and the gateway's thread that it asks, in millionths of a
-    /// second.
-    pub(super) cpu_us: f64,
-}
 
 /// The samples of one round.
 pub(super) type Round = BTreeMap<Case, Sample>;
@@ -201,7 +95,7 @@ fn pairs(rounds: &[Round], over: Case, under: Case) -> Option<Vec<(f64, f64)>> {
 
 /// Ratios of streams of large datagrams, if these were measured.
 fn large_ratios(rounds: &[Round]) -> Vec<Ratio> {
-    let all = Setting::RATIOS.iter().filter_map(|&(name, what, over, under)| {
+    let all = fragments::Setting::RATIOS.iter().filter_map(|&(name, what, over, under)| {
         let under = under.map_or(Case::Veth, Case::Large);
         Some(Ratio::new(name, what, pairs(rounds, Case::Large(over), under)?.into_iter()))
     });
@@ -401,6 +295,8 @@ fn counted(dropped: &BTreeMap<String, u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::peer::Peer;
+    use crate::demo::sample::Changes;
 
     fn sample(gbps: f64, tx_copied: f64) -> Sample {
         let gateways = GatewayFigures {

@@ -15,7 +15,7 @@ use super::gateway::Gateway;
 use super::machine::fatpath;
 use super::meter::thread_seconds;
 use super::process::{Scratch, command, end, finish};
-use super::report::Changes;
+use super::sample::Changes;
 use super::stop::Stop;
 use super::topology::Side;
 

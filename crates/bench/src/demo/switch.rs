@@ -18,11 +18,11 @@ use super::meter::{Cost, Usage};
 use super::netns::Namespace;
 use super::openvswitch::OpenVswitch;
 use super::ping;
-use super::report::Sample;
+use super::sample::Sample;
+use super::site::{Site, explain, gbps, readings};
 use super::stop::Stop;
 use super::stream::Ends;
 use super::topology::{Side, TUNNEL_MTU};
-use super::{Bench, explain, gbps, readings};
 
 /// A way between the guests.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -73,43 +73,43 @@ const fn guest(side: Side) -> Ipv4Addr {
 }
 
 /// Measures one stream.
-pub(super) fn measure(bench: &Bench, setting: Setting) -> Result<Sample, Failure> {
+pub(super) fn measure(site: &Site, setting: Setting) -> Result<Sample, Failure> {
     match setting {
-        Setting::Bare => bare(bench),
-        Setting::Thin => bridged(bench, false),
-        Setting::Fat => bridged(bench, true),
-        Setting::Esp => esp(bench),
-        Setting::Ovs => open_vswitch(bench, false),
-        Setting::OvsTso => open_vswitch(bench, true),
+        Setting::Bare => bare(site),
+        Setting::Thin => bridged(site, false),
+        Setting::Fat => bridged(site, true),
+        Setting::Esp => esp(site),
+        Setting::Ovs => open_vswitch(site, false),
+        Setting::OvsTso => open_vswitch(site, true),
     }
 }
 
 /// Gives the guests their devices, which are in the sender's namespace.
-fn attach(bench: &Bench) -> Result<(), Failure> {
-    let [a, b] = Side::BOTH.map(|side| bench.topology.host(side));
-    a.ip(&format!("link set {} netns {}", TAPS[1], b.name()), &bench.stop)?;
+fn attach(site: &Site) -> Result<(), Failure> {
+    let [a, b] = Side::BOTH.map(|side| site.topology.host(side));
+    a.ip(&format!("link set {} netns {}", TAPS[1], b.name()), &site.stop)?;
     for (host, side) in [(a, Side::A), (b, Side::B)] {
         let tap = TAPS[side as usize];
-        host.ip(&format!("addr add {}/24 dev {tap}", guest(side)), &bench.stop)?;
-        host.ip(&format!("link set {tap} up"), &bench.stop)?;
+        host.ip(&format!("addr add {}/24 dev {tap}", guest(side)), &site.stop)?;
+        host.ip(&format!("link set {tap} up"), &site.stop)?;
     }
     Ok(())
 }
 
-fn ends(bench: &Bench, address: Ipv4Addr) -> Ends<'_> {
-    let (sender, receiver) = (bench.topology.host(Side::A), bench.topology.host(Side::B));
+fn ends(site: &Site, address: Ipv4Addr) -> Ends<'_> {
+    let (sender, receiver) = (site.topology.host(Side::A), site.topology.host(Side::B));
     Ends { sender, receiver, address }
 }
 
 /// Through one bridge.
-fn bridged(bench: &Bench, fat: bool) -> Result<Sample, Failure> {
-    let gateway = Gateway::launch(&bench.topology, &bench.scratch, Side::A, &switch_toml(fat), &bench.stop)?;
-    attach(bench)?;
+fn bridged(site: &Site, fat: bool) -> Result<Sample, Failure> {
+    let gateway = Gateway::launch(&site.topology, &site.scratch, Side::A, &switch_toml(fat), &site.stop)?;
+    attach(site)?;
     let mut gateways = [gateway];
-    ping::ping(bench.topology.host(Side::A), guest(Side::B), &bench.stop)
+    ping::ping(site.topology.host(Side::A), guest(Side::B), &site.stop)
         .map_err(|failure| explain(failure, &mut gateways))?;
     let before = Usage::of(gateways[0].pid())?;
-    let stream = bench.stream_between(ends(bench, guest(Side::B)));
+    let stream = site.stream_between(ends(site, guest(Side::B)));
     let stream = stream.map_err(|failure| explain(failure, &mut gateways))?;
     let after = Usage::of(gateways[0].pid())?;
     let cost = Some(Cost::between([before, Usage::default()], [after, Usage::default()], stream));
@@ -117,7 +117,7 @@ fn bridged(bench: &Bench, fat: bool) -> Result<Sample, Failure> {
 }
 
 /// The guests' devices, which are removed on drop, wherever they are.
-struct Devices<'b>(&'b Bench);
+struct Devices<'s>(&'s Site);
 
 impl Drop for Devices<'_> {
     fn drop(&mut self) {
@@ -131,15 +131,15 @@ impl Drop for Devices<'_> {
 }
 
 /// Through Open vSwitch.
-fn open_vswitch(bench: &Bench, tso: bool) -> Result<Sample, Failure> {
+fn open_vswitch(site: &Site, tso: bool) -> Result<Sample, Failure> {
     // Its devices outlive it.
-    let _devices = Devices(bench);
-    let mut switch = OpenVswitch::start(bench, TAPS, tso)?;
-    attach(bench)?;
-    let pinged = ping::ping(bench.topology.host(Side::A), guest(Side::B), &bench.stop);
+    let _devices = Devices(site);
+    let mut switch = OpenVswitch::start(site, TAPS, tso)?;
+    attach(site)?;
+    let pinged = ping::ping(site.topology.host(Side::A), guest(Side::B), &site.stop);
     pinged.map_err(|failure| switch.explain(failure))?;
     let before = switch.usage()?;
-    let stream = bench.stream_between(ends(bench, guest(Side::B)));
+    let stream = site.stream_between(ends(site, guest(Side::B)));
     let stream = stream.map_err(|failure| switch.explain(failure))?;
     let cost = Some(Cost::between([before, Usage::default()], [switch.usage()?, Usage::default()], stream));
     Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
@@ -155,14 +155,14 @@ fn switch_toml(fat: bool) -> String {
 }
 
 /// Measures a loop that moves packets from one device to the other.
-fn bare(bench: &Bench) -> Result<Sample, Failure> {
-    let [one, other] = bench.topology.host(Side::A).enter(|| open(TAPS))?;
-    attach(bench)?;
+fn bare(site: &Site) -> Result<Sample, Failure> {
+    let [one, other] = site.topology.host(Side::A).enter(|| open(TAPS))?;
+    attach(site)?;
     let ends_now = AtomicBool::new(false);
     let stream = thread::scope(|scope| {
         let moving = scope.spawn(|| move_packets(one, other, &ends_now));
-        let pinged = ping::ping(bench.topology.host(Side::A), guest(Side::B), &bench.stop);
-        let stream = pinged.and_then(|()| bench.stream_between(ends(bench, guest(Side::B))));
+        let pinged = ping::ping(site.topology.host(Side::A), guest(Side::B), &site.stop);
+        let stream = pinged.and_then(|()| site.stream_between(ends(site, guest(Side::B))));
         ends_now.store(true, Ordering::Relaxed);
         let moved = moving.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked));
         stream.and_then(|stream| moved.map(|()| stream))
@@ -209,19 +209,19 @@ fn move_packets(one: Box<dyn Link>, other: Box<dyn Link>, ends_now: &AtomicBool)
 }
 
 /// Through a bridge, the tunnel behind its own port, and another bridge.
-fn esp(bench: &Bench) -> Result<Sample, Failure> {
+fn esp(site: &Site) -> Result<Sample, Failure> {
     let keys = Keys::random()?;
     let start = |side: Side| {
         let toml = gateway_toml_of(&bridge_toml(side), side, true, &keys);
-        let gateway = Gateway::launch(&bench.topology, &bench.scratch, side, &toml, &bench.stop)?;
-        attach_behind(bench.topology.host(side), side, bench)?;
+        let gateway = Gateway::launch(&site.topology, &site.scratch, side, &toml, &site.stop)?;
+        attach_behind(site.topology.host(side), side, site)?;
         Ok::<_, Failure>(gateway)
     };
     let mut gateways = [start(Side::A)?, start(Side::B)?];
-    ping::ping(bench.topology.host(Side::A), Side::B.host(), &bench.stop)
+    ping::ping(site.topology.host(Side::A), Side::B.host(), &site.stop)
         .map_err(|failure| explain(failure, &mut gateways))?;
     let before = readings(&gateways)?;
-    let stream = bench.stream_between(ends(bench, Side::B.host()));
+    let stream = site.stream_between(ends(site, Side::B.host()));
     let stream = stream.map_err(|failure| explain(failure, &mut gateways))?;
     let cost = Some(Cost::of_gateways(&before, &readings(&gateways)?, stream));
     Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
@@ -237,12 +237,12 @@ fn bridge_toml(side: Side) -> String {
     )
 }
 
-fn attach_behind(host: &Namespace, side: Side, bench: &Bench) -> Result<(), Failure> {
+fn attach_behind(host: &Namespace, side: Side, site: &Site) -> Result<(), Failure> {
     let tap = TAPS[0];
-    host.ip(&format!("addr add {}/24 dev {tap}", side.host()), &bench.stop)?;
-    host.ip(&format!("link set {tap} mtu {TUNNEL_MTU} up"), &bench.stop)?;
+    host.ip(&format!("addr add {}/24 dev {tap}", side.host()), &site.stop)?;
+    host.ip(&format!("link set {tap} mtu {TUNNEL_MTU} up"), &site.stop)?;
     let route = format!("route add {} via {} src {}", side.other().network(), side.gateway(), side.host());
-    host.ip(&route, &bench.stop)
+    host.ip(&route, &site.stop)
 }
 
 #[cfg(test)]

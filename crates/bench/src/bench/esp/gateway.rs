@@ -15,8 +15,8 @@ use offload::Features;
 use packet::Memory;
 use sim::{policy, unique_mask};
 
-use super::load::{FLOW, STREAMS, Traffic};
-use super::{Setting, Side};
+use super::load::FLOW;
+use super::setting::{Measured, STREAMS, Setting, Traffic, Way};
 use crate::bench::case::Load;
 use crate::bench::cpu;
 
@@ -34,17 +34,6 @@ const NETS: [&str; 2] = ["10.1.0.0/16", "10.2.0.0/16"];
 /// The network of one host of [`NETS`].
 fn net_of(nth: u8) -> String {
     format!("10.2.{nth}.0/24")
-}
-
-/// Direction of packets through a gateway.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Way {
-    /// One by one, as with `offloads = false`.
-    Baseline,
-    /// Every offload on.
-    Fat,
-    /// The same, and the gateway that is looked at has a crypto thread on another processor.
-    Worker,
 }
 
 /// One gateway.
@@ -120,7 +109,7 @@ impl Pair {
         };
         let holding = Holding::default();
         if way == Way::Worker {
-            let measured = if setting.side == Side::Tx { &mut near } else { &mut far };
+            let measured = if setting.measured == Measured::Tx { &mut near } else { &mut far };
             measured.datapath.ipsec.set_crypto(Some(Box::new(Helper { pool: pool(), holding: holding.clone() })));
         }
         Self { near, far, way, sa: sas[0], holding }

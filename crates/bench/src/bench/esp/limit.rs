@@ -8,8 +8,7 @@ use packet::{Buf, Memory};
 use wire::{esp, ipv4};
 
 use super::gateway::Pair;
-use super::load::Traffic;
-use super::{Cipher, Setting, Side};
+use super::setting::{Cipher, Measured, Setting, Traffic};
 use crate::bench::case::{Copied, Load, Turn};
 
 /// Offset of ESP in a frame: behind the room for a link's header that the sending gateway leaves, and an outer IPv4
@@ -47,11 +46,11 @@ impl Limit {
     /// The limit of a setting, for frames as this pair has them.
     pub(super) fn new(setting: Setting, pair: &Pair) -> Self {
         let cipher = engine::Cipher::new(&setting.cipher.algorithm()).expect("a good key");
-        let work = match (setting.cipher, setting.side) {
-            (Cipher::Null, Side::Tx) => Work::Copy,
-            (Cipher::Null, Side::Rx) => Work::Sum,
-            (_, Side::Tx) => Work::Seal,
-            (_, Side::Rx) => Work::Open,
+        let work = match (setting.cipher, setting.measured) {
+            (Cipher::Null, Measured::Tx) => Work::Copy,
+            (Cipher::Null, Measured::Rx) => Work::Sum,
+            (_, Measured::Tx) => Work::Seal,
+            (_, Measured::Rx) => Work::Open,
         };
         let Load { packets: frames, payload, .. } = pair.load(setting.traffic);
         let inner = match setting.traffic {

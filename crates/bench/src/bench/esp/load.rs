@@ -6,7 +6,7 @@ use packet::{Csum, Cut, Memory, Meta, Packet};
 use sim::Flow;
 use wire::{ipv4, udp};
 
-use super::gateway::{Pair, Way};
+use super::setting::{STREAMS, Traffic, Way};
 use crate::bench::case::Load;
 
 /// Addresses and ports of the traffic.
@@ -33,24 +33,8 @@ pub(super) const BURST: usize = 64;
 /// Most bytes of an IP packet, and so of a super-packet.
 const LONGEST: usize = 65_535;
 
-/// Number of streams whose segments come in turn.
-pub(super) const STREAMS: u8 = 16;
-
 /// Bytes of a small packet, with its headers.
 const SMALL: usize = 64;
-
-/// Kind of the packets.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Traffic {
-    /// One TCP stream in packets of up to 64 KiB with a checksum to be made, as a TUN device hands them over.
-    SuperPackets,
-    /// The segments of several such streams to as many hosts, one of each in turn, as a wire brings them.
-    Streams,
-    /// The same with an SA for each stream.
-    Sas,
-    /// UDP in packets of 64 bytes, each of a burst of another flow.
-    Small,
-}
 
 /// One packet as a device hands it over, again and again.
 #[derive(Debug)]
@@ -89,9 +73,9 @@ fn segments(mtu: usize) -> (usize, usize) {
 }
 
 impl Source {
-    /// The packets of `traffic` as the devices of this pair hand them over.
-    pub(super) fn new(pair: &Pair, traffic: Traffic) -> Self {
-        let (segs, size) = segments(pair.inner_mtu());
+    /// The packets of `traffic` as devices with an MTU of `mtu` bytes hand them over, for gateways that go that way.
+    pub(super) fn new(mtu: usize, way: Way, traffic: Traffic) -> Self {
+        let (segs, size) = segments(mtu);
         let seq = |segment: usize| (1 + segment * size) as u32;
         // The segments of so many streams.
         let in_turn = |streams: u8| {
@@ -101,7 +85,7 @@ impl Source {
             };
             (0..TRAINS * segs).map(segment).collect()
         };
-        let templates = match (traffic, pair.way) {
+        let templates = match (traffic, way) {
             (Traffic::SuperPackets, Way::Fat | Way::Worker) => {
                 let mem = Memory::heap();
                 let fat = |train: usize| {

@@ -20,68 +20,17 @@ mod forgery;
 mod gateway;
 mod limit;
 mod load;
+mod setting;
 mod turn;
 
-use ipsec::{Algorithm, Mode};
+use ipsec::Mode;
 
 use self::forgery::Forgery;
-use self::gateway::{Pair, Way};
+use self::gateway::Pair;
 use self::limit::Limit;
-use self::load::{STREAMS, Traffic};
+use self::setting::{Cipher, Measured, Setting, Traffic, Way};
 use self::turn::{Arrivals, Receiving, Sending};
 use super::case::{Comparison, Group, Load, Plan, Turn};
-
-/// Gateway that is measured.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Side {
-    Tx,
-    Rx,
-}
-
-/// Common settings of the cases of a group.
-#[derive(Clone, Copy, Debug)]
-struct Setting {
-    side: Side,
-    mode: Mode,
-    cipher: Cipher,
-    traffic: Traffic,
-    /// Whether ESP is in UDP: trains of it where the way is fat.
-    udp: bool,
-}
-
-/// Cipher.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Cipher {
-    Null,
-    AesGcm128,
-    AesGcm256,
-    ChaCha20Poly1305,
-}
-
-impl Cipher {
-    const ALL: [Self; 4] = [Self::Null, Self::AesGcm128, Self::AesGcm256, Self::ChaCha20Poly1305];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Null => "null",
-            Self::AesGcm128 => "aes-gcm-128",
-            Self::AesGcm256 => "aes-gcm-256",
-            Self::ChaCha20Poly1305 => "chacha20-poly1305",
-        }
-    }
-
-    /// Algorithm with a fixed key, which protects no real traffic.
-    fn algorithm(self) -> Algorithm {
-        let key = |len: u8| (0..len).collect::<Vec<u8>>().into();
-        let gcm = |len| Algorithm::GcmAes { key: key(len), icv_len: 16 };
-        match self {
-            Self::Null => Algorithm::Null,
-            Self::AesGcm128 => gcm(16 + 4),
-            Self::AesGcm256 => gcm(32 + 4),
-            Self::ChaCha20Poly1305 => Algorithm::ChaCha20Poly1305 { key: key(32 + 4) },
-        }
-    }
-}
 
 /// Comparisons of the cases of one setting.
 const COMPARISONS: &[Comparison] = &[
@@ -97,8 +46,8 @@ const FLOOD_COMPARISONS: &[Comparison] =
 /// Every case.
 pub(super) fn groups() -> Vec<Group> {
     let mut groups = Vec::new();
-    for side in [Side::Tx, Side::Rx] {
-        let common = Setting { side, ..Setting::COMMON };
+    for measured in [Measured::Tx, Measured::Rx] {
+        let common = Setting { measured, ..Setting::COMMON };
         for mode in [Mode::Transport, Mode::Tunnel] {
             groups.extend(Cipher::ALL.map(|cipher| Setting { mode, cipher, ..common }.group()));
         }
@@ -111,34 +60,12 @@ pub(super) fn groups() -> Vec<Group> {
 }
 
 impl Setting {
-    /// Setting of most cases.
-    const COMMON: Self = Self {
-        side: Side::Rx,
-        mode: Mode::Tunnel,
-        cipher: Cipher::AesGcm256,
-        traffic: Traffic::SuperPackets,
-        udp: false,
-    };
-
-    fn name(self) -> String {
-        let side = if self.side == Side::Tx { "tx" } else { "rx" };
-        let mode = if self.mode == Mode::Tunnel { "tunnel" } else { "transport" };
-        let traffic = match self.traffic {
-            Traffic::SuperPackets => String::new(),
-            Traffic::Streams => format!("-{STREAMS}streams"),
-            Traffic::Sas => format!("-{STREAMS}sas"),
-            Traffic::Small => "-64b".to_owned(),
-        };
-        let udp = if self.udp { "-udp" } else { "" };
-        format!("{side}/{mode}/{}{udp}{traffic}", self.cipher.name())
-    }
-
     fn group(self) -> Group {
         let through = move |way: Way| -> Box<dyn Turn> {
             let pair = Pair::new(self, way);
-            match self.side {
-                Side::Tx => Box::new(Sending::new(pair, self.traffic)),
-                Side::Rx => Box::new(Receiving::new(pair, self.traffic, Arrivals::Good)),
+            match self.measured {
+                Measured::Tx => Box::new(Sending::new(pair, self.traffic)),
+                Measured::Rx => Box::new(Receiving::new(pair, self.traffic, Arrivals::Good)),
             }
         };
         let load = Pair::new(self, Way::Fat).load(self.traffic);

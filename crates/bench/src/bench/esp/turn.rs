@@ -5,7 +5,8 @@ use packet::{Buf, Csum, Cut, Memory, Packet};
 
 use super::forgery::Forgery;
 use super::gateway::{Gateway, Holding, LAN, Pair, WAN};
-use super::load::{Source, Traffic, in_bursts};
+use super::load::{Source, in_bursts};
+use super::setting::Traffic;
 use crate::bench::case::{Copied, Turn};
 
 /// Room in front of each packet that is received.
@@ -77,7 +78,7 @@ impl Gateway {
 
 impl Sending {
     pub(super) fn new(pair: Pair, traffic: Traffic) -> Self {
-        let source = Source::new(&pair, traffic);
+        let source = Source::new(pair.inner_mtu(), pair.way, traffic);
         let expected = Expected::of(&pair, traffic);
         Self { source, gateway: pair.near, bursts: Vec::new(), expected, holding: pair.holding }
     }
@@ -117,7 +118,7 @@ impl Turn for Sending {
 
 impl Receiving {
     pub(super) fn new(pair: Pair, traffic: Traffic, arrivals: Arrivals) -> Self {
-        let source = Source::new(&pair, traffic);
+        let source = Source::new(pair.inner_mtu(), pair.way, traffic);
         let expected = Expected::of(&pair, traffic);
         let mut turn = Self {
             pair,

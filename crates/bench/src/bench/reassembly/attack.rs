@@ -12,7 +12,7 @@ use reassembly::Config;
 use sim::Rng;
 use wire::Version;
 
-use super::orders::fragment;
+use super::fragment::{BURST, fragment};
 use super::receiver::Receiver;
 use super::stream::Stream;
 use crate::bench::case::{Comparison, Copied, Group, Load, Plan, Round, Sample, Turn};
@@ -28,9 +28,6 @@ const LARGEST: usize = 65_507;
 
 /// Fragments in one turn, about.
 const FRAGMENTS: usize = 4096;
-
-/// Fragments that a device brings at once.
-pub(super) const BURST: usize = 64;
 
 /// Fragments of a flood that are made in advance, and come again and again under other identifications where these do not
 /// matter.

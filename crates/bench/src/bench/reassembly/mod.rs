@@ -10,6 +10,7 @@
 //!   devices bring them; `attack-cpu-at-once/KIND`: in one of 4096.
 
 mod attack;
+mod fragment;
 mod orders;
 mod receiver;
 mod ring;

@@ -3,19 +3,16 @@
 //! Each is set up as its own documents say, with its own defaults, and given nothing that slows it down. One that is not
 //! installed or does not start is left out, and the report says why.
 
+mod running;
 mod strongswan;
 mod wireguard;
 
-use std::path::PathBuf;
-
-use super::daemon::Daemon;
 use super::failure::Failure;
 use super::machine::program;
-use super::meter::Usage;
-use super::netns::Namespace;
 use super::process::{Scratch, command};
 use super::stop::Stop;
-use super::topology::{Side, Topology};
+use super::topology::Topology;
+use running::{Ground, Running};
 
 /// Another tunnel.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -26,33 +23,6 @@ pub(super) enum Peer {
     Boringtun,
     /// strongSwan's own ESP (its plugin kernel-libipsec), with AES-256-GCM.
     Strongswan,
-}
-
-/// Processes and devices of one peer at both ends; gone on drop.
-#[derive(Debug)]
-pub(super) struct Running<'t> {
-    /// The sender's end first.
-    daemons: Vec<Daemon>,
-    /// Addresses that have to be taken back.
-    addresses: Vec<Address<'t>>,
-    /// Files outside of the scratch directory that an end may leave behind.
-    leftovers: Vec<PathBuf>,
-}
-
-/// An address of a device that stays.
-#[derive(Debug)]
-struct Address<'t> {
-    host: &'t Namespace,
-    /// Address and device, as `ip addr` takes them.
-    words: String,
-}
-
-/// Environment in which a peer is started.
-#[derive(Clone, Copy, Debug)]
-struct Ground<'t> {
-    topology: &'t Topology,
-    scratch: &'t Scratch,
-    stop: &'t Stop,
 }
 
 impl Peer {
@@ -110,44 +80,6 @@ impl Peer {
         match started {
             Ok(()) => Ok(running),
             Err(failure) => Err(running.explain(failure)),
-        }
-    }
-}
-
-impl Running<'_> {
-    /// Usage of both ends so far.
-    pub(super) fn usage(&self) -> Result<[Usage; 2], Failure> {
-        let of = |side: Side| Usage::of(self.daemons[side as usize].pid());
-        Ok([of(Side::A)?, of(Side::B)?])
-    }
-
-    /// Adds the logs of both ends to a failure.
-    pub(super) fn explain(&mut self, failure: Failure) -> Failure {
-        self.daemons.iter_mut().fold(failure, |failure, daemon| daemon.explain(failure))
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.daemons.clear();
-        for file in &self.leftovers {
-            // It is there only if its daemon had to be killed.
-            let _ = std::fs::remove_file(file);
-        }
-    }
-}
-
-impl<'t> Address<'t> {
-    fn add(host: &'t Namespace, words: String, stop: &Stop) -> Result<Self, Failure> {
-        host.ip(&format!("addr add {words}"), stop)?;
-        Ok(Self { host, words })
-    }
-}
-
-impl Drop for Address<'_> {
-    fn drop(&mut self) {
-        if let Err(failure) = self.host.ip(&format!("addr del {}", self.words), &Stop::never()) {
-            super::failure::warn(failure);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use super::{Address, Ground, Running};
+use super::running::{Address, Ground, Running};
 use crate::demo::daemon::Daemon;
 use crate::demo::failure::Failure;
 use crate::demo::machine::{missing, program};

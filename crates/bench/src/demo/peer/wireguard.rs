@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Ground, Running};
+use super::running::{Ground, Running};
 use crate::demo::daemon::Daemon;
 use crate::demo::failure::Failure;
 use crate::demo::process::tool;
