@@ -160,6 +160,11 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 means: "State that `fatpath save` has saved, with its keys; only the gateway's user may read it.",
                 of: &["run", "save"],
             },
+            Entry {
+                what: "fatpath-bench",
+                means: "The program that measures, beside fatpath or in PATH.",
+                of: &["demo", "bench"],
+            },
             Entry { what: "/dev/net/tun", means: "Device that makes TUN and TAP devices.", of: &["run", "demo"] },
         ],
     ),

@@ -19,7 +19,7 @@ const MAX_REPLY_LEN: u64 = 256 << 20;
 /// Run directory of gateways that root starts.
 pub const ROOTS_RUN_DIR: &str = "/run/fatpath";
 
-/// Place for the control socket of a gateway that this process is to be: in the first [run directory](run_dirs) of its user.
+/// Place for the control socket of a gateway that this process is to be: in the first run directory of its user.
 pub fn own_socket_path(instance: &str) -> PathBuf {
     let [own, _] = run_dirs(&Variables::of_process());
     control_socket(&own, instance)
@@ -151,6 +151,9 @@ impl Client {
 
     /// The stream behind the last reply, without a time limit; and the connection, with which another thread can end
     /// it.
+    ///
+    /// # Errors
+    /// Errors of setsockopt(2) and dup(2).
     pub fn into_stream(self) -> io::Result<(BufReader<UnixStream>, UnixStream)> {
         self.limit(None)?;
         let other = self.stream.get_ref().try_clone()?;

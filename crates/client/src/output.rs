@@ -5,6 +5,9 @@ use std::io::{self, Write};
 use crate::CliError;
 
 /// Prints `bytes`. A reader that closes the pipe early, as `head` does, is no failure.
+///
+/// # Errors
+/// Standard output cannot be written.
 pub fn print(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

@@ -1,8 +1,19 @@
-//! `fatpath run`: the daemon.
+//! The daemon: a gateway or router as a process, for `fatpath run` and the clients that ask it.
+//!
+//! [`run`] is the whole of it. This crate decides which threads there are, when the configuration or a program's request takes effect, what is
+//! kept over a restart, and who may ask for what. It leaves what becomes of a packet to crate `datapath` and below, system calls of links
+//! to crate [`link`], what files and requests say to crate `control`, where sockets lie and how a command fails to [`client`], and
+//! the command line to the program. [`check`] tries files out without a device; [`load_config`] reads one alone.
 //!
 //! Four kinds of threads: the worker, which alone touches packets; one per control client; one for all of netlink's; and
-//! this one, which waits for signals. The next configuration is planned here, where planning may fail and take its time, and
+//! the main one, which waits for signals. The next configuration is planned there, where planning may fail and take its time, and
 //! handed to the worker as a whole.
+//!
+//! A program that calls [`run`] also calls [`make_host_side`] when its one argument is `host-maker`: the daemon starts its own program
+//! so, as the process that makes network namespaces.
+//!
+//! Limits: 32 control clients and 1024 of netlink, of which 512 may only look; configuration files of 256 MiB; 10 000 routes on the
+//! host side. No RFC is implemented here.
 //!
 //! The modules form layers, each of which uses those below it:
 //!
@@ -126,7 +137,7 @@ pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(
     daemon.worker.watch(&threads);
     server.serve(&daemon.worker.handle, &daemon.host_side(), &events, &threads)?;
     let links = daemon.links();
-    links.log(&format!("{}: running", instance));
+    links.log(&format!("{instance}: running"));
     pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     service::ready(&format!("running with {links}"));
     starting.succeeded();
