@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use client::{CliError, Client};
-use control::{Reply, Request};
+use ctl::{Reply, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

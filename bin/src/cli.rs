@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use client::BenchCommand;
-use control::{Request, What};
+use ctl::{Request, What};
 
 /// A Linux-style network data path in user space that keeps packets fat
 ///

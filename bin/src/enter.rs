@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use client::{CliError, passing, socket_path};
-use control::{Reply, Request};
+use ctl::{Reply, Request};
 use daemon::host_place;
 use link::{Namespace, unshare};
 use rustix::fs::{StatVfsMountFlags, statvfs};

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use client::{CliError, Client, gateway_program, netlink_path, system_ip, unreachable};
-use control::state::HostDeviceState;
-use control::{Reply, Request, Shown, What};
+use ctl::state::HostDeviceState;
+use ctl::{Reply, Request, Shown, What};
 use launch::filter::Internet;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};

@@ -3,7 +3,7 @@
 use std::path;
 
 use client::{CliError, Client, print};
-use control::{Reply, Request};
+use ctl::{Reply, Request};
 
 use crate::cli::LoadArgs;
 

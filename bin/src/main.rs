@@ -1,7 +1,7 @@
 //! The program `fatpath`: the command line of the daemon (crate [`daemon`]) and of its clients.
 //!
 //! This program decides what its commands are called and what they print. It leaves the gateway to the daemon, the control socket to
-//! [`client`], the content of requests and replies to [`control`], and measurements to the program `fatpath-bench`, which it starts for
+//! [`client`], the content of requests and replies to [`ctl`], and measurements to the program `fatpath-bench`, which it starts for
 //! `demo` and `bench`: so it links neither the simulator nor the models that only measurements need.
 #![forbid(unsafe_code)]
 

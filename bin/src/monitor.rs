@@ -1,8 +1,8 @@
 //! `fatpath monitor`: events of the SAs and policies of a running gateway, as they happen.
 
 use client::CliError;
-use control::event::Event;
-use control::{Reply, Request};
+use ctl::event::Event;
+use ctl::{Reply, Request};
 
 use crate::cli::MonitorArgs;
 use crate::stream::Stream;

@@ -1,7 +1,7 @@
 //! `fatpath save`: saves the state that programs have set, for the gateway's next start.
 
 use client::{CliError, Client, print};
-use control::{Reply, Request};
+use ctl::{Reply, Request};
 
 use crate::cli::SaveArgs;
 

@@ -1,7 +1,7 @@
 //! `fatpath show`: state and counters of a running gateway.
 
 use client::{CliError, Client, print};
-use control::Reply;
+use ctl::Reply;
 
 use crate::cli::ShowArgs;
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, BufRead, ErrorKind, Write};
 
 use client::{CliError, Client};
-use control::{Reply, Request};
+use ctl::{Reply, Request};
 
 use crate::capture::{end_on_signal, end_with_reader};
 

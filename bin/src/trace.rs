@@ -1,8 +1,8 @@
 //! `fatpath trace`: the stages that chosen packets pass in a running gateway.
 
 use client::CliError;
-use control::trace::PacketTrace;
-use control::{Reply, Request};
+use ctl::trace::PacketTrace;
+use ctl::{Reply, Request};
 
 use crate::cli::TraceArgs;
 use crate::stream::Stream;

@@ -8,8 +8,8 @@ use std::process::{Command, Output, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use control::state::{CounterState, CountersState, DropState};
-use control::{Reply, Request, Shown, What};
+use ctl::state::{CounterState, CountersState, DropState};
+use ctl::{Reply, Request, Shown, What};
 
 const GOOD: &str = r#"
 [[link]]

@@ -170,7 +170,7 @@ impl World {
             2 => {
                 let descs: Vec<BufDesc> = (0..choices.byte() % 10).map(|_| self.desc(choices)).collect();
                 let _ = self.lan.add_buffers(self.units[2], &descs);
-                descs.iter().for_each(|&desc| drop(self.lan.add_buffer(self.units[2], desc)));
+                descs.iter().for_each(|&desc| { let _ = self.lan.add_buffer(self.units[2], desc); });
             }
             3 => {
                 let mut bytes = [0; RxEntry::LEN];

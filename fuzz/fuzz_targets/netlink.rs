@@ -2,18 +2,18 @@
 //! panic, and its FIB has the routes and addresses that clients see.
 #![no_main]
 
-#[path = "../../crates/control/tests/common/node.rs"]
+#[path = "../../crates/netlink/tests/common/node.rs"]
 mod node;
 
 use std::sync::LazyLock;
 
-use control::netlink::{Outbox, Session};
+use netlink::{Outbox, Session};
 use libfuzzer_sys::fuzz_target;
 use node::{check, node};
 use nlsock::ToDaemon;
 
 static RECORDED: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
-    let text = include_str!("../../crates/control/tests/recordings/iproute2.txt");
+    let text = include_str!("../../crates/netlink/tests/recordings/iproute2.txt");
     let requests = text.lines().filter_map(|line| line.strip_prefix("> ")?.split_once(' '));
     let byte = |hex: &str, at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("recorded in hexadecimal digits");
     requests.map(|(_, hex)| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect()).collect()

@@ -9,7 +9,7 @@ use daemon::Alone;
 use libfuzzer_sys::fuzz_target;
 
 static RECORDED: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
-    let text = include_str!("../../crates/control/tests/recordings/xfrm_requests.txt");
+    let text = include_str!("../../crates/netlink/tests/recordings/xfrm_requests.txt");
     let byte = |hex: &str, at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("recorded in hexadecimal digits");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.map(|hex| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect()).collect()

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use control::{Reply, Request};
+use ctl::{Reply, Request};
 
 use crate::CliError;
 

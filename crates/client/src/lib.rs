@@ -6,7 +6,7 @@
 //! one line on standard error and an exit code), and which words `demo` and `bench` take ([`BenchCommand`]): `fatpath` explains them and
 //! `fatpath-bench` obeys them.
 //!
-//! It leaves to crate `control` what requests and replies say, to [`launch`] which programs can be started on a gateway, to the daemon
+//! It leaves to crate [`ctl`] what requests and replies say, to [`launch`] which programs can be started on a gateway, to the daemon
 //! what it answers, and to the programs all other commands.
 //!
 //! Limits: a reply within 10 seconds and 256 MiB; eight descriptors in a message.

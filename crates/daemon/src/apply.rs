@@ -1,8 +1,8 @@
 //! A plan, carried out by the worker between two bursts.
 
 use base::LinkId;
-use control::model::{IlaErrors, LinkKind};
-use control::sysctl::{EarlyDemux, L3mdevAccept, Settings};
+use config::model::{IlaErrors, LinkKind};
+use config::settings::{EarlyDemux, L3mdevAccept, Settings};
 
 use super::node::Node;
 use super::plan::Plan;

@@ -4,11 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::LinkId;
-use control::netlink::Groups;
-use control::netlink::rtnl::nums::{RTNLGRP_LINK, RTNLGRP_NEIGH};
-use control::netlink::rtnl::{LinkNow, NeighbourNow};
-use control::netlink::xfrm::Event;
-use control::netlink::xfrm::nums::group;
+use netlink::Groups;
+use netlink::rtnl::nums::{RTNLGRP_LINK, RTNLGRP_NEIGH};
+use netlink::rtnl::{LinkNow, NeighbourNow};
+use netlink::xfrm::Event;
+use netlink::xfrm::nums::group;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use switch::FdbChange;

@@ -1,10 +1,10 @@
 //! Bridges of the node: configuration and state.
 
 use base::LinkId;
-use control::bridge::{BridgeConfig, BridgePort};
-use control::model::{Config, LinkKind};
-use control::netlink::rtnl::{BridgeNow, Bridging, PortNow};
-use control::state::{BridgePortState, FdbState};
+use config::bridge::{BridgeConfig, BridgePort};
+use config::model::{Config, LinkKind};
+use ctl::state::{BridgePortState, FdbState};
+use netlink::rtnl::{BridgeNow, Bridging, PortNow};
 use switch::{BridgeError, FdbEntry, FdbKind, Port, PortState, Vid, VidSet};
 
 use super::node::Node;

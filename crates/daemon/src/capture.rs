@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 
-use control::Reply;
+use ctl::Reply;
 use link::pcapng::{LinkType, Writer};
 
 use super::captures::{CaptureLink, Frame};

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use control::netlink::rtnl::Delta;
+use netlink::rtnl::Delta;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::node::Node;

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use client::CliError;
-use control::Config;
+use config::Config;
 use zeroize::Zeroizing;
 
 use crate::ip_batch::{self, IpLines};

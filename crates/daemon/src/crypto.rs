@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use client::CliError;
-use control::model::CryptoConfig;
+use config::model::CryptoConfig;
 use ipsec::crypto::{Crypto, Pool};
 
 use super::priority::go_first;

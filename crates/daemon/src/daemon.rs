@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use client::CliError;
-use control::Config;
-use control::model::LinkKind;
-use control::sysctl::Settings;
+use config::Config;
+use config::model::LinkKind;
+use config::settings::Settings;
 use link::Discard;
 use packet::Allocations;
 use signal_hook::consts::SIGHUP;
@@ -201,8 +201,11 @@ impl Daemon {
         self.planner.follow(&protocols.rtnl.model);
         let (planner, mut plan) = self.planner.plan(config).map_err(|err| named(err.message))?;
         let ike = self.ike.open_for(&mut plan).map_err(|err| named(err.message))?;
-        let settings =
-            protocols.sysctl.settings().reloaded(&Settings::of(self.planner.config()), &Settings::of(planner.config()));
+        let settings = netlink::sysctl::reloaded(
+            *protocols.sysctl.settings(),
+            &Settings::of(self.planner.config()),
+            &Settings::of(planner.config()),
+        );
         if settings.vrf_strict_mode
             && let Some(table) = shared_vrf_table(planner.config())
         {

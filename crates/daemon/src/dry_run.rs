@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
 use client::CliError;
-use control::Config;
-use control::model::{LinkConfig, LinkKind};
-use control::netlink::rtnl::LOOPBACK;
-use control::netlink::rtnl::nums::RTPROT_KERNEL;
+use config::Config;
+use config::model::{LinkConfig, LinkKind};
 use link::memory::{End, pair};
 use link::{Layer, Link};
+use netlink::rtnl::LOOPBACK;
+use netlink::rtnl::nums::RTPROT_KERNEL;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use wire::eth::MacAddr;

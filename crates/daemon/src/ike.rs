@@ -1,4 +1,4 @@
-//! The socket of key managers: IKE messages to and from the node's ports of IKE (see [`control::ike`]).
+//! The socket of key managers: IKE messages to and from the node's ports of IKE (see [`ctl::ike`]).
 //!
 //! It is a datagram socket with a name, `NAME.ike` beside the control socket, that only this user may use. A message
 //! that no key manager reads in time is lost, as on the network.
@@ -12,7 +12,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
 use client::CliError;
-use control::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN, asked_for};
+use ctl::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN, asked_for};
 use datapath::IkeMessage;
 
 use super::unix_socket;

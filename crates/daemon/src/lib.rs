@@ -1,8 +1,8 @@
 //! The daemon: a gateway or router as a process, for `fatpath run` and the clients that ask it.
 //!
 //! [`run`] is the whole of it. This crate decides which threads there are, when the configuration or a program's request takes effect, what is
-//! kept over a restart, and who may ask for what. It leaves what becomes of a packet to crate `datapath` and below, system calls of links
-//! to crate [`link`], what files and requests say to crate `control`, where sockets lie and how a command fails to [`client`], and
+//! kept over a restart, and which users may ask for what. It leaves what becomes of a packet to crate `datapath` and below, system calls of links
+//! to crate [`link`], what files and requests say to the crates `config`, `ctl` and `netlink`, where sockets lie and how a command fails to [`client`], and
 //! the command line to the program. [`check`] tries files out without a device; [`load_config`] reads one alone.
 //!
 //! Four kinds of threads: the worker, which alone touches packets; one per control client; one for all of netlink's; and
@@ -89,12 +89,12 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
+use self::netlink::start_discard;
 pub use config_file::load as load_config;
 use daemon::Daemon;
 pub use dry_run::{ObjectCounts, check};
 use events::Event;
 pub use host::{make as make_host_side, place as host_place};
-use netlink::start_discard;
 use server::Server;
 use store::Store;
 use threads::Threads;

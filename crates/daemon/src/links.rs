@@ -3,8 +3,8 @@
 use std::io;
 
 use base::{DropReason, Instant, LinkId};
-use control::features::FeatureSet;
-use control::model::{LinkConfig, LinkKind};
+use config::features::FeatureSet;
+use config::model::{LinkConfig, LinkKind};
 use datapath::{HostRole, PortConfig};
 use link::{Layer, Link, Sent};
 use qdisc::Options;

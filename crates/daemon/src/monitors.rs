@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{SyncSender, TrySendError};
 
-use control::event::Event;
+use ctl::event::Event;
 
 use super::translate::from_ipsec::{dir, mode, selector};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base::{IfIndex, Instant, LinkId};
-use control::netlink::rtnl::Vrf;
 use datapath::Datapath;
+use netlink::rtnl::Vrf;
 use packet::{Memory, Packet};
 
 use super::bell::Listeners;
@@ -54,7 +54,7 @@ pub(crate) struct Node {
     pub(crate) socket_diag: Option<SocketDiag>,
     pub(crate) mem: Memory,
     /// The configuration that all this was made from.
-    pub(crate) config: Arc<control::Config>,
+    pub(crate) config: Arc<config::Config>,
     clock: Clock,
     /// The worker's epoll instance, to which links are added.
     pub(crate) poller: Poller,

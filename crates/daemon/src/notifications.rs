@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use base::Instant;
-use control::event;
-use control::netlink::Groups;
-use control::netlink::rtnl::NeighbourNow;
-use control::netlink::rtnl::nums::{NUD_FAILED, RTNLGRP_NEIGH};
+use ctl::event;
 use fib::Changed;
+use netlink::Groups;
+use netlink::rtnl::NeighbourNow;
+use netlink::rtnl::nums::{NUD_FAILED, RTNLGRP_NEIGH};
 
 use super::bell::{Bell, Listeners, News};
 use super::node::Node;

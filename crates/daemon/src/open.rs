@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use client::CliError;
-use control::model::{LinkConfig, LinkKind, XdpMode};
+use config::model::{LinkConfig, LinkKind, XdpMode};
 use link::{ConfigKind, InternalLink, Link};
 use wire::eth::MacAddr;
 

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::LinkId;
-use control::features::FeatureSet;
-use control::model::{Config, IlaErrors, LinkConfig, WorkerConfig};
-use control::netlink::rtnl::Vrf;
-use control::sysctl::Settings;
+use config::features::FeatureSet;
+use config::model::{Config, IlaErrors, LinkConfig, WorkerConfig};
+use config::settings::Settings;
 use datapath::IkeAt;
 use fib::Fib;
 use ila::{AdjTransport, Mappings};
 use ipsec::crypto::Crypto;
 use link::Link;
+use netlink::rtnl::Vrf;
 
 use super::bridges::BridgePlan;
 use super::ike::IkeSocket;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use base::{Domain, IfIndex, LinkId, Prefix};
 use client::CliError;
-use control::Change;
-use control::model::{Config, IlaConfig, LinkConfig, LinkKind, RouteAction, RouteConfig};
-use control::netlink::rtnl::{self, LOOPBACK, Model, Vrf};
-use control::sysctl::Settings;
+use config::Change;
+use config::model::{Config, IlaConfig, LinkConfig, LinkKind, RouteAction, RouteConfig};
+use config::settings::Settings;
 use datapath::IkeAt;
 use fib::{Fib, IlaRoute, Route, RouteKind};
 use ila::{Mapping, Mappings};
 use link::Link;
+use netlink::rtnl::{self, LOOPBACK, Model, Vrf};
 
 use super::bridges;
 use super::command::Handle;
@@ -311,7 +311,7 @@ fn mappings(config: &Config, ids: &[LinkId]) -> Result<Mappings, CliError> {
 mod tests {
     use std::net::UdpSocket;
 
-    use control::features::FeatureSet;
+    use config::features::FeatureSet;
     use fib::Decision;
 
     use super::*;

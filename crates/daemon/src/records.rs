@@ -2,9 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use control::model;
-use control::netlink::xfrm::{NewSa, Policy};
+use config::model;
 use ipsec::{PolicyConfig, Request, SaConfig};
+use netlink::xfrm::{NewSa, Policy};
 
 use super::translate::{to_ipsec, to_netlink};
 

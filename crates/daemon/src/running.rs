@@ -118,7 +118,7 @@ fn panicked(panic: &(dyn Any + Send)) -> CliError {
 
 #[cfg(test)]
 mod tests {
-    use control::{Shown, What};
+    use ctl::{Shown, What};
     use signal_hook::consts::SIGHUP;
     use signal_hook::iterator::Signals;
 

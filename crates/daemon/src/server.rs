@@ -15,8 +15,8 @@ use std::thread;
 use std::time::Duration;
 
 use client::{CliError, passing};
-use control::request::MAX_REQUEST_LEN;
-use control::{Reply, Request, Shown, stat_file};
+use ctl::request::MAX_REQUEST_LEN;
+use ctl::{Reply, Request, Shown, procfs};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -236,8 +236,8 @@ fn enter_host(host_side: &HostSide) -> (Reply, Option<Entrance>) {
 /// A file as Linux has it in `/proc/net`.
 fn stat_file(name: &str, worker: &Handle) -> Reply {
     let none = || Reply::Error { message: format!("there is no file named {name}") };
-    let Some(what) = stat_file::shows(name) else { return none() };
-    match worker.call(move |node| show(node, what)).map(|shown| stat_file::text(name, &shown)) {
+    let Some(what) = procfs::shows(name) else { return none() };
+    match worker.call(move |node| show(node, what)).map(|shown| procfs::text(name, &shown)) {
         Ok(Some(text)) => Reply::StatFile { text },
         Ok(None) => none(),
         Err(err) => Reply::Error { message: err.to_string() },

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use base::Instant;
 use client::CliError;
-use control::features::FeatureSet;
-use control::model::LinkConfig;
+use config::features::FeatureSet;
+use config::model::LinkConfig;
 use link::Link;
 use offload::Features;
 use wire::eth::MacAddr;

@@ -5,22 +5,22 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 
 use base::{DropReason, Instant, LinkId, Mib};
-use control::algorithm::Name;
-use control::features::FeatureSet;
-use control::model::{LinkKind, NatTraversal, SaConfig};
-use control::netlink::rtnl::{LinkDetail, LinkNow, Vrf};
-use control::state::{
+use config::algorithm::Name;
+use config::features::FeatureSet;
+use config::model::{LinkKind, NatTraversal, SaConfig};
+use config::xfrm::{Ages, Limit, Mark};
+use ctl::state::{
     CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, GuestQueueState, GuestState,
     IlaEncapState, IlaState, LinkState, LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState, QdiscState,
     RingState, RouteState, SaState, SaStats,
 };
-use control::xfrm::{Ages, Limit, Mark};
-use control::{Shown, What};
+use ctl::{Shown, What};
 use datapath::{FatCounts, Port, Traffic};
 use fib::{Fib, RouteKind};
 use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
 use link::{Layer, Offload};
+use netlink::rtnl::{LinkDetail, LinkNow, Vrf};
 use reassembly::{Reassembly, Table};
 use switch::PortStats;
 use wire::Spi;
@@ -571,7 +571,7 @@ mod tests {
     use std::time::Duration;
 
     use base::{Counters, Prefix};
-    use control::model::{Mode, SaDir};
+    use config::model::{Mode, SaDir};
     use ipsec::{Flowi, Ipsec};
     use wire::{FlowKey, Protocol};
 

@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 
-use control::Reply;
-use control::trace::PacketTrace;
+use ctl::Reply;
+use ctl::trace::PacketTrace;
 
 use super::command::Handle;
 use super::unix_socket::{LOOK_EVERY, is_gone};

@@ -6,7 +6,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
 use base::{Instant, LinkId, Prefix};
-use control::trace::{PacketTrace, TraceGso, TraceStep};
+use ctl::trace::{PacketTrace, TraceGso, TraceStep};
 use datapath::{Datapath, Geometry, HookPoint, Step, TraceFilter, TraceTerm};
 use packet::{Csum, GsoKind};
 use wire::{FlowKey, Protocol, Version};

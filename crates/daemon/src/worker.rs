@@ -9,8 +9,8 @@ use std::io;
 use std::time::Duration;
 
 use base::{Instant, LinkId};
-use control::netlink::rtnl::Delta;
 use link::HostLinks;
+use netlink::rtnl::Delta;
 
 use super::command::{Command, Inbox};
 use super::node::Node;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use base::SaId;
 use client::CliError;
-use control::Change;
-use control::model::{self, Config, PolicyDefault, XfrmOptions};
+use config::Change;
+use config::model::{self, Config, PolicyDefault, XfrmOptions};
 use ipsec::{Action, AeventLimits, ConfigError, Dir, Ipsec, PolicyConfig, PolicyKey, Request, SaConfig};
 
 use super::records::{SaRecord, policy_of_file, sa_of_file};

@@ -170,8 +170,8 @@ tmpl = [{{ src = "{tmpl_src}", dst = "{tmpl_dst}", proto = "esp", mode = "tunnel
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::Config;
-    use control::model::{Dir, PolicyConfig};
+    use config::Config;
+    use config::model::{Dir, PolicyConfig};
 
     fn keys() -> Keys {
         Keys::from_bytes(&std::array::from_fn(|i| i as u8))

@@ -197,7 +197,7 @@ fn policy(setting: Setting, dir: &str, from: Side) -> String {
 
 #[cfg(test)]
 mod tests {
-    use control::Config;
+    use config::Config;
 
     use super::*;
 

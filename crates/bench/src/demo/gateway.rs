@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use client::Client;
-use control::state::{CountersState, DropState, LinkState};
-use control::{Reply, Request, Shown, What};
+use ctl::state::{CountersState, DropState, LinkState};
+use ctl::{Reply, Request, Shown, What};
 
 use super::config::{Keys, gateway_toml};
 use super::daemon::Daemon;

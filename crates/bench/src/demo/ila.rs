@@ -103,7 +103,7 @@ fn gateway_toml(setting: Setting, side: Side) -> String {
 
 #[cfg(test)]
 mod tests {
-    use control::Config;
+    use config::Config;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use control::state::{CountersState, LinkStats};
+use ctl::state::{CountersState, LinkStats};
 use rustix::param::clock_ticks_per_second;
 use serde::Serialize;
 
@@ -220,7 +220,7 @@ fn per(value: f64, unit: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::state::CopyState;
+    use ctl::state::CopyState;
 
     #[test]
     fn processor_time_is_read_past_any_command_name() {

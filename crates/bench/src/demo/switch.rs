@@ -247,8 +247,8 @@ fn attach_behind(host: &Namespace, side: Side, site: &Site) -> Result<(), Failur
 
 #[cfg(test)]
 mod tests {
-    use control::Config;
-    use control::model::LinkKind;
+    use config::Config;
+    use config::model::LinkKind;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use base::{IfAddr, Prefix};
-use control::netlink::rtnl::nums::RT_TABLE_LOCAL;
+use netlink::rtnl::nums::RT_TABLE_LOCAL;
 
 /// A device.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use base::IfAddr;
-use control::netlink::message::{Messages, Writer, kind};
-use control::netlink::rtnl::nums::RTM_GETADDR;
+use netlink::message::{Messages, Writer, kind};
+use netlink::rtnl::nums::RTM_GETADDR;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size, set_socket_timeout};
@@ -53,7 +53,7 @@ impl Mirror {
     /// The devices that are there.
     pub(super) fn devices(&mut self) -> io::Result<Vec<Listed>> {
         let mut listed = Vec::new();
-        self.dump(control::netlink::rtnl::nums::RTM_GETLINK, |message| listed.extend(rtnl::read_link(message)))?;
+        self.dump(netlink::rtnl::nums::RTM_GETLINK, |message| listed.extend(rtnl::read_link(message)))?;
         Ok(listed)
     }
 
@@ -127,7 +127,7 @@ impl Mirror {
         Ok(content.addresses.into_iter().map(|address| address.addr).collect())
     }
 
-    fn dump(&mut self, of: u16, mut each: impl FnMut(&control::netlink::message::Message<'_>)) -> io::Result<()> {
+    fn dump(&mut self, of: u16, mut each: impl FnMut(&netlink::message::Message<'_>)) -> io::Result<()> {
         let mut writer = Writer::default();
         self.seq = self.seq.wrapping_add(1);
         rtnl::write_dump(&mut writer, of, self.seq);

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use base::{IfAddr, Prefix};
-use control::netlink::attr::{Attr, Iter};
-use control::netlink::message::{Header, Message, Writer, flag, kind};
-use control::netlink::rtnl::nums::*;
+use netlink::attr::{Attr, Iter};
+use netlink::message::{Header, Message, Writer, flag, kind};
+use netlink::rtnl::nums::*;
 use wire::Protocol;
 
 use super::content::{About, Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Step};
@@ -378,7 +378,7 @@ fn parts<'a, const LEN: usize>(message: &Message<'a>, kind: u16) -> Option<([u8;
 
 #[cfg(test)]
 mod tests {
-    use control::netlink::message::Messages;
+    use netlink::message::Messages;
 
     use super::*;
 

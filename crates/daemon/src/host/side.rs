@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use base::LinkId;
 use client::ROOTS_RUN_DIR;
-use control::model::{HostConfig, HostSide as Wish};
-use control::netlink::message::Messages;
-use control::netlink::rtnl::{Delta, Model};
-use control::state::{HostDeviceState, HostState};
+use config::model::{HostConfig, HostSide as Wish};
+use ctl::state::{HostDeviceState, HostState};
+use netlink::message::Messages;
+use netlink::rtnl::{Delta, Model};
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};

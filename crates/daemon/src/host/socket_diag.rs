@@ -5,9 +5,9 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use control::netlink::message::{Header, Messages, Writer, flag, kind};
-use control::netlink::rtnl::nums::{AF_INET, AF_INET6};
 use datapath::{SocketBinding, SocketQuestion};
+use netlink::message::{Header, Messages, Writer, flag, kind};
+use netlink::rtnl::nums::{AF_INET, AF_INET6};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use wire::{FlowKey, Protocol};

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use base::{IfAddr, LinkId, Prefix, TableId};
-use control::model::{HostConfig, HostMtu, LinkKind};
-use control::netlink::rtnl::nums::*;
-use control::netlink::rtnl::{LOOPBACK, Link, Model, Route};
+use config::model::{HostConfig, HostMtu, LinkKind};
 use link::HostDevice;
+use netlink::rtnl::nums::*;
+use netlink::rtnl::{LOOPBACK, Link, Model, Route};
 use wire::eth::MacAddr;
 
 use super::content::{Content, Device, MirroredAddress, MirroredRoute, MirroredRule};
@@ -226,9 +226,9 @@ fn source(link: &Link, via: Option<IpAddr>, v4: bool, is_apart: bool) -> Option<
 
 #[cfg(test)]
 mod tests {
-    use control::Config;
-    use control::netlink::rtnl::LinkNow;
-    use control::state::LinkStats;
+    use config::Config;
+    use ctl::state::LinkStats;
+    use netlink::rtnl::LinkNow;
 
     use super::*;
 

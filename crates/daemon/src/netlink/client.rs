@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control::netlink::message::{Messages, align};
-use control::netlink::{Groups, Outbox, Protocol, Session, To};
 use link::Discard;
+use netlink::message::{Messages, align};
+use netlink::{Groups, Outbox, Protocol, Session, To};
 use nlsock::{Answer, FromDaemon, Sysctl, ToDaemon, protocol};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

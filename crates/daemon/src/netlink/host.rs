@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 
 use base::{Instant, LinkId};
-use control::features::FeatureSet;
-use control::model::{LinkConfig, LinkKind};
-use control::netlink::Error;
-use control::netlink::error::errno;
-use control::netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, NeighbourNow};
-use control::state::LinkStats;
+use config::features::FeatureSet;
+use config::model::{LinkConfig, LinkKind};
+use ctl::state::LinkStats;
 use link::Layer;
+use netlink::Error;
+use netlink::error::errno;
+use netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, NeighbourNow};
 use nlsock::ethtool::LINK_MODE_WORDS;
 use qdisc::{Options, Stats};
 use switch::Bridge;

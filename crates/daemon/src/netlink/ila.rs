@@ -1,10 +1,10 @@
 //! Between netlink's ILA mappings and the worker, which owns them.
 
 use base::LinkId;
-use control::netlink::Error;
-use control::netlink::error::errno;
-use control::netlink::generic::ila::{Host, Mapping};
 use ila::Locator;
+use netlink::Error;
+use netlink::error::errno;
+use netlink::generic::ila::{IlaHost, Mapping};
 
 use crate::command::{Handle, WorkerGone};
 use crate::node::Node;
@@ -13,7 +13,7 @@ use crate::node::Node;
 #[derive(Debug)]
 pub(crate) struct WorkerIla(pub(super) Handle);
 
-impl Host for WorkerIla {
+impl IlaHost for WorkerIla {
     fn add(&mut self, mapping: Mapping) -> Result<(), Error> {
         self.call(move |node| {
             let Mapping { locator_match, locator, ifindex, csum_mode, ident_type } = mapping;

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use control::netlink::rtnl::{Model, Rtnl};
-use control::netlink::{generic, xfrm};
-use control::sysctl::Settings;
+use config::settings::Settings;
+use netlink::rtnl::{Model, Rtnl};
+use netlink::{generic, xfrm};
 use nlsock::errno;
 
 use super::host::WorkerHost;

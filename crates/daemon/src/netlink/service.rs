@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use client::CliError;
-use control::netlink::{Groups, Outbox, To};
 use link::Discard;
+use netlink::{Groups, Outbox, To};
 use nlsock::{Lookout, MAX_DATA, MAX_HEAD, ToDaemon, protocol};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};

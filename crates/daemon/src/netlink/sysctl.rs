@@ -1,6 +1,6 @@
 //! Files of `/proc/sys/net`: reads and writes of programs.
 
-use control::sysctl::{self, Found, Written};
+use netlink::sysctl::{self, Found, Written};
 use nlsock::{Answer, Sysctl as Ask, errno};
 
 use super::protocols::Protocols;
@@ -94,8 +94,8 @@ fn write(name: &str, text: &[u8], protocols: &mut Protocols) -> Result<(), i32> 
 
 #[cfg(test)]
 mod tests {
-    use control::netlink::rtnl::Model;
-    use control::sysctl::Settings;
+    use config::settings::Settings;
+    use netlink::rtnl::Model;
 
     use super::*;
 

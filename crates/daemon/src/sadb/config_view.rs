@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use base::SaId;
-use control::model;
+use config::model;
 
 use crate::node::Node;
 use crate::records::SaRecord;

@@ -4,16 +4,16 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{LinkId, Prefix};
-use control::netlink::Error;
-use control::netlink::error::errno;
-use control::netlink::xfrm::layout::{self, Addr, LifetimeCfg, ReplayEsn, SaInfo, Tmpl, family_of};
-use control::netlink::xfrm::nums::{mode, proto, sa_flag};
-use control::netlink::xfrm::{self as nl, NewSa, Replay};
 use ipsec::replay::ReplayWindow;
 use ipsec::{
     Action, Aevents, ConfigError, Dir, EspInUdp, Level, Lifetime, Limits, Mark, Mode, NatTraversal, PolicyConfig,
     PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
 };
+use netlink::Error;
+use netlink::error::errno;
+use netlink::xfrm::layout::{self, Addr, LifetimeCfg, ReplayEsn, SaInfo, Tmpl, family_of};
+use netlink::xfrm::nums::{mode, proto, sa_flag};
+use netlink::xfrm::{self as nl, NewSa, Replay};
 use wire::{Protocol, Spi};
 
 use crate::translate::to_ipsec::algorithm;

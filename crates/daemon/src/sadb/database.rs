@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use control::netlink::Error;
-use control::netlink::error::errno;
-use control::netlink::xfrm::{Counts, Database, NewSa, NewSpi, Policy, PolicyQuery, Sa, SaQuery};
+use netlink::Error;
+use netlink::error::errno;
+use netlink::xfrm::{Counts, Database, NewSa, NewSpi, Policy, PolicyQuery, Sa, SaQuery};
 
 use super::{policies, sas};
 use crate::command::Handle;

@@ -1,9 +1,9 @@
 //! Events of the `ipsec` crate, as netlink tells them.
 
-use control::netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, SaInfo, family_of};
-use control::netlink::xfrm::nums::proto;
-use control::netlink::xfrm::{Acquire, Event, Policy, sa_id};
 use ipsec::{Request, SaExpired, Template};
+use netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, SaInfo, family_of};
+use netlink::xfrm::nums::proto;
+use netlink::xfrm::{Acquire, Event, Policy, sa_id};
 
 use super::{convert, netlink_view};
 use crate::node::Node;
@@ -53,7 +53,7 @@ fn with_template(mut policy: Policy, template: &Template) -> Policy {
     if policy.templates.is_empty() {
         let addr = |addr: Option<std::net::IpAddr>| addr.map(Addr::from).unwrap_or_default();
         let family = template.dst.or(template.src).map_or(policy.info.sel.family, family_of);
-        policy.templates.push(control::netlink::xfrm::layout::Tmpl {
+        policy.templates.push(netlink::xfrm::layout::Tmpl {
             daddr: addr(template.dst),
             saddr: addr(template.src),
             spi: template.spi.map_or(0, |spi| spi.0),

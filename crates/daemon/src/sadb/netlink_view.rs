@@ -1,9 +1,9 @@
 //! SAs and policies as netlink shows them: the request, and the present state.
 
 use base::Instant;
-use control::netlink::xfrm::layout::{LifetimeCfg, LifetimeCur};
-use control::netlink::xfrm::{NewSa, Policy, Replay, Sa};
 use ipsec::{Larval, SaStats};
+use netlink::xfrm::layout::{LifetimeCfg, LifetimeCur};
+use netlink::xfrm::{NewSa, Policy, Replay, Sa};
 
 use super::convert;
 use crate::node::Node;

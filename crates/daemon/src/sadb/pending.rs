@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use control::netlink::Groups;
-use control::netlink::xfrm::Event;
-use control::netlink::xfrm::nums::group;
+use netlink::Groups;
+use netlink::xfrm::Event;
+use netlink::xfrm::nums::group;
 
 use crate::bell::{Bell, News, xfrm_groups};
 

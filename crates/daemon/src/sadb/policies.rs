@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use control::netlink::Error;
-use control::netlink::error::errno;
-use control::netlink::xfrm::{Policy, PolicyQuery};
 use ipsec::{PolicyConfig, PolicyKey, Request};
+use netlink::Error;
+use netlink::error::errno;
+use netlink::xfrm::{Policy, PolicyQuery};
 
 use super::{convert, netlink_view};
 use crate::node::Node;

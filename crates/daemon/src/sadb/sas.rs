@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use base::SaId;
-use control::netlink::Error;
-use control::netlink::error::errno;
-use control::netlink::xfrm::layout::{Addr, LifetimeCur};
-use control::netlink::xfrm::nums::proto;
-use control::netlink::xfrm::{Counts, Event, NewSa, NewSpi, Replay, Sa, SaQuery};
 use ipsec::{Larval, Request, SaConfig, SpiRequest};
+use netlink::Error;
+use netlink::error::errno;
+use netlink::xfrm::layout::{Addr, LifetimeCur};
+use netlink::xfrm::nums::proto;
+use netlink::xfrm::{Counts, Event, NewSa, NewSpi, Replay, Sa, SaQuery};
 use wire::Spi;
 
 use super::convert;

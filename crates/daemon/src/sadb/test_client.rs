@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::Instant;
-use control::netlink::message::Messages;
-use control::netlink::xfrm::Xfrm;
-use control::netlink::xfrm::nums::{group, msg};
-use control::netlink::{Error, Groups, Outbox, Session};
+use netlink::message::Messages;
+use netlink::xfrm::Xfrm;
+use netlink::xfrm::nums::{group, msg};
+use netlink::{Error, Groups, Outbox, Session};
 use nlsock::ToDaemon;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -182,17 +182,17 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use base::Prefix;
-    use control::Config;
-    use control::netlink::message::flag;
-    use control::netlink::xfrm::layout::{self, LifetimeCfg, PolicyInfo};
-    use control::netlink::xfrm::{Database, Event, Policy};
+    use config::Config;
+    use netlink::message::flag;
+    use netlink::xfrm::layout::{self, LifetimeCfg, PolicyInfo};
+    use netlink::xfrm::{Database, Event, Policy};
 
     use super::*;
     use crate::apply::apply;
     use crate::planner::Planner;
     use crate::sadb::convert;
 
-    const RECORDED: &str = include_str!("../../../../crates/control/tests/recordings/xfrm_requests.txt");
+    const RECORDED: &str = include_str!("../../../../crates/netlink/tests/recordings/xfrm_requests.txt");
 
     fn recorded() -> Vec<Vec<u8>> {
         let byte = |hex: &str, at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();

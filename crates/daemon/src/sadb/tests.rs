@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{Counters, DropReason, Instant};
-use control::Config;
-use control::netlink::error::errno;
-use control::netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl};
-use control::netlink::xfrm::nums::{group, mode, proto};
-use control::netlink::xfrm::{Counts, Database, Event, Mark, NewSa, NewSpi, Policy, Replay, SaQuery, Thresholds};
-use control::netlink::{Error, Groups};
+use config::Config;
 use ipsec::{Decision, Flowi, Opened, SaFlags, Train};
+use netlink::error::errno;
+use netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl};
+use netlink::xfrm::nums::{group, mode, proto};
+use netlink::xfrm::{Counts, Database, Event, Mark, NewSa, NewSpi, Policy, Replay, SaQuery, Thresholds};
+use netlink::{Error, Groups};
 use packet::Packet;
 use wire::{FlowKey, Protocol};
 

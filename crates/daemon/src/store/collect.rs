@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use control::Config;
-use control::model::{IlaConfig, PolicyDefault};
-use control::netlink::generic::ila::{Host as _, Mapping};
-use control::netlink::xfrm::{Database, Policy, Sa, saved_defaults};
-use control::netlink::{Error, Saved, rtnl, set_flags};
-use control::sysctl::{self, Settings};
+use config::Config;
+use config::model::{IlaConfig, PolicyDefault};
+use config::settings::Settings;
+use netlink::generic::ila::{IlaHost as _, Mapping};
+use netlink::sysctl;
+use netlink::xfrm::{Database, Policy, Sa, saved_defaults};
+use netlink::{Error, Saved, rtnl, set_flags};
 
 use super::file::{Kept, State};
 use super::names::SaName;

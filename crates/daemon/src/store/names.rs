@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use control::netlink::xfrm::Numbers;
+use netlink::xfrm::Numbers;
 
 /// Name of an SA.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]

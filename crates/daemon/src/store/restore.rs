@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use client::CliError;
-use control::netlink::error::errno;
-use control::netlink::generic::ila;
-use control::netlink::message::flag;
-use control::netlink::rtnl::nums::{RTM_DELRULE, RTM_NEWLINK};
-use control::netlink::rtnl::{Model, RouteKey};
-use control::netlink::{Error, Saved, carry_out, flags_of, kind_of, rtnl, xfrm};
-use control::sysctl;
+use netlink::error::errno;
+use netlink::generic::ila;
+use netlink::message::flag;
+use netlink::rtnl::nums::{RTM_DELRULE, RTM_NEWLINK};
+use netlink::rtnl::{Model, RouteKey};
+use netlink::sysctl;
+use netlink::{Error, Saved, carry_out, flags_of, kind_of, rtnl, xfrm};
 
 use super::file::{Kept, State};
 use crate::netlink::Protocols;

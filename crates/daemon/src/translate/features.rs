@@ -1,6 +1,6 @@
 //! Offloads of a link, in `ethtool`'s words and in those of the path.
 
-use control::features::FeatureSet;
+use config::features::FeatureSet;
 use link::{Kind, Link};
 use offload::{CsumOffload, Features};
 

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use base::{LinkId, TableId};
-use control::netlink::rtnl::nums::*;
-use control::netlink::rtnl::{self, Delta, NeighbourNow};
 use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, Route, RouteKind, Then};
 use ila::RouteEncap;
+use netlink::rtnl::nums::*;
+use netlink::rtnl::{self, Delta, NeighbourNow};
 use wire::eth::MacAddr;
 
 /// All neighbours, as netlink shows them.

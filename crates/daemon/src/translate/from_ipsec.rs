@@ -1,8 +1,8 @@
 //! SAs and policies of crate `ipsec`, in the words of the file.
 
-use control::algorithm::Algorithm;
-use control::model::{self, Encap, NatTraversal, SaFlags};
-use control::xfrm::{Bounds, Limit, Mark};
+use config::algorithm::Algorithm;
+use config::model::{self, Encap, NatTraversal, SaFlags};
+use config::xfrm::{Bounds, Limit, Mark};
 use ipsec::{Limits, PortMask};
 
 pub(crate) const fn dir(dir: ipsec::Dir) -> model::Dir {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::model::{Coalesce, Eviction, FragLimits, ReassemblyConfig};
+use config::model::{Coalesce, Eviction, FragLimits, ReassemblyConfig};
 use reassembly::{Config, Limits, Policy};
 
 /// Configuration of the `reassembly` crate. Options that no user of this program needs keep their defaults.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::Prefix;
-use control::model;
+use config::model;
 use ipsec::{
     Action, Algorithm, Authentication, Code, Dir, Encryption, EspInUdp, Level, Lifetime, Limits, Mark, Mode,
     NatTraversal, PolicyConfig, PortMask, SaConfig, SaDir, SaFlags, Selector, Template,

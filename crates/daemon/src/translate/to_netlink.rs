@@ -1,9 +1,9 @@
 //! SAs and policies of the file, as netlink requests.
 
-use control::model::{self, Limit};
-use control::netlink::xfrm::layout::{Encap, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl, family_of};
-use control::netlink::xfrm::nums::{mode, proto, sa_flag};
-use control::netlink::xfrm::{Mark, NewSa, Policy, Replay};
+use config::model::{self, Limit};
+use netlink::xfrm::layout::{Encap, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl, family_of};
+use netlink::xfrm::nums::{mode, proto, sa_flag};
+use netlink::xfrm::{Mark, NewSa, Policy, Replay};
 
 fn mark(mark: Option<model::Mark>) -> Mark {
     mark.map_or(Mark::default(), |model::Mark { value, mask }| Mark { value, mask })

@@ -1,0 +1,63 @@
+//! Settings of a node that `sysctl` can change while it runs.
+
+use crate::model::{Config, ReassemblyConfig, XfrmOptions};
+
+/// Values that `sysctl` can change while a node runs. A file sets some of them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Settings {
+    /// Limits of waiting fragments.
+    pub reassembly: ReassemblyConfig,
+    /// Settings of all SAs.
+    pub xfrm: XfrmOptions,
+    /// Early demux.
+    pub early_demux: EarlyDemux,
+    /// Packets of VRFs for sockets that are bound to no device.
+    pub l3mdev_accept: L3mdevAccept,
+    /// Whether each VRF has a table of its own (Linux `vrf_strict_mode`).
+    pub vrf_strict_mode: bool,
+}
+
+/// Whether sockets of the host side that are bound to no device get packets of VRFs, by protocol (Linux `sysctl_tcp_l3mdev_accept`,
+/// `sysctl_udp_l3mdev_accept`). Raw sockets always do.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct L3mdevAccept {
+    /// Those of TCP.
+    pub tcp: bool,
+    /// Those of UDP.
+    pub udp: bool,
+}
+
+/// Early demux to sockets of the host side, by protocol; 0 is off (Linux `sysctl_ip_early_demux`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct EarlyDemux {
+    /// Early demux of any protocol.
+    pub ip: u8,
+    /// Early demux of TCP.
+    pub tcp: u8,
+    /// Early demux of UDP.
+    pub udp: u8,
+}
+
+impl EarlyDemux {
+    /// On for both.
+    pub const DEFAULT: Self = Self { ip: 1, tcp: 1, udp: 1 };
+}
+
+impl Default for EarlyDemux {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Settings {
+    /// Settings that a file has.
+    pub const fn of(config: &Config) -> Self {
+        Self {
+            reassembly: config.reassembly,
+            xfrm: config.xfrm,
+            early_demux: EarlyDemux::DEFAULT,
+            l3mdev_accept: L3mdevAccept { tcp: false, udp: false },
+            vrf_strict_mode: false,
+        }
+    }
+}

@@ -1,0 +1,547 @@
+//! The configuration file: what it says when it is right, and what is said of it when it is wrong.
+
+use std::net::IpAddr;
+
+use base::{Prefix, TableId};
+use config::Config;
+use config::algorithm::Name;
+use config::features::FeatureSet;
+use config::model::*;
+
+const GOOD: &str = include_str!("gw.toml");
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_file_becomes_the_model_that_it_describes() {
+    let config = Config::from_toml(GOOD, "gw.toml").unwrap();
+    let link = |name: &str, kind| LinkConfig {
+        name: name.to_owned(),
+        kind,
+        mtu: None,
+        addresses: Vec::new(),
+        ike: false,
+        clamp_mss: false,
+        defrag: false,
+        qdisc: None,
+        offloads: true,
+        esp_gro: true,
+        features: FeatureSet::SWITCHED,
+        master: None,
+        port: None,
+    };
+    let links = vec![
+        LinkConfig {
+            mtu: Some(1438),
+            addresses: vec!["10.1.0.254/24".parse().unwrap(), "fd00:1::fe/64".parse().unwrap()],
+            ..link("tun0", LinkKind::Tun { queues: 2 })
+        },
+        LinkConfig {
+            offloads: false,
+            esp_gro: false,
+            features: FeatureSet::wanted_first(false, false),
+            ..link("wan", LinkKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() })
+        },
+        LinkConfig {
+            addresses: vec!["198.51.100.1/24".parse().unwrap()],
+            ..link("eth1", LinkKind::Packet { interface: "eth1".to_owned(), exclusive: false })
+        },
+    ];
+    assert_eq!(config.links, links);
+    let routes = vec![
+        RouteConfig {
+            to: prefix("10.2.0.0/24"),
+            action: RouteAction::Unicast { via: None, dev: "wan".to_owned() },
+            metric: 0,
+            table: TableId::MAIN,
+            encap: None,
+        },
+        RouteConfig {
+            to: Prefix::ANY_V4,
+            action: RouteAction::Unicast { via: Some(ip("198.51.100.254")), dev: "eth1".to_owned() },
+            metric: 0,
+            table: TableId::MAIN,
+            encap: None,
+        },
+        RouteConfig {
+            to: prefix("fd00::/16"),
+            action: RouteAction::Blackhole,
+            metric: 1024,
+            table: TableId(100),
+            encap: None,
+        },
+    ];
+    assert_eq!(config.routes, routes);
+    let key = (0..16).chain(0xa0..0xa4).collect::<Vec<u8>>().into();
+    let sas = vec![
+        SaConfig {
+            src: ip("192.0.2.1"),
+            dst: ip("192.0.2.2"),
+            spi: 0x1000,
+            dir: None,
+            mode: Mode::Tunnel,
+            reqid: 1,
+            algorithm: Algorithm::Aead { name: Aead::GcmAes, key: Key::new(key), icv_bits: 128 },
+            replay_window: 1024,
+            flags: SaFlags { esn: true, ..SaFlags::default() },
+            encap: Some(Encap { sport: 4500, dport: 4500 }),
+            selector: None,
+            seq: 0,
+            oseq: 0,
+            mark: None,
+            output_mark: None,
+            if_id: 0,
+            limit: Limit::default(),
+            tfcpad: 0,
+            nat: NatTraversal::default(),
+        },
+        SaConfig {
+            src: ip("198.51.100.7"),
+            dst: ip("198.51.100.1"),
+            spi: 0x1001,
+            dir: None,
+            mode: Mode::Transport,
+            reqid: 0,
+            algorithm: Algorithm::null(),
+            replay_window: 0,
+            flags: SaFlags::default(),
+            encap: None,
+            selector: Some(Selector {
+                src: prefix("198.51.100.7/32"),
+                dst: Prefix::ANY_V4,
+                proto: Some(17),
+                sport: None,
+                dport: Some(53),
+            }),
+            seq: 0,
+            oseq: 0,
+            mark: None,
+            output_mark: None,
+            if_id: 0,
+            limit: Limit::default(),
+            tfcpad: 0,
+            nat: NatTraversal::default(),
+        },
+    ];
+    assert_eq!(config.sas, sas);
+    let any = |src, dst| Selector { src, dst, proto: None, sport: None, dport: None };
+    let policies = vec![
+        PolicyConfig {
+            dir: Dir::Out,
+            selector: any(prefix("10.1.0.0/24"), prefix("10.2.0.0/24")),
+            priority: 0,
+            action: PolicyAction::Allow,
+            templates: vec![Template {
+                src: Some(ip("192.0.2.1")),
+                dst: Some(ip("192.0.2.2")),
+                mode: Mode::Tunnel,
+                reqid: 1,
+                level: Level::Required,
+            }],
+            mark: None,
+            if_id: 0,
+            limit: Limit::default(),
+        },
+        PolicyConfig {
+            dir: Dir::In,
+            selector: any(prefix("198.51.100.7/32"), Prefix::ANY_V4),
+            priority: 7,
+            action: PolicyAction::Block,
+            templates: Vec::new(),
+            mark: None,
+            if_id: 0,
+            limit: Limit::default(),
+        },
+    ];
+    assert_eq!(config.policies, policies);
+}
+
+#[test]
+fn an_sa_that_only_sends_has_extended_numbers_without_a_window() {
+    let sa = |text: &str| Config::from_toml(&GOOD.replace("replay-window = 1024", text), "f").unwrap().sas.remove(0);
+    for (text, dir, window) in [
+        ("dir = \"out\"", SaDir::Out, 0),
+        ("dir = \"out\"\nreplay-window = 0", SaDir::Out, 0),
+        ("dir = \"in\"\nreplay-window = 64", SaDir::In, 64),
+    ] {
+        let sa = sa(text);
+        assert_eq!((sa.dir, sa.replay_window, sa.flags.esn), (Some(dir), window, true), "{text}");
+    }
+}
+
+#[test]
+fn what_an_sa_does_about_a_nat_and_about_sizes_is_read() {
+    let sa = |text: &str| Config::from_toml(&GOOD.replace("replay-window = 1024", text), "f").unwrap().sas.remove(0);
+    let out = sa("dir = \"out\"\ntfcpad = 1500\nnat-keepalive-interval = 20");
+    let nat = NatTraversal { keepalive_interval: 20, ..NatTraversal::default() };
+    assert_eq!((out.tfcpad, out.nat), (1500, nat));
+    let inward = sa("dir = \"in\"\nreplay-window = 64\nnat-mapping-threshold = 10\nnat-follow = true");
+    let nat = NatTraversal { mapping_threshold: 10, follow: true, ..NatTraversal::default() };
+    assert_eq!((inward.tfcpad, inward.nat), (0, nat));
+}
+
+#[test]
+fn a_route_leads_by_a_neighbour_of_whatever_stands_before_or_behind_it() {
+    let link = |name, net| format!("[[link]]\nname = \"{name}\"\nkind = \"tun\"\naddresses = [\"{net}\"]\n");
+    let links = link("a", "10.1.0.1/16") + &link("b", "10.2.0.1/16") + &link("c", "10.1.2.1/24");
+    let by = "[[route]]\nto = \"default\"\nvia = \"VIA\"\n";
+    let direct = |to, dev| format!("[[route]]\nto = \"{to}\"\ndev = \"{dev}\"\n");
+    let on_the_way = direct("10.9.0.0/16", "a") + &direct("10.9.9.0/24", "b") + &direct("10.9.9.9/32", "c");
+    let cases = [
+        ("10.1.0.9", "a"),
+        ("10.2.0.9", "b"),
+        ("10.1.2.9", "c"),
+        ("10.9.0.9", "a"),
+        ("10.9.9.1", "b"),
+        ("10.9.9.9", "c"),
+        ("10.9.9.9\"\ndev = \"a", "a"),
+    ];
+    for (via, dev) in cases {
+        let by = by.replace("VIA", via);
+        for text in [[&links, &on_the_way, &by], [&links, &by, &on_the_way]] {
+            let config = read(&text.map(String::as_str)).unwrap();
+            let found = config.routes.iter().find_map(|route| match &route.action {
+                RouteAction::Unicast { via: Some(_), dev } => Some(dev.as_str()),
+                _ => None,
+            });
+            assert_eq!(found, Some(dev), "{via}");
+        }
+    }
+    let nowhere = read(&[&links, &by.replace("VIA", "10.3.0.1"), &on_the_way]).unwrap_err().to_string();
+    assert!(nowhere.contains("10.3.0.1 is on no link"), "{nowhere}");
+}
+
+#[test]
+fn an_empty_file_is_a_node_without_links() {
+    assert_eq!(Config::from_toml("", "f"), Ok(Config::default()));
+}
+
+#[test]
+fn a_key_in_the_model_is_not_shown() {
+    let shown = format!("{:?}", Config::from_toml(GOOD, "gw.toml").unwrap());
+    assert!(shown.contains("<hidden>") && !shown.contains("160, 161") && !shown.contains("a0a1"), "{shown}");
+}
+
+#[test]
+fn a_key_text_without_0x_stands_for_its_own_bytes() {
+    let text = GOOD.replace("0x000102030405060708090a0b0c0d0e0fa0a1a2a3", "sixteen byte keysalt");
+    let config = Config::from_toml(&text, "f").unwrap();
+    let Algorithm::Aead { key, .. } = &config.sas[0].algorithm else { panic!("{:?}", config.sas[0]) };
+    assert_eq!(key.bytes(), b"sixteen byte keysalt");
+}
+
+#[test]
+fn sequence_numbers_go_on_from_where_the_file_says() {
+    let read = |text: &str| {
+        let text = GOOD.replace("replay-window = 1024", &format!("replay-window = 1024\n{text}"));
+        let sa = Config::from_toml(&text, "f").unwrap().sas.remove(0);
+        (sa.seq, sa.oseq)
+    };
+    assert_eq!(read("replay-seq = 7"), (7, 0));
+    assert_eq!(read("replay-oseq = 0xffffff00\nreplay-oseq-hi = 2"), (0, 0x2_ffff_ff00));
+    assert_eq!(read("replay-seq-hi = 1"), (1 << 32, 0));
+}
+
+#[test]
+fn every_algorithm_is_read_by_each_of_its_names() {
+    let key = |len: usize| format!("0x{}", "5a".repeat(len));
+    let read = |text: &str| {
+        let text = GOOD.replace("enc = \"ecb(cipher_null)\"", text);
+        Config::from_toml(&text, "f").unwrap_or_else(|err| panic!("{text}: {err}")).sas.remove(1).algorithm
+    };
+    let mut seen = Vec::new();
+    for &(text, name) in Aead::NAMES {
+        for (&len, &icv_bits) in
+            name.key_lens().iter().flat_map(|len| name.icv_bits().iter().map(move |icv| (len, icv)))
+        {
+            let got = read(&format!("aead = {{ name = \"{text}\", key = \"{}\", icv = {icv_bits} }}", key(len)));
+            assert_eq!(got, Algorithm::Aead { name, key: Key::new(vec![0x5a; len].into()), icv_bits });
+            seen.push((got.name(), got.key_bits(), got.icv_bits()));
+        }
+    }
+    for &(text, enc) in Enc::NAMES {
+        for &len in enc.key_lens() {
+            let got = read(&format!("enc = {{ name = \"{text}\", key = \"{}\" }}", key(len)));
+            assert_eq!(got, Algorithm::Separate { enc, key: Key::new(vec![0x5a; len].into()), auth: None });
+            seen.push((got.name(), got.key_bits(), got.icv_bits()));
+        }
+    }
+    assert_eq!(seen.len(), 3 * 3 + 3 + 3 * 3 + 1 + 3 * 3 + 2, "{seen:?}");
+    let none = read("enc = \"ecb(cipher_null)\"\nauth = { name = \"digest_null\" }");
+    assert_eq!(none, Algorithm::null());
+    for &(text, name) in Auth::NAMES {
+        let auth = |got: Algorithm| got.auth().cloned().unwrap();
+        let got = auth(read(&format!("enc = \"cipher_null\"\nauth = {{ name = \"{text}\", key = \"{}\" }}", key(16))));
+        let key = Key::new(vec![0x5a; 16].into());
+        assert_eq!(got, AuthConfig { name, key: key.clone(), icv_bits: name.default_icv_bits() });
+        for icv_bits in [32, 128, name.full_bits()] {
+            let trunc =
+                format!("auth-trunc = {{ name = \"{text}\", key = \"0x{}\", icv = {icv_bits} }}", "5a".repeat(16));
+            let got = auth(read(&format!("enc = {{ name = \"ecb(cipher_null)\" }}\n{trunc}")));
+            assert_eq!(got, AuthConfig { name, key: key.clone(), icv_bits });
+        }
+    }
+}
+
+/// One case of `refused.txt`: its lines that begin with `mark`, without it.
+fn part(case: &str, mark: &str) -> String {
+    let lines: Vec<&str> = case.lines().filter_map(|line| line.strip_prefix(mark)).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn every_mistake_is_named_by_line_key_and_remedy() {
+    let cases = include_str!("refused.txt").split("\n\n").skip(1);
+    let mut wrong = Vec::new();
+    for case in cases {
+        let (old, new, want) = (part(case, "- "), part(case, "+ "), part(case, "! "));
+        assert!(!old.is_empty() && GOOD.contains(&old), "gw.toml has no {old:?}");
+        let got = match Config::from_toml(&GOOD.replacen(&old, &new, 1), "gw.toml") {
+            Ok(_) => "accepted".to_owned(),
+            Err(err) => err.to_string(),
+        };
+        if got != want {
+            wrong.push(format!("{old:?} -> {new:?}\n   want {want}\n   got  {got}"));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_single_table_where_many_may_stand_is_explained() {
+    let err = Config::from_toml("[link]\nname = \"tun0\"\n", "f").unwrap_err();
+    assert_eq!(err.to_string(), "f:1: link: is a single table; begin each link with [[link]].");
+}
+
+#[test]
+fn no_error_shows_key_material() {
+    let key = "000102030405060708090a0b0c0d0e0fa0a1a2a3";
+    let misplaced = [
+        ("name = \"rfc4106(gcm(aes))\", key", "key = \"x\", name"),
+        ("icv = 128", "icv = \"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\""),
+        ("a3\", icv", "a\", icv"),
+        ("a3\", icv", "zz\", icv"),
+        ("a3\", icv", "a3a4\", icv"),
+        ("src = \"192.0.2.1\"", "src = \"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\""),
+        ("[\"esn\"]", "[\"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\"]"),
+        ("\"10.2.0.0/24\"", "\"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\""),
+        ("\"10.1.0.254/24\"", "\"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\""),
+        ("\"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\"", "0x000102030405060708090a0b0c0d0e0fa0a1a2a3"),
+        ("icv = 128", "icv = 0x000102030405060708090a0b0c0d0e0fa0a1a2a3"),
+        ("a3\", icv", "a3, icv"),
+        ("\"ecb(cipher_null)\"", "\"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\""),
+        ("\"ecb(cipher_null)\"", "{ name = \"0x0001020304050607\", key = \"aes\" }"),
+        ("enc = ", "auth = { name = \"0x0001020304050607\", key = \"sha1\" }\nenc = "),
+        ("enc = ", "auth = { name = \"sha1\", key = 0x0001020304050607 }\nenc = "),
+    ];
+    for (old, new) in misplaced {
+        let err = Config::from_toml(&GOOD.replacen(old, new, 1), "gw.toml").expect_err(new).to_string();
+        assert!(!err.contains(&key[..12]), "{err}");
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_or_garbled_anywhere_is_read_or_refused_in_one_line() {
+    let mut refused = 0;
+    let mut read = |text: &str| {
+        if let Err(err) = Config::from_toml(text, "gw.toml") {
+            let line = err.to_string();
+            assert!(line.starts_with("gw.toml:") && !line.contains('\n') && !line.contains("0c0d0e0f"), "{line}");
+            assert!(err.line >= 1 && err.line <= text.lines().count() + 1, "{line}");
+            refused += 1;
+        }
+    };
+    for at in 0..GOOD.len() {
+        read(&GOOD[..at]);
+        for garbage in ["\"", "\n", "[", "=", "9", "\u{feff}", "\0"] {
+            read(&[&GOOD[..at], garbage, &GOOD[at + 1..]].concat());
+        }
+    }
+    assert!(refused > GOOD.len(), "{refused}");
+}
+
+const SA: &str = "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 1\nenc = \"ecb(cipher_null)\"\n";
+const POLICY: &str = "[[policy]]\ndir = \"out\"\ndst = \"10.0.0.0/8\"\n";
+
+fn read(texts: &[&str]) -> Result<Config, String> {
+    Config::from_toml(&texts.concat(), "f").map_err(|err| err.to_string())
+}
+
+#[test]
+fn marks_and_limits_are_read() {
+    let marks = "mark = 5\noutput-mark = { value = 0x10, mask = 0xf0 }\n";
+    let limit = "limit = { byte-soft = 1, byte-hard = 2, packet-soft = 3, packet-hard = 4, time-soft = 5, \
+                 time-hard = 6, time-use-soft = 7, time-use-hard = 8 }\n";
+    let config = read(&[SA, marks, limit, POLICY, "mark = 5\nlimit = { time-hard = 9 }\n"]).unwrap();
+    let (sa, policy) = (&config.sas[0], &config.policies[0]);
+    let five = Some(Mark { value: 5, mask: u32::MAX });
+    assert_eq!((sa.mark, sa.output_mark, sa.if_id), (five, Some(Mark { value: 0x10, mask: 0xf0 }), 0));
+    let bounds = |bytes, packets, add_secs, use_secs| Bounds {
+        bytes: Some(bytes),
+        packets: Some(packets),
+        add_secs: Some(add_secs),
+        use_secs: Some(use_secs),
+    };
+    assert_eq!(sa.limit, Limit { soft: bounds(1, 3, 5, 7), hard: bounds(2, 4, 6, 8) });
+    let hard = Bounds { add_secs: Some(9), ..Bounds::default() };
+    assert_eq!((policy.mark, policy.if_id, policy.limit), (five, 0, Limit { hard, ..Limit::default() }));
+    let none = read(&[SA, POLICY]).unwrap();
+    assert_eq!((none.sas[0].mark, none.policies[0].limit), (None, Limit::default()));
+    // Two may differ by their marks alone.
+    assert_eq!(read(&[SA, "mark = 1\n", SA, "mark = 2\n", POLICY, POLICY, "mark = 1\n"]).unwrap().sas.len(), 2);
+}
+
+#[test]
+fn what_holds_for_all_sas_and_policies_is_read() {
+    let config = read(&["[ipsec]\nlarval-drop = false\nacq-expires = 9\naevent-rseqth = 0\naevent-etime = 5\n[policy-default]\nin = \"block\"\n"]).unwrap();
+    assert_eq!(config.xfrm, XfrmOptions { larval_drop: false, acq_expires: 9, aevent_rseqth: 0, aevent_etime: 5 });
+    assert_eq!(config.policy_default, PolicyDefault { block_in: true, ..PolicyDefault::default() });
+    let none = Config::default();
+    assert_eq!((none.xfrm.larval_drop, none.xfrm.acq_expires), (true, 30));
+    let change = config::Change::between(&none, &config);
+    assert!(change.policy_default && change.settings && !change.is_empty());
+    assert!(config::Change::between(&config, &config).is_empty());
+}
+
+#[test]
+fn wrong_marks_and_limits_are_refused_with_what_would_be_right() {
+    let cases = [
+        (
+            SA,
+            "mark = { value = 0x11, mask = 0xf }\n",
+            "f:6: sa[0].mark: 0x11 has bits outside of the mask 0xf; use 0x1.",
+        ),
+        (SA, "mark = { mask = 1 }\n", "f:6: sa[0].mark.value: missing; use a number, such as 0x1."),
+        (SA, "if_id = 7\n", "f:6: sa[0].if_id: is for an XFRM interface, and no kind of link is one; take it out."),
+        (
+            POLICY,
+            "if_id = 7\n",
+            "f:4: policy[0].if_id: is for an XFRM interface, and no kind of link is one; take it out.",
+        ),
+        (
+            SA,
+            "limit = { byte-hard = 0 }\n",
+            "f:6: sa[0].limit.byte-hard: 0 is out of range; use 1 to 18446744073709551615.",
+        ),
+        (SA, "limit = { time-sofd = 1 }\n", "f:6: sa[0].limit.time-sofd: unknown key; use time-soft."),
+        (POLICY, "limit = { byte-hard = 1 }\n", "f:4: policy[0].limit.byte-hard: unknown key; use time-hard."),
+        (
+            SA,
+            "dir = \"out\"\nflags = [\"wildrecv\"]\n",
+            "f:7: sa[0].flags[0]: wildrecv is for an SA of dir in; take it out.",
+        ),
+        (
+            "",
+            "[policy-default]\nin = \"allow\"\n",
+            "f:2: policy-default.in: allow is not known here; use accept or block.",
+        ),
+        ("", "[ipsec]\nlarval-drop = 1\n", "f:2: ipsec.larval-drop: is a whole number; use true or false."),
+    ];
+    for (table, key, want) in cases {
+        assert_eq!(read(&[table, key]).unwrap_err(), want);
+    }
+    let twice = read(&[SA, "mark = 1\n", SA, "mark = 1\n"]).unwrap_err();
+    assert!(twice.contains("is already sa[0]"), "{twice}");
+}
+
+#[test]
+fn an_xdp_link_has_a_ring_and_a_mode_of_its_own_or_the_usual_ones() {
+    let head = "[[link]]\nname = \"a\"\nkind = \"xdp\"\ninterface = \"eth1\"\n";
+    let kind = |rest: &str| Config::from_toml(&format!("{head}{rest}"), "f").unwrap().links.remove(0).kind;
+    let want = |ring, mode| LinkKind::Xdp { interface: "eth1".to_owned(), ring, mode };
+    assert_eq!(kind(""), want(1024, XdpMode::Auto));
+    assert_eq!(kind("ring = 256\nmode = \"native\"\n"), want(256, XdpMode::Native));
+    assert_eq!(kind("ring = 0x1000\nmode = \"generic\"\n"), want(4096, XdpMode::Generic));
+}
+
+const VRFS: &str = "[[link]]\nname = \"one\"\nkind = \"tap\"\nmaster = \"red\"\naddresses = [\"10.1.0.1/24\"]\n\
+                    [[link]]\nname = \"red\"\nkind = \"vrf\"\ntable = 10\n\
+                    [[link]]\nname = \"blue\"\nkind = \"vrf\"\ntable = 20\naddresses = [\"192.0.2.9/32\"]\n\
+                    [[link]]\nname = \"two\"\nkind = \"tap\"\nmaster = \"blue\"\naddresses = [\"10.1.0.1/24\"]\n";
+
+#[test]
+fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
+    let route = |to: &str, rest: &str| format!("[[route]]\nto = \"{to}\"\nvia = \"10.1.0.9\"\n{rest}\n");
+    let routes = [
+        route("10.2.0.0/16", "vrf = \"red\""),
+        route("10.2.0.0/16", "vrf = \"blue\""),
+        route("10.3.0.0/16", "table = 10"),
+        route("10.3.0.0/16", "dev = \"two\""),
+    ];
+    let config = read(&[VRFS, &routes.concat()]).unwrap();
+    let kinds: Vec<_> = config.links.iter().map(|link| (link.kind.word(), link.master.as_deref())).collect();
+    assert_eq!(kinds, [("tap", Some("red")), ("vrf", None), ("vrf", None), ("tap", Some("blue"))]);
+    assert_eq!(config.links[2].kind, LinkKind::Vrf { table: 20 });
+    let by = |route: &RouteConfig| match &route.action {
+        RouteAction::Unicast { dev, .. } => (dev.clone(), route.table.0),
+        other => panic!("{other:?}"),
+    };
+    let want = [("one", 10), ("two", 20), ("one", 10), ("two", 254)].map(|(dev, table)| (dev.to_owned(), table));
+    assert_eq!(config.routes.iter().map(by).collect::<Vec<_>>(), want);
+    let tap = "[[link]]\nname = \"t\"\nkind = \"tap\"\n";
+    let vrf = "[[link]]\nname = \"v\"\nkind = \"vrf\"\n";
+    let cases = [
+        (tap, "master = \"none\"", "f:4: link[0].master: no VRF or bridge is named none; there is none."),
+        (tap, "master = \"t\"", "f:4: link[0].master: no VRF or bridge is named t; there is none."),
+        (tap, "defrag = true", "f:4: link[0].defrag: is only for links of kind tun; take it out."),
+        (
+            vrf,
+            "table = 5\nclamp-mss = true",
+            "f:5: link[0].clamp-mss: is only for links of kind tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user; take it out.",
+        ),
+        (tap, "exclusive = true", "f:4: link[0].exclusive: is only for links of kind packet; take it out."),
+        (tap, "table = 1", "f:4: link[0].table: is only for links of kind vrf; take it out."),
+        (vrf, "", "f:1: link[0].table: missing; use the number of a routing table, 1 to 4294967295."),
+        (vrf, "table = 0", "f:4: link[0].table: 0 is out of range; use 1 to 4294967295."),
+        (
+            vrf,
+            "mtu = 1500\ntable = 5",
+            "f:4: link[0].mtu: is only for links of kind tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user; take it out.",
+        ),
+        (VRFS, "[[route]]\nto = \"::/0\"\ntype = \"blackhole\"\nvrf = \"x\"", "f:23: route[0].vrf: no VRF is named x."),
+        (
+            VRFS,
+            "[[route]]\nto = \"::/0\"\ntype = \"blackhole\"\nvrf = \"red\"\ntable = 7",
+            "f:24: route[0].table: the VRF says in which table; take one out.",
+        ),
+        (
+            VRFS,
+            &route("::/0", "vrf = \"red\""),
+            "f:22: route[0].via: 10.1.0.9 is not of the family of ::/0; use an IPv6 neighbour.",
+        ),
+        (
+            VRFS,
+            &route("10.9.0.0/16", ""),
+            "f:22: route[0].via: 10.1.0.9 is on no link; use an address in a link's prefix.",
+        ),
+    ];
+    for (before, wrong, want) in cases {
+        assert_eq!(read(&[before, wrong]).unwrap_err(), want);
+    }
+}
+
+#[test]
+fn esp_gro_is_wanted_as_offloads_unless_set() {
+    let lines = [("", true), ("esp-gro = true", true), ("esp-gro = false", false), ("offloads = false", false)];
+    for (line, want) in lines {
+        let file = format!("[[link]]\nname = \"tun0\"\nkind = \"tun\"\n{line}\n");
+        let link = &Config::from_toml(&file, "f").unwrap().links[0];
+        assert_eq!((link.esp_gro, link.features.has(FeatureSet::ESP_GRO)), (want, want), "{line}");
+        assert_eq!(link.features.has(FeatureSet::GRO), link.offloads, "{line}");
+    }
+}
+
+#[test]
+fn packet_link_is_exclusive_if_the_file_says_so() {
+    for (more, want) in [("", false), ("exclusive = false\n", false), ("exclusive = true\n", true)] {
+        let toml = format!("[[link]]\nname = \"wan\"\nkind = \"packet\"\ninterface = \"eth0\"\n{more}");
+        let config = Config::from_toml(&toml, "f").unwrap();
+        assert_eq!(config.links[0].kind, LinkKind::Packet { interface: "eth0".to_owned(), exclusive: want });
+    }
+}

@@ -1,0 +1,479 @@
+//! Output of `fatpath show`: the states in the layout of the tools that people know them from. Links, routes and
+//! neighbours read as from `ip`, SAs and policies as from `ip -s xfrm`, counters as from `nstat` and
+//! `/proc/net/xfrm_stat`.
+
+use std::fmt::{self, Display, Formatter, Write as _};
+use std::net::IpAddr;
+
+use base::{Prefix, TableId};
+
+use crate::request::Shown;
+use crate::state::{
+    BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, GuestQueueState, GuestState,
+    HostState, IlaEncapState, IlaState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState, QdiscState,
+    RingState, RouteState, SaState,
+};
+use config::model::{Level, NatTraversal, PolicyAction};
+
+impl Shown {
+    /// The text for a terminal, in whole lines. Counters at zero are left out unless `all`.
+    pub fn to_text(&self, all: bool) -> String {
+        match self {
+            Self::Links(links) => whole(links),
+            Self::Routes(routes) => whole(routes),
+            Self::Neighbours(neighbours) => whole(neighbours),
+            Self::Fdb(entries) => whole(entries),
+            Self::Pmtus(pmtus) => whole(pmtus),
+            Self::Sa(sas) => whole(sas),
+            Self::Policies(policies) => whole(policies),
+            Self::Counters(counters) => counters.to_text(all),
+            Self::Drops(drops) => whole(drops),
+            Self::Fragments(fragments) => whole(fragments),
+            Self::Host(host) => host.to_string(),
+            Self::Ila(mappings) => whole(mappings),
+            Self::Flows(flows) => whole(flows),
+        }
+    }
+}
+
+fn whole<T: Display>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect()
+}
+
+/// ` word value`, or nothing.
+fn optional<T: Display>(f: &mut Formatter<'_>, word: &str, value: Option<T>) -> fmt::Result {
+    value.map_or(Ok(()), |value| write!(f, " {word} {value}"))
+}
+
+impl Display for HostState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "host side {}", self.side)?;
+        optional(f, "at", self.namespace.as_deref())?;
+        if self.user_namespace {
+            f.write_str(" in a user namespace")?;
+        }
+        match &self.why {
+            Some(why) => writeln!(f, " ({why})")?,
+            None => writeln!(f)?,
+        }
+        for device in &self.devices {
+            write!(f, "    {}: {} kind {} mtu {}", device.index, device.name, device.kind, device.mtu)?;
+            match &device.why_not {
+                Some(why) => writeln!(f, " missing ({why})")?,
+                None => writeln!(f)?,
+            }
+        }
+        if self.side == "on" {
+            let limited = if self.routes_limited { " for all of the node's" } else { "" };
+            writeln!(
+                f,
+                "    {} addresses, {} routes{limited}, {} put back",
+                self.addresses, self.routes, self.put_back
+            )?;
+        }
+        if let Some(refused) = &self.refused {
+            writeln!(f, "    refused: {refused}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for LinkState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let flags = if self.up { "UP" } else { "DOWN" };
+        write!(f, "{}: {}: <{flags}> mtu {} kind {}", self.index, self.name, self.mtu, self.kind)?;
+        optional(f, "on", self.on.as_deref())?;
+        optional(f, "table", self.table)?;
+        optional(f, "master", self.vrf.as_deref())?;
+        writeln!(f)?;
+        if let Some(why) = &self.why_down {
+            writeln!(f, "    down ({why})")?;
+        }
+        if let Some(lladdr) = &self.lladdr {
+            writeln!(f, "    link/ether {lladdr}")?;
+        }
+        for address in &self.addresses {
+            writeln!(f, "    {} {address}", if address.addr().is_ipv4() { "inet" } else { "inet6" })?;
+        }
+        for offload in &self.offloads {
+            write!(f, "    {} {}", offload.name, if offload.on { "on" } else { "off" })?;
+            match &offload.why {
+                Some(why) => writeln!(f, " ({why})")?,
+                None => writeln!(f)?,
+            }
+        }
+        if let Some(port) = &self.port {
+            port.fmt(f)?;
+        }
+        if let Some(guest) = &self.guest {
+            guest.fmt(f)?;
+        }
+        if let Some(ring) = &self.ring {
+            ring.fmt(f)?;
+        }
+        if let Some(qdisc) = &self.qdisc {
+            qdisc.fmt(f)?;
+        }
+        self.stats.fmt(f)
+    }
+}
+
+impl Display for QdiscState {
+    /// A line like the first of `tc -s qdisc`, and one with its counters.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { kind, bytes, packets, drops, overlimits, requeues, backlog, qlen } = self;
+        writeln!(f, "    qdisc {kind} backlog {backlog}b {qlen}p")?;
+        writeln!(
+            f,
+            "        bytes {bytes} packets {packets} dropped {drops} overlimits {overlimits} requeues {requeues}"
+        )
+    }
+}
+
+impl Display for RingState {
+    /// Writes its kind, the frames that packets hold of it, and the kernel's counters.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { mode, queues, frames, frame_size, held, rx_no_buffer, .. } = self;
+        let copy = if self.zero_copy { "zero-copy" } else { "copy" };
+        writeln!(f, "    ring {mode} {copy} queues {queues} frames {frames} of {frame_size} bytes")?;
+        writeln!(f, "        held {held} rx_no_buffer {rx_no_buffer}")?;
+        let Self { rx_dropped, rx_invalid_descs, rx_ring_full, rx_fill_ring_empty_descs, .. } = self;
+        write!(f, "        rx_dropped {rx_dropped} rx_invalid_descs {rx_invalid_descs} rx_ring_full {rx_ring_full}")?;
+        writeln!(f, " rx_fill_ring_empty_descs {rx_fill_ring_empty_descs}")?;
+        let Self { tx_invalid_descs, tx_ring_empty_descs, .. } = self;
+        writeln!(f, "        tx_invalid_descs {tx_invalid_descs} tx_ring_empty_descs {tx_ring_empty_descs}")
+    }
+}
+
+impl Display for LinkStats {
+    /// Two blocks of a heading and a line of numbers under it, as `ip -s link` has them.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let rx = [self.rx_bytes, self.rx_packets, self.rx_wire_packets, self.rx_calls, self.rx_dropped];
+        let tx = [self.tx_bytes, self.tx_packets, self.tx_wire_packets, self.tx_calls, self.tx_dropped];
+        let names = ["bytes", "packets", "wire-packets", "calls", "dropped"];
+        for (way, values) in [("RX:", rx), ("TX:", tx)] {
+            let (mut heading, mut line) = (format!("    {way}"), "       ".to_owned());
+            for (n, (name, value)) in names.iter().zip(rx.iter().zip(tx)).enumerate() {
+                let width = name.len().max(value.0.to_string().len()).max(value.1.to_string().len());
+                write!(heading, " {name:>width$}")?;
+                write!(line, " {:>width$}", values[n])?;
+            }
+            writeln!(f, "{heading}\n{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A destination as `ip route` prints it: `default`, an address alone, or a prefix.
+fn destination(to: Prefix) -> String {
+    match to {
+        _ if to.len() == 0 => "default".to_owned(),
+        _ if to.is_host() => to.addr().to_string(),
+        _ => to.to_string(),
+    }
+}
+
+impl Display for RouteState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.kind != "unicast" {
+            write!(f, "{} ", self.kind)?;
+        }
+        write!(f, "{}", destination(self.to))?;
+        if let Some(IlaEncapState { locator, csum_mode, ident_type, hook_type }) = &self.encap {
+            write!(f, " encap ila {locator} csum-mode {csum_mode} ident-type {ident_type} hook-type {hook_type}")?;
+        }
+        let via = if self.to.is_ipv4() && self.via.is_some_and(|via| via.is_ipv6()) { "via inet6" } else { "via" };
+        optional(f, via, self.via)?;
+        optional(f, "dev", self.dev.as_deref())?;
+        optional(f, "table", Some(TableId(self.table)).filter(|&table| table != TableId::MAIN))?;
+        writeln!(f, " metric {}", self.metric)
+    }
+}
+
+impl Display for NeighbourState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} dev {}", self.to, self.dev)?;
+        optional(f, "lladdr", self.lladdr.as_deref())?;
+        optional(f, "queued", Some(self.queued).filter(|&queued| queued != 0))?;
+        writeln!(f, " {}", self.state)
+    }
+}
+
+impl Display for FdbState {
+    /// As `bridge fdb` shows them.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} dev {}", self.mac, self.dev)?;
+        optional(f, "vlan", self.vlan)?;
+        write!(f, " master {}", self.master)?;
+        f.write_str(if self.sticky { " sticky" } else { "" })?;
+        writeln!(f, "{}", if self.state == "dynamic" { String::new() } else { format!(" {}", self.state) })
+    }
+}
+
+impl Display for GuestState {
+    /// A line about the connection, one of its features, and one for each queue.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let state = match (self.connected, self.running) {
+            (false, _) => "not connected",
+            (true, false) => "connected, no driver",
+            (true, true) => "connected",
+        };
+        let Self { regions, connections, violations, copied, .. } = self;
+        writeln!(
+            f,
+            "    guest {state} connections {connections} violations {violations} regions {regions} copied {copied}"
+        )?;
+        if !self.features.is_empty() {
+            writeln!(f, "        features {}", self.features.join(" "))?;
+        }
+        for (number, queue) in self.queues.iter().enumerate() {
+            let GuestQueueState { running, enabled, size, chains, calls, full } = queue;
+            let way = if number % 2 == 0 { "receive" } else { "send" };
+            let state = match (running, enabled) {
+                (true, true) => "on",
+                (true, false) => "disabled",
+                (false, _) => "off",
+            };
+            writeln!(f, "        queue {number} {way} {state} size {size} chains {chains} calls {calls} full {full}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for BridgePortState {
+    /// A line below the link's.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "    port of {} state {}", self.bridge, self.state)?;
+        optional(f, "pvid", self.pvid)?;
+        for (word, vlans) in [("untagged", &self.untagged), ("tagged", &self.tagged)] {
+            optional(f, word, Some(vlans.join(",")).filter(|list| !list.is_empty()))?;
+        }
+        optional(f, "trunk", self.trunk)?;
+        write!(f, " learnt {}", self.learnt)?;
+        let counts = [
+            ("fdb-full", self.fdb_full),
+            ("rx-dropped", self.rx_dropped),
+            ("tx-dropped", self.tx_dropped),
+            ("tx-errors", self.tx_errors),
+        ];
+        for (word, count) in counts {
+            optional(f, word, Some(count).filter(|&count| count != 0))?;
+        }
+        writeln!(f)
+    }
+}
+
+impl Display for PmtuState {
+    /// As `ip route get` ends.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.to)?;
+        optional(f, "vrf", self.vrf.as_deref())?;
+        writeln!(f, " cache expires {}sec mtu {}", self.expires_secs, self.mtu)
+    }
+}
+
+/// Flags that iproute2 calls extra, and prints after a word of their own.
+const EXTRA_FLAGS: [&str; 2] = ["dont-encap-dscp", "oseq-may-wrap"];
+
+/// The widest window that Linux keeps in its first form of replay state, `xfrm_replay_state`.
+const MAX_LEGACY_WINDOW: u32 = 32;
+
+impl Display for SaState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "src {} dst {}", self.src, self.dst)?;
+        writeln!(f, "\tproto esp spi {:#010x} reqid {} mode {}", self.spi, self.reqid, self.mode)?;
+        if self.state != "valid" {
+            writeln!(f, "\tstate {}", self.state)?;
+        }
+        let (extra, flags): (Vec<&str>, Vec<&str>) =
+            self.flags.iter().map(String::as_str).partition(|flag| EXTRA_FLAGS.contains(flag));
+        write!(f, "\treplay-window {}", self.replay_window)?;
+        optional(f, "flag", Some(flags.join(" ")).filter(|flags| !flags.is_empty()))?;
+        optional(f, "extra_flag", Some(extra.join(" ")).filter(|flags| !flags.is_empty()))?;
+        writeln!(f)?;
+        for (word, mark) in [("mark", self.mark), ("output-mark", self.output_mark)] {
+            if let Some(mark) = mark {
+                writeln!(f, "\t{word} {mark}")?;
+            }
+        }
+        self.algorithms(f)?;
+        if let Some(encap) = self.encap {
+            let any = if self.dst.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+            writeln!(f, "\tencap type espinudp sport {} dport {} addr {any}", encap.sport, encap.dport)?;
+        }
+        if let Some(place) = self.moved_to {
+            writeln!(f, "\tmoved to {} dport {}", place.ip(), place.port())?;
+        }
+        if self.tfcpad > 0 {
+            writeln!(f, "\ttfcpad {}", self.tfcpad)?;
+        }
+        let NatTraversal { keepalive_interval, mapping_threshold, follow } = self.nat;
+        for (name, seconds) in
+            [("nat-keepalive-interval", keepalive_interval), ("nat-mapping-threshold", mapping_threshold)]
+        {
+            if seconds > 0 {
+                writeln!(f, "\t{name} {seconds}")?;
+            }
+        }
+        if follow {
+            writeln!(f, "\tnat-follow")?;
+        }
+        self.anti_replay(f)?;
+        if self.if_id != 0 {
+            writeln!(f, "\tif_id {:#x}", self.if_id)?;
+        }
+        if let Some(dir) = self.dir {
+            writeln!(f, "\tdir {dir}")?;
+        }
+        if let Some(selector) = &self.selector {
+            writeln!(f, "\tsel {selector}")?;
+        }
+        let stats = &self.stats;
+        write!(f, "{}", self.limit)?;
+        writeln!(f, "\tlifetime current:\n\t  {}(bytes), {}(packets)", stats.bytes, stats.packets)?;
+        write!(f, "{}", self.ages)?;
+        if self.dying {
+            writeln!(f, "\t  dying")?;
+        }
+        write!(f, "\tstats:\n\t  replay-window {} replay {}", stats.replay_window, stats.replay)?;
+        writeln!(f, " failed {}", stats.integrity_failed)
+    }
+}
+
+impl SaState {
+    /// Writes the algorithms, with the length of each key in place of the key.
+    fn algorithms(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { algorithm, key_bits, auth, icv_bits, .. } = self;
+        let Some(algorithm) = algorithm else { return Ok(()) };
+        if let Some(auth) = auth {
+            writeln!(f, "\tauth-trunc {auth} <<Keys hidden>> {icv_bits}")?;
+        }
+        match (key_bits, auth, icv_bits) {
+            (0, ..) => writeln!(f, "\tenc {algorithm} "),
+            (_, None, 1..) => writeln!(f, "\taead {algorithm} <<Keys hidden>> {icv_bits} ({key_bits}-bit key)"),
+            _ => writeln!(f, "\tenc {algorithm} <<Keys hidden>> ({key_bits}-bit key)"),
+        }
+    }
+
+    /// The replay state in the form that Linux keeps it: the wide one for ESN and for windows above 32.
+    fn anti_replay(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (seq, oseq) = (self.seq, self.oseq);
+        if self.replay_window <= MAX_LEGACY_WINDOW && !self.flags.iter().any(|flag| flag == "esn") {
+            let bitmap = self.bitmap.first().copied().unwrap_or(0);
+            let (seq, oseq) = (seq as u32, oseq as u32);
+            return writeln!(f, "\tanti-replay context: seq {seq:#x}, oseq {oseq:#x}, bitmap {bitmap:#010x}");
+        }
+        writeln!(f, "\tanti-replay esn context:")?;
+        write!(f, "\t seq-hi {:#x}, seq {:#x}", seq >> 32, seq as u32)?;
+        writeln!(f, ", oseq-hi {:#x}, oseq {:#x}", oseq >> 32, oseq as u32)?;
+        writeln!(f, "\t replay_window {}, bitmap-length {}", self.replay_window, self.bitmap.len())?;
+        let words: Vec<String> = self.bitmap.iter().rev().map(|word| format!("{word:08x} ")).collect();
+        words.chunks(8).try_for_each(|line| writeln!(f, "\t {}", line.concat()))
+    }
+}
+
+impl Display for PolicyState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n\tdir {} ", self.selector, self.dir)?;
+        if self.action == PolicyAction::Block {
+            write!(f, "action block ")?;
+        }
+        writeln!(f, "priority {} ", self.priority)?;
+        for template in &self.templates {
+            let any = if self.selector.src.is_ipv4() { Prefix::ANY_V4 } else { Prefix::ANY_V6 }.addr();
+            let (src, dst) = (template.src.unwrap_or(any), template.dst.unwrap_or(any));
+            writeln!(f, "\ttmpl src {src} dst {dst}\n\t\tproto esp reqid {} mode {}", template.reqid, template.mode)?;
+            if template.level == Level::Use {
+                writeln!(f, "\t\tlevel use")?;
+            }
+        }
+        if let Some(mark) = self.mark {
+            writeln!(f, "\tmark {mark}")?;
+        }
+        if self.if_id != 0 {
+            writeln!(f, "\tif_id {:#x}", self.if_id)?;
+        }
+        write!(f, "{}\tlifetime current:\n{}", self.limit, self.ages)
+    }
+}
+
+impl Display for DropState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<32}{}", self.reason, self.count)?;
+        optional(f, "dev", self.link.as_deref())?;
+        writeln!(f)
+    }
+}
+
+impl Display for FlowState {
+    /// Addresses as `ss` shows them.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { proto, local, peer, vrf } = self;
+        let (local, peer) = (local.to_string(), peer.to_string());
+        write!(f, "{proto:<6}{local:<32}{peer:<32}")?;
+        optional(f, "vrf", vrf.as_deref())?;
+        writeln!(f)
+    }
+}
+
+impl Display for IlaState {
+    /// A line of `ip ila list`.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { locator_match, locator, interface, csum_mode, ident_type } = self;
+        let interface = interface.as_deref().unwrap_or("*");
+        writeln!(f, "{locator_match:<20}{locator:<20}{interface:<16}{csum_mode:<20}{ident_type}")
+    }
+}
+
+impl Display for FragmentsState {
+    /// As a line of `/proc/net/sockstat`.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: inuse {} memory {}", self.name, self.inuse, self.memory)
+    }
+}
+
+impl CountersState {
+    fn to_text(&self, all: bool) -> String {
+        let mut text = String::new();
+        for counter in self.counters.iter().filter(|counter| all || counter.value != 0) {
+            text += &match counter.name.starts_with("Xfrm") {
+                true => format!("{:<24}\t{}\n", counter.name, counter.value),
+                false => format!("{:<32}{}\n", counter.name, counter.value),
+            };
+        }
+        for copy in self.copies.iter().filter(|copy| all || copy.copies != 0) {
+            let name = format!("copied {}", copy.reason);
+            text += &format!("{name:<32}{} bytes, {} times\n", copy.bytes, copy.copies);
+        }
+        if all || self.forwarded_packets != 0 {
+            let (bytes, packets) = (self.forwarded_bytes, self.forwarded_packets);
+            text += &format!("{:<32}{bytes} bytes, {packets} packets\n", "forwarded");
+        }
+        if self.forwarded_bytes != 0 {
+            let copied = self.copies.iter().fold(0_u64, |sum, copy| sum.saturating_add(copy.bytes));
+            let ratio = copied as f64 / self.forwarded_bytes as f64;
+            text += &format!("{:<32}{ratio:.3}\n", "copied bytes per forwarded byte");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::FlowState;
+
+    #[test]
+    fn flow_state_shows_both_ends_and_the_vrf() {
+        let flow = |vrf: Option<&str>| FlowState {
+            proto: "tcp".to_owned(),
+            local: "[fd00::1]:443".parse().unwrap(),
+            peer: "[fd00::2]:5000".parse().unwrap(),
+            vrf: vrf.map(str::to_owned),
+        };
+        assert_eq!(
+            flow(Some("red")).to_string(),
+            "tcp   [fd00::1]:443                   [fd00::2]:5000                   vrf red\n"
+        );
+        assert!(!flow(None).to_string().contains("vrf"));
+    }
+}

@@ -1,0 +1,456 @@
+//! `RTM_NEWROUTE` and `RTM_DELROUTE`: `fib_table_insert` and `fib_table_delete` for IPv4, `fib6_add_rt2node` and
+//! `ip6_route_del` for IPv6.
+
+use std::net::IpAddr;
+
+use base::Prefix;
+use ila::RouteEncap;
+
+use super::encap;
+use super::entry::{Link, METRIC_V6_USER};
+use super::fixed_part::{behind, fixed};
+use super::model::{LOOPBACK, Model};
+use super::nums::*;
+use super::route::{LEN, POLICY};
+use super::table::{Key, Route};
+use crate::attr::{Attr, Attrs, Strictness, parse};
+use crate::error::{Error, errno};
+use crate::message::flag;
+use crate::session::Request;
+
+/// Route of a request.
+#[derive(Clone, Debug)]
+struct Wanted {
+    v4: bool,
+    prefix: Prefix,
+    table: u32,
+    kind: u8,
+    scope: u8,
+    protocol: u8,
+    metric: u32,
+    dev: u32,
+    via: Option<IpAddr>,
+    src: Option<IpAddr>,
+    onlink: bool,
+    encap: Option<RouteEncap>,
+}
+
+/// Attributes of routes that fatpath does not have, and the refusal of each.
+const UNSUPPORTED: [(u16, &str); 6] = [
+    (RTA_METRICS, "fatpath has no route metrics"),
+    (RTA_MULTIPATH, "fatpath has no multipath routes"),
+    (RTA_FLOW, "fatpath has no realms"),
+    (RTA_EXPIRES, "fatpath has no routes that expire"),
+    (RTA_NH_ID, "fatpath has no next hop objects"),
+    (RTA_TTL_PROPAGATE, "fatpath has no MPLS"),
+];
+
+fn invalid(text: &'static str) -> Error {
+    Error::text(errno::EINVAL, text)
+}
+
+impl Wanted {
+    fn of(model: &Model, request: &Request<'_>) -> Result<Self, Error> {
+        let (header, rest) = fixed::<LEN>(request)?;
+        let [family, dst_len, src_len, tos, table, protocol, scope, kind, flags @ ..] = *header;
+        let v4 = family == AF_INET;
+        let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+        if tos & 0x03 != 0 {
+            return Err(invalid("Invalid dsfield (tos): ECN bits must be 0"));
+        }
+        if tos != 0 {
+            return Err(Error::unsupported("fatpath has no routes by TOS"));
+        }
+        if kind > RTN_MAX {
+            return Err(invalid("Invalid route type"));
+        }
+        if src_len != 0 || attrs.get(RTA_SRC).is_some_and(|src| src.data.iter().any(|&byte| byte != 0)) {
+            return Err(Error::unsupported("fatpath has no routes by source"));
+        }
+        let found = UNSUPPORTED.iter().find_map(|&(kind, text)| Some((attrs.get(kind)?, text)));
+        if let Some((attr, text)) = found.filter(|(attr, _)| !(attr.kind == RTA_METRICS && attr.data.is_empty())) {
+            return Err(Error::unsupported(text).at(attr.offset));
+        }
+        if attrs.get(RTA_PREF).is_some_and(|pref| pref.u8() != 0) {
+            return Err(Error::unsupported("fatpath has no preference among routers"));
+        }
+        let flags = u32::from_ne_bytes(flags);
+        if flags & (RTNH_F_DEAD | RTNH_F_LINKDOWN) != 0 {
+            return Err(invalid("Invalid rtm_flags - can not contain DEAD or LINKDOWN"));
+        }
+        let prefix = prefix(&attrs, v4, dst_len)?;
+        let number = |kind| attrs.get(kind).map(Attr::u32);
+        let table = number(RTA_TABLE).unwrap_or(table.into());
+        Ok(Self {
+            v4,
+            prefix,
+            table: if table == 0 { RT_TABLE_MAIN } else { table },
+            kind,
+            scope: if v4 { scope } else { RT_SCOPE_UNIVERSE },
+            protocol,
+            metric: number(RTA_PRIORITY).unwrap_or_default(),
+            dev: number(RTA_OIF).map_or(0, |dev| model.id_of(dev)),
+            via: gateway(&attrs, v4)?,
+            src: attrs.get(RTA_PREFSRC).and_then(|attr| attr.ip(v4)).filter(|src| !src.is_unspecified()),
+            onlink: flags & RTNH_F_ONLINK != 0,
+            encap: encap::read(&attrs, prefix)?,
+        })
+    }
+
+    fn route(&self) -> Route {
+        let Self { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap, .. } = *self;
+        Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap }
+    }
+}
+
+/// The destination of a request.
+pub(super) fn prefix<const N: usize>(attrs: &Attrs<'_, N>, v4: bool, len: u8) -> Result<Prefix, Error> {
+    let width = if v4 { 32 } else { 128 };
+    if len > width {
+        return Err(invalid("Invalid prefix length"));
+    }
+    let any = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
+    let addr = match attrs.get(RTA_DST) {
+        None => any.addr(),
+        // IPv6 may leave out the bytes behind the prefix.
+        Some(dst) if !v4 && dst.data.len() >= usize::from(len).div_ceil(8) => {
+            let mut octets = [0; 16];
+            octets.iter_mut().zip(dst.data).for_each(|(to, from)| *to = *from);
+            IpAddr::from(octets)
+        }
+        Some(dst) => dst.ip(v4).ok_or_else(|| Error::new(errno::EINVAL).at(dst.offset))?,
+    };
+    let found = if v4 { Prefix::new(addr, len) } else { Prefix::containing(addr, len) };
+    found.map_err(|_| invalid("Invalid prefix for given prefix length"))
+}
+
+/// The next hop of a request.
+fn gateway<const N: usize>(attrs: &Attrs<'_, N>, v4: bool) -> Result<Option<IpAddr>, Error> {
+    let gateway = attrs.get(RTA_GATEWAY);
+    if let Some(via) = attrs.get(RTA_VIA) {
+        if !v4 {
+            return Err(via.refused("IPv6 does not support RTA_VIA attribute"));
+        }
+        if gateway.is_some() {
+            return Err(invalid("Nexthop configuration can not contain both GATEWAY and VIA"));
+        }
+        return next_hop_of_any_family(via).map(|addr| Some(addr).filter(|addr| !addr.is_unspecified()));
+    }
+    let Some(attr) = gateway else { return Ok(None) };
+    match attr.ip(v4) {
+        Some(addr) if addr.is_unspecified() && !v4 => Err(invalid("Invalid gateway address")),
+        Some(addr) => Ok(Some(addr).filter(|addr| !addr.is_unspecified())),
+        None => Err(Error::new(errno::EINVAL).at(attr.offset)),
+    }
+}
+
+/// The next hop of an IPv4 route with its family, `struct rtvia` (Linux `fib_gw_from_via`).
+fn next_hop_of_any_family(via: &Attr<'_>) -> Result<IpAddr, Error> {
+    let Some((family, addr)) = via.data.split_first_chunk() else {
+        return Err(via.refused("Invalid attribute length for RTA_VIA"));
+    };
+    match u16::from_ne_bytes(*family) {
+        family if family == u16::from(AF_INET) => {
+            let octets = <[u8; 4]>::try_from(addr).map_err(|_| via.refused("Invalid IPv4 address in RTA_VIA"))?;
+            Ok(IpAddr::from(octets))
+        }
+        family if family == u16::from(AF_INET6) => {
+            let octets = <[u8; 16]>::try_from(addr).map_err(|_| via.refused("Invalid IPv6 address in RTA_VIA"))?;
+            Ok(IpAddr::from(octets))
+        }
+        _ => Err(via.refused("Unsupported address family in RTA_VIA")),
+    }
+}
+
+/// Carries out an `RTM_NEWROUTE`.
+pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
+    let wanted = Wanted::of(model, request)?;
+    let flags = request.message.header.flags;
+    // It is there from now on, whatever becomes of the route.
+    model.make_table(wanted.v4, wanted.table);
+    if wanted.v4 { add_v4(model, &wanted, flags) } else { add_v6(model, wanted, flags) }
+}
+
+fn add_v4(model: &mut Model, wanted: &Wanted, flags: u16) -> Result<(), Error> {
+    let mut route = wanted.route();
+    check_v4(model, wanted, &mut route)?;
+    let equals: Vec<(Key, &Route)> = model
+        .table(true, wanted.table)
+        .map(|table| table.equals(route.prefix, route.metric).collect())
+        .unwrap_or_default();
+    let same = equals.iter().position(|(_, other)| **other == route);
+    if let Some(&(first, _)) = equals.first() {
+        if flags & flag::EXCL != 0 {
+            return Err(Error::new(errno::EEXIST));
+        }
+        if flags & flag::REPLACE != 0 {
+            match same {
+                Some(0) => {}
+                Some(_) => return Err(Error::new(errno::EEXIST)),
+                None => model.replace_route(wanted.table, first, route),
+            }
+            return Ok(());
+        }
+        if same.is_some() {
+            return Err(Error::new(errno::EEXIST));
+        }
+    }
+    if flags & flag::CREATE == 0 {
+        return Err(Error::new(errno::ENOENT));
+    }
+    model.insert_route(wanted.table, route, flags & flag::APPEND == 0);
+    Ok(())
+}
+
+/// Linux's `fib_create_info` and `fib_check_nh`: whether there can be such a route, and which link it leads to.
+fn check_v4(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Error> {
+    // `fib_props`: what scope a type has at least.
+    let least = match wanted.kind {
+        RTN_LOCAL => RT_SCOPE_HOST,
+        RTN_BROADCAST | RTN_ANYCAST => RT_SCOPE_LINK,
+        RTN_UNICAST | RTN_MULTICAST | RTN_BLACKHOLE | RTN_UNREACHABLE | RTN_PROHIBIT | RTN_THROW => RT_SCOPE_UNIVERSE,
+        _ => RT_SCOPE_NOWHERE,
+    };
+    if least > wanted.scope {
+        return Err(invalid("Invalid scope"));
+    }
+    if matches!(wanted.kind, RTN_MULTICAST | RTN_ANYCAST) {
+        return Err(Error::unsupported("fatpath has no multicast or anycast routes"));
+    }
+    if route.is_error() {
+        if wanted.via.is_some() || wanted.dev != 0 {
+            return Err(invalid("Gateway, device and multipath can not be specified for this route type"));
+        }
+        return Ok(());
+    }
+    if wanted.scope > RT_SCOPE_HOST {
+        return Err(invalid("Invalid scope"));
+    }
+    if wanted.scope == RT_SCOPE_HOST {
+        if wanted.via.is_some() {
+            return Err(invalid("Route with host scope can not have a gateway"));
+        }
+        link(model, wanted.dev)?;
+    } else {
+        match wanted.via {
+            Some(via) if via.is_ipv6() => {
+                route.dev = check_gateway_v6(model, wanted, via)?;
+                if !link(model, route.dev)? {
+                    return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
+                }
+            }
+            Some(via) => route.dev = check_gateway_v4(model, wanted, via)?,
+            None if wanted.onlink => {
+                return Err(invalid("Invalid flags for nexthop - PERVASIVE and ONLINK can not be set"));
+            }
+            None if !link(model, wanted.dev)? => {
+                return Err(Error::text(errno::ENETDOWN, "Device for nexthop is not up"));
+            }
+            None => {}
+        }
+    }
+    let is_dst = |src| wanted.kind == RTN_LOCAL && src == wanted.prefix.addr();
+    refuse_by_loopback(route)?;
+    match wanted.src {
+        // `fib_valid_prefsrc`.
+        Some(src) if !is_dst(src) && ![wanted.table, RT_TABLE_LOCAL].iter().any(|&id| is_local(model, id, src)) => {
+            Err(invalid("Invalid prefsrc address"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a route by which packets would come back to the node until they have no hop left.
+fn refuse_by_loopback(route: &Route) -> Result<(), Error> {
+    if route.kind == RTN_UNICAST && route.dev == LOOPBACK {
+        return Err(Error::unsupported("fatpath sends nothing by lo; a route to the node itself is of type local"));
+    }
+    Ok(())
+}
+
+/// Whether the link of that number is up.
+fn link(model: &Model, index: u32) -> Result<bool, Error> {
+    model.link(index).map(|link| link.up).ok_or(Error::new(errno::ENODEV))
+}
+
+/// The table that has the local routes of the link of that number.
+fn locals_of(model: &Model, dev: u32) -> u32 {
+    model.link(dev).and_then(Link::l3_table).unwrap_or(RT_TABLE_LOCAL)
+}
+
+fn is_local(model: &Model, table: u32, addr: IpAddr) -> bool {
+    let local = model.table(addr.is_ipv4(), table).and_then(|table| table.lookup(addr, |_| true));
+    local.is_some_and(|route| route.kind == RTN_LOCAL)
+}
+
+/// Linux's `fib_check_nh_v4_gw`: the link by which the next hop is reached.
+fn check_gateway_v4(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, Error> {
+    const TEXT: &str = "Nexthop has invalid gateway";
+    if wanted.onlink {
+        if wanted.scope >= RT_SCOPE_LINK {
+            return Err(invalid("Nexthop has invalid scope"));
+        }
+        let up =
+            link(model, wanted.dev).map_err(|_| Error::text(errno::ENODEV, "Nexthop device required for onlink"))?;
+        if !up {
+            return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
+        }
+        let own = model.table(true, locals_of(model, wanted.dev)).and_then(|table| table.lookup(via, |_| true));
+        let own = own.filter(|route| matches!(route.kind, RTN_LOCAL | RTN_BROADCAST));
+        // What is local on another link may be a neighbour on this one.
+        let own = own.filter(|route| route.dev == wanted.dev);
+        return if own.is_some() || via.is_multicast() { Err(invalid(TEXT)) } else { Ok(wanted.dev) };
+    }
+    // Nearer than the route itself, and no farther than the link.
+    let scope = wanted.scope.saturating_add(1).max(RT_SCOPE_LINK);
+    let fits = |route: &Route| {
+        let by = wanted.dev == 0 || route.dev == wanted.dev;
+        route.is_error() || (route.scope >= scope && by && model.link(route.dev).is_some_and(|link| link.up))
+    };
+    let in_table = match wanted.table {
+        RT_TABLE_MAIN => None,
+        table => model.table(true, table).and_then(|table| table.lookup(via, fits)),
+    };
+    let by_rules = || model.lookup(model.domain(wanted.dev), via, fits).map(|(_, route)| route);
+    let found = in_table.filter(|route| route.kind != RTN_THROW).or_else(by_rules);
+    let route = found.ok_or(Error::text(errno::ENETUNREACH, TEXT))?;
+    match route.kind {
+        RTN_UNICAST | RTN_LOCAL => Ok(route.dev),
+        RTN_UNREACHABLE => Err(Error::text(errno::EHOSTUNREACH, TEXT)),
+        RTN_PROHIBIT => Err(Error::text(errno::EACCES, TEXT)),
+        _ => Err(invalid(TEXT)),
+    }
+}
+
+fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error> {
+    if wanted.metric == 0 {
+        wanted.metric = METRIC_V6_USER;
+    }
+    let mut route = wanted.route();
+    check_v6(model, &wanted, &mut route)?;
+    let equals: Vec<(Key, &Route)> = model
+        .table(false, wanted.table)
+        .map(|table| table.equals(route.prefix, route.metric).collect())
+        .unwrap_or_default();
+    if let Some(&(first, there)) = equals.first() {
+        if flags & flag::EXCL != 0 {
+            return Err(Error::new(errno::EEXIST));
+        }
+        if flags & flag::REPLACE != 0 {
+            model.replace_route(wanted.table, first, route);
+            return Ok(());
+        }
+        // Of encapsulations Linux compares the locators alone (`ila_encap_cmp`).
+        let nexthop = |route: &Route| (route.dev, route.via, route.encap.map(|encap| encap.locator));
+        if equals.iter().any(|(_, other)| nexthop(other) == nexthop(&route)) {
+            return Err(Error::new(errno::EEXIST));
+        }
+        if there.via.is_some() && route.via.is_some() {
+            return Err(Error::unsupported("fatpath has no multipath routes"));
+        }
+    } else if flags & (flag::CREATE | flag::REPLACE) == flag::REPLACE {
+        // Linux has a text only if there is none of another metric, either; for all destinations there always is a place.
+        let mut others = model.table(false, wanted.table).into_iter().flat_map(|table| table.exact(route.prefix));
+        return Err(match others.next() {
+            Some(_) => Error::new(errno::ENOENT),
+            None if wanted.prefix.len() == 0 => Error::new(errno::ENOENT),
+            None => Error::text(errno::ENOENT, "Can not replace route - no match found"),
+        });
+    }
+    model.insert_route(wanted.table, route, false);
+    Ok(())
+}
+
+/// Linux's `ip6_route_info_create` and `fib6_nh_init`.
+fn check_v6(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Error> {
+    if wanted.dev != 0 {
+        let up = link(model, wanted.dev)?;
+        if wanted.onlink && !up {
+            return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
+        }
+    } else if wanted.onlink {
+        return Err(Error::text(errno::ENODEV, "Nexthop device required for onlink"));
+    }
+    if matches!(wanted.kind, RTN_MULTICAST | RTN_ANYCAST) {
+        return Err(Error::unsupported("fatpath has no multicast or anycast routes"));
+    }
+    if route.encap.is_some() && !matches!(wanted.kind, RTN_UNICAST | RTN_LOCAL) {
+        return Err(invalid("ILA: only unicast and local routes translate"));
+    }
+    if route.is_error() {
+        (route.dev, route.via, route.onlink) = (LOOPBACK, None, false);
+    } else {
+        if let Some(via) = wanted.via {
+            route.dev = check_gateway_v6(model, wanted, via)?;
+        }
+        if !link(model, route.dev)? {
+            return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
+        }
+        refuse_by_loopback(route)?;
+    }
+    match wanted.src {
+        Some(src) if !is_local(model, locals_of(model, route.dev), src) => Err(invalid("Invalid source address")),
+        _ => Ok(()),
+    }
+}
+
+/// Linux's `ip6_validate_gw`.
+fn check_gateway_v6(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, Error> {
+    let refuse_own = |dev| match is_local(model, locals_of(model, dev), via) {
+        true => Err(invalid("Gateway can not be a local address")),
+        false => Ok(dev),
+    };
+    if wanted.dev != 0 {
+        refuse_own(wanted.dev)?;
+    }
+    let IpAddr::V6(addr) = via else { return Err(invalid("Invalid gateway address")) };
+    if addr.is_unicast_link_local() {
+        return if wanted.dev == 0 { Err(invalid("Egress device not specified")) } else { Ok(wanted.dev) };
+    }
+    if addr.is_multicast() {
+        return Err(invalid("Invalid gateway address"));
+    }
+    if wanted.onlink {
+        return Ok(wanted.dev);
+    }
+    let unreachable = Error::new(errno::EHOSTUNREACH);
+    let by = |route: &Route| wanted.dev == 0 || route.dev == wanted.dev;
+    let in_table = model.table(false, wanted.table).and_then(|table| table.lookup(via, by));
+    let on_link = |route: &&Route| !route.is_error() && route.via.is_none();
+    let by_rules = || model.lookup(model.domain(wanted.dev), via, by).map(|(_, route)| route).filter(on_link);
+    let found = in_table.filter(on_link).or_else(by_rules);
+    // Whose address it may be is known now.
+    found.map(|route| route.dev).ok_or(unreachable).and_then(refuse_own)
+}
+
+/// Carries out an `RTM_DELROUTE`.
+pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
+    let wanted = Wanted::of(model, request)?;
+    if !model.has_table(wanted.v4, wanted.table) {
+        return Err(Error::text(errno::ESRCH, "FIB table does not exist"));
+    }
+    let fits = |route: &Route| {
+        let common = (wanted.dev == 0 || wanted.dev == route.dev)
+            && (wanted.via.is_none() || wanted.via == route.via)
+            && (wanted.metric == 0 || wanted.metric == route.metric)
+            && (wanted.protocol == 0 || wanted.protocol == route.protocol);
+        // IPv6 does not look at the type.
+        let v4 = (wanted.kind == RTN_UNSPEC || wanted.kind == route.kind)
+            && (wanted.scope == RT_SCOPE_NOWHERE || wanted.scope == route.scope)
+            && (wanted.src.is_none() || wanted.src == route.src);
+        common && (v4 || !wanted.v4)
+    };
+    let routes = || model.table(wanted.v4, wanted.table).into_iter().flat_map(|table| table.exact(wanted.prefix));
+    // Where IPv6 has no default route, its tree has one that cannot go (`fib6_null_entry`).
+    let is_null = !wanted.v4
+        && wanted.prefix.len() == 0
+        && wanted.via.is_none()
+        && matches!(wanted.dev, 0 | LOOPBACK)
+        && matches!(wanted.metric, 0 | u32::MAX)
+        && matches!(wanted.protocol, RTPROT_UNSPEC | RTPROT_KERNEL)
+        && routes().next().is_none();
+    let none = Error::new(if is_null { errno::ENOENT } else { errno::ESRCH });
+    let key = routes().find(|(_, route)| fits(route)).map(|(key, _)| key).ok_or(none)?;
+    model.remove_route(wanted.v4, wanted.table, key);
+    Ok(())
+}

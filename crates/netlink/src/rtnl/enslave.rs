@@ -1,0 +1,74 @@
+//! Links that come to a VRF or a bridge, or leave it (Linux `do_set_master`).
+
+use base::LinkId;
+
+use super::bridge::check_port;
+use super::entry::{Link, Master};
+use super::fib_rule::Rule;
+use super::host::Host;
+use super::model::{LOOPBACK, Model};
+use super::node::Rtnl;
+use super::rule::tell_added;
+use crate::error::{Error, errno};
+use crate::session::Reply;
+use config::model::LinkKind;
+
+/// Whether a link may belong to the one of number `master` (Linux `do_set_master`, `vrf_add_slave`). `index` is its own
+/// number, if it has one already.
+pub(super) fn check(model: &Model, index: Option<u32>, kind: &LinkKind, master: u32) -> Result<Master, Error> {
+    let upper = model.link(master).ok_or(Error::new(errno::EINVAL))?;
+    if upper.is_bridge() {
+        return check_port(kind).map(|()| Master { index: master, table: None });
+    }
+    let LinkKind::Vrf { table } = upper.config.kind else { return Err(Error::new(errno::EOPNOTSUPP)) };
+    match kind {
+        LinkKind::Vrf { .. } => Err(Error::text(errno::EINVAL, "Can not enslave an L3 master device to a VRF")),
+        _ if index == Some(LOOPBACK) => Err(Error::text(errno::EOPNOTSUPP, "Can not enslave loopback device to a VRF")),
+        _ => Ok(Master { index: master, table: Some(table) }),
+    }
+}
+
+impl<H: Host> Rtnl<H> {
+    /// Moves a link to a VRF or bridge, or to none.
+    pub(super) fn enslave(&mut self, index: u32, master: Option<Master>, reply: &mut Reply<'_>) -> Result<(), Error> {
+        let before = self.model.link(index).and_then(|link| link.master);
+        match master.or(before) {
+            Some(Master { table: None, .. }) => self.set_bridge(index, master, reply),
+            _ => self.set_vrf(index, master, reply),
+        }
+    }
+
+    /// Moves a link to a VRF, or to none. It is set down and up for that, if it is up, so that its routes and neighbours
+    /// move, and listeners are told in Linux's order (`do_vrf_add_slave`, `cycle_netdev`).
+    fn set_vrf(&mut self, index: u32, master: Option<Master>, reply: &mut Reply<'_>) -> Result<(), Error> {
+        self.model.set_master(index, master);
+        self.announce_link(index, reply)?;
+        self.publish(reply);
+        if !self.model.link(index).is_some_and(|link| link.up) {
+            return Ok(());
+        }
+        for up in [false, true] {
+            self.host.set_up(LinkId(index), up)?;
+            self.model.set_up(index, up);
+            self.announce_link(index, reply)?;
+            self.publish(reply);
+        }
+        Ok(())
+    }
+
+    /// Takes every link out of a VRF or bridge.
+    pub(super) fn release(&mut self, vrf: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
+        self.model.slaves(vrf).into_iter().try_for_each(|index| self.enslave(index, None, reply))
+    }
+
+    /// Adds a VRF whose device has just come: its table, and the rules that come with the first one.
+    pub(super) fn add_vrf(&mut self, index: u32, reply: &mut Reply<'_>) {
+        if let Some(table) = self.model.link(index).and_then(Link::l3_table) {
+            [true, false].into_iter().for_each(|v4| self.model.make_table(v4, table));
+        }
+        self.model.tell_vrf(index);
+        for v4 in self.model.add_vrf_rules() {
+            tell_added(v4, &Rule::l3mdev(), reply);
+        }
+    }
+}

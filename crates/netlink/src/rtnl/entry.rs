@@ -1,0 +1,341 @@
+//! Links and their addresses, and what an address makes of routes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ::qdisc::Options;
+use base::{IfAddr, IfIndex, Instant, LinkId, Prefix};
+
+use super::lifetime::Lifetime;
+use super::nums::*;
+use super::table::Route;
+use config::features::FeatureSet;
+use config::model::{LinkConfig, LinkKind};
+
+/// Metric of an IPv6 route that was added without one (`IP6_RT_PRIO_USER`).
+pub(super) const METRIC_V6_USER: u32 = 1024;
+/// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`).
+pub(super) const METRIC_V6_CONNECTED: u32 = 256;
+
+/// An address of a link.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Address {
+    /// The address, in its subnet.
+    pub addr: IfAddr,
+    /// Its peer, if the link leads to one alone.
+    pub peer: Option<IpAddr>,
+    /// The broadcast address that was named.
+    pub broadcast: Option<Ipv4Addr>,
+    /// Its name, if it is not the link's.
+    pub label: Option<String>,
+    /// `RT_SCOPE_*`.
+    pub scope: u8,
+    /// `IFA_F_*`.
+    pub flags: u32,
+    /// The metric of the route that it makes; 0 for the family's.
+    pub metric: u32,
+    /// `IFAPROT_*`.
+    pub protocol: u8,
+    /// Its lifetimes.
+    pub lifetime: Lifetime,
+}
+
+/// Queueing discipline that a link was given.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LinkQdisc {
+    /// Number of the discipline, as `tc` writes it before the colon, in the upper 16 bits.
+    pub handle: u32,
+    /// Kind and options; `None` for `noqueue`.
+    pub options: Option<Options>,
+}
+
+impl LinkQdisc {
+    /// Discipline of a link that was given none.
+    pub(super) const NOQUEUE: Self = Self { handle: 0, options: None };
+
+    /// Name of the kind.
+    pub(super) fn kind(&self) -> &'static str {
+        self.options.map_or("noqueue", |options| options.kind().name())
+    }
+}
+
+/// A link.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Link {
+    /// What it was made from. Its addresses are those below.
+    pub config: LinkConfig,
+    /// The number of the host's interface that it is; `None` if it is none.
+    pub host_index: Option<u32>,
+    /// Its MTU.
+    pub mtu: u32,
+    /// Its link-layer address; `None` if it has none.
+    pub mac: Option<[u8; 6]>,
+    /// Whether a client gave it that.
+    pub mac_set: bool,
+    /// Whether it is set up.
+    pub up: bool,
+    /// Whether it ever was.
+    pub was_up: bool,
+    /// Its addresses, in the order in which they are listed.
+    pub addresses: Vec<Address>,
+    /// `ip link set … group`.
+    pub group: u32,
+    /// `ip link set … alias`.
+    pub alias: Option<String>,
+    /// `ip link set … txqueuelen`.
+    pub txqlen: u32,
+    /// The VRF or bridge that it belongs to.
+    pub master: Option<Master>,
+    /// Queueing discipline that it was given.
+    pub qdisc: Option<LinkQdisc>,
+}
+
+/// The VRF or bridge that a link belongs to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Master {
+    /// The number of its device.
+    pub index: u32,
+    /// Table of a VRF; `None` of a bridge.
+    pub table: Option<u32>,
+}
+
+impl Master {
+    /// The number by which clients know its device, which is no interface of the host.
+    pub(super) const fn ifindex(self) -> IfIndex {
+        IfIndex::own(LinkId(self.index))
+    }
+}
+
+/// The address that `lo` has as soon as it is up, of each family (Linux `inetdev_event`, `init_loopback`).
+pub(super) fn loopback_addresses() -> [Address; 2] {
+    let own = |addr: IpAddr, len, protocol| Address {
+        addr: IfAddr::new(addr, len).unwrap_or(IfAddr::host(addr)),
+        peer: None,
+        broadcast: None,
+        label: None,
+        scope: RT_SCOPE_HOST,
+        flags: IFA_F_PERMANENT,
+        metric: 0,
+        protocol,
+        lifetime: Lifetime::default(),
+    };
+    [own(Ipv4Addr::LOCALHOST.into(), 8, 0), own(Ipv6Addr::LOCALHOST.into(), 128, IFAPROT_KERNEL_LO)]
+}
+
+impl Address {
+    /// How many leading bits are its subnet's.
+    pub fn prefix_len(&self) -> u8 {
+        self.addr.prefix().len()
+    }
+
+    /// The subnet: its own, or of IPv4 its peer's.
+    pub(super) fn subnet(&self) -> Prefix {
+        let addr = self.peer.filter(IpAddr::is_ipv4).unwrap_or(self.addr.addr());
+        Prefix::containing(addr, self.prefix_len()).unwrap_or(Prefix::host(addr))
+    }
+
+    /// Time at which a lifetime of it ends next.
+    pub(super) fn next_change(&self) -> Option<Instant> {
+        self.lifetime.next(self.flags & IFA_F_DEPRECATED != 0)
+    }
+
+    /// Whether another IPv4 address came first in its subnet.
+    pub(super) const fn is_secondary(&self) -> bool {
+        self.flags & IFA_F_SECONDARY != 0
+    }
+
+    pub(super) fn is_primary_v4(&self) -> bool {
+        self.addr.addr().is_ipv4() && !self.is_secondary()
+    }
+
+    pub(super) fn in_subnet_of(&self, other: &Self) -> bool {
+        self.addr.addr().is_ipv4() && self.subnet() == other.subnet()
+    }
+
+    /// The routes that it makes on `link`, with their tables.
+    pub(super) fn routes(&self, index: u32, link: &Link) -> Vec<(u32, Route)> {
+        let own = self.addr.addr();
+        let v4 = own.is_ipv4();
+        let first = link.addresses.iter().find(|other| other.is_primary_v4() && other.in_subnet_of(self));
+        let src = v4.then_some(if self.is_secondary() { first.map_or(own, |first| first.addr.addr()) } else { own });
+        let scope = if v4 { RT_SCOPE_HOST } else { RT_SCOPE_UNIVERSE };
+        let local = Route {
+            prefix: Prefix::host(own),
+            kind: RTN_LOCAL,
+            metric: 0,
+            scope,
+            protocol: RTPROT_KERNEL,
+            dev: index,
+            via: None,
+            src,
+            onlink: false,
+            encap: None,
+        };
+        let [locals, on_links] = [RT_TABLE_LOCAL, RT_TABLE_MAIN].map(|usual| link.l3_table().unwrap_or(usual));
+        let subnet = self.subnet();
+        let connected = self.flags & IFA_F_NOPREFIXROUTE == 0;
+        if !v4 {
+            let connected = connected && self.protocol != IFAPROT_KERNEL_LO;
+            let metric = if self.metric == 0 { METRIC_V6_CONNECTED } else { self.metric };
+            let prefix = Route { prefix: subnet, kind: RTN_UNICAST, metric, ..local.clone() };
+            let to_peer = self.peer.map(|peer| (on_links, Route { prefix: Prefix::host(peer), ..prefix.clone() }));
+            let prefix = connected.then_some((on_links, prefix));
+            let anycast = |addr| (locals, Route { prefix: Prefix::host(addr), kind: RTN_ANYCAST, ..local.clone() });
+            let anycast = self.addr.subnet_router_anycast().map(anycast);
+            return [(locals, local.clone())].into_iter().chain(anycast).chain(prefix).chain(to_peer).collect();
+        }
+        let on_link = Route { scope: RT_SCOPE_LINK, ..local.clone() };
+        let broadcast = |addr: Ipv4Addr| {
+            (locals, Route { prefix: Prefix::host(addr.into()), kind: RTN_BROADCAST, ..on_link.clone() })
+        };
+        let mut routes = vec![(locals, local)];
+        routes.extend(self.broadcast.filter(|addr| *addr != Ipv4Addr::BROADCAST).map(broadcast));
+        if let IpAddr::V4(start) = subnet.addr()
+            && !start.is_unspecified()
+            && !self.is_secondary()
+            && (subnet.addr() != own || !subnet.is_host())
+        {
+            if connected {
+                // All of a subnet on `lo` is the node itself.
+                let (table, like, kind) = match link.config.kind {
+                    LinkKind::Loopback => (locals, &routes[0].1, RTN_LOCAL),
+                    _ => (on_links, &on_link, RTN_UNICAST),
+                };
+                routes.push((table, Route { prefix: subnet, kind, metric: self.metric, ..like.clone() }));
+            }
+            if subnet.len() < 31 {
+                let last = broadcast(Ipv4Addr::from_bits(start.to_bits() | u32::MAX >> subnet.len()));
+                routes.extend((!routes.contains(&last)).then_some(last));
+            }
+        }
+        routes
+    }
+}
+
+impl Link {
+    /// `lo` as every node begins with it.
+    pub(super) fn loopback() -> Self {
+        let (name, kind, addresses) = ("lo".to_owned(), LinkKind::Loopback, Vec::new());
+        let (mtu, none, ike, clamp_mss, defrag, offloads, master) = (None, Vec::new(), false, false, false, true, None);
+        let esp_gro = true;
+        let features = FeatureSet::wanted_first(offloads, esp_gro);
+        let config = LinkConfig {
+            name,
+            kind,
+            mtu,
+            addresses: none,
+            ike,
+            clamp_mss,
+            defrag,
+            offloads,
+            esp_gro,
+            features,
+            master,
+            port: None,
+            qdisc: None,
+        };
+        let (mtu, mac, mac_set, txqlen, master) = (65536, Some([0; 6]), false, 1000, None);
+        let (host_index, up, was_up, group, alias) = (None, false, false, 0, None);
+        Self { config, host_index, mtu, mac, mac_set, up, was_up, addresses, group, alias, txqlen, master, qdisc: None }
+    }
+
+    /// Whether it is `lo` as every node begins with it, but for addresses.
+    pub(super) fn is_as_it_was(&self) -> bool {
+        let Self { group, alias, txqlen, up, .. } = self;
+        let new = Self::loopback();
+        (*up, *group, alias, *txqlen) == (new.up, new.group, &new.alias, new.txqlen)
+    }
+
+    /// The number by which clients know the link of that id.
+    pub(super) fn ifindex(&self, id: u32) -> IfIndex {
+        self.host_index.map_or(IfIndex::own(LinkId(id)), IfIndex)
+    }
+
+    /// Whether it is `lo`.
+    pub(super) fn is_loopback(&self) -> bool {
+        self.config.kind == LinkKind::Loopback
+    }
+
+    /// Queueing discipline as `tc` shows it; `None` of a link that was never up, whose discipline is `noop`.
+    pub(super) fn shown_qdisc(&self) -> Option<LinkQdisc> {
+        self.qdisc.or(self.was_up.then_some(LinkQdisc::NOQUEUE))
+    }
+
+    /// Number of transmit queues.
+    pub(super) fn queues(&self) -> u32 {
+        match self.config.kind {
+            LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
+            LinkKind::Loopback
+            | LinkKind::Vrf { .. }
+            | LinkKind::Bridge(_)
+            | LinkKind::Vlan { .. }
+            | LinkKind::VhostUser { .. }
+            | LinkKind::VirtioUser { .. }
+            | LinkKind::Udp { .. }
+            | LinkKind::Packet { .. }
+            | LinkKind::Xdp { .. } => 1,
+        }
+    }
+
+    /// Whether it is the device of a VRF.
+    pub(super) fn is_vrf(&self) -> bool {
+        matches!(self.config.kind, LinkKind::Vrf { .. })
+    }
+
+    /// Whether it is the own port of a bridge.
+    pub(super) fn is_bridge(&self) -> bool {
+        matches!(self.config.kind, LinkKind::Bridge(_))
+    }
+
+    /// Name of the link that it is a VLAN of, and the VLAN.
+    pub(super) fn vlan(&self) -> Option<(&str, u16)> {
+        match &self.config.kind {
+            LinkKind::Vlan { link, id } => Some((link, *id)),
+            _ => None,
+        }
+    }
+
+    /// Whether no packet passes by it.
+    pub(super) fn is_virtual(&self) -> bool {
+        self.is_loopback() || self.is_vrf()
+    }
+
+    /// The table of the VRF that it is the device of, or belongs to (Linux `l3mdev_fib_table`).
+    pub(super) fn l3_table(&self) -> Option<u32> {
+        match self.config.kind {
+            LinkKind::Vrf { table } => Some(table),
+            _ => self.master.and_then(|master| master.table),
+        }
+    }
+
+    /// What it would be made from again, but for its master.
+    pub(super) fn to_config(&self) -> LinkConfig {
+        let bound = match self.config.kind {
+            LinkKind::Udp { bind } => Some(IfAddr::host(bind.ip())),
+            _ => None,
+        };
+        let addresses = self.addresses.iter().map(|address| address.addr).filter(|addr| Some(*addr) != bound);
+        LinkConfig { addresses: addresses.collect(), ..self.config.clone() }
+    }
+
+    /// Its `IFF_*` flags.
+    pub fn flags(&self, running: bool) -> u32 {
+        let kind = match self.config.kind {
+            LinkKind::Bridge(_)
+            | LinkKind::Vlan { .. }
+            | LinkKind::VhostUser { .. }
+            | LinkKind::VirtioUser { .. }
+            | LinkKind::Tap { .. }
+            | LinkKind::Packet { .. }
+            | LinkKind::Xdp { .. } => IFF_BROADCAST | IFF_MULTICAST,
+            LinkKind::Tun { .. } => IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST,
+            LinkKind::Udp { .. } => IFF_POINTOPOINT | IFF_NOARP,
+            LinkKind::Loopback => IFF_LOOPBACK,
+            LinkKind::Vrf { .. } => IFF_NOARP | IFF_MASTER,
+        };
+        match (self.up, running) {
+            (true, true) => kind | IFF_UP | IFF_RUNNING | IFF_LOWER_UP,
+            (true, false) => kind | IFF_UP,
+            (false, _) => kind,
+        }
+    }
+}

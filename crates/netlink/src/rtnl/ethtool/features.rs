@@ -1,0 +1,136 @@
+//! Features of a link: `ethtool -k`, `-K` (Linux `net/ethtool/ioctl.c`, `__netdev_update_features`).
+
+use base::LinkId;
+use nlsock::ethtool::{FEATURE_WORDS, command};
+
+use super::answer::Answer;
+use super::asked::{Asked, unsupported};
+use crate::error::{Error, errno};
+use crate::rtnl::fixed_part::word;
+use crate::rtnl::host::Host;
+use config::features::FeatureSet;
+
+/// Some of what was asked for cannot be switched on this link (`ETHTOOL_F_UNSUPPORTED`).
+const UNSUPPORTED: u32 = 1;
+/// Some of it is wanted now, and will be when other features allow it (`ETHTOOL_F_WISH`).
+const WISH: u32 = 2;
+
+/// The features that no device ever changes, of those with a name here (`NETIF_F_NEVER_CHANGE`).
+const NEVER_CHANGED: FeatureSet = FeatureSet::VLAN_CHALLENGED;
+
+/// `ETH_FLAG_*`: hardware VLANs out and in, LRO, filters, hashes. No link has one of them.
+const ETH_FLAGS: u32 = 1 << 7 | 1 << 8 | 1 << 15 | 1 << 27 | 1 << 28;
+
+/// What can be switched of a link, and what is on.
+#[derive(Clone, Copy, Debug)]
+struct Now {
+    can: FeatureSet,
+    wanted: FeatureSet,
+    on: FeatureSet,
+}
+
+pub(super) fn carry_out<H: Host>(asked: &mut Asked<'_, H>, command: u32, block: &[u8]) -> Result<Answer, Error> {
+    match command {
+        command::GFEATURES => Ok(all(now(asked)?, word(&block[4..]))),
+        command::SFEATURES => set(asked, block),
+        command::GFLAGS => Ok(Answer::value(command, 0)),
+        command::SFLAGS => match word(&block[4..]) {
+            0 => Ok(Answer::default()),
+            flags if flags & !ETH_FLAGS != 0 => Err(Error::new(errno::EINVAL)),
+            _ => Err(unsupported()),
+        },
+        _ => match of_pair(command) {
+            Some((of, false)) => {
+                let on = now(asked)?.on & of;
+                Ok(Answer::value(command, u32::from(!on.is_empty())))
+            }
+            Some((of, true)) => {
+                let now = now(asked)?;
+                if (of & now.can).is_empty() {
+                    return Err(unsupported());
+                }
+                let wanted = of.only_if(word(&block[4..]) != 0);
+                switch(asked, now, of & now.can, wanted)?;
+                Ok(Answer::default())
+            }
+            None => Err(unsupported()),
+        },
+    }
+}
+
+/// The features of a command that is older than `GFEATURES`, and whether it sets them (Linux `ethtool_get_feature_mask`).
+fn of_pair(command: u32) -> Option<(FeatureSet, bool)> {
+    use nlsock::ethtool::command::*;
+    let pairs = [
+        (GRXCSUM, SRXCSUM, FeatureSet::RX_CSUM),
+        (GTXCSUM, STXCSUM, FeatureSet::CSUM),
+        (GSG, SSG, FeatureSet::SG | FeatureSet::FRAGLIST),
+        (GTSO, STSO, FeatureSet::ALL_TSO),
+        (GGSO, SGSO, FeatureSet::GSO),
+        (GGRO, SGRO, FeatureSet::GRO),
+    ];
+    let found = pairs.into_iter().find(|&(get, set, _)| get == command || set == command);
+    found.map(|(_, set, of)| (of, set == command))
+}
+
+fn now<H: Host>(asked: &mut Asked<'_, H>) -> Result<Now, Error> {
+    if asked.is_virtual() {
+        let own = if asked.is_loopback() { FeatureSet::LOOPBACK } else { FeatureSet::OF_VRF };
+        let on = own | FeatureSet::VLAN_CHALLENGED;
+        return Ok(Now { can: FeatureSet::NONE, wanted: FeatureSet::NONE, on });
+    }
+    let wanted = asked.config.features;
+    let detail = asked.detail()?;
+    Ok(Now { can: detail.can, wanted, on: detail.on })
+}
+
+/// `struct ethtool_gfeatures`, of which a program has room for `size` words.
+fn all(now: Now, size: u32) -> Answer {
+    let Now { can, wanted, on } = now;
+    let half = |set: FeatureSet, at: usize| (set.0 >> (32 * at)) as u32;
+    // What can be switched; what is wanted; what is on; what nobody switches.
+    let block = |at: usize| [can, (wanted & can) | (on & !can), on, NEVER_CHANGED].map(|set| half(set, at));
+    let blocks = (0..FEATURE_WORDS.min(size as usize)).flat_map(block);
+    Answer::words([command::GFEATURES, FEATURE_WORDS as u32].into_iter().chain(blocks))
+}
+
+/// `struct ethtool_sfeatures` (Linux `ethtool_set_features`).
+fn set<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+    if word(&block[4..]) as usize != FEATURE_WORDS {
+        return Err(Error::new(errno::EINVAL));
+    }
+    let (mut valid, mut wanted) = (FeatureSet::NONE, FeatureSet::NONE);
+    for at in 0..FEATURE_WORDS {
+        let half = |from: usize| FeatureSet(u64::from(word(&block[8 + 8 * at + from..])) << (32 * at));
+        (valid, wanted) = (valid | half(0), wanted | half(4));
+    }
+    if !(valid & NEVER_CHANGED).is_empty() {
+        return Err(Error::new(errno::EINVAL));
+    }
+    let before = now(asked)?;
+    let mut result = 0;
+    if !(valid & !before.can).is_empty() {
+        valid = valid & before.can;
+        result |= UNSUPPORTED;
+    }
+    let after = switch(asked, before, valid, wanted)?;
+    let differ = |of: FeatureSet| (after.wanted & of) != (after.on & of);
+    if differ(valid) {
+        result |= WISH;
+    }
+    Ok(Answer { block: Vec::new(), result })
+}
+
+/// Has those of `valid` be as `wanted` says, and tells what has come of it.
+fn switch<H: Host>(asked: &mut Asked<'_, H>, now: Now, valid: FeatureSet, wanted: FeatureSet) -> Result<Now, Error> {
+    let wanted = (now.wanted & !valid) | (wanted & valid);
+    if wanted == now.wanted {
+        return Ok(now);
+    }
+    asked.rtnl.host.set_features(LinkId(asked.index), wanted)?;
+    if let Some(link) = asked.rtnl.model.link_mut(asked.index) {
+        link.config.features = wanted;
+    }
+    asked.config.features = wanted;
+    self::now(asked)
+}

@@ -1,0 +1,185 @@
+//! What `ethtool` asks of a link (Linux `net/ethtool/ioctl.c`), as [`nlsock::ethtool`] carries it.
+
+mod answer;
+mod asked;
+mod features;
+mod stats;
+
+use nlsock::ethtool::{
+    BLOCK, COUNTS_LEN, DRVINFO_LEN, FIXED, LINK_MODE_WORDS, LINK_MODE_WORDS_AT, LINK_SETTINGS_LEN, NAME, RESULT,
+    command, input_len, room,
+};
+
+use crate::attr::{Attr, AttrPolicy, Kind, Strictness, parse, policy};
+use crate::error::{Error, errno};
+use crate::rtnl::fixed_part::{behind, fixed, word};
+use crate::rtnl::host::Host;
+use crate::rtnl::node::Rtnl;
+use crate::session::{Reply, Request};
+use answer::{Answer, put_text};
+use asked::{Asked, unsupported};
+use config::model::LinkKind;
+
+pub(super) use nlsock::ethtool::MESSAGE;
+
+const ATTRS: AttrPolicy<6> = policy(&[(NAME, Kind::Str(15)), (BLOCK, Kind::Max(LINK_SETTINGS_LEN as u16))]);
+
+/// Answers a command of whoever asks: it says itself who may.
+pub(super) fn serve<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+    let (_, rest) = fixed::<FIXED>(request)?;
+    let attrs = parse(rest, behind(FIXED), &ATTRS, Strictness::Liberal)?;
+    let name = attrs.get(NAME).and_then(Attr::text).unwrap_or_default();
+    let block = attrs.get(BLOCK).map_or(&[][..], |attr| attr.data);
+    let index = rtnl.model.index_of(name).ok_or(Error::new(errno::ENODEV))?;
+    let link = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
+    let command = word(block);
+    if !request.privileged && !is_for_all(command) {
+        return Err(Error::new(errno::EPERM));
+    }
+    if block.len() < input_len([command, block.get(4..).map_or(0, word)]) {
+        return Err(Error::new(errno::EINVAL));
+    }
+    let (config, up) = (link.config.clone(), link.up);
+    let mut answer = carry_out(&mut Asked { rtnl, index, config, up }, command, block)?;
+    answer.block.truncate(room(block));
+    reply.send(MESSAGE, 0, |w| {
+        w.fixed(&[0; FIXED]);
+        w.put(BLOCK, &answer.block);
+        if answer.result != 0 {
+            w.put_u32(RESULT, answer.result);
+        }
+    });
+    Ok(())
+}
+
+/// Whether a command changes nothing, and so is everybody's (Linux `__dev_ethtool`).
+fn is_for_all(command: u32) -> bool {
+    use nlsock::ethtool::command::*;
+    /// Others that Linux lets everybody ask, and fatpath does not have.
+    const OTHERS: [u32; 20] = [
+        0x1, 0x7, 0xe, 0x12, 0x20, 0x21, 0x27, 0x29, 0x2d, 0x2e, 0x2f, 0x30, 0x38, 0x41, 0x44, 0x46, 0x48, 0x4a, 0x4e,
+        0x50,
+    ];
+    let known = [
+        GDRVINFO,
+        GLINK,
+        GRINGPARAM,
+        GRXCSUM,
+        GTXCSUM,
+        GSG,
+        GSTRINGS,
+        GSTATS,
+        GTSO,
+        GGSO,
+        GFLAGS,
+        GGRO,
+        GSSET_INFO,
+        GFEATURES,
+        GCHANNELS,
+        GLINKSETTINGS,
+    ];
+    known.contains(&command) || OTHERS.contains(&command)
+}
+
+fn carry_out<H: Host>(asked: &mut Asked<'_, H>, command: u32, block: &[u8]) -> Result<Answer, Error> {
+    match command {
+        command::GDRVINFO => driver(asked),
+        command::GLINK => {
+            let up = if asked.is_virtual() { asked.up } else { asked.detail()?.state.up };
+            Ok(Answer::value(command, up.into()))
+        }
+        command::GLINKSETTINGS => settings(asked, block),
+        command::GCHANNELS => channels(asked),
+        command::GRINGPARAM => rings(asked),
+        command::GSSET_INFO => stats::set_info(asked, block),
+        command::GSTRINGS => stats::names(asked, block),
+        command::GSTATS => stats::values(asked, block),
+        _ => features::carry_out(asked, command, block),
+    }
+}
+
+/// `struct ethtool_drvinfo`: the link's kind, fatpath's version, and what the link stands on. `lo` has none, as in Linux.
+fn driver<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
+    if asked.is_loopback() {
+        return Err(unsupported());
+    }
+    let kind = asked.config.kind.word();
+    let on = match &asked.config.kind {
+        LinkKind::Udp { bind } => bind.to_string(),
+        other => other.interface().unwrap_or(kind).to_owned(),
+    };
+    let counts = stats::count(asked)?;
+    let mut block = command::GDRVINFO.to_ne_bytes().to_vec();
+    // Driver, version, firmware, bus, expansion ROM, and nothing.
+    for (text, len) in [(kind, 32), (env!("CARGO_PKG_VERSION"), 32), ("", 32), (on.as_str(), 32), ("", 32), ("", 12)] {
+        put_text(&mut block, text, len);
+    }
+    // Private flags, statistics, tests, bytes of EEPROM and of registers.
+    block.extend([0, counts as u32, 0, 0, 0].into_iter().flat_map(u32::to_ne_bytes));
+    debug_assert_eq!(block.len(), DRVINFO_LEN);
+    Ok(Answer { block, result: 0 })
+}
+
+/// `struct ethtool_link_settings`: what Linux says of a TUN or TAP device (`tun_default_link_ksettings`), and what an
+/// interface's driver says of it. Other links have none.
+fn settings<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+    let mut answer = match &asked.config.kind {
+        LinkKind::Tun { .. } | LinkKind::Tap { .. } => settings_of_tun(),
+        kind => asked.rtnl.host.settings(kind.interface().ok_or_else(unsupported)?)?,
+    };
+    if block[LINK_MODE_WORDS_AT] != LINK_MODE_WORDS as u8 {
+        // So many words it would be.
+        answer.truncate(LINK_SETTINGS_LEN);
+        answer[4..].fill(0);
+        answer[LINK_MODE_WORDS_AT] = (LINK_MODE_WORDS as u8).wrapping_neg();
+    }
+    Ok(Answer { block: answer, result: 0 })
+}
+
+/// 10 Gb/s, full duplex, and no link modes: supported, advertised, advertised by the other end.
+fn settings_of_tun() -> Vec<u8> {
+    const SPEED_10000: u32 = 10_000;
+    const DUPLEX_FULL: u8 = 1;
+    let mut settings = vec![0; LINK_SETTINGS_LEN + 3 * 4 * LINK_MODE_WORDS];
+    settings[..4].copy_from_slice(&command::GLINKSETTINGS.to_ne_bytes());
+    settings[4..8].copy_from_slice(&SPEED_10000.to_ne_bytes());
+    (settings[8], settings[LINK_MODE_WORDS_AT]) = (DUPLEX_FULL, LINK_MODE_WORDS as u8);
+    settings
+}
+
+/// `struct ethtool_channels`: queues that receive and send, as many as there can be while the link is open.
+fn channels<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
+    let queues = match asked.config.kind {
+        LinkKind::Tun { queues }
+        | LinkKind::Tap { queues }
+        | LinkKind::VhostUser { queues, .. }
+        | LinkKind::VirtioUser { queues, .. } => queues.into(),
+        LinkKind::Xdp { .. } => asked.detail()?.state.ring.ok_or_else(unsupported)?.queues,
+        LinkKind::Packet { .. } | LinkKind::Udp { .. } => 1,
+        LinkKind::Bridge(_) | LinkKind::Vlan { .. } | LinkKind::Loopback | LinkKind::Vrf { .. } => {
+            return Err(unsupported());
+        }
+    };
+    let words = [command::GCHANNELS, 0, 0, 0, queues, 0, 0, 0, queues];
+    debug_assert_eq!(words.len() * 4, COUNTS_LEN);
+    Ok(Answer::words(words))
+}
+
+/// `struct ethtool_ringparam`: the frames of each queue of an AF_XDP link, which has as many to send from.
+fn rings<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
+    let ring = match asked.config.kind {
+        LinkKind::Xdp { .. } => asked.detail()?.state.ring.ok_or_else(unsupported)?.frames,
+        _ => return Err(unsupported()),
+    };
+    Ok(Answer::words([
+        command::GRINGPARAM,
+        LinkKind::MAX_RING.into(),
+        0,
+        0,
+        LinkKind::MAX_RING.into(),
+        ring,
+        0,
+        0,
+        ring,
+    ]))
+}

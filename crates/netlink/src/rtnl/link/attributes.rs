@@ -1,0 +1,83 @@
+//! Attributes of requests about links.
+
+use crate::attr::{Attr, AttrPolicy, Attrs, Kind, Strictness, policy};
+use crate::error::Error;
+use crate::rtnl::nums::*;
+use config::features::FeatureSet;
+
+/// Length of `struct ifinfomsg`.
+pub(in crate::rtnl) const LEN: usize = 16;
+
+/// Longest name, with its zero byte (`IFNAMSIZ`).
+pub(in crate::rtnl) const IFNAMSIZ: u16 = 16;
+
+/// Attributes that a request may have.
+pub(in crate::rtnl) const POLICY: AttrPolicy<IFLA_MAX> = policy(&[
+    (IFLA_IFNAME, Kind::Str(IFNAMSIZ - 1)),
+    (IFLA_ALT_IFNAME, Kind::Str(127)),
+    (IFLA_ADDRESS, Kind::Max(32)),
+    (IFLA_BROADCAST, Kind::Max(32)),
+    (IFLA_MTU, Kind::Int(4)),
+    (IFLA_LINK, Kind::Int(4)),
+    (IFLA_MASTER, Kind::Int(4)),
+    (IFLA_CARRIER, Kind::Int(1)),
+    (IFLA_TXQLEN, Kind::Int(4)),
+    (IFLA_OPERSTATE, Kind::Int(1)),
+    (IFLA_LINKMODE, Kind::Int(1)),
+    (IFLA_LINKINFO, Kind::Nested),
+    (IFLA_NET_NS_PID, Kind::Int(4)),
+    (IFLA_NET_NS_FD, Kind::Int(4)),
+    (IFLA_IFALIAS, Kind::Max(255)),
+    (IFLA_GROUP, Kind::Int(4)),
+    (IFLA_EXT_MASK, Kind::Int(4)),
+    (IFLA_NUM_TX_QUEUES, Kind::Int(4)),
+    (IFLA_NUM_RX_QUEUES, Kind::Int(4)),
+    (IFLA_AF_SPEC, Kind::Nested),
+    (IFLA_VFINFO_LIST, Kind::Nested),
+    (IFLA_PROTO_DOWN, Kind::Int(1)),
+    (IFLA_GSO_MAX_SEGS, Kind::Int(4)),
+    (IFLA_GSO_MAX_SIZE, Kind::Int(4)),
+    (IFLA_XDP, Kind::Nested),
+    (IFLA_GRO_MAX_SIZE, Kind::Int(4)),
+    (IFLA_GSO_IPV4_MAX_SIZE, Kind::Int(4)),
+    (IFLA_GRO_IPV4_MAX_SIZE, Kind::Int(4)),
+]);
+
+/// An `IFLA_LINKINFO`.
+#[derive(Debug, Default)]
+pub(super) struct LinkInfo<'a> {
+    /// Kind of the link.
+    pub(super) kind: Option<String>,
+    /// Settings of that kind.
+    pub(super) data: Option<Attr<'a>>,
+    /// Settings that it has as a member of its master.
+    pub(super) member_data: Option<Attr<'a>>,
+}
+
+/// Contents of an `IFLA_LINKINFO` attribute.
+pub(super) fn info_of<'a>(info: &Attr<'a>) -> Result<LinkInfo<'a>, Error> {
+    const INFO: AttrPolicy<6> = policy(&[
+        (IFLA_INFO_KIND, Kind::Str(64)),
+        (IFLA_INFO_DATA, Kind::Nested),
+        (IFLA_INFO_SLAVE_KIND, Kind::Str(64)),
+        (IFLA_INFO_SLAVE_DATA, Kind::Nested),
+    ]);
+    let info = info.parse(&INFO, Strictness::Liberal)?;
+    let kind = info.get(IFLA_INFO_KIND).and_then(Attr::text).map(str::to_owned);
+    Ok(LinkInfo { kind, data: info.get(IFLA_INFO_DATA).copied(), member_data: info.get(IFLA_INFO_SLAVE_DATA).copied() })
+}
+
+/// The kind that `IFLA_LINKINFO` names.
+pub(super) fn kind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<String>, Error> {
+    attrs.get(IFLA_LINKINFO).map_or(Ok(None), |info| Ok(info_of(info)?.kind))
+}
+
+/// The features that are wanted of a link that was saved.
+pub(super) fn features_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<FeatureSet>, Error> {
+    const INFO: AttrPolicy<6> = policy(&[(IFLA_INFO_DATA, Kind::Nested)]);
+    let Some(info) = attrs.get(IFLA_LINKINFO) else { return Ok(None) };
+    let info = info.parse(&INFO, Strictness::Liberal)?;
+    let mut settings = info.get(IFLA_INFO_DATA).into_iter().flat_map(Attr::iter);
+    let features = settings.find(|setting| setting.kind == IFLA_FATPATH_FEATURES);
+    Ok(features.map(|features| FeatureSet(features.u64()) & FeatureSet::SWITCHED))
+}

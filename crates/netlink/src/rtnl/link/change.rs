@@ -1,0 +1,263 @@
+//! What a link may be told, and how one that is there becomes it.
+
+use base::{IfIndex, LinkId};
+
+use super::super::entry::Link;
+use super::attributes::{LEN, LinkInfo, info_of};
+use super::message::{FAT_SIZES, broadcast, kind_word, mtus};
+use crate::attr::{Attr, Attrs};
+use crate::error::{Error, errno};
+use crate::rtnl::entry::Master;
+use crate::rtnl::fixed_part::word;
+use crate::rtnl::host::Host;
+use crate::rtnl::model::Model;
+use crate::rtnl::node::Rtnl;
+use crate::rtnl::nums::*;
+use crate::rtnl::{bridge, enslave};
+use crate::session::Reply;
+use config::model::LinkKind;
+
+/// Linux's `do_setlink`. All is judged before anything changes.
+pub(super) fn change<H: Host>(
+    rtnl: &mut Rtnl<H>,
+    index: u32,
+    header: &[u8; LEN],
+    attrs: &Attrs<'_, IFLA_MAX>,
+    reply: &mut Reply<'_>,
+) -> Result<(), Error> {
+    if attrs.get(IFLA_ADDRESS).is_some() {
+        // The device may have been made again with another address.
+        rtnl.links_now()?;
+    }
+    let now = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
+    let wanted = Wanted::of(&rtnl.model, (index, now), header, attrs)?;
+    let before = now.master;
+    // No packet passes by it, so the packets' side has none to change.
+    let is_virtual = now.is_virtual();
+    if let Some(mac) = wanted.mac {
+        if !is_virtual {
+            rtnl.host.set_mac(LinkId(index), mac)?;
+        }
+        if let Some(link) = rtnl.model.link_mut(index) {
+            (link.mac, link.mac_set) = (Some(mac), true);
+        }
+    }
+    if let Some(mtu) = wanted.mtu {
+        let of_device = u16::try_from(mtu).ok().filter(|_| !is_virtual);
+        if let Some(mtu) = of_device {
+            rtnl.host.set_mtu(LinkId(index), mtu)?;
+        }
+        if let Some(link) = rtnl.model.link_mut(index) {
+            (link.mtu, link.config.mtu) = (mtu, of_device);
+        }
+        rtnl.model.tell_vrf(index);
+    }
+    if let Some(link) = rtnl.model.link_mut(index) {
+        note(link, attrs);
+    }
+    if before != wanted.master {
+        // Out of the one, and then into the other.
+        if before.is_some() {
+            rtnl.enslave(index, None, reply)?;
+        }
+        if wanted.master.is_some() {
+            rtnl.enslave(index, wanted.master, reply)?;
+        }
+    }
+    let info = attrs.get(IFLA_LINKINFO).map_or(Ok(LinkInfo::default()), info_of)?;
+    if let Some(settings) = &info.data {
+        bridge::change(rtnl, LinkId(index), settings)?;
+    }
+    if let Some(settings) = &info.member_data {
+        let master = wanted.master.filter(|master| master.table.is_none()).ok_or(Error::new(errno::EOPNOTSUPP))?;
+        bridge::change_port(rtnl, LinkId(master.index), LinkId(index), settings, false)?;
+    }
+    if let Some(up) = wanted.up {
+        if !is_virtual {
+            rtnl.host.set_up(LinkId(index), up)?;
+        }
+        rtnl.model.set_up(index, up);
+    }
+    Ok(())
+}
+
+/// What a request wants of a link that is there; `None` where that stays as it is.
+struct Wanted {
+    mac: Option<[u8; 6]>,
+    mtu: Option<u32>,
+    up: Option<bool>,
+    /// The VRF or bridge that it is to belong to, also if it does already.
+    master: Option<Master>,
+}
+
+impl Wanted {
+    /// Judges a request for link `now` of number `index`.
+    fn of(
+        model: &Model,
+        (index, now): (u32, &Link),
+        header: &[u8; LEN],
+        attrs: &Attrs<'_, IFLA_MAX>,
+    ) -> Result<Self, Error> {
+        refuse_unsupported(attrs, |attr| is_so(now, model.lower_of(index), attr))?;
+        let mtu = match attrs.get(IFLA_MTU) {
+            Some(mtu) if mtu.u32() == now.mtu => None,
+            Some(mtu) if now.is_loopback() => {
+                return Err(Error::unsupported("fatpath's lo keeps its MTU: no packet passes by it").at(mtu.offset));
+            }
+            _ => wanted_mtu(attrs, &now.config.kind)?,
+        };
+        let mac = match attrs.get(IFLA_ADDRESS) {
+            Some(mac) if now.is_loopback() => {
+                return Err(Error::unsupported("fatpath's lo keeps its address: no packet passes by it").at(mac.offset));
+            }
+            Some(mac) => wanted_mac(mac, now.mac)?,
+            None => None,
+        };
+        refuse_flags(header, now.flags(false))?;
+        refuse_other_kind(attrs, now)?;
+        refuse_other_name(attrs, now)?;
+        let master = match attrs.get(IFLA_MASTER).map(|master| model.id_of(master.u32())) {
+            None => now.master,
+            Some(0) => None,
+            // `do_set_master` asks no more of one that is there.
+            Some(master) if now.master.is_some_and(|before| before.index == master) => now.master,
+            Some(master) => Some(enslave::check(model, Some(index), &now.config.kind, master)?),
+        };
+        Ok(Self { mac, mtu, up: wanted_up(header).filter(|&up| up != now.up), master })
+    }
+}
+
+/// Refuses another kind than a link has, and other settings than it was made with.
+fn refuse_other_kind(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Error> {
+    let Some(info) = attrs.get(IFLA_LINKINFO) else { return Ok(()) };
+    let LinkInfo { kind, data: settings, member_data } = info_of(info)?;
+    // Linux has no text for this. Settings of a port come with the kind `bridge_slave`.
+    if member_data.is_none() && kind.as_deref().is_some_and(|kind| kind != kind_word(now)) {
+        return Err(Error::new(errno::EOPNOTSUPP));
+    }
+    match settings {
+        None => Ok(()),
+        Some(_) if now.is_bridge() => Ok(()),
+        // Nor for this: a VRF keeps its table.
+        Some(_) if now.is_vrf() => Err(Error::new(errno::EOPNOTSUPP)),
+        Some(_) => Err(Error::unsupported("fatpath's links stay as they were made").at(info.offset)),
+    }
+}
+
+/// Refuses another name than a link has.
+fn refuse_other_name(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Error> {
+    let name = attrs.get(IFLA_IFNAME).filter(|name| name.text().is_some_and(|name| name != now.config.name));
+    name.map_or(Ok(()), |name| Err(Error::unsupported("fatpath's links keep their names").at(name.offset)))
+}
+
+/// Notes what packets do not depend on.
+fn note(link: &mut Link, attrs: &Attrs<'_, IFLA_MAX>) {
+    if let Some(group) = attrs.get(IFLA_GROUP) {
+        link.group = group.u32();
+    }
+    if let Some(alias) = attrs.get(IFLA_IFALIAS) {
+        link.alias = alias.text().filter(|alias| !alias.is_empty()).map(str::to_owned);
+    }
+    if let Some(len) = attrs.get(IFLA_TXQLEN) {
+        link.txqlen = len.u32();
+    }
+}
+
+/// What fatpath does not have of what a link may be told.
+const UNSUPPORTED: [(u16, &str); 16] = [
+    (IFLA_NET_NS_PID, "fatpath's instances do not give each other links"),
+    (IFLA_NET_NS_FD, "fatpath's instances do not give each other links"),
+    (IFLA_BROADCAST, "fatpath's links keep their broadcast addresses"),
+    (IFLA_CARRIER, "fatpath's links know their carrier themselves"),
+    (IFLA_LINK, "fatpath has no links over others"),
+    (IFLA_LINKMODE, "fatpath's links have no other mode"),
+    (IFLA_PROMISCUITY, "fatpath's links have no such mode"),
+    (IFLA_OPERSTATE, "fatpath's links know their state themselves"),
+    (IFLA_VFINFO_LIST, "fatpath's links have no virtual functions"),
+    (IFLA_PROTO_DOWN, "fatpath's links are not held down"),
+    (IFLA_GSO_MAX_SEGS, FAT),
+    (IFLA_GSO_MAX_SIZE, FAT),
+    (IFLA_GRO_MAX_SIZE, FAT),
+    (IFLA_GSO_IPV4_MAX_SIZE, FAT),
+    (IFLA_GRO_IPV4_MAX_SIZE, FAT),
+    (IFLA_XDP, "fatpath's links take no programs"),
+];
+const FAT: &str = "fatpath's links keep the sizes of their fat packets";
+
+/// Refuses what fatpath does not have, unless it `is_so` already.
+pub(super) fn refuse_unsupported<const N: usize>(
+    attrs: &Attrs<'_, N>,
+    is_so: impl Fn(&Attr<'_>) -> bool,
+) -> Result<(), Error> {
+    let named = UNSUPPORTED.iter().filter_map(|&(kind, text)| Some((attrs.get(kind)?, text)));
+    if let Some((attr, text)) = named.into_iter().find(|(attr, _)| !is_so(attr)) {
+        return Err(Error::unsupported(text).at(attr.offset));
+    }
+    for family in attrs.get(IFLA_AF_SPEC).into_iter().flat_map(Attr::iter) {
+        for attr in family.iter() {
+            let text = match (family.kind == u16::from(AF_INET6), attr.kind) {
+                (true, IFLA_INET6_ADDR_GEN_MODE) if attr.u8() == IN6_ADDR_GEN_MODE_NONE => continue,
+                (true, IFLA_INET6_ADDR_GEN_MODE) => "fatpath's links make no addresses of their own",
+                (true, IFLA_INET6_TOKEN) => "fatpath learns no addresses from routers",
+                _ => "fatpath has no such setting of a link",
+            };
+            return Err(Error::unsupported(text).at(attr.offset));
+        }
+    }
+    Ok(())
+}
+
+/// What the flags of a request are to be (Linux `rtnl_dev_combine_flags`), and which of them somebody can set.
+fn wanted_flags(header: &[u8; LEN]) -> (u32, u32) {
+    let (flags, change) = (word(&header[8..]), word(&header[12..]));
+    let all = if change == 0 && flags != 0 { u32::MAX } else { change };
+    (flags, all & !IFF_VOLATILE)
+}
+
+/// Whether a request sets a link up, or down.
+pub(super) fn wanted_up(header: &[u8; LEN]) -> Option<bool> {
+    let (flags, change) = wanted_flags(header);
+    (change & IFF_UP != 0).then_some(flags & IFF_UP != 0)
+}
+
+/// Refuses flags other than up and down that are to change.
+fn refuse_flags(header: &[u8; LEN], now: u32) -> Result<(), Error> {
+    let (flags, change) = wanted_flags(header);
+    match (flags ^ now) & change & !IFF_UP {
+        0 => Ok(()),
+        _ => Err(Error::unsupported("fatpath's links are set up and down, and keep their other flags")),
+    }
+}
+
+/// The MTU that a request wants for a link of that kind.
+pub(super) fn wanted_mtu<const N: usize>(attrs: &Attrs<'_, N>, kind: &LinkKind) -> Result<Option<u32>, Error> {
+    let Some(mtu) = attrs.get(IFLA_MTU) else { return Ok(None) };
+    let (min, max) = mtus(kind);
+    match mtu.u32() {
+        mtu if mtu < min => Err(Error::text(errno::EINVAL, "mtu less than device minimum")),
+        mtu if mtu > max => Err(Error::text(errno::EINVAL, "mtu greater than device maximum")),
+        mtu => Ok(Some(mtu)),
+    }
+}
+
+/// The link-layer address that a request wants for a link that has one, or has none (Linux `dev_set_mac_address`).
+pub(super) fn wanted_mac(attr: &Attr<'_>, now: Option<[u8; 6]>) -> Result<Option<[u8; 6]>, Error> {
+    let Some(now) = now else { return Err(Error::new(errno::EOPNOTSUPP)) };
+    match attr.data.first_chunk() {
+        None => Err(Error::new(errno::EINVAL)),
+        Some(mac) if *mac == now => Ok(None),
+        Some(mac) if mac[0] & 1 == 1 || *mac == [0; 6] => Err(Error::new(errno::EADDRNOTAVAIL)),
+        Some(mac) => Ok(Some(*mac)),
+    }
+}
+
+/// Whether a link is what this says of it.
+fn is_so(link: &Link, lower: Option<IfIndex>, attr: &Attr<'_>) -> bool {
+    match attr.kind {
+        IFLA_LINK => lower.is_some_and(|lower| lower.0 == attr.u32()),
+        IFLA_BROADCAST => attr.data == broadcast(link),
+        // `struct rtnl_link` has a descriptor here: -1 takes a program away.
+        IFLA_XDP => attr.iter().all(|of| of.kind != IFLA_XDP_FD || of.u32() == u32::MAX),
+        kind => FAT_SIZES.iter().any(|&(size, value)| size == kind && attr.u32() == value),
+    }
+}

@@ -1,0 +1,32 @@
+//! Current state of a link, as the packets' side reports it.
+
+use base::LinkId;
+
+use super::bridging::Bridging;
+use ctl::state::LinkStats;
+
+/// Current state of a link.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LinkNow {
+    /// Number in this node.
+    pub id: LinkId,
+    /// Number of the interface of the host that the link is; `None` if it is none.
+    pub host_index: Option<u32>,
+    /// Whether packets can pass.
+    pub running: bool,
+    /// Layer-3 MTU in bytes.
+    pub mtu: u32,
+    /// Link-layer address, if the link has one.
+    pub mac: Option<[u8; 6]>,
+    /// Counters.
+    pub stats: LinkStats,
+    /// Numbers of changes of the carrier to up, and to down.
+    pub carrier: [u32; 2],
+    /// Role of the link in a bridge.
+    pub bridging: Option<Bridging>,
+}
+
+/// State of the link `id` among those of all links.
+pub(super) fn find(now: &[LinkNow], id: u32) -> Option<&LinkNow> {
+    now.iter().find(|now| now.id.0 == id)
+}

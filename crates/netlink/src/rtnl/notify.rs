@@ -1,0 +1,127 @@
+//! Notifications: messages to the members of groups, and changes to the packets' side.
+
+use ::switch::FdbChange;
+use base::{IfIndex, LinkId, TableId};
+
+use super::bridge::write_fdb_entry;
+use super::entry::{Address, Link};
+use super::host::{Host, NeighbourNow};
+use super::link::write as write_link;
+use super::link_now::{LinkNow, find};
+use super::model::{Delta, Model};
+use super::node::Rtnl;
+use super::nums::*;
+use super::table::Route;
+use super::{addr, neigh, route};
+use crate::error::{Error, errno};
+use crate::message::flag;
+use crate::session::{Groups, Outbox, Reply};
+
+impl<H> Rtnl<H> {
+    /// Notifies listeners that a link has lost or got its carrier, or is another interface of the host now.
+    pub fn tell_link(&mut self, now: &LinkNow, listeners: Groups, outbox: &mut Outbox) {
+        let index = now.id.0;
+        for (id, before) in self.model.see(std::slice::from_ref(now)) {
+            self.tell_renumbered(id, before, listeners, outbox);
+        }
+        if let Some(link) = self.model.link(index) {
+            outbox.announce(listeners, RTNLGRP_LINK, RTM_NEWLINK, |w| {
+                write_link(w, index, link, self.model.lower_of(index), Some(now), 0, 0);
+            });
+        }
+    }
+
+    /// Notifies listeners of the state of a neighbour, or of its removal.
+    pub fn tell_neighbour(&self, now: &NeighbourNow, gone: bool, listeners: Groups, outbox: &mut Outbox) {
+        let kind = if gone { RTM_DELNEIGH } else { RTM_NEWNEIGH };
+        outbox.announce(listeners, RTNLGRP_NEIGH, kind, |w| neigh::write(w, self.model.ifindex(now.link.0), now));
+    }
+
+    /// Notifies listeners of a change of a bridge's forwarding database (Linux `fdb_notify`).
+    pub fn tell_fdb(&self, bridge: LinkId, change: &FdbChange, listeners: Groups, outbox: &mut Outbox) {
+        let (kind, entry) = match change {
+            FdbChange::Set(entry) => (RTM_NEWNEIGH, entry),
+            FdbChange::Removed(entry) => (RTM_DELNEIGH, entry),
+        };
+        outbox.announce(listeners, RTNLGRP_NEIGH, kind, |w| write_fdb_entry(w, &self.model, bridge, entry));
+    }
+
+    /// Notifies listeners that a link has another number: as of its removal, and of a new link with its addresses and routes.
+    fn tell_renumbered(&self, id: u32, before: IfIndex, listeners: Groups, outbox: &mut Outbox) {
+        let Some(link) = self.model.link(id) else { return };
+        let gone = Link { host_index: Some(before.0), ..link.clone() };
+        outbox.announce(listeners, RTNLGRP_LINK, RTM_DELLINK, |w| {
+            write_link(w, id, &gone, self.model.lower_of(id), None, 0, u32::MAX);
+        });
+        outbox.announce(listeners, RTNLGRP_LINK, RTM_NEWLINK, |w| {
+            write_link(w, id, link, self.model.lower_of(id), None, 0, 0);
+        });
+        let now = self.model.ifindex(id);
+        for address in &link.addresses {
+            let name = &link.config.name;
+            outbox.announce(listeners, address_group(address), RTM_NEWADDR, |w| {
+                addr::write(w, now, name, address, self.model.now);
+            });
+        }
+        for (table, route) in self.model.routes().filter(|(_, route)| route.dev == id) {
+            outbox.announce(listeners, route_group(route), RTM_NEWROUTE, |w| route::write(w, table.0, now, route));
+        }
+    }
+}
+
+impl<H: Host> Rtnl<H> {
+    /// Notifies listeners and the packets' side of the changes since the last call.
+    pub(super) fn publish(&mut self, reply: &mut Reply<'_>) {
+        for delta in self.model.deltas() {
+            tell(&self.model, delta, reply);
+        }
+        self.host.tell(&mut self.model.take_deltas());
+    }
+
+    /// Notifies listeners of the current state of a link.
+    pub(super) fn announce_link(&mut self, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
+        if self.model.link(index).is_some() && reply.is_heard(RTNLGRP_LINK) {
+            let now = self.links_now()?;
+            let link = self.model.link(index).ok_or(Error::new(errno::ENODEV))?;
+            let lower = self.model.lower_of(index);
+            reply.notify(RTNLGRP_LINK, RTM_NEWLINK, 0, |w| {
+                write_link(w, index, link, lower, find(&now, index), 0, 0);
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Group of a route's notifications.
+fn route_group(route: &Route) -> u32 {
+    if route.prefix.is_ipv4() { RTNLGRP_IPV4_ROUTE } else { RTNLGRP_IPV6_ROUTE }
+}
+
+/// Group of an address's notifications.
+fn address_group(address: &Address) -> u32 {
+    if address.addr.addr().is_ipv4() { RTNLGRP_IPV4_IFADDR } else { RTNLGRP_IPV6_IFADDR }
+}
+
+/// Notifies listeners of one change.
+fn tell(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
+    let mut of_route = |kind, flags, table: &TableId, route: &Route| {
+        let dev = model.ifindex(route.dev);
+        reply.notify(route_group(route), kind, flags, |w| route::write(w, table.0, dev, route));
+    };
+    match delta {
+        Delta::AddRoute { table, route, .. } => of_route(RTM_NEWROUTE, 0, table, route),
+        Delta::RemoveRoute { quiet: true, .. } => {}
+        Delta::RemoveRoute { table, route, .. } => of_route(RTM_DELROUTE, 0, table, route),
+        Delta::ReplaceRoute { table, new, .. } => of_route(RTM_NEWROUTE, flag::REPLACE, table, new),
+        // Sent as one rule, or as a link, by the handler of the request.
+        Delta::Rules { .. } | Delta::Vrf(..) | Delta::Domain(..) => {}
+        Delta::AddAddress(id, address) | Delta::ChangeAddress(id, address) | Delta::RemoveAddress(id, address) => {
+            let kind = if matches!(delta, Delta::RemoveAddress(..)) { RTM_DELADDR } else { RTM_NEWADDR };
+            let name = model.link(id.0).map_or("", |link| link.config.name.as_str());
+            let index = model.ifindex(id.0);
+            reply.notify(address_group(address), kind, 0, |w| {
+                addr::write(w, index, name, address, model.now);
+            });
+        }
+    }
+}

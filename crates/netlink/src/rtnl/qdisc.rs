@@ -1,0 +1,339 @@
+//! `RTM_*QDISC`: queueing disciplines (Linux `net/sched/sch_api.c`), each of them the root of its link. Classes and filters are
+//! refused as Linux refuses them where every discipline is without classes.
+
+mod message;
+mod options;
+
+use ::qdisc::{Kind as QdiscKind, Options, Stats};
+use base::LinkId;
+
+use super::entry::{Link, LinkQdisc};
+use super::fixed_part::{behind, fixed, word};
+use super::host::Host;
+use super::model::Model;
+use super::node::Rtnl;
+use super::nums::*;
+use super::parts::write_each;
+use crate::attr::{Attr, AttrPolicy, Attrs, Kind, Strictness, parse, policy};
+use crate::error::{Error, errno};
+use crate::message::flag;
+use crate::session::{Dump, Reply, Request};
+use message::write;
+
+pub(super) use message::write_request;
+
+/// Length of `struct tcmsg`.
+const LEN: usize = 20;
+
+const POLICY: AttrPolicy<TCA_MAX> = policy(&[
+    (TCA_KIND, Kind::Str(u16::MAX)),
+    (TCA_OPTIONS, Kind::Any),
+    (TCA_RATE, Kind::Max(8)),
+    (TCA_STAB, Kind::Nested),
+    (TCA_DUMP_INVISIBLE, Kind::Flag),
+    (TCA_CHAIN, Kind::Int(4)),
+    (TCA_INGRESS_BLOCK, Kind::Int(4)),
+    (TCA_EGRESS_BLOCK, Kind::Int(4)),
+]);
+
+/// A request about the discipline of one link.
+struct Asked<'a> {
+    id: u32,
+    /// The link as it is.
+    link: &'a Link,
+    handle: u32,
+    parent: u32,
+    attrs: Attrs<'a, TCA_MAX>,
+}
+
+impl<'a> Asked<'a> {
+    fn read(model: &'a Model, request: &Request<'a>) -> Result<Self, Error> {
+        let (header, rest) = fixed::<LEN>(request)?;
+        let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+        let [index, handle, parent] = [4, 8, 12].map(|at| word(&header[at..]));
+        let id = Some(index).filter(|&index| index != 0).map(|index| model.id_of(index));
+        let (id, link) = id.and_then(|id| Some((id, model.link(id)?))).ok_or(Error::new(errno::ENODEV))?;
+        Ok(Self { id, link, handle, parent, attrs })
+    }
+
+    /// The discipline that the link was given, if it is of that handle.
+    fn lookup(&self, handle: u32) -> Option<LinkQdisc> {
+        self.link.qdisc.filter(|qdisc| qdisc.handle == handle)
+    }
+
+    /// Whether the request names another kind than that one.
+    fn names_other(&self, kind: &str) -> bool {
+        self.attrs.get(TCA_KIND).is_some_and(|attr| attr.text() != Some(kind))
+    }
+
+    /// The discipline that a request to show or remove one is about: `noqueue` or `noop` with handle 0 if the link was given none.
+    fn existing(&self) -> Result<LinkQdisc, Error> {
+        let none = |text| Err(Error::text(errno::ENOENT, text));
+        let found = match self.parent {
+            0 => match self.lookup(self.handle) {
+                Some(found) => found,
+                None => return none("Failed to find qdisc with specified handle"),
+            },
+            TC_H_ROOT => self.link.qdisc.unwrap_or(LinkQdisc::NOQUEUE),
+            parent if parent & TC_H_MAJ_MASK == TC_H_INGRESS & TC_H_MAJ_MASK => {
+                return none("Cannot find specified qdisc on specified device");
+            }
+            parent => match self.lookup(parent & TC_H_MAJ_MASK) {
+                Some(parent) => return Err(no_child(&parent)),
+                None => return none("Failed to find qdisc with specified classid"),
+            },
+        };
+        if self.parent != 0 && self.handle != 0 && self.handle != found.handle {
+            return Err(Error::text(errno::EINVAL, "Invalid handle"));
+        }
+        let kind = if self.link.shown_qdisc().is_some() { found.kind() } else { "noop" };
+        match self.names_other(kind) {
+            true => Err(Error::text(errno::EINVAL, "Invalid qdisc name: must match existing qdisc")),
+            false => Ok(found),
+        }
+    }
+
+    /// The discipline that a request to set one changes; `None` if it makes one (Linux `__tc_modify_qdisc`).
+    fn to_change(&self, flags: u16) -> Result<Option<LinkQdisc>, Error> {
+        let has = |all: u16| flags & all == all;
+        let create = || match has(flag::CREATE) {
+            true => Ok(None),
+            false => Err(Error::text(errno::ENOENT, "Qdisc not found. To create specify NLM_F_CREATE flag")),
+        };
+        let found = match self.parent {
+            0 if self.handle == 0 => return Err(Error::text(errno::EINVAL, "Handle cannot be zero")),
+            0 => self.lookup(self.handle).ok_or(Error::text(errno::ENOENT, "Specified qdisc not found"))?,
+            parent => {
+                let there = match parent {
+                    TC_H_ROOT => self.link.qdisc,
+                    TC_H_INGRESS => None,
+                    parent => match self.lookup(parent & TC_H_MAJ_MASK) {
+                        Some(parent) => return Err(no_child(&parent)),
+                        None => return Err(Error::text(errno::ENOENT, "Failed to find specified qdisc")),
+                    },
+                };
+                match there {
+                    Some(there) if self.handle == there.handle => there,
+                    _ if self.handle != 0 => {
+                        if there.is_some() && !has(flag::REPLACE) {
+                            return Err(Error::text(errno::EEXIST, "NLM_F_REPLACE needed to override"));
+                        }
+                        if self.handle & !TC_H_MAJ_MASK != 0 {
+                            return Err(Error::text(errno::EINVAL, "Invalid minor handle"));
+                        }
+                        if self.lookup(self.handle).is_some() {
+                            let text = "Cannot move an existing qdisc to a different parent";
+                            return Err(Error::text(errno::EINVAL, text));
+                        }
+                        return create();
+                    }
+                    None => return create(),
+                    Some(there) if self.names_other(there.kind()) => {
+                        // `add`, `replace` and `change` of another kind without a handle make one.
+                        let is_add = has(flag::CREATE | flag::EXCL) || has(flag::CREATE | flag::REPLACE);
+                        if is_add || flags & (flag::CREATE | flag::EXCL | flag::REPLACE) == 0 {
+                            return Ok(None);
+                        }
+                        there
+                    }
+                    Some(there) => there,
+                }
+            }
+        };
+        if has(flag::EXCL) {
+            return Err(Error::text(errno::EEXIST, "Exclusivity flag on, cannot modify"));
+        }
+        if self.names_other(found.kind()) {
+            return Err(Error::text(errno::EINVAL, "Invalid qdisc name: must match existing qdisc"));
+        }
+        Ok(Some(found))
+    }
+
+    /// Refuses what fatpath does not have.
+    fn refuse_unsupported(&self) -> Result<(), Error> {
+        const UNSUPPORTED: [(u16, &str); 4] = [
+            (TCA_INGRESS_BLOCK, "Ingress block sharing is not supported"),
+            (TCA_EGRESS_BLOCK, "Egress block sharing is not supported"),
+            (TCA_STAB, "fatpath has no size tables of queueing disciplines"),
+            (TCA_RATE, "fatpath has no rate estimators"),
+        ];
+        let named = UNSUPPORTED.iter().find_map(|&(kind, text)| Some((self.attrs.get(kind)?, text)));
+        named.map_or(Ok(()), |(attr, text)| Err(Error::unsupported(text).at(attr.offset)))
+    }
+
+    /// Kind and options of the discipline that the request makes; `None` for `noqueue`.
+    fn to_create(&self) -> Result<Option<Options>, Error> {
+        let name = self.attrs.get(TCA_KIND).and_then(Attr::text);
+        let kind = QdiscKind::ALL.into_iter().find(|kind| name == Some(kind.name()));
+        if kind.is_none() && name != Some("noqueue") {
+            return Err(Error::text(errno::ENOENT, "Specified qdisc kind is unknown"));
+        }
+        if self.parent == TC_H_INGRESS {
+            return Err(Error::unsupported("fatpath has no queueing disciplines at ingress"));
+        }
+        if self.link.is_virtual() && !self.link.is_vrf() {
+            return Err(Error::unsupported("fatpath has no queue there: no packet passes by this link"));
+        }
+        self.refuse_unsupported()?;
+        kind.map(|kind| options::read(kind, self.attrs.get(TCA_OPTIONS), self.link)).transpose()
+    }
+}
+
+/// Refusal: a discipline has no other below itself.
+fn no_child(parent: &LinkQdisc) -> Error {
+    match parent.options {
+        // Linux's has one, a `bfifo` unless another was set there.
+        Some(Options::Tbf(_)) => Error::unsupported("fatpath's tbf has no other discipline inside"),
+        _ => Error::unsupported("Parent qdisc is not classful"),
+    }
+}
+
+/// References to a discipline: the link's, and each of its queues'. `noqueue` of a link that was given none is another one for each
+/// queue.
+fn users(link: &Link) -> u32 {
+    1 + if link.qdisc.is_some() { link.queues() } else { 1 }
+}
+
+/// Carries out an `RTM_NEWQDISC`, and tells of it.
+pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+    let asked = Asked::read(&rtnl.model, request)?;
+    let id = asked.id;
+    if let Some(found) = asked.to_change(request.message.header.flags)? {
+        let changed = match (asked.attrs.get(TCA_OPTIONS), found.options) {
+            (None, _) => None,
+            (Some(_), None) => {
+                let text = "Change operation not supported by specified qdisc";
+                return Err(Error::text(errno::EINVAL, text));
+            }
+            (attr, Some(now)) => Some(options::read(now.kind(), attr, asked.link)?),
+        };
+        asked.refuse_unsupported()?;
+        if let Some(options) = changed {
+            rtnl.host.change_qdisc(LinkId(id), options)?;
+            rtnl.model.set_qdisc(id, Some(LinkQdisc { options: changed, ..found }));
+        }
+        return tell(rtnl, id, 0, reply);
+    }
+    let options = asked.to_create()?;
+    let handle = asked.handle;
+    let old = old(rtnl, id, reply)?;
+    rtnl.host.set_qdisc(LinkId(id), options)?;
+    let handle = if handle == 0 { rtnl.model.new_handle(id) } else { handle };
+    rtnl.model.set_qdisc(id, Some(LinkQdisc { handle, options }));
+    tell_gone(rtnl, id, old, reply);
+    tell(rtnl, id, flag::REPLACE, reply)
+}
+
+/// Carries out an `RTM_DELQDISC`, and tells of it.
+pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+    let asked = Asked::read(&rtnl.model, request)?;
+    let found = asked.existing()?;
+    if asked.parent == 0 {
+        return Err(Error::text(errno::EINVAL, "Classid cannot be zero"));
+    }
+    if found.handle == 0 {
+        return Err(Error::text(errno::ENOENT, "Cannot delete qdisc with handle of zero"));
+    }
+    let id = asked.id;
+    let old = old(rtnl, id, reply)?;
+    rtnl.host.set_qdisc(LinkId(id), None)?;
+    rtnl.model.set_qdisc(id, None);
+    tell_gone(rtnl, id, old, reply);
+    Ok(())
+}
+
+/// Answers an `RTM_GETQDISC` about one link.
+pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+    let asked = Asked::read(&rtnl.model, request)?;
+    let found = asked.existing()?;
+    let id = asked.id;
+    let stats = stats_of(&rtnl.host.qdisc_stats()?, id);
+    // `noop` is not shown.
+    if let Some(link) = rtnl.model.link(id).filter(|link| link.shown_qdisc().is_some()) {
+        reply.send(RTM_NEWQDISC, 0, |w| write(w, link.ifindex(id), &found, users(link), &stats));
+    }
+    Ok(())
+}
+
+/// A dump of queueing disciplines.
+pub(super) fn dump<H: Host>() -> Dump<Rtnl<H>> {
+    let (mut last, mut stats) = (None, None);
+    Box::new(move |rtnl: &mut Rtnl<H>, part| {
+        // All parts of a dump show the same moment's counters.
+        let stats = match &stats {
+            Some(stats) => stats,
+            None => stats.insert(rtnl.host.qdisc_stats()?),
+        };
+        let links = rtnl.model.by_ifindex(last.unwrap_or_default()).into_iter();
+        let links = links.filter_map(|(index, id, link)| Some((index, (id, link, link.shown_qdisc()?))));
+        Ok(write_each(part, &mut last, links, |part, index, (id, link, qdisc)| {
+            part.message(RTM_NEWQDISC, |w| write(w, index, &qdisc, users(link), &stats_of(stats, id)))
+        }))
+    })
+}
+
+/// Refuses a request about a class (Linux `tc_ctl_tclass`).
+pub(super) fn refuse_class(model: &Model, request: &Request<'_>) -> Result<(), Error> {
+    let asked = Asked::read(model, request)?;
+    let majors = [asked.handle, asked.parent].map(|handle| handle & TC_H_MAJ_MASK);
+    let given = asked.link.qdisc.map_or(0, |qdisc| qdisc.handle);
+    let handle = match majors {
+        [handle, _] if asked.parent == TC_H_ROOT => handle,
+        [handle, parent] if handle != 0 && parent != 0 && handle != parent => return Err(Error::new(errno::EINVAL)),
+        [0, parent] => parent,
+        [handle, _] => handle,
+    };
+    let handle = if handle == 0 { given } else { handle };
+    Err(match asked.lookup(handle).map(|qdisc| qdisc.options) {
+        None => Error::new(errno::ENOENT),
+        Some(Some(Options::Tbf(_))) => Error::new(errno::EOPNOTSUPP),
+        Some(_) => Error::new(errno::EINVAL),
+    })
+}
+
+/// Refuses a request about a filter or a chain of filters (Linux `__tcf_qdisc_find`).
+pub(super) fn refuse_filter(model: &Model, request: &Request<'_>) -> Result<(), Error> {
+    let asked = Asked::read(model, request)?;
+    let found = match asked.parent {
+        0 => Some(asked.link.qdisc.unwrap_or(LinkQdisc::NOQUEUE)),
+        parent => asked.lookup(parent & TC_H_MAJ_MASK),
+    };
+    Err(match found.map(|qdisc| qdisc.options) {
+        None => Error::text(errno::EINVAL, "Parent Qdisc doesn't exists"),
+        Some(Some(Options::Tbf(_))) => Error::unsupported("Class doesn't support blocks"),
+        Some(_) => Error::text(errno::EINVAL, "Qdisc not classful"),
+    })
+}
+
+fn stats_of(all: &[(LinkId, Stats)], id: u32) -> Stats {
+    all.iter().find(|(link, _)| link.0 == id).map_or(Stats::default(), |(_, stats)| *stats)
+}
+
+/// The discipline that a link is about to lose, with its counters, if there is a listener.
+fn old<H: Host>(rtnl: &mut Rtnl<H>, id: u32, reply: &Reply<'_>) -> Result<Option<(LinkQdisc, Stats)>, Error> {
+    let shown = rtnl.model.link(id).and_then(Link::shown_qdisc).filter(|_| reply.is_heard(RTNLGRP_TC));
+    shown.map(|qdisc| Ok((qdisc, stats_of(&rtnl.host.qdisc_stats()?, id)))).transpose()
+}
+
+/// Tells listeners that a link has lost its discipline.
+fn tell_gone<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stats)>, reply: &mut Reply<'_>) {
+    // The link's, until it goes.
+    const USERS: u32 = 1;
+    let index = rtnl.model.ifindex(id);
+    if let Some((qdisc, stats)) = old {
+        reply.notify(RTNLGRP_TC, RTM_DELQDISC, 0, |w| write(w, index, &qdisc, USERS, &stats));
+    }
+}
+
+/// Tells listeners which discipline a link has now.
+fn tell<H: Host>(rtnl: &mut Rtnl<H>, id: u32, flags: u16, reply: &mut Reply<'_>) -> Result<(), Error> {
+    if !reply.is_heard(RTNLGRP_TC) {
+        return Ok(());
+    }
+    let stats = stats_of(&rtnl.host.qdisc_stats()?, id);
+    let found = rtnl.model.link(id).and_then(|link| Some((link, link.qdisc?)));
+    if let Some((link, qdisc)) = found {
+        reply.notify(RTNLGRP_TC, RTM_NEWQDISC, flags, |w| write(w, link.ifindex(id), &qdisc, users(link), &stats));
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! `RTM_*ROUTE`.
+
+use std::net::IpAddr;
+
+use base::IfIndex;
+
+use super::encap;
+use super::fixed_part::{behind, fixed, strictness, word};
+use super::host::Host;
+use super::node::Rtnl;
+use super::nums::*;
+use super::parts::write_each;
+use super::table::{Key, Route};
+use crate::attr::{AttrPolicy, Kind, parse, policy};
+use crate::error::{Error, errno};
+use crate::message::{Writer, flag};
+use crate::session::{Dump, Progress, Request};
+
+/// Length of `struct rtmsg`.
+pub(super) const LEN: usize = 12;
+
+pub(super) const POLICY: AttrPolicy<RTA_MAX> = policy(&[
+    (RTA_DST, Kind::Any),
+    (RTA_SRC, Kind::Any),
+    (RTA_IIF, Kind::Int(4)),
+    (RTA_OIF, Kind::Int(4)),
+    (RTA_GATEWAY, Kind::Min(4)),
+    (RTA_PRIORITY, Kind::Int(4)),
+    (RTA_PREFSRC, Kind::Min(4)),
+    (RTA_METRICS, Kind::Nested),
+    (RTA_MULTIPATH, Kind::Min(8)),
+    (RTA_FLOW, Kind::Int(4)),
+    (RTA_VIA, Kind::Any),
+    (RTA_TABLE, Kind::Int(4)),
+    (RTA_MARK, Kind::Int(4)),
+    (RTA_PREF, Kind::Int(1)),
+    (RTA_ENCAP_TYPE, Kind::Int(2)),
+    (RTA_ENCAP, Kind::Nested),
+    (RTA_EXPIRES, Kind::Int(4)),
+    (RTA_UID, Kind::Int(4)),
+    (RTA_TTL_PROPAGATE, Kind::Int(1)),
+    (RTA_IP_PROTO, Kind::Int(1)),
+    (RTA_SPORT, Kind::Int(2)),
+    (RTA_DPORT, Kind::Int(2)),
+    (RTA_NH_ID, Kind::Int(4)),
+]);
+
+/// The same for requests that only look something up. They name what they do not take by themselves: to Linux all types
+/// are known that are older than its strict checks.
+pub(super) const READ_POLICY: AttrPolicy<RTA_MAX> = {
+    let mut kinds = POLICY;
+    let mut at = 1;
+    while at < RTA_NH_ID as usize {
+        if matches!(kinds[at], Kind::Unknown) {
+            kinds[at] = Kind::Any;
+        }
+        at += 1;
+    }
+    kinds
+};
+
+/// Filter of a dump of routes (Linux `struct fib_dump_filter`).
+#[derive(Clone, Copy, Debug, Default)]
+struct Filter {
+    table: u32,
+    protocol: u8,
+    kind: u8,
+    dev: Option<u32>,
+}
+
+/// Routes that one part of a dump looks at, so that a filter that takes few of many keeps no client waiting. A part may be empty
+/// then, and is not sent.
+const LOOKED_AT: usize = 16_384;
+
+impl Filter {
+    fn of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'_>) -> Result<Self, Error> {
+        if !request.strict {
+            return Ok(Self::default());
+        }
+        let (header, rest) =
+            fixed::<LEN>(request).map_err(|_| Error::text(errno::EINVAL, "Invalid header for FIB dump request"))?;
+        let [_, dst_len, src_len, tos, table, protocol, scope, kind, flags @ ..] = *header;
+        let flags = u32::from_ne_bytes(flags);
+        if dst_len != 0 || src_len != 0 || tos != 0 || scope != 0 {
+            return Err(Error::text(errno::EINVAL, "Invalid values in header for FIB dump request"));
+        }
+        if flags & !(RTM_F_CLONED | RTM_F_PREFIX) != 0 {
+            return Err(Error::text(errno::EINVAL, "Invalid flags for FIB dump request"));
+        }
+        let mut filter = Self { table: table.into(), protocol, kind, dev: None };
+        for attr in parse(rest, behind(LEN), &READ_POLICY, strictness(request))?.iter() {
+            match attr.kind {
+                RTA_TABLE => filter.table = attr.u32(),
+                RTA_OIF => {
+                    let dev = rtnl.model.id_of(attr.u32());
+                    if rtnl.model.link(dev).is_none() {
+                        return Err(Error::new(errno::ENODEV));
+                    }
+                    filter.dev = Some(dev);
+                }
+                _ => return Err(Error::text(errno::EINVAL, "Unsupported attribute in dump request")),
+            }
+        }
+        Ok(filter)
+    }
+
+    const fn is_set(&self) -> bool {
+        self.table != 0 || self.protocol != 0 || self.kind != 0 || self.dev.is_some()
+    }
+
+    fn takes(&self, route: &Route) -> bool {
+        (self.protocol == 0 || self.protocol == route.protocol)
+            && (self.kind == 0 || self.kind == route.kind)
+            && self.dev.is_none_or(|dev| dev == route.dev)
+    }
+}
+
+pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
+    let filter = Filter::of(rtnl, request)?;
+    let families: Vec<bool> = match family {
+        AF_INET => vec![true],
+        AF_INET6 => vec![false],
+        _ => vec![true, false],
+    };
+    let missing = |v4| filter.table != 0 && !rtnl.model.has_table(v4, filter.table);
+    match family {
+        AF_INET if missing(true) => return Ok(no_table("ipv4: FIB table does not exist")),
+        AF_INET6 if missing(false) => return Ok(no_table("ipv6: FIB table does not exist")),
+        _ => {}
+    }
+    // Routes that router advertisements have made are none; nor are those of a cache, for which strict requests alone ask.
+    let none_of = RTM_F_PREFIX | if request.strict { RTM_F_CLONED } else { 0 };
+    if fixed::<LEN>(request).is_ok_and(|(header, _)| word(&header[8..]) & none_of != 0) {
+        return Ok(Box::new(|_, _| Ok(Progress::Done)));
+    }
+    let flags = if request.strict { flag::DUMP_FILTERED } else { 0 };
+    // Tables that were there when the dump began, and how far it has come in the first of them.
+    let model = &rtnl.model;
+    let tables = families.iter().flat_map(|&v4| model.tables(v4).map(move |(id, _)| (v4, id)));
+    let mut tables: std::collections::VecDeque<_> =
+        tables.filter(|(_, id)| filter.table == 0 || *id == filter.table).collect();
+    let mut last: Option<Key> = None;
+    Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
+        if filter.is_set() {
+            part.filtered();
+        }
+        let mut left = LOOKED_AT;
+        while let Some(&(v4, id)) = tables.front() {
+            let model = &rtnl.model;
+            if let Some(table) = model.table(v4, id) {
+                let mut seen = 0;
+                let routes = table.after(last).take(left).inspect(|_| seen += 1);
+                let progress = write_each(part, &mut last, routes, |part, _, route| {
+                    let write = |w: &mut Writer| write(w, id, model.ifindex(route.dev), route);
+                    !filter.takes(route) || part.message_with(RTM_NEWROUTE, flags, write)
+                });
+                left -= seen;
+                if progress == Progress::More || left == 0 {
+                    return Ok(Progress::More);
+                }
+            }
+            tables.pop_front();
+            last = None;
+        }
+        Ok(Progress::Done)
+    }))
+}
+
+fn no_table<H: Host>(text: &'static str) -> Dump<Rtnl<H>> {
+    Box::new(move |_, part| {
+        part.filtered();
+        Err(Error::text(errno::ENOENT, text))
+    })
+}
+
+/// A next hop, with its family if that is not the route's.
+pub(super) fn write_next_hop(w: &mut Writer, v4: bool, via: IpAddr) {
+    let octets = match via {
+        IpAddr::V4(via) if !v4 => via.octets().to_vec(),
+        IpAddr::V6(via) if v4 => via.octets().to_vec(),
+        _ => return w.put_ip(RTA_GATEWAY, via),
+    };
+    let family = u16::from(if v4 { AF_INET6 } else { AF_INET });
+    w.put(RTA_VIA, &[&family.to_ne_bytes()[..], &octets].concat());
+}
+
+/// A route by the link that clients know by `dev`, as Linux's `fib_dump_info` and `rt6_fill_node` write it.
+pub(super) fn write(w: &mut Writer, table: u32, dev: IfIndex, route: &Route) {
+    let v4 = route.prefix.is_ipv4();
+    let family = if v4 { AF_INET } else { AF_INET6 };
+    let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
+    w.fixed(&[family, route.prefix.len(), 0, 0, shown, route.protocol, route.scope, route.kind]);
+    let flags = if route.onlink { RTNH_F_ONLINK } else { 0 };
+    w.fixed(&flags.to_ne_bytes());
+    w.put_u32(RTA_TABLE, table);
+    if route.prefix.len() > 0 {
+        w.put_ip(RTA_DST, route.prefix.addr());
+    }
+    if v4 {
+        if route.metric != 0 {
+            w.put_u32(RTA_PRIORITY, route.metric);
+        }
+        if let Some(src) = route.src {
+            w.put_ip(RTA_PREFSRC, src);
+        }
+    } else {
+        if let Some(src) = route.src {
+            w.put_ip(RTA_PREFSRC, src);
+        }
+        w.put_u32(RTA_PRIORITY, route.metric);
+    }
+    if let Some(via) = route.via {
+        write_next_hop(w, v4, via);
+    }
+    if dev.0 != 0 {
+        w.put_u32(RTA_OIF, dev.0);
+    }
+    if let Some(encap) = &route.encap {
+        encap::write(w, encap);
+    }
+    if !v4 {
+        // `struct rta_cacheinfo`: it does not expire and has not been used; and no preference among routers.
+        w.put(RTA_CACHEINFO, &[0; 32]);
+        w.put_u8(RTA_PREF, 0);
+    }
+}

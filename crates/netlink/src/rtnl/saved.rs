@@ -1,0 +1,233 @@
+//! Changes that clients have made to a node, as the requests that make them again.
+
+use ::switch::{FdbEntry, FdbKind};
+use base::{IfIndex, LinkId, TableId};
+
+use super::bridging::Bridging;
+use super::fib_rule::Rule;
+use super::host::Host;
+use super::model::LOOPBACK;
+use super::node::Rtnl;
+use super::nums::*;
+use super::table::Route;
+use super::{addr, bridge, link, link_now, neigh, qdisc, route, rule};
+use crate::error::Error;
+use crate::message::{HEADER_LEN, Writer, flag};
+use crate::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set_flags};
+use config::model::LinkKind;
+
+impl<H: Host> Rtnl<H> {
+    /// The requests that make a node without links what this one is, in the order in which they can be carried out. Left
+    /// out are the routes that addresses make, and neighbours that will be learnt again.
+    ///
+    /// # Errors
+    /// The packets' side does not answer.
+    pub fn saved(&mut self) -> Result<Vec<Saved>, Error> {
+        let neighbours = self.host.neighbours()?;
+        let links = self.links_now()?;
+        let entries = self.saved_fdb()?;
+        let model = &self.model;
+        let mut all = Vec::new();
+        let made = flag::CREATE | flag::EXCL;
+        for (index, link) in model.links_after(LOOPBACK) {
+            let label = format!("link {}", link.config.name);
+            all.push(Saved::new("link", label, RTM_NEWLINK, made, |w| {
+                link::write_request(w, index, link, model.lower_of(index));
+            }));
+        }
+        for (index, link) in model.links_after(LOOPBACK) {
+            if let Some(master) = link.master {
+                let of = if master.table.is_some() { "VRF" } else { "bridge" };
+                let label = format!("link {} of a {of}", link.config.name);
+                let noun = if master.table.is_some() { "link of a VRF" } else { "port of a bridge" };
+                let write = |w: &mut Writer| link::write_enslaving(w, link.ifindex(index), master);
+                all.push(Saved::new(noun, label, RTM_SETLINK, 0, write));
+            }
+        }
+        for (index, link) in model.links_after(LOOPBACK) {
+            let (ifindex, name) = (link.ifindex(index), link.config.name.as_str());
+            match link_now::find(&links, index).and_then(|now| now.bridging.as_ref()) {
+                Some(Bridging::Bridge(now)) => bridge::write_port(ifindex, name, None, &now.vlans, &mut all),
+                Some(Bridging::Port(now)) => bridge::write_port(ifindex, name, Some(now), &now.vlans, &mut all),
+                None => {}
+            }
+        }
+        all.extend(entries);
+        for (index, link) in model.links_after(LOOPBACK) {
+            if let Some(qdisc) = &link.qdisc {
+                let label = format!("qdisc {} dev {}", qdisc.kind(), link.config.name);
+                let write = |w: &mut Writer| qdisc::write_request(w, link.ifindex(index), qdisc);
+                all.push(Saved::new("qdisc", label, RTM_NEWQDISC, made, write));
+            }
+        }
+        for (index, link) in model.links_after(0) {
+            let name = &link.config.name;
+            // A UDP link has its socket's by itself.
+            let bound: Vec<_> = match link.config.kind {
+                LinkKind::Udp { .. } => link.config.own_addresses().collect(),
+                _ => Vec::new(),
+            };
+            // Of IPv6 the newest is listed first.
+            let v4 = link.addresses.iter().filter(|address| address.addr.addr().is_ipv4());
+            let v6 = link.addresses.iter().rev().filter(|address| address.addr.addr().is_ipv6());
+            // One with a finite lifetime is for its DHCP client to ask for again.
+            let each = v4.chain(v6).filter(|it| !bound.contains(&it.addr) && it.lifetime.is_permanent());
+            all.extend(each.map(|address| {
+                let label = format!("address {} dev {name}", address.addr);
+                Saved::new("address", label, RTM_NEWADDR, made, |w| {
+                    addr::write(w, link.ifindex(index), name, address, model.now);
+                })
+            }));
+        }
+        // It is there, and has its own addresses only if it has no others when it is set up.
+        if let Some(lo) = model.link(LOOPBACK).filter(|lo| !lo.is_as_it_was()) {
+            all.push(Saved::new("link", "link lo".to_owned(), RTM_NEWLINK, 0, |w| {
+                link::write_request(w, LOOPBACK, lo, None);
+            }));
+        }
+        for v4 in [true, false] {
+            let rules = model.rules(v4);
+            let mut first = Rule::first(v4);
+            // It comes with the first VRF.
+            if model.links_after(0).any(|(_, link)| link.is_vrf()) {
+                first.push(Rule::l3mdev());
+            }
+            let rule = |rule: &Rule, kind, flags| {
+                let label = format!("rule {}", rule.priority);
+                Saved::new("rule", label, kind, flags, |w| rule::write(w, v4, rule))
+            };
+            all.extend(first.iter().filter(|it| !rules.contains(it)).map(|it| rule(it, RTM_DELRULE, 0)));
+            all.extend(rules.iter().filter(|it| !first.contains(it)).map(|it| rule(it, RTM_NEWRULE, made)));
+        }
+        all.extend(self.saved_routes());
+        let permanent = neighbours.iter().filter(|neighbour| neighbour.state == NUD_PERMANENT);
+        all.extend(permanent.map(|it| {
+            let label = format!("neighbour {}", it.addr);
+            Saved::new("neighbour", label, RTM_NEWNEIGH, made, |w| neigh::write(w, model.ifindex(it.link.0), it))
+        }));
+        Ok(all)
+    }
+
+    /// Entries of forwarding databases that clients have made, and that do not age.
+    fn saved_fdb(&mut self) -> Result<Vec<Saved>, Error> {
+        let bridges: Vec<u32> =
+            self.model.links_after(LOOPBACK).filter(|(_, link)| link.is_bridge()).map(|(index, _)| index).collect();
+        let mut all = Vec::new();
+        for bridge in bridges.into_iter().map(LinkId) {
+            let entries = self.host.with_bridge(bridge, |bridge, now| {
+                let stays = |entry: &FdbEntry| entry.is_by_user && entry.kind != FdbKind::Dynamic;
+                bridge.fdb_entries(now).filter(stays).collect::<Vec<_>>()
+            })?;
+            all.extend(entries.iter().map(|entry| {
+                let label = format!("address {} of a bridge", entry.mac);
+                let made = flag::CREATE | flag::REPLACE;
+                let write = |w: &mut Writer| bridge::write_fdb(w, &self.model, bridge, entry);
+                Saved::new("address of a bridge", label, RTM_NEWNEIGH, made, write)
+            }));
+        }
+        Ok(all)
+    }
+
+    /// Routes by links come before those by neighbours, which have to be on a link.
+    fn saved_routes(&self) -> Vec<Saved> {
+        let routes = self.model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL);
+        let routes: Vec<(TableId, &Route)> = routes.collect();
+        // Equals stand beside each other, and their order is kept.
+        let equal = |a: &(TableId, &Route), b: &(TableId, &Route)| {
+            a.0 == b.0 && a.1.prefix == b.1.prefix && a.1.metric == b.1.metric
+        };
+        let groups: Vec<&[(TableId, &Route)]> = routes.chunk_by(equal).collect();
+        let (by_neighbour, by_link): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|group| group.iter().any(|(_, route)| route.via.is_some()));
+        let write = |group: &[(TableId, &Route)]| {
+            let each = group.iter().enumerate().map(|(at, (table, route))| {
+                let flags = flag::CREATE | if at == 0 { flag::EXCL } else { flag::APPEND };
+                let label = format!("route {}", route.prefix);
+                Saved::new("route", label, RTM_NEWROUTE, flags, |w| {
+                    route::write(w, table.0, self.model.ifindex(route.dev), route);
+                })
+            });
+            each.collect::<Vec<_>>()
+        };
+        by_link.into_iter().chain(by_neighbour).flat_map(write).collect()
+    }
+}
+
+/// Fields in common of routes that stand one behind the other in a table.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct RouteKey {
+    v4: bool,
+    len: u8,
+    dst: [u8; 16],
+    table: u32,
+    metric: u32,
+}
+
+impl RouteKey {
+    /// Place of the route that a request makes; `None` of other requests.
+    pub fn of(message: &[u8]) -> Option<Self> {
+        if kind_of(message) != RTM_NEWROUTE {
+            return None;
+        }
+        let [family, len] = *message.get(HEADER_LEN..)?.first_chunk()?;
+        let v4 = family == AF_INET;
+        let bytes = |kind| message.get(find(message, route::LEN, kind)?..);
+        let number = |kind| bytes(kind)?.first_chunk().map(|number| u32::from_ne_bytes(*number));
+        let mut dst = [0; 16];
+        let width = if v4 { 4 } else { 16 };
+        let addr = bytes(RTA_DST).unwrap_or_default();
+        dst.iter_mut().zip(addr.iter().take(width)).for_each(|(to, from)| *to = *from);
+        Some(Self { v4, len, dst, table: number(RTA_TABLE)?, metric: number(RTA_PRIORITY).unwrap_or_default() })
+    }
+}
+
+/// Requests of [`Rtnl::saved`], without those for what `is_there` already. Beside a route that is there, others
+/// with its prefix and metric come where they were: before it, or behind it.
+pub fn without(saved: Vec<Saved>, is_there: impl Fn(&Saved) -> bool) -> Vec<Saved> {
+    let each = saved.into_iter().map(|saved| (RouteKey::of(&saved.message), is_there(&saved), saved));
+    let mut each: Vec<(Option<RouteKey>, bool, Saved)> = each.collect();
+    for equals in each.chunk_by_mut(|a, b| a.0.is_some() && a.0 == b.0) {
+        let Some((first, key)) = equals.iter().position(|it| it.1).zip(equals[0].0) else { continue };
+        let (before, behind) = equals.split_at_mut(first);
+        let made = flag::REQUEST | flag::CREATE;
+        before.iter_mut().for_each(|it| set_flags(&mut it.2.message, made));
+        behind.iter_mut().for_each(|it| set_flags(&mut it.2.message, made | flag::APPEND));
+        // Each is put before all others; of IPv6 none is.
+        if key.v4 {
+            before.reverse();
+        }
+    }
+    each.into_iter().filter(|it| !it.1).map(|it| it.2).collect()
+}
+
+/// Exchanges the numbers of links in a request for those that `now` gives. One that is to come may have its number, unless
+/// that `is_taken`.
+///
+/// # Errors
+/// The number for which it gives none.
+pub fn renumber(
+    message: &mut [u8],
+    now: impl Fn(u32) -> Option<u32>,
+    is_taken: impl Fn(u32) -> bool,
+) -> Result<(), u32> {
+    let now = |old| if old == 0 || old == LOOPBACK { Some(old) } else { now(old) };
+    match kind_of(message) {
+        // `ifi_index`; 0 is any.
+        RTM_NEWLINK => {
+            renumber_field(message, 4, |old| {
+                let may_be = IfIndex(old).as_own().is_none_or(|id| id.0 <= link::MAX_WISH);
+                Some(if may_be && !is_taken(old) { old } else { 0 })
+            })?;
+            renumber_attribute(message, link::LEN, IFLA_LINK, now)
+        }
+        RTM_SETLINK => {
+            renumber_field(message, 4, now)?;
+            renumber_attribute(message, link::LEN, IFLA_MASTER, now)
+        }
+        RTM_DELLINK => renumber_field(message, 4, now),
+        // `ifa_index`, `ndm_ifindex`, `tcm_ifindex`.
+        RTM_NEWADDR | RTM_NEWNEIGH | RTM_NEWQDISC => renumber_field(message, 4, now),
+        RTM_NEWROUTE => renumber_attribute(message, route::LEN, RTA_OIF, now),
+        _ => Ok(()),
+    }
+}

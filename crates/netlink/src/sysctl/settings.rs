@@ -1,0 +1,146 @@
+//! One number of [`Settings`], as a file of `/proc/sys` reads and writes it.
+
+use std::ops::RangeInclusive;
+
+use super::number::{self, INT, SECONDS, UINT, ULONG};
+use crate::error::errno;
+use config::model::{FragLimits, ReassemblyConfig};
+use config::settings::Settings;
+
+/// One number of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Setting {
+    AcqExpires,
+    AeventEtime,
+    AeventRseqth,
+    LarvalDrop,
+    IpEarlyDemux,
+    TcpEarlyDemux,
+    UdpEarlyDemux,
+    TcpL3mdevAccept,
+    UdpL3mdevAccept,
+    VrfStrictMode,
+    HighThresh(Family),
+    LowThresh(Family),
+    Time(Family),
+    MaxDist,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+/// Settings after a file that said `old` says `new`: what the file changes, it sets; what programs have set beside
+/// that stays.
+#[must_use]
+pub fn reloaded(mut now: Settings, old: &Settings, new: &Settings) -> Settings {
+    for setting in super::settings() {
+        let said = setting.get(new);
+        if said != setting.get(old) {
+            // A file says nothing that cannot be.
+            let _ = setting.set(&mut now, said);
+        }
+    }
+    let ReassemblyConfig { policy, coalesce, .. } = new.reassembly;
+    now.reassembly = ReassemblyConfig { policy, coalesce, ..now.reassembly };
+    for family in [Family::V4, Family::V6] {
+        let limits = frag_mut(&mut now, family);
+        limits.low_thresh = limits.low_thresh.min(limits.high_thresh);
+    }
+    now
+}
+
+const fn frag(settings: &Settings, family: Family) -> &FragLimits {
+    match family {
+        Family::V4 => &settings.reassembly.v4,
+        Family::V6 => &settings.reassembly.v6,
+    }
+}
+
+const fn frag_mut(settings: &mut Settings, family: Family) -> &mut FragLimits {
+    match family {
+        Family::V4 => &mut settings.reassembly.v4,
+        Family::V6 => &mut settings.reassembly.v6,
+    }
+}
+
+impl Setting {
+    pub(super) fn get(self, settings: &Settings) -> i128 {
+        match self {
+            Self::AcqExpires => settings.xfrm.acq_expires.into(),
+            Self::AeventEtime => settings.xfrm.aevent_etime.into(),
+            Self::AeventRseqth => settings.xfrm.aevent_rseqth.into(),
+            Self::LarvalDrop => settings.xfrm.larval_drop.into(),
+            Self::IpEarlyDemux => settings.early_demux.ip.into(),
+            Self::TcpEarlyDemux => settings.early_demux.tcp.into(),
+            Self::UdpEarlyDemux => settings.early_demux.udp.into(),
+            Self::TcpL3mdevAccept => settings.l3mdev_accept.tcp.into(),
+            Self::UdpL3mdevAccept => settings.l3mdev_accept.udp.into(),
+            Self::VrfStrictMode => settings.vrf_strict_mode.into(),
+            Self::HighThresh(family) => frag(settings, family).high_thresh.into(),
+            Self::LowThresh(family) => frag(settings, family).low_thresh.into(),
+            Self::Time(family) => frag(settings, family).timeout_secs.into(),
+            Self::MaxDist => settings.reassembly.max_distance.into(),
+        }
+    }
+
+    /// Sets what `text` says.
+    ///
+    /// # Errors
+    /// `EINVAL` if Linux would not take it; else as [`set`](Self::set).
+    pub(super) fn write(self, settings: &mut Settings, text: &[u8]) -> Result<(), i32> {
+        let value = number::within(self.bounds(settings), text)?;
+        self.set(settings, value)
+    }
+
+    /// Values that Linux takes.
+    fn bounds(self, settings: &Settings) -> RangeInclusive<i128> {
+        match self {
+            Self::AcqExpires | Self::LarvalDrop => INT,
+            Self::AeventEtime | Self::AeventRseqth => UINT,
+            Self::IpEarlyDemux | Self::TcpEarlyDemux | Self::UdpEarlyDemux => 0..=u8::MAX.into(),
+            Self::TcpL3mdevAccept | Self::UdpL3mdevAccept | Self::VrfStrictMode => 0..=1,
+            Self::HighThresh(family) => frag(settings, family).low_thresh.into()..=*ULONG.end(),
+            Self::LowThresh(family) => 0..=frag(settings, family).high_thresh.into(),
+            Self::Time(_) => SECONDS,
+            Self::MaxDist => 0..=*INT.end(),
+        }
+    }
+
+    /// Sets what is within the bounds.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: no node can be like that.
+    fn set(self, settings: &mut Settings, value: i128) -> Result<(), i32> {
+        let unable = errno::EOPNOTSUPP;
+        let narrow = |value: i128| u32::try_from(value).map_err(|_| unable);
+        let wide = |value: i128| u64::try_from(value).map_err(|_| unable);
+        let byte = |value: i128| u8::try_from(value).map_err(|_| unable);
+        match self {
+            Self::AcqExpires if value == 0 => return Err(unable),
+            Self::AcqExpires => settings.xfrm.acq_expires = narrow(value)?,
+            Self::AeventEtime => settings.xfrm.aevent_etime = narrow(value)?,
+            Self::AeventRseqth => settings.xfrm.aevent_rseqth = narrow(value)?,
+            Self::LarvalDrop => {
+                settings.xfrm.larval_drop = match value {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(unable),
+                }
+            }
+            Self::IpEarlyDemux => settings.early_demux.ip = byte(value)?,
+            Self::TcpEarlyDemux => settings.early_demux.tcp = byte(value)?,
+            Self::UdpEarlyDemux => settings.early_demux.udp = byte(value)?,
+            Self::TcpL3mdevAccept => settings.l3mdev_accept.tcp = value != 0,
+            Self::UdpL3mdevAccept => settings.l3mdev_accept.udp = value != 0,
+            Self::VrfStrictMode => settings.vrf_strict_mode = value != 0,
+            Self::HighThresh(family) => frag_mut(settings, family).high_thresh = wide(value)?,
+            Self::LowThresh(family) => frag_mut(settings, family).low_thresh = wide(value)?,
+            Self::Time(family) => frag_mut(settings, family).timeout_secs = narrow(value)?,
+            Self::MaxDist => settings.reassembly.max_distance = narrow(value)?,
+        }
+        Ok(())
+    }
+}

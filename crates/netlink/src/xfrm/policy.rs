@@ -1,0 +1,80 @@
+//! Policies in messages: read and written (Linux `xfrm_policy_construct`, `xfrm_dump_policy`).
+
+use super::attributes::Attributes;
+use super::check;
+use super::layout::{Layout, PolicyId, PolicyInfo, Tmpl};
+use super::nums::attr;
+use super::sa::{Mark, mark, put_mark};
+use crate::attr::Attr;
+use crate::error::Error;
+use crate::message::Writer;
+
+/// A policy, as a message says it or as it is shown.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Policy {
+    /// Fixed part.
+    pub info: PolicyInfo,
+    /// SAs that its packets have to go through.
+    pub templates: Vec<Tmpl>,
+    /// For packets of which mark it is.
+    pub mark: Mark,
+    /// The number of its XFRM interface.
+    pub if_id: u32,
+}
+
+impl Policy {
+    /// Reads `NEWPOLICY` and `UPDPOLICY`.
+    ///
+    /// # Errors
+    /// As Linux refuses it.
+    pub(super) fn parse(info: &[u8], attrs: &Attributes<'_>) -> Result<Self, Error> {
+        let info = PolicyInfo::of(info);
+        check::new_policy(&info, attrs)?;
+        check::policy_type(attrs)?;
+        let templates = check::templates(attrs, info.sel.family, info.dir)?;
+        check::policy_offload(attrs)?;
+        let if_id = attrs.get(attr::IF_ID).map_or(0, Attr::u32);
+        Ok(Self { info, templates, mark: mark(attrs), if_id })
+    }
+
+    /// Writes the payload of `NEWPOLICY`.
+    pub(super) fn write(&self, w: &mut Writer) {
+        w.fixed(&self.info.to_bytes());
+        self.write_attributes(w);
+    }
+
+    /// Writes all that the fixed part does not say.
+    pub(super) fn write_attributes(&self, w: &mut Writer) {
+        if !self.templates.is_empty() {
+            let bytes: Vec<u8> = self.templates.iter().flat_map(Layout::to_bytes).collect();
+            w.put(attr::TMPL, &bytes);
+        }
+        // `struct xfrm_userpolicy_type`: main.
+        w.put(attr::POLICY_TYPE, &[0; 6]);
+        put_mark(w, self.mark);
+        if self.if_id != 0 {
+            w.put_u32(attr::IF_ID, self.if_id);
+        }
+    }
+}
+
+/// Key of the policy that a request means.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PolicyQuery {
+    /// By its number, if that is not 0, else by its selector.
+    pub id: PolicyId,
+    /// Mark.
+    pub mark: Mark,
+    /// The number of its XFRM interface.
+    pub if_id: u32,
+}
+
+impl PolicyQuery {
+    /// Reads `DELPOLICY` and `GETPOLICY`.
+    pub(super) fn parse(id: &[u8], attrs: &Attributes<'_>) -> Result<Self, Error> {
+        let id = PolicyId::of(id);
+        check::policy_type(attrs)?;
+        check::policy_dir(id.dir)?;
+        Ok(Self { id, mark: mark(attrs), if_id: attrs.get(attr::IF_ID).map_or(0, Attr::u32) })
+    }
+}

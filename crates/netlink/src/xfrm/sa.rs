@@ -1,0 +1,303 @@
+//! SAs in messages: read, checked and written (Linux `verify_newsa_info`, `xfrm_state_construct`,
+//! `copy_to_user_state_extra`).
+
+use super::algorithm;
+use super::attributes::Attributes;
+use super::check;
+use super::layout::{Addr, Encap, Layout, LifetimeCur, SaInfo};
+use super::nums::{attr, sa_flag};
+use super::replay::{self, Replay};
+use crate::attr::Attr;
+use crate::error::{Error, errno};
+use crate::message::Writer;
+use config::algorithm::Algorithm;
+
+/// A mark and its mask (`struct xfrm_mark`).
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct Mark {
+    /// The mark.
+    pub value: u32,
+    /// The bits of it that count.
+    pub mask: u32,
+}
+
+/// SA of a message, found to be right as far as that can be told from the message.
+#[derive(Clone, Debug)]
+pub struct NewSa {
+    /// Fixed part, with the selector's family filled in.
+    pub info: SaInfo,
+    /// Algorithm.
+    pub algorithm: Algorithm,
+    /// Header around ESP.
+    pub encap: Option<Encap>,
+    /// The care-of address of mobile IPv6, which is shown.
+    pub coaddr: Option<Addr>,
+    /// For packets of which mark it is.
+    pub mark: Mark,
+    /// The mark that its packets get.
+    pub set_mark: Mark,
+    /// `XFRM_SA_XFLAG_*`.
+    pub extra_flags: u32,
+    /// The numbers that it begins with, and its window if that is of more than 32.
+    pub replay: Option<Replay>,
+    /// Use before.
+    pub used: Option<LifetimeCur>,
+    /// The length that packets are padded to; 0 for none.
+    pub tfcpad: u32,
+    /// The number of its XFRM interface; 0 for none.
+    pub if_id: u32,
+    /// 1 for in, 2 for out, 0 for either.
+    pub dir: u8,
+    /// Seconds after which it is told again that its peer sends from elsewhere.
+    pub mapping_threshold: u32,
+    /// Seconds between keepalives for a NAT.
+    pub nat_keepalive: u32,
+    /// When its numbers are told of, as far as that is said.
+    pub thresholds: Thresholds,
+}
+
+/// When an SA's numbers are told of; `None` is as usual.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Thresholds {
+    /// After so many packets; 0 for never.
+    pub replay: Option<u32>,
+    /// After so many tenths of a second; 0 for never.
+    pub etimer: Option<u32>,
+}
+
+impl Thresholds {
+    /// Those of a request.
+    pub(super) fn of(attrs: &Attributes<'_>) -> Self {
+        let word = |kind| attrs.get(kind).map(Attr::u32);
+        Self { replay: word(attr::REPLAY_THRESH), etimer: word(attr::ETIMER_THRESH) }
+    }
+}
+
+impl NewSa {
+    /// Reads `NEWSA` and `UPDSA`.
+    ///
+    /// # Errors
+    /// As Linux refuses it.
+    pub(super) fn parse(info: &[u8], attrs: &Attributes<'_>) -> Result<Self, Error> {
+        let mut info = SaInfo::of(info);
+        check::new_sa(&info, attrs)?;
+        check::supported(info.proto, info.mode)?;
+        let word = |kind| attrs.get(kind).map_or(0, Attr::u32);
+        let algorithm = algorithm::read(attrs)?;
+        if info.sel.family == 0 && info.flags & sa_flag::AF_UNSPEC == 0 {
+            info.sel.family = info.family;
+        }
+        check::buildable(&info, attrs)?;
+        // The bits of the bitmap that goes with it (Linux `copy_from_user_state`).
+        info.replay_window = info.replay_window.min(u32::BITS as u8);
+        let mut set_mark = Mark { value: word(attr::SET_MARK), mask: word(attr::SET_MARK_MASK) };
+        if attrs.get(attr::SET_MARK).is_some() && attrs.get(attr::SET_MARK_MASK).is_none() {
+            set_mark.mask = u32::MAX;
+        }
+        Ok(Self {
+            algorithm,
+            encap: attrs.get(attr::ENCAP).map(|attr| Encap::of(attr.data)),
+            coaddr: attrs.get(attr::COADDR).map(address),
+            mark: mark(attrs),
+            set_mark,
+            extra_flags: word(attr::SA_EXTRA_FLAGS),
+            replay: replay::of(attrs),
+            used: attrs.get(attr::LTIME_VAL).map(|attr| LifetimeCur::of(attr.data)),
+            tfcpad: word(attr::TFCPAD),
+            if_id: word(attr::IF_ID),
+            dir: attrs.get(attr::SA_DIR).map_or(0, Attr::u8),
+            mapping_threshold: word(attr::MTIMER_THRESH),
+            nat_keepalive: word(attr::NAT_KEEPALIVE_INTERVAL),
+            thresholds: Thresholds::of(attrs),
+            info,
+        })
+    }
+
+    /// Number of packets that its window spans.
+    pub fn replay_window(&self) -> u32 {
+        match &self.replay {
+            Some(Replay::Esn(replay)) => replay.replay_window,
+            _ => self.info.replay_window.into(),
+        }
+    }
+}
+
+/// The mark of a request; the value's bits outside of its mask are kept, as in Linux.
+pub(super) fn mark(attrs: &Attributes<'_>) -> Mark {
+    let Some(attr) = attrs.get(attr::MARK) else { return Mark::default() };
+    let mask = attr.data.get(4..).and_then(<[u8]>::first_chunk).map_or(0, |it| u32::from_ne_bytes(*it));
+    Mark { value: attr.u32(), mask }
+}
+
+/// An address as an attribute holds it.
+pub(super) fn address(attr: &crate::attr::Attr<'_>) -> Addr {
+    super::layout::Fields(attr.data).addr()
+}
+
+/// An SA as it is now.
+#[derive(Clone, Debug)]
+pub struct Sa {
+    /// Fixed part, with counters.
+    pub info: SaInfo,
+    /// Algorithm; `None` of one that is yet to come.
+    pub algorithm: Option<Algorithm>,
+    /// Header around ESP.
+    pub encap: Option<Encap>,
+    /// The care-of address of mobile IPv6.
+    pub coaddr: Option<Addr>,
+    /// When it was last used, in seconds since the Unix epoch; 0 for never.
+    pub last_used: u64,
+    /// For packets of which mark it is.
+    pub mark: Mark,
+    /// The mark that its packets get.
+    pub set_mark: Mark,
+    /// `XFRM_SA_XFLAG_*`.
+    pub extra_flags: u32,
+    /// Sequence numbers.
+    pub replay: Replay,
+    /// The length that packets are padded to.
+    pub tfcpad: u32,
+    /// The number of its XFRM interface.
+    pub if_id: u32,
+    /// 1 for in, 2 for out, 0 for either.
+    pub dir: u8,
+    /// Seconds after which a new place of its peer is told again.
+    pub mapping_threshold: u32,
+    /// Seconds between keepalives.
+    pub nat_keepalive: u32,
+    /// Packets after which its numbers are told of.
+    pub replay_thresh: u32,
+    /// Tenths of a second after which they are.
+    pub etimer_thresh: u32,
+}
+
+impl Sa {
+    /// Key of the SA.
+    pub(super) const fn id(&self) -> super::layout::SaId {
+        let SaInfo { daddr, spi, family, proto, .. } = self.info;
+        super::layout::SaId { daddr, spi, family, proto }
+    }
+
+    /// Writes the payload of `NEWSA`.
+    pub(super) fn write(&self, w: &mut Writer) {
+        w.fixed(&self.info.to_bytes());
+        self.write_attributes(w);
+    }
+
+    /// Writes all that the fixed part does not say.
+    pub(super) fn write_attributes(&self, w: &mut Writer) {
+        let put_if_set = |w: &mut Writer, kind, value| {
+            if value != 0 {
+                w.put_u32(kind, value);
+            }
+        };
+        put_if_set(w, attr::SA_EXTRA_FLAGS, self.extra_flags);
+        if let Some(coaddr) = self.coaddr {
+            w.put(attr::COADDR, &coaddr.0);
+        }
+        if self.last_used != 0 {
+            w.put_u64(attr::LASTUSED, self.last_used);
+        }
+        if let Some(algorithm) = &self.algorithm {
+            algorithm::write(algorithm, w);
+        }
+        if let Some(encap) = self.encap {
+            encap.put(w, attr::ENCAP);
+        }
+        put_if_set(w, attr::TFCPAD, self.tfcpad);
+        put_mark(w, self.mark);
+        if self.set_mark != Mark::default() {
+            w.put_u32(attr::SET_MARK, self.set_mark.value);
+            w.put_u32(attr::SET_MARK_MASK, self.set_mark.mask);
+        }
+        self.write_replay(w);
+        put_if_set(w, attr::IF_ID, self.if_id);
+        put_if_set(w, attr::MTIMER_THRESH, self.mapping_threshold);
+        if self.dir != 0 {
+            w.put_u8(attr::SA_DIR, self.dir);
+        }
+        put_if_set(w, attr::NAT_KEEPALIVE_INTERVAL, self.nat_keepalive);
+    }
+
+    /// Writes its numbers.
+    pub(super) fn write_replay(&self, w: &mut Writer) {
+        match &self.replay {
+            Replay::Legacy(words) => {
+                let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                w.put(attr::REPLAY_VAL, &bytes);
+            }
+            Replay::Esn(replay) => replay.put(w, attr::REPLAY_ESN_VAL),
+        }
+    }
+}
+
+/// Writes a mark, if there is one.
+pub(super) fn put_mark(w: &mut Writer, mark: Mark) {
+    if mark != Mark::default() {
+        w.put(attr::MARK, &[mark.value.to_ne_bytes(), mark.mask.to_ne_bytes()].concat());
+    }
+}
+
+/// Key of the SA that a request means.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SaQuery {
+    /// Destination.
+    pub daddr: Addr,
+    /// SPI; an address: any SA with this source.
+    pub spi: Result<u32, Addr>,
+    /// The family of its addresses.
+    pub family: u16,
+    /// Protocol.
+    pub proto: u8,
+    /// The mark of packets that it is for.
+    pub mark: Mark,
+}
+
+impl SaQuery {
+    /// Reads `DELSA` and `GETSA` (Linux `xfrm_user_state_lookup`).
+    pub(super) fn parse(id: &[u8], attrs: &Attributes<'_>) -> Result<Self, Error> {
+        let id = super::layout::SaId::of(id);
+        let spi = if check::is_ipsec(id.proto) {
+            Ok(id.spi)
+        } else {
+            let source = attrs.get(attr::SRCADDR).ok_or(Error::new(errno::EINVAL))?;
+            Err(address(source))
+        };
+        Ok(Self { daddr: id.daddr, spi, family: id.family, proto: id.proto, mark: mark(attrs) })
+    }
+}
+
+/// Request for an SPI (`struct xfrm_userspi_info`).
+#[derive(Clone, Debug)]
+pub struct NewSpi {
+    /// The SA that is to come.
+    pub info: SaInfo,
+    /// The smallest that will do.
+    pub min: u32,
+    /// The largest that will do.
+    pub max: u32,
+    /// Mark.
+    pub mark: Mark,
+    /// The number of its XFRM interface.
+    pub if_id: u32,
+    /// 1 for in, 2 for out, 0 for either.
+    pub dir: u8,
+}
+
+impl NewSpi {
+    /// The length of the fixed part.
+    pub(super) const LEN: usize = SaInfo::LEN + 8;
+
+    /// Reads `ALLOCSPI`.
+    pub(super) fn parse(bytes: &[u8], attrs: &Attributes<'_>) -> Result<Self, Error> {
+        let mut from = super::layout::Fields(bytes);
+        let info = SaInfo::read(&mut from);
+        let (min, max) = (from.u32(), from.u32());
+        check::known_direction(attrs)?;
+        check::spi_range(info.proto, min, max)?;
+        check::supported(info.proto, info.mode)?;
+        let if_id = attrs.get(attr::IF_ID).map_or(0, Attr::u32);
+        let dir = attrs.get(attr::SA_DIR).map_or(0, Attr::u8);
+        Ok(Self { info, min, max, mark: mark(attrs), if_id, dir })
+    }
+}

@@ -1,0 +1,377 @@
+//! Requests that are wrong: the node survives them, and the packets' side knows what its clients see.
+
+#[path = "common/node.rs"]
+mod node;
+#[path = "common/recording.rs"]
+mod recording;
+
+use config::model::LinkKind;
+use netlink::error::errno;
+use netlink::message::{Header, Messages, Writer, flag};
+use netlink::rtnl::Rtnl;
+use netlink::rtnl::nums::*;
+use netlink::{Groups, Outbox, Session, To};
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use node::{Obedient, check, node};
+use recording::recorded;
+
+/// A session that wants to be told everything.
+fn session(privileged: bool) -> Session<Rtnl<Obedient>> {
+    let mut session = Session::new(privileged);
+    session.bind(9, 0).unwrap();
+    session.set_option(nlsock::option::EXT_ACK, 1).unwrap();
+    session
+}
+
+/// The messages that a datagram is answered with: type, sequence number, payload.
+fn answers(
+    session: &mut Session<Rtnl<Obedient>>,
+    node: &mut Rtnl<Obedient>,
+    datagram: &[u8],
+) -> Vec<(u16, u32, Vec<u8>)> {
+    let mut outbox = Outbox::default();
+    session.handle(datagram, node, Groups::default(), &mut outbox);
+    while session.is_dumping() {
+        session.continue_dump(node, &mut outbox);
+    }
+    let own = outbox.iter().filter(|(to, _)| to.is_own()).flat_map(|(_, bytes)| Messages::new(bytes));
+    own.map(|m| (m.header.kind, m.header.seq, m.payload().to_vec())).collect()
+}
+
+/// The `errno`, positive, and the text of the one answer to a request.
+fn refusal(node: &mut Rtnl<Obedient>, privileged: bool, datagram: &[u8]) -> (i32, String) {
+    let answers = answers(&mut session(privileged), node, datagram);
+    let [(2 | 3, _, payload)] = &answers[..] else { panic!("{answers:?}") };
+    let (error, rest) = payload.split_first_chunk().unwrap();
+    let text = rest.iter().map(|&byte| if byte.is_ascii_graphic() || byte == b' ' { byte as char } else { '.' });
+    (-i32::from_ne_bytes(*error), text.collect())
+}
+
+fn request(kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.message(Header { kind, flags: flag::REQUEST | flag::ACK | flags, seq: 7, port: 0 }, body);
+    w.as_bytes().to_vec()
+}
+
+/// `ip route add 10.9.0.0/16 dev eth0`, with what `more` adds.
+fn route(more: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    request(RTM_NEWROUTE, flag::CREATE | flag::EXCL, |w| {
+        w.fixed(&[AF_INET, 16, 0, 0, RT_TABLE_MAIN as u8, 3, RT_SCOPE_LINK, RTN_UNICAST]);
+        w.fixed(&[0; 4]);
+        w.put(RTA_DST, &[10, 9, 0, 0]);
+        w.put_u32(RTA_OIF, 2);
+        more(w);
+    })
+}
+
+#[test]
+fn who_may_not_change_anything_may_look() {
+    let mut node = node();
+    for datagram in recorded() {
+        let kind = u16::from_ne_bytes([datagram[4], datagram[5]]);
+        let answers = answers(&mut session(false), &mut node, &datagram);
+        if kind & 3 == 2 {
+            assert!(!answers.is_empty());
+            continue;
+        }
+        assert_eq!(answers.len(), Messages::new(&datagram).count());
+        for (kind, _, payload) in answers {
+            assert_eq!((kind, &payload[..4]), (2, &(-errno::EPERM).to_ne_bytes()[..]));
+        }
+    }
+    assert!(!node.model.has_changed());
+}
+
+#[test]
+fn nexthop_requests_are_errors_and_dumps_too() {
+    for (kind, flags) in [
+        (RTM_GETNEXTHOP, flag::DUMP),
+        (RTM_GETNEXTHOPBUCKET, flag::DUMP),
+        (RTM_GETNEXTHOP, 0),
+        (RTM_GETNEXTHOPBUCKET, 0),
+        (RTM_GETNEXTHOP - 2, flag::CREATE | flag::REPLACE),
+        (RTM_GETNEXTHOP - 1, 0),
+    ] {
+        // `struct nhmsg`, and `NHA_ID` 5.
+        let datagram = request(kind, flags, |w| {
+            w.fixed(&[0; 8]);
+            w.put_u32(1, 5);
+        });
+        let (mut session, mut outbox) = (Session::new(true), Outbox::default());
+        session.bind(9, 0).unwrap();
+        session.handle(&datagram, &mut node(), Groups::default(), &mut outbox);
+        assert!(!session.is_dumping());
+        // `struct nlmsgerr` with the request, and no `NLMSG_DONE`.
+        let head = [16 + 4 + datagram.len() as u32, 2, 7, 9, (-95_i32).cast_unsigned()].map(u32::to_ne_bytes).concat();
+        let want = [&head[..], &datagram].concat();
+        let answers: Vec<_> = outbox.iter().map(|(to, bytes)| (to, bytes.to_vec())).collect();
+        assert_eq!(answers, [(To::Requester, want)], "{kind} {flags:#x}");
+    }
+}
+
+#[test]
+fn dump_with_filter_looks_at_few_routes_at_a_time() {
+    const ROUTES: u32 = 50_000;
+    let (mut node, mut maker) = (node(), session(true));
+    let mut outbox = Outbox::default();
+    for number in 0..ROUTES {
+        let datagram = request(RTM_NEWROUTE, flag::CREATE, |w| {
+            let protocol = if number == ROUTES - 1 { 77 } else { 3 };
+            w.fixed(&[AF_INET, 32, 0, 0, RT_TABLE_MAIN as u8, protocol, RT_SCOPE_UNIVERSE, RTN_BLACKHOLE]);
+            w.fixed(&[0; 4]);
+            w.put(RTA_DST, &(0x0a00_0000 + number).to_be_bytes());
+        });
+        outbox.clear();
+        maker.handle(&datagram, &mut node, Groups::default(), &mut outbox);
+    }
+    let mut session = session(false);
+    session.set_option(nlsock::option::GET_STRICT_CHK, 1).unwrap();
+    let dump = request(RTM_GETROUTE, flag::DUMP, |w| {
+        w.fixed(&[AF_INET, 0, 0, 0, RT_TABLE_MAIN as u8, 77, 0, 0, 0, 0, 0, 0]);
+    });
+    outbox.clear();
+    session.handle(&dump, &mut node, Groups::default(), &mut outbox);
+    assert!(outbox.is_empty() && session.is_dumping(), "the first part has looked in vain");
+    let mut parts = 1;
+    while session.is_dumping() {
+        session.continue_dump(&mut node, &mut outbox);
+        parts += 1;
+    }
+    assert!((4..10).contains(&parts), "{parts}");
+    let found = outbox.iter().flat_map(|(_, bytes)| Messages::new(bytes)).map(|message| message.header.kind);
+    assert_eq!(found.collect::<Vec<_>>(), [RTM_NEWROUTE, 3]);
+}
+
+#[test]
+fn what_is_not_supported_says_so_and_names_the_attribute() {
+    let attributes: [(u16, &[u8], &str); 6] = [
+        (RTA_METRICS, &[8, 0, 2, 0, 0, 5, 0, 0], "fatpath has no route metrics"),
+        (RTA_MULTIPATH, &[16, 0, 0, 0, 2, 0, 0, 0], "fatpath has no multipath routes"),
+        (RTA_FLOW, &[1, 0, 0, 0], "fatpath has no realms"),
+        (RTA_ENCAP_TYPE, &[2, 0], "fatpath has no lightweight tunnels but ILA"),
+        (RTA_NH_ID, &[1, 0, 0, 0], "fatpath has no next hop objects"),
+        (RTA_EXPIRES, &[1, 0, 0, 0], "fatpath has no routes that expire"),
+    ];
+    for (kind, data, want) in attributes {
+        let (errno, text) = refusal(&mut node(), true, &route(|w| w.put(kind, data)));
+        assert_eq!(errno, errno::EOPNOTSUPP, "{want}");
+        assert!(text.contains(want), "{text}");
+    }
+    for (kind, want) in [(48, "actions"), (104, "next hop objects")] {
+        let (errno, text) = refusal(
+            &mut node(),
+            true,
+            &request(kind, flag::CREATE, |w| w.fixed(&[AF_INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
+        );
+        assert_eq!(errno, errno::EOPNOTSUPP, "{want}");
+        assert!(text.contains(want), "{text}");
+    }
+}
+
+#[test]
+fn a_udp_link_is_bound_to_the_address_of_its_near_end_and_has_it() {
+    let add = |address: Option<&[u8]>| {
+        request(RTM_NEWLINK, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[0; 16]);
+            w.put_str(IFLA_IFNAME, "wan");
+            if let Some(address) = address {
+                w.put(IFLA_ADDRESS, address);
+            }
+            w.nest(IFLA_LINKINFO, |w| w.put_str(IFLA_INFO_KIND, "udp"));
+        })
+    };
+    for wrong in [None, Some(&[] as &[u8]), Some(&[0; 4]), Some(&[0; 6]), Some(&[0; 16]), Some(&[224, 0, 0, 1])] {
+        let (errno, text) = refusal(&mut node(), true, &add(wrong));
+        assert!(
+            errno == errno::EOPNOTSUPP && text.contains("address that its socket is bound to"),
+            "{wrong:?}: {text}"
+        );
+    }
+    let v6 = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    for (address, want) in [(&[192, 0, 2, 1][..], "192.0.2.1:4500"), (&v6, "[2001:db8::1]:4500")] {
+        let mut node = node();
+        assert_eq!(refusal(&mut node, true, &add(Some(address))).0, 0);
+        let index = node.model.index_of("wan").unwrap();
+        let link = node.model.link(index).unwrap();
+        assert_eq!(link.config.kind, LinkKind::Udp { bind: want.parse().unwrap() });
+        assert_eq!(link.addresses.len(), 1);
+        check(&node);
+    }
+}
+
+#[test]
+fn malformed_requests_get_linuxs_errno() {
+    let cases: [(&str, Vec<u8>, i32); 8] = [
+        ("no header", request(RTM_NEWROUTE, flag::CREATE, |w| w.fixed(&[AF_INET, 0, 0, 0])), errno::EINVAL),
+        ("a short number", route(|w| w.put(RTA_PRIORITY, &[1])), errno::ERANGE),
+        ("a short address", route(|w| w.put(RTA_GATEWAY, &[1, 2])), errno::ERANGE),
+        ("a torn nest", route(|w| w.put(RTA_METRICS, &[1, 2])), errno::ERANGE),
+        ("no such link", route(|w| w.put_u32(RTA_OIF, 77)), errno::ENODEV),
+        (
+            "no such type",
+            request(RTM_NEWROUTE, flag::CREATE, |w| w.fixed(&[AF_INET, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0])),
+            errno::EINVAL,
+        ),
+        ("no name", request(RTM_NEWLINK, flag::CREATE, |w| w.fixed(&[0; 16])), errno::EINVAL),
+        ("nobody's address", request(RTM_DELADDR, 0, |w| w.fixed(&[AF_INET, 32, 0, 0, 9, 0, 0, 0])), errno::ENODEV),
+    ];
+    for (what, datagram, want) in cases {
+        assert_eq!(refusal(&mut node(), true, &datagram).0, want, "{what}");
+    }
+    // Less than a family is no question at all.
+    assert_eq!(refusal(&mut node(), true, &request(RTM_NEWROUTE, 0, |_| {})).0, 0);
+}
+
+#[test]
+fn a_dump_goes_on_where_it_ended_whatever_changes() {
+    let mut node = node();
+    let mut session = session(true);
+    let with = |third: u8, kind: u16| {
+        let mut datagram = route(|_| {});
+        datagram[4..6].copy_from_slice(&kind.to_ne_bytes());
+        (datagram[17], datagram[34]) = (24, third);
+        datagram
+    };
+    for third in 0..200 {
+        assert_eq!(answers(&mut session, &mut node, &with(third, RTM_NEWROUTE)).len(), 1);
+    }
+    let mut other = self::session(true);
+    let dump = request(RTM_GETROUTE, flag::DUMP, |w| w.fixed(&[AF_INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    let (mut outbox, mut seen, mut turn) = (Outbox::default(), Vec::new(), 0);
+    session.handle(&dump, &mut node, Groups::default(), &mut outbox);
+    loop {
+        for (_, bytes) in outbox.iter() {
+            assert!(bytes.len() <= 3776);
+            let routes = Messages::new(bytes).filter(|m| m.header.kind == RTM_NEWROUTE && m.payload()[8..12] == [0; 4]);
+            seen.extend(routes.filter(|m| m.payload()[1] == 24).map(|m| m.payload()[26]));
+        }
+        outbox.clear();
+        if !session.is_dumping() {
+            break;
+        }
+        // Every odd one goes, from the end; even ones stay.
+        let odd = 199 - 2 * turn;
+        turn += 1;
+        assert_eq!(answers(&mut other, &mut node, &with(odd, RTM_DELROUTE)).len(), 1);
+        session.continue_dump(&mut node, &mut outbox);
+    }
+    assert!(turn > 1, "{turn}");
+    let evens: Vec<u8> = seen.iter().copied().filter(|third| third % 2 == 0).collect();
+    assert_eq!(evens, (0..200).step_by(2).collect::<Vec<u8>>());
+    check(&node);
+}
+
+#[test]
+fn a_dump_of_a_hundred_thousand_routes_has_each_that_stays_once_while_others_come_and_go() {
+    const COUNT: u32 = 100_000;
+    let mut node = node();
+    let mut session = session(true);
+    // Even ones stay, odd ones come and go.
+    let with = |number: u32, kind: u16| {
+        let mut datagram = route(|_| {});
+        datagram[4..6].copy_from_slice(&kind.to_ne_bytes());
+        datagram[17] = 32;
+        datagram[32..36].copy_from_slice(&(0x0a00_0000 + number).to_be_bytes());
+        datagram
+    };
+    for number in (0..2 * COUNT).filter(|number| number % 2 == 0 || number % 10 == 1) {
+        assert_eq!(answers(&mut session, &mut node, &with(number, RTM_NEWROUTE)).len(), 1);
+    }
+    let mut other = self::session(true);
+    let dump = request(RTM_GETROUTE, flag::DUMP, |w| w.fixed(&[AF_INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    session.set_recv_len(32 << 10);
+    let (mut outbox, mut seen, mut parts, mut state) = (Outbox::default(), vec![0_u8; 2 * COUNT as usize], 0, 1_u64);
+    session.handle(&dump, &mut node, Groups::default(), &mut outbox);
+    loop {
+        for message in outbox.iter().flat_map(|(_, bytes)| Messages::new(bytes)) {
+            assert!(!message.header.has(flag::DUMP_INTR), "Linux says that of no dump of routes");
+            let payload = message.payload();
+            if message.header.kind == RTM_NEWROUTE && payload[1] == 32 {
+                let to = payload.windows(8).find(|it| it[..4] == [8, 0, 1, 0]).map(|it| [it[4], it[5], it[6], it[7]]);
+                let number = u32::from_be_bytes(to.unwrap()).wrapping_sub(0x0a00_0000);
+                seen.get_mut(number as usize).into_iter().for_each(|times| *times += 1);
+            }
+        }
+        outbox.clear();
+        if !session.is_dumping() {
+            break;
+        }
+        parts += 1;
+        for turn in 0..64_u32 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let odd = (state >> 33) as u32 % COUNT * 2 + 1;
+            let kind = if turn % 2 == 0 { RTM_NEWROUTE } else { RTM_DELROUTE };
+            // One that is there is not added again, and one that is not there does not go.
+            assert_eq!(answers(&mut other, &mut node, &with(odd, kind)).len(), 1);
+        }
+        session.continue_dump(&mut node, &mut outbox);
+    }
+    assert!(parts > 100, "{parts} parts");
+    let wrong = |(number, times): &(usize, &u8)| if number % 2 == 0 { **times != 1 } else { **times > 1 };
+    assert_eq!(seen.iter().enumerate().find(wrong), None);
+    assert!(seen.iter().skip(1).step_by(2).any(|&times| times == 1), "some of the others are seen");
+    check(&node);
+}
+
+#[test]
+fn an_address_that_leads_to_two_peers_stays_until_both_are_gone() {
+    let mut node = node();
+    let mut session = session(true);
+    let request = |kind, peer: u8| {
+        request(kind, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[AF_INET, 32, 0, 0, 2, 0, 0, 0]);
+            w.put(IFA_LOCAL, &[10, 8, 0, 1]);
+            w.put(IFA_ADDRESS, &[10, 8, 0, peer]);
+        })
+    };
+    for (kind, peer, left) in [(RTM_NEWADDR, 2, 1), (RTM_NEWADDR, 3, 2), (RTM_DELADDR, 2, 1), (RTM_DELADDR, 3, 0)] {
+        answers(&mut session, &mut node, &request(kind, peer));
+        assert_eq!(node.host.addresses.len(), left, "{kind} {peer}");
+        check(&node);
+    }
+}
+
+#[test]
+fn as_many_dumps_as_a_datagram_has_room_for_are_not_all_answered() {
+    let dump = request(RTM_GETLINK, flag::DUMP, |w| w.fixed(&[0; 16]));
+    let datagram = dump.repeat((64 << 10) / dump.len());
+    let (mut node, mut outbox) = (node(), Outbox::default());
+    session(false).handle(&datagram, &mut node, Groups::default(), &mut outbox);
+    let size: usize = outbox.iter().map(|(_, bytes)| bytes.len()).sum();
+    let refused = outbox.iter().flat_map(|(_, bytes)| Messages::new(bytes));
+    let refused = refused.filter(|m| m.payload().starts_with(&(-errno::ENOBUFS).to_ne_bytes())).count();
+    assert!(size < 512 << 10 && refused > 100, "{size} bytes, {refused} refused");
+    // The next datagram is answered again.
+    assert!(answers(&mut session(false), &mut node, &dump).len() > 1);
+}
+
+/// A recorded request, with other bytes at some places, and perhaps an early end.
+type Mutated = (Index, Vec<(Index, u8)>, Option<Index>);
+
+fn mutated() -> impl Strategy<Value = Mutated> {
+    let changes = prop::collection::vec((any::<Index>(), any::<u8>()), 0..4);
+    (any::<Index>(), changes, prop::option::weighted(0.1, any::<Index>()))
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_asked_the_packets_side_knows_what_clients_see(requests in prop::collection::vec(mutated(), 1..60)) {
+        let recorded = recorded();
+        let mut node = node();
+        let mut session = session(true);
+        for (which, changes, end) in requests {
+            let mut datagram = which.get(&recorded).clone();
+            for (at, byte) in changes {
+                let at = at.index(datagram.len());
+                datagram[at] = byte;
+            }
+            if let Some(end) = end {
+                datagram.truncate(end.index(datagram.len()));
+            }
+            answers(&mut session, &mut node, &datagram);
+            check(&node);
+        }
+    }
+}
