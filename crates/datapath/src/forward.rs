@@ -4,52 +4,18 @@ use std::net::IpAddr;
 
 use ::reassembly::User;
 use base::{DropReason, LinkId, Mib};
-use fib::Decision;
 use host::icmp::Problem;
-use ila::RouteEncap;
 use ipsec::{Dir, Flowi};
 use packet::PktType;
 use wire::{Version, ipv4, ipv6};
 
-use crate::hooks::{self, HookPoint};
 use crate::icmp_quote::answer_to_quoted;
 use crate::local::reassembly;
 use crate::mib::MibPair;
-use crate::ports::Port;
-use crate::{Cx, Datapath, IpPacket, Next, ip_options};
-
-/// Link and neighbour that a packet is sent to next.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hop {
-    /// The link.
-    pub(crate) dev: LinkId,
-    /// The neighbour on it.
-    pub(crate) next_hop: IpAddr,
-    /// Translation of the packet's destination before it is sent.
-    pub(crate) encap: Option<RouteEncap>,
-}
-
-impl Hop {
-    /// Hop of a packet that is sent without translation.
-    #[inline]
-    pub(crate) const fn new(dev: LinkId, next_hop: IpAddr) -> Self {
-        Self { dev, next_hop, encap: None }
-    }
-
-    /// Hop of a packet that this node sends.
-    ///
-    /// # Errors
-    /// Drop reason of the routing decision; [`DropReason::NoRoute`] for a destination that is not another node.
-    #[inline]
-    pub(crate) const fn of(decision: Decision) -> Result<Self, DropReason> {
-        match decision {
-            Decision::Forward { dev, next_hop } => Ok(Self::new(dev, next_hop)),
-            Decision::Ila { encap, to } => Self::translated(encap, to),
-            Decision::Drop(reason) => Err(reason),
-            _ => Err(DropReason::NoRoute),
-        }
-    }
-}
+use crate::next::Hop;
+use crate::node::hooks::HookPoint;
+use crate::node::ports::Port;
+use crate::{Cx, Datapath, IpPacket, Next, hooks, ip_options};
 
 /// Forwards a packet to another node by `hop`.
 pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {

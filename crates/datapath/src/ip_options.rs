@@ -9,7 +9,7 @@ use wire::icmpv6;
 use wire::ipv4::{self, Ipv4, Opt};
 
 use crate::ext_headers::Fault;
-use crate::forward::Hop;
+use crate::next::Hop;
 use crate::{Cx, Datapath, IpPacket};
 
 /// Milliseconds of a day, the modulus of timestamps.

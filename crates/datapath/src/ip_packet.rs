@@ -8,9 +8,9 @@ use ipsec::Flowi;
 use offload::ip_headers;
 use packet::{Cut, GsoKind, Packet};
 use wire::ip::Info;
-use wire::{FlowKey, Protocol, tcp, udp};
+use wire::{FlowKey, Protocol, Version, tcp, udp};
 
-use crate::Cx;
+use crate::next::Cx;
 
 /// Bytes in which a transport header has its ports, and the whole header of ICMP.
 const PORTS_LEN: usize = 8;
@@ -143,5 +143,24 @@ impl DerefMut for Carried {
     #[inline]
     fn deref_mut(&mut self) -> &mut Packet {
         self.0.as_mut().expect("a stage has taken the packet before")
+    }
+}
+
+/// IP version that a link-layer header names; `None` where there is no such header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Framing(Option<Version>);
+
+impl Framing {
+    /// No link-layer header.
+    pub(crate) const NONE: Self = Self(None);
+
+    /// Header that names `version`.
+    pub(crate) const fn of(version: Version) -> Self {
+        Self(Some(version))
+    }
+
+    /// Tells whether a packet of `version` may stand behind the header.
+    pub(crate) fn allows(self, version: Version) -> bool {
+        self.0.is_none_or(|named| named == version)
     }
 }

@@ -46,180 +46,36 @@ mod ip_packet;
 mod local;
 mod mib;
 mod next;
+mod node;
 mod own;
-mod ports;
-mod recent_routes;
 mod route_encap;
+mod run;
 mod rx;
 mod trace;
 mod tx;
 mod vlan;
 mod vrf;
 
-use std::collections::VecDeque;
-use std::time::Duration;
-
-use base::{Counters, Domain, DropReason, Instant, LinkId, Origin};
-use fib::{Action, Fib, Neighbours};
-use host::{Established, RateLimit};
-use ipsec::{Ipsec, Opened};
-use offload::{Features, Gro, gro};
+use base::{Domain, DropReason, Instant, LinkId, Origin};
+use offload::Features;
 use packet::{Memory, Packet};
-use reassembly::{Expired, Reassembly};
 
-use hooks::Hooks;
-use host_side::place::Places;
-use ila_errors::IlaErrors;
-use ila_hook::Ila;
 use ip_packet::{Carried, IpPacket};
-use local::ike;
-use local::reassembly::FragmentIds;
-use next::Next;
-use recent_routes::RecentRoutes;
+use next::{Cx, Next};
 use rx::BurstEnd;
-use trace::Trace;
-use tx::xfrm::PendingTx;
 use tx::{device, esp_device, keepalive, neighbour, queue};
 
-pub use hooks::HookPoint;
-pub use host_side::demux::{DemuxCounts, EarlyDemux};
-pub use host_side::place::{L3mdevAccept, SocketBinding, SocketQuestion};
-pub use local::ike::{IkeAt, IkeMessage};
-pub use ports::{Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic};
-pub use trace::{Geometry, Step, TraceFilter, TraceStep, TraceTerm};
+pub use node::hooks::HookPoint;
+pub use node::ike::{IkeAt, IkeMessage};
+pub use node::ports::{
+    Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic,
+};
+pub use node::sockets::{DemuxCounts, EarlyDemux, L3mdevAccept, SocketBinding, SocketQuestion};
+pub use node::trace::{Geometry, Step, TraceFilter, TraceStep, TraceTerm};
+pub use node::{Datapath, Forwarded};
 pub use vlan::VlanError;
 
-/// One shard of the node: all that a packet meets between two links.
-#[derive(Debug)]
-pub struct Datapath {
-    /// The ports and their drops.
-    pub ports: Ports,
-    /// The routes. They are exchanged by [`Fib::replace`], which advances the generation and so invalidates caches.
-    pub fib: Fib,
-    /// Neighbour tables: link-layer addresses of next hops.
-    pub neighbours: Neighbours,
-    /// The SAs and policies.
-    pub ipsec: Ipsec,
-    /// Linux's counters.
-    pub counters: Counters,
-    /// Forwarded packets.
-    pub forwarded: Forwarded,
-    /// Time since the Unix epoch at which the clock of `now` was zero.
-    pub epoch: Duration,
-    /// Settings of early demux.
-    pub early_demux: EarlyDemux,
-    /// Counters of early demux.
-    pub demux_counts: DemuxCounts,
-    /// ICMP messages that lowered or confirmed the MTU of a path.
-    pub path_mtus_learnt: u64,
-    bridges: bridge::Bridges,
-    vlans: vlan::VlanDevices,
-    established: Established,
-    places: Places,
-    ike: ike::Ike,
-    gro: Gro,
-    reassembly: Reassembly,
-    fragment_ids: FragmentIds,
-    icmp_limit: RateLimit,
-    recent_routes: RecentRoutes,
-    hooks: Hooks,
-    /// Links with MSS clamping of forwarded SYNs.
-    clamp_mss: Vec<LinkId>,
-    bypass_ports: Vec<u16>,
-    /// Links to which forwarded datagrams are sent reassembled, whatever the MTU.
-    defrag: Vec<LinkId>,
-    ila: Ila,
-    ila_errors: IlaErrors,
-    trace: Trace,
-    /// Whether all shortcuts are off, for comparison in tests.
-    no_shortcuts: bool,
-    /// Generations of the routes, and of SAs and policies, for which the receive templates of ESP are valid.
-    generations: [u64; 2],
-    /// Time of the last log line about another station with our address.
-    conflict_told: Option<Instant>,
-    /// Destinations of the packets in flight at the ciphers, in order.
-    pending_tx: VecDeque<PendingTx>,
-    /// Scratch lists, kept for their storage; empty between two calls.
-    scratch: Scratch,
-    /// Actions that the neighbour tables ask for, yet to be run.
-    actions: Vec<Action>,
-}
-
-/// Lists that are empty between two calls, and kept so that a burst allocates none.
-#[derive(Debug, Default)]
-struct Scratch {
-    gro_out: Vec<Packet>,
-    opened: Opened,
-    pieces: Vec<Packet>,
-    segments: Vec<Packet>,
-    sealed: Vec<Packet>,
-    sealed_out: Vec<Packet>,
-    actions: Vec<Action>,
-    expired: Vec<Expired>,
-}
-
-/// Counters of forwarded packets; a super-packet counts once.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Forwarded {
-    /// Packets.
-    pub packets: u64,
-    /// Their bytes, from the inner IP header on.
-    pub bytes: u64,
-}
-
-/// Context of a call: the time, and the memory to work in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cx<'m> {
-    pub(crate) now: Instant,
-    pub(crate) mem: &'m Memory,
-}
-
-impl Default for Datapath {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Datapath {
-    /// A node without links, routes, SAs or policies.
-    pub fn new() -> Self {
-        Self {
-            ports: Ports::default(),
-            fib: Fib::default(),
-            neighbours: Neighbours::default(),
-            ipsec: Ipsec::new(),
-            counters: Counters::ZERO,
-            forwarded: Forwarded::default(),
-            epoch: Duration::ZERO,
-            early_demux: EarlyDemux::default(),
-            demux_counts: DemuxCounts::default(),
-            path_mtus_learnt: 0,
-            bridges: bridge::Bridges::default(),
-            vlans: vlan::VlanDevices::default(),
-            established: Established::default(),
-            places: Places::default(),
-            ike: ike::Ike::default(),
-            gro: Gro::new(gro::Config { udp: true, frag_list: false }),
-            reassembly: Reassembly::default(),
-            fragment_ids: FragmentIds::default(),
-            icmp_limit: RateLimit::default(),
-            recent_routes: RecentRoutes::default(),
-            hooks: Hooks::default(),
-            clamp_mss: Vec::new(),
-            bypass_ports: Vec::new(),
-            defrag: Vec::new(),
-            ila: Ila::default(),
-            ila_errors: IlaErrors::default(),
-            trace: Trace::default(),
-            no_shortcuts: false,
-            generations: [0; 2],
-            conflict_told: None,
-            pending_tx: VecDeque::new(),
-            scratch: Scratch::default(),
-            actions: Vec::new(),
-        }
-    }
-
     /// Adds a port, or changes the configuration of an existing one, also of the own port of a bridge or of a VLAN device.
     pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
         self.ipsec.forget_recent();
@@ -241,7 +97,7 @@ impl Datapath {
     }
 
     /// The reassembly cache of this node.
-    pub fn reassembly(&self) -> &Reassembly {
+    pub fn reassembly(&self) -> &::reassembly::Reassembly {
         &self.reassembly
     }
 
@@ -284,18 +140,6 @@ impl Datapath {
     pub fn set_shortcuts(&mut self, is_on: bool) {
         self.no_shortcuts = !is_on;
         self.update_shortcuts();
-    }
-
-    /// Decides which shortcuts the packets received by each port may take: those for which every stage that a shortcut skips is a
-    /// no-op. Called whenever a tap, a hook, a domain or a setting has changed.
-    fn update_shortcuts(&mut self) {
-        let no_hook = !self.no_shortcuts && !self.hooks.is_used_on_receive();
-        let Self { ports, fib, .. } = self;
-        for (id, port) in ports.iter_mut() {
-            let no_tap = !port.tap.wire && !port.tap.fat && !port.is_watched;
-            let no_vrf = fib.domain(id) == Domain::DEFAULT;
-            port.set_shortcuts(no_hook && no_tap && no_vrf && port.bridge.is_none());
-        }
     }
 
     /// Removes a port, with the packets queued in it or for its neighbours, the SAs and policies on its device, and its
@@ -344,11 +188,6 @@ impl Datapath {
         if let Some(port) = self.ports.get_mut(id) {
             port.host = role;
         }
-    }
-
-    /// Tells whether the host's own stack has that role at a port.
-    pub(crate) fn host_is(&self, id: LinkId, role: HostRole) -> bool {
-        self.ports.get(id).is_some_and(|port| port.host == role)
     }
 
     /// Packets captured since the last call.
@@ -412,16 +251,6 @@ impl Datapath {
         }
         // Drops receive templates, which hold keys of removed SAs.
         self.forget_if_changed();
-    }
-
-    /// Invalidates the receive templates of ESP if routes, SAs or policies have changed.
-    fn forget_if_changed(&mut self) {
-        let generations = [self.fib.generation(), self.ipsec.generation()];
-        if generations != self.generations {
-            self.generations = generations;
-            self.update_shortcuts();
-            self.ipsec.forget_recent();
-        }
     }
 
     /// Time at which [`handle_timeout`](Self::handle_timeout) has to be called next.

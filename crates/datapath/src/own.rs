@@ -10,13 +10,13 @@ use packet::Packet;
 use wire::ip::Info;
 use wire::{FlowKey, Version};
 
-use crate::forward::{Hop, problem_of};
-use crate::hooks::{self, HookPoint};
+use crate::forward::problem_of;
 use crate::host_side::up;
 use crate::mib::MibPair;
+use crate::next::Hop;
+use crate::node::hooks::HookPoint;
 use crate::rx::l3::is_link_local;
-use crate::trace;
-use crate::{Cx, Datapath, HostRole, IpPacket, Next, vrf};
+use crate::{Cx, Datapath, HostRole, IpPacket, Next, hooks, trace, vrf};
 
 /// Source of errors of a node without an IPv4 address (RFC 7600 §4.8).
 const DUMMY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);

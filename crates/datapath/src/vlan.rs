@@ -4,8 +4,6 @@
 //! frame that a device sends gets its tag in metadata and is sent by the link below, fat or not: the tag goes into the bytes when
 //! the link below fits the frame to its own device. A second tag (802.1Q in 802.1Q) goes into the bytes below the first.
 
-use std::collections::HashMap;
-
 use base::{DropReason, LinkId, Origin};
 use packet::{Csum, Memory, Packet};
 use wire::eth::{self, EtherType};
@@ -16,10 +14,6 @@ use crate::{Carried, Cx, Datapath, Device, rx};
 
 /// Bytes of both addresses, behind which a tag stands.
 const ADDRESSES: usize = 12;
-
-/// Devices by the link below and their VLAN.
-#[derive(Debug, Default)]
-pub(crate) struct VlanDevices(HashMap<(LinkId, u16), LinkId>);
 
 /// Passes a frame, whose Ethernet header is in its head, to the device of its VLAN. `false`: no device has that VLAN, and the frame
 /// continues on the link.

@@ -16,14 +16,14 @@ use base::{Domain, DropReason, LinkId};
 use packet::Packet;
 use wire::{Protocol, Version};
 
-use crate::forward::{Hop, problem_of};
-use crate::hooks::{self, HookPoint};
-use crate::local::Cast;
+use crate::forward::problem_of;
 use crate::mib::MibPair;
+use crate::next::{Cast, Hop};
+use crate::node::hooks::HookPoint;
+use crate::node::qdisc::QueuedPacket;
 use crate::rx::l3::is_link_local;
-use crate::trace;
-use crate::tx::queue::{self, Waiting};
-use crate::{Cx, Datapath, IpPacket, Next};
+use crate::tx::queue;
+use crate::{Cx, Datapath, IpPacket, Next, hooks, trace};
 
 /// Passes a received packet by the device of its link's VRF (Linux `vrf_ip_rcv`, `vrf_ip6_rcv`). `is_translated` says that the
 /// packet was changed at pre-routing with its link.
@@ -56,7 +56,7 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId
     pass_out_hooks(dp, cx, ip, vrf);
     if dp.ports.is_shaped(vrf) {
         let pkt = ip.pkt.take();
-        queue::enqueue(dp, cx, vrf, Waiting { pkt, l3: 0, is_transmitted: true });
+        queue::enqueue(dp, cx, vrf, QueuedPacket { pkt, l3: 0, is_transmitted: true });
         return Next::Done;
     }
     dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);

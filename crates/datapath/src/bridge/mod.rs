@@ -10,49 +10,13 @@ pub(crate) mod ingress;
 use base::{DropReason, Instant, LinkId};
 use offload::Features;
 use packet::Memory;
-use switch::{Bridge, BridgeError, Egress, FdbChanges, FlushFilter, Refusal};
+use switch::{Bridge, BridgeError, FdbChanges, Refusal};
 use wire::MacAddr;
 
+use crate::node::bridges::Bridges;
 use crate::{Datapath, Device, PortConfig};
 
 pub(crate) use egress::send_waiting;
-
-/// The bridges of a node, by the links of their own ports.
-#[derive(Debug, Default)]
-pub(crate) struct Bridges {
-    all: Vec<(LinkId, Bridge)>,
-    /// Destinations of the current frame, kept for its storage.
-    egress: Egress,
-    /// Whether changes of forwarding databases are kept.
-    is_watched: bool,
-    /// Last changes of bridges that were removed since changes were taken.
-    removed: Vec<(LinkId, FdbChanges)>,
-}
-
-impl Bridges {
-    fn get_mut(&mut self, id: LinkId) -> Option<&mut Bridge> {
-        self.all.iter_mut().find(|(own, _)| *own == id).map(|(_, bridge)| bridge)
-    }
-
-    /// Removes a bridge, with every address (Linux `br_dev_delete`).
-    fn remove(&mut self, id: LinkId) {
-        let Some(at) = self.all.iter().position(|(own, _)| *own == id) else { return };
-        let (_, mut bridge) = self.all.swap_remove(at);
-        if self.is_watched {
-            let everything = FlushFilter { statics: true, locals: true, ..FlushFilter::default() };
-            // Without a port in the filter, none is missing.
-            let _ = bridge.flush_fdb(&everything);
-            self.removed.push((id, bridge.take_fdb_changes()));
-        }
-    }
-
-    /// Removes expired addresses.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        for (_, bridge) in &mut self.all {
-            bridge.handle_timeout(now);
-        }
-    }
-}
 
 /// Time at which an address expires, or at once if frames of this node wait for a bridge.
 pub(crate) fn poll_timeout(dp: &Datapath) -> Option<Instant> {

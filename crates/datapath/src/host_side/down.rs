@@ -14,9 +14,9 @@ use wire::ip::Info;
 use wire::{MacAddr, Protocol, Version, ipv4};
 
 use super::demux;
-use crate::forward::Hop;
 use crate::local::reassembly;
-use crate::ports::Port;
+use crate::next::Hop;
+use crate::node::ports::Port;
 use crate::tx::{device, mtu};
 use crate::{Cx, Datapath, IpPacket, Next, own};
 

@@ -17,7 +17,7 @@ use base::{DropReason, Instant, LinkId};
 use offload::Features;
 use packet::{Memory, Packet};
 
-use crate::ports::Device;
+use crate::node::ports::Device;
 use crate::{Cx, Datapath, PortConfig};
 
 impl Datapath {
@@ -47,12 +47,6 @@ impl Datapath {
         }
         self.update_shortcuts();
         is_watched
-    }
-
-    /// Tells whether a link has a device of the host side.
-    #[must_use]
-    pub fn has_host_port(&self, link: LinkId) -> bool {
-        self.ports.hosts.get(link).is_some()
     }
 
     /// Runs the packets that sockets have sent by the host side's device of `link`, in order. Empties `burst`.

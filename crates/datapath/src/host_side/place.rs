@@ -6,162 +6,19 @@
 //! [looks up](Datapath::socket_question) the socket; the packet waits meanwhile, and the answer is cached per destination for a
 //! second.
 
-use std::collections::VecDeque;
-use std::hash::BuildHasher;
-use std::net::IpAddr;
-use std::time::Duration;
-
 use base::{Domain, DropReason, Instant, LinkId};
 use fib::Decision;
-use foldhash::quality::RandomState;
-use packet::{Memory, Packet};
+use packet::Memory;
 use wire::{FlowKey, Protocol};
 
 use super::up;
 use crate::icmp_quote::answer_to_quoted;
-use crate::local::{self, Cast};
-use crate::{Cx, Datapath, IpPacket, Next};
-
-/// Time for which an answer holds: no event tells that a socket was made, bound or closed.
-const FRESH: Duration = Duration::from_secs(1);
-
-/// Destinations whose answers are kept; a power of two.
-const SLOTS: usize = 256;
+use crate::next::Cast;
+use crate::node::sockets::{L3mdevAccept, SocketBinding, SocketQuestion, WaitingPacket};
+use crate::{Cx, Datapath, IpPacket, Next, local};
 
 /// Packets that wait for answers.
 const MAX_WAITING: usize = 1024;
-
-/// Rate limit of questions: burst, and questions per second. A scan of all ports costs a tenth of a processor at most.
-const BURST: f64 = 1_000.0;
-const PER_SECOND: f64 = 10_000.0;
-
-/// Question to the kernel of the host side: which socket gets a packet of this flow?
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct SocketQuestion {
-    /// Addresses and ports of the packet, which came in: TCP or UDP.
-    pub flow: FlowKey,
-    /// Link that it came by.
-    pub link: LinkId,
-    /// VRF of the link.
-    pub vrf: LinkId,
-}
-
-/// Answer: the binding of the socket that gets the packet.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum SocketBinding {
-    /// To the device of the link.
-    Link,
-    /// To the device of the VRF.
-    Vrf,
-    /// To no device: the socket gets packets of VRFs only if [`L3mdevAccept`] allows it.
-    Unbound,
-    /// No socket gets it.
-    Nobody,
-}
-
-/// Whether sockets that are bound to no device get packets of VRFs (`net.ipv4.tcp_l3mdev_accept`, `udp_l3mdev_accept`).
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct L3mdevAccept {
-    /// Those of TCP.
-    pub tcp: bool,
-    /// Those of UDP.
-    pub udp: bool,
-}
-
-/// Packets that wait for an answer, and answers.
-#[derive(Debug, Default)]
-pub(crate) struct Places {
-    /// Whether the caller answers.
-    is_asked: bool,
-    accept: L3mdevAccept,
-    waiting: VecDeque<Waiting>,
-    known: Vec<Option<Known>>,
-    hasher: RandomState,
-    budget: Budget,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    pkt: Packet,
-    cast: Cast,
-    question: SocketQuestion,
-}
-
-/// Local end of flows, the key of an answer.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-struct End {
-    link: LinkId,
-    vrf: LinkId,
-    protocol: Protocol,
-    addr: IpAddr,
-    port: u16,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    end: End,
-    binding: SocketBinding,
-    at: Instant,
-}
-
-/// Token bucket of questions.
-#[derive(Clone, Copy, Debug)]
-struct Budget {
-    left: f64,
-    at: Instant,
-}
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self { left: BURST, at: Instant::ZERO }
-    }
-}
-
-impl Budget {
-    fn take(&mut self, now: Instant) -> bool {
-        self.left = (self.left + now.since(self.at).as_secs_f64() * PER_SECOND).min(BURST);
-        self.at = now;
-        let is_left = self.left >= 1.0;
-        if is_left {
-            self.left -= 1.0;
-        }
-        is_left
-    }
-}
-
-impl SocketQuestion {
-    const fn end(&self) -> End {
-        let Self { flow: FlowKey { dst: addr, dport: port, protocol, .. }, link, vrf } = *self;
-        End { link, vrf, protocol, addr, port }
-    }
-}
-
-impl Places {
-    fn known(&self, now: Instant, end: &End) -> Option<SocketBinding> {
-        let known = self.known.get(self.slot_of(end))?.as_ref()?;
-        (known.end == *end && now.since(known.at) < FRESH).then_some(known.binding)
-    }
-
-    fn learn(&mut self, now: Instant, end: End, binding: SocketBinding) {
-        if self.known.is_empty() {
-            self.known = vec![None; SLOTS];
-        }
-        let slot = self.slot_of(&end);
-        self.known[slot] = Some(Known { end, binding, at: now });
-    }
-
-    fn slot_of(&self, end: &End) -> usize {
-        self.hasher.hash_one(end) as usize % SLOTS
-    }
-
-    fn accepts(&self, protocol: Protocol) -> bool {
-        match protocol {
-            Protocol::TCP => self.accept.tcp,
-            Protocol::UDP => self.accept.udp,
-            _ => false,
-        }
-    }
-}
 
 /// Chooses the device by which a packet for this node goes up, of its link or of the VRF.
 ///
@@ -198,7 +55,7 @@ pub(super) fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cas
         return Err(Next::Drop(DropReason::SocketUnknown));
     }
     let pkt = ip.pkt.take();
-    dp.places.waiting.push_back(Waiting { pkt, cast, question });
+    dp.places.waiting.push_back(WaitingPacket { pkt, cast, question });
     Err(Next::Done)
 }
 
@@ -270,8 +127,8 @@ fn apply(
 }
 
 /// Continues with a packet that has waited for an answer.
-fn go_on(dp: &mut Datapath, cx: Cx<'_>, waiting: Waiting, binding: SocketBinding) {
-    let Waiting { pkt, cast, question } = waiting;
+fn go_on(dp: &mut Datapath, cx: Cx<'_>, waiting: WaitingPacket, binding: SocketBinding) {
+    let WaitingPacket { pkt, cast, question } = waiting;
     let mut ip = IpPacket::unparsed(pkt);
     let next = match ip.parse(cx) {
         Ok(()) => match apply(dp, cx, &mut ip, cast, question, binding) {

@@ -8,10 +8,10 @@ use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr, Version};
 
 use super::place;
-use crate::local::Cast;
-use crate::trace::{self, Step};
+use crate::next::Cast;
+use crate::node::trace::Step;
 use crate::tx::tcp;
-use crate::{Cx, Datapath, IpPacket, Next};
+use crate::{Cx, Datapath, IpPacket, Next, trace};
 
 /// Source address of frames to the host side: no station's, and not the device's own, which Linux would drop.
 const SOURCE: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 0]);

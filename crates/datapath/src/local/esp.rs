@@ -7,8 +7,8 @@ use packet::{Packet, PktType};
 use wire::ip::{self, Info};
 use wire::{Protocol, Spi, Version, ipv4, ipv6, udp};
 
-use super::Cast;
 use crate::mib::MibPair;
+use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Submits a packet, or a train of them, for decryption.

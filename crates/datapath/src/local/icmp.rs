@@ -7,8 +7,9 @@ use host::icmp;
 use wire::ip::Info;
 use wire::{Version, icmp as icmpv4, icmpv6, ipv4};
 
-use super::{Cast, path_mtu};
+use super::path_mtu;
 use crate::mib::MibPair;
+use crate::next::Cast;
 use crate::rx::l3::{LINK_LOCAL_ROUTERS, is_link_local};
 use crate::{Cx, Datapath, IpPacket, Next, ip_options, own};
 

@@ -4,7 +4,6 @@
 //! Messages to these ports are taken out before the policy lookup, as with the bypass policies of an IKE socket: a policy could
 //! get no SA without them.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use base::{DropReason, Instant, LinkId, Mib, Origin};
@@ -14,65 +13,19 @@ use offload::checksum;
 use packet::{Csum, Memory, Packet};
 use wire::{Protocol, Version, checksum as sums, esp, ipv4, ipv6, udp};
 
-use crate::forward::Hop;
 use crate::mib::MibPair;
+use crate::next::Hop;
+use crate::node::ike::{ENCAP_PORT, IKE_PORT, IkeAt, IkeMessage};
 use crate::tx::mtu;
 use crate::{Cx, Datapath, IpPacket, Next};
 
 use super::udp::datagram;
-
-/// The port of IKE (RFC 7296 §2).
-const IKE_PORT: u16 = 500;
-
-/// The port of ESP in UDP, and of IKE behind the marker (RFC 3948 §2.2).
-const ENCAP_PORT: u16 = 4500;
 
 /// Marker in front of an IKE message, where ESP has its SPI.
 const NON_ESP_MARKER: [u8; 4] = [0; 4];
 
 /// Limit of queued messages, in bytes.
 const MAX_WAITING: usize = 1 << 20;
-
-/// Place of IKE on a link.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum IkeAt {
-    /// At one address and port, behind the non-ESP marker. Messages from there are sent by this link.
-    Port(SocketAddr),
-    /// At ports 500 and, behind the marker, 4500 of each of this node's addresses in the link's domain. Messages are routed in
-    /// that domain.
-    Node,
-}
-
-impl IkeAt {
-    /// Tells whether `at`, which may be any address of its family, is a place of IKE.
-    fn has(self, at: SocketAddr) -> bool {
-        match self {
-            Self::Port(own) if at.ip().is_unspecified() => own.is_ipv4() == at.is_ipv4() && own.port() == at.port(),
-            Self::Port(own) => own == at,
-            Self::Node => matches!(at.port(), IKE_PORT | ENCAP_PORT),
-        }
-    }
-}
-
-/// A message of IKE, without the non-ESP marker.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct IkeMessage {
-    /// This node's address and port.
-    pub local: SocketAddr,
-    /// The peer's.
-    pub peer: SocketAddr,
-    /// The message.
-    pub bytes: Vec<u8>,
-}
-
-/// The ports of IKE, and the messages received there.
-#[derive(Debug, Default)]
-pub(crate) struct Ike {
-    links: Vec<(LinkId, IkeAt)>,
-    waiting: VecDeque<IkeMessage>,
-    /// Bytes of `waiting`.
-    bytes: usize,
-}
 
 fn try_send_ike(dp: &mut Datapath, cx: Cx<'_>, message: &IkeMessage) -> Result<(), DropReason> {
     let hop = ike_hop(dp, message)?;

@@ -14,22 +14,12 @@ use host::icmp::Problem;
 use ipsec::Dir;
 use wire::{Protocol, Version};
 
-use crate::hooks::{self, HookPoint};
 use crate::host_side::{down, up};
 use crate::mib::MibPair;
-use crate::trace::{self, Step};
-use crate::{Cx, Datapath, IpPacket, Next, ext_headers, forward, ila_errors};
-
-/// Kind of a packet's destination: unicast, anycast or group.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Cast {
-    /// This node alone.
-    Unicast,
-    /// The nearest router on a subnet (RFC 4291 §2.6.1).
-    Anycast,
-    /// All stations of a link, or a group that this node may belong to.
-    Group,
-}
+use crate::next::Cast;
+use crate::node::hooks::HookPoint;
+use crate::node::trace::Step;
+use crate::{Cx, Datapath, IpPacket, Next, ext_headers, forward, hooks, ila_errors, trace};
 
 /// Hands a packet for this node to its protocol, after reassembly.
 pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {

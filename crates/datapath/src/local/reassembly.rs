@@ -1,6 +1,5 @@
 //! Fragments for this node, and the identifications of those that it makes.
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use base::{Counters, Domain, DropReason, LinkId, Mib, Origin};
@@ -11,8 +10,8 @@ use packet::{Burst, Packet};
 use reassembly::{ReassemblyContext, Table, Train, TruncatedChain, User, Verdict};
 use wire::{Protocol, Version};
 
-use super::Cast;
-use crate::rx::l2::Framing;
+use crate::ip_packet::Framing;
+use crate::next::Cast;
 use crate::tx::neighbour;
 use crate::{Cx, Datapath, IpPacket, Next, forward, own};
 
@@ -21,21 +20,6 @@ const REASSEMBLY: [Mib; 4] = [Mib::Ip6ReasmReqds, Mib::Ip6ReasmOKs, Mib::Ip6Reas
 
 fn moved(counters: &Counters) -> [u64; REASSEMBLY.len()] {
     REASSEMBLY.map(|which| counters.get(which))
-}
-
-/// Generator of unpredictable identifications for fragments of this node (RFC 7739).
-#[derive(Debug, Default)]
-pub(crate) struct FragmentIds {
-    key: RandomState,
-    used: u64,
-}
-
-impl FragmentIds {
-    /// Next identification, not used recently.
-    pub(crate) fn next(&mut self) -> u32 {
-        self.used = self.used.wrapping_add(1);
-        self.key.hash_one(self.used) as u32
-    }
 }
 
 /// Holds a fragment for this node until its datagram is complete; the datagram goes to local input.

@@ -6,7 +6,7 @@ use offload::checksum;
 use packet::PktType;
 use wire::Malformed;
 
-use super::Cast;
+use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Drops a segment, and answers it with a reset.

@@ -8,8 +8,9 @@ use packet::Packet;
 use wire::ip::Info;
 use wire::{Version, udp};
 
-use super::{Cast, ike, refuse};
+use super::{ike, refuse};
 use crate::mib::MibPair;
+use crate::next::Cast;
 use crate::{Datapath, IpPacket, Next};
 
 pub(super) fn input(dp: &mut Datapath, ip: &mut IpPacket, cast: Cast) -> Next {

@@ -10,23 +10,10 @@ use wire::{MacAddr, Version, vlan};
 
 use crate::bridge::ingress;
 use crate::host_side::{up, watch};
+use crate::ip_packet::Framing;
 use crate::tx::neighbour;
 use crate::vlan as vlan_device;
 use crate::{Carried, Cx, Datapath, Device};
-
-/// IP version that a link-layer header names; `None` where there is no such header.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Framing(Option<Version>);
-
-impl Framing {
-    /// No link-layer header.
-    pub(crate) const NONE: Self = Self(None);
-
-    /// Tells whether a packet of `version` may stand behind the header.
-    pub(crate) fn allows(self, version: Version) -> bool {
-        self.0.is_none_or(|named| named == version)
-    }
-}
 
 /// Removes the link-layer header and records how the frame was addressed; `None` if the frame was handled: ARP, or a frame for the
 /// host side, a VLAN device or a bridge.
@@ -78,8 +65,8 @@ pub(crate) fn input(
     pkt.pull(eth::Header::LEN);
     match pull_priority_tags(cx.mem, pkt, ethertype)? {
         EtherType::ARP => arp(dp, cx, Station { link, mac }, pkt).map(|()| None),
-        EtherType::IPV4 => Ok(Some(Framing(Some(Version::V4)))),
-        EtherType::IPV6 => Ok(Some(Framing(Some(Version::V6)))),
+        EtherType::IPV4 => Ok(Some(Framing::of(Version::V4))),
+        EtherType::IPV6 => Ok(Some(Framing::of(Version::V6))),
         _ if is_copied => Ok(None),
         _ => Err(DropReason::EthNotForUs),
     }

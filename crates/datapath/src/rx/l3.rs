@@ -8,15 +8,12 @@ use offload::ip_headers;
 use packet::Cut;
 use wire::{MacAddr, Version};
 
-use crate::forward::{self, Hop};
-use crate::hooks;
 use crate::host_side::{demux, down};
 use crate::ip_packet::flow_of;
-use crate::local::{Cast, esp};
+use crate::local::esp;
 use crate::mib::MibPair;
-use crate::trace;
-use crate::{Cx, Datapath, HostRole, IpPacket, Next};
-use crate::{ext_headers, ip_options, route_encap, vrf};
+use crate::next::{Cast, Hop};
+use crate::{Cx, Datapath, HostRole, IpPacket, Next, ext_headers, forward, hooks, ip_options, route_encap, trace, vrf};
 
 /// Subnet-router anycast address of `fe80::/64`, in which every Ethernet link has an address (RFC 4291 §2.6.1).
 pub(crate) const LINK_LOCAL_ROUTERS: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0));

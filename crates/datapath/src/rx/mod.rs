@@ -18,8 +18,8 @@ use crate::local::{esp, reassembly};
 use crate::tx::neighbour;
 use crate::{Cx, Datapath, IpPacket, Next};
 
+use crate::ip_packet::Framing;
 pub(crate) use gro::{BurstEnd, flush};
-use l2::Framing;
 
 /// Runs the packets that `link` received through the datapath, in order. Ciphers and GRO may hold some. Empties `burst`.
 pub(crate) fn take_in(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Vec<Packet>) {

@@ -5,7 +5,7 @@
 //! | [`esp_run`] | ESP like the one before it | wire tap, link layer, IP input (both taps, hooks, VRF), FIB, local input |
 //! | [`fragment_train`] | fragments behind equal headers | wire tap, link layer, GRO, IP input (both taps, hooks, VRF) |
 //!
-//! A shortcut may run only where every stage it skips is a no-op: [`Shortcuts`](crate::ports::Shortcuts) says where, and counters
+//! A shortcut may run only where every stage it skips is a no-op: [`Shortcuts`](crate::node::ports::Shortcuts) says where, and counters
 //! that the skipped stages move are moved by the same functions.
 
 use std::net::IpAddr;
@@ -18,7 +18,8 @@ use super::gro_sink::{AnyLinkSink, GroSink};
 use super::l2::l3_offset;
 use super::l3::{check_addresses, is_link_local};
 use super::{decrypted, gro};
-use crate::local::{Cast, reassembly as local_reassembly};
+use crate::local::reassembly as local_reassembly;
+use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket};
 
 /// Decrypts the run of ESP packets at the front of a burst that match the previous packet's receive template.

@@ -5,10 +5,10 @@ use packet::{Memory, Packet};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version};
 
-use super::queue::Waiting;
 use super::{esp_device, queue};
-use crate::trace::{self, Step};
-use crate::{Carried, Cx, Datapath, Device, IpPacket, Next, Port, vlan};
+use crate::node::qdisc::QueuedPacket;
+use crate::node::trace::Step;
+use crate::{Carried, Cx, Datapath, Device, IpPacket, Next, Port, trace, vlan};
 
 /// Puts an Ethernet header in front of an IP packet and queues it.
 pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pkt: &mut Carried) -> Next {
@@ -47,7 +47,7 @@ pub(crate) fn run_framed(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAdd
 /// packets copies it when it is dequeued.
 pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
     if dp.ports.is_shaped(link) {
-        queue::enqueue(dp, cx, link, Waiting { pkt, l3, is_transmitted: true });
+        queue::enqueue(dp, cx, link, QueuedPacket { pkt, l3, is_transmitted: true });
     } else {
         enqueue_unshaped(dp, cx, link, pkt, l3);
     }
@@ -57,7 +57,7 @@ pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packe
 /// dequeues it.
 pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
     if dp.ports.is_shaped(link) {
-        queue::enqueue(dp, cx, link, Waiting { pkt, l3, is_transmitted: false });
+        queue::enqueue(dp, cx, link, QueuedPacket { pkt, l3, is_transmitted: false });
     } else {
         enqueue_unshaped(dp, cx, link, pkt, l3);
     }

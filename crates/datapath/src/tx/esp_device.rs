@@ -6,8 +6,9 @@ use ipsec::device::{Device, Facts, Treatment};
 use offload::ip_headers;
 use packet::{Esp, Memory, Packet};
 
-use super::xfrm::{self, PendingTx};
+use super::xfrm;
 use crate::ip_packet::wire_len;
+use crate::node::PendingTx;
 use crate::{Cx, Datapath, Next};
 
 /// Leaves the encryption of a packet to the device of its last SA if that device can do it, and encrypts in software otherwise

@@ -7,8 +7,8 @@ use ipsec::{EspInUdp, KEEPALIVE, Keepalive};
 use packet::Packet;
 use wire::{Protocol, Version, checksum, ipv4, ipv6, udp};
 
-use crate::forward::Hop;
 use crate::mib::MibPair;
+use crate::next::Hop;
 use crate::{Cx, Datapath, Next};
 
 /// Sends the keepalives that are due, without a policy lookup: they are part of the tunnel.

@@ -13,10 +13,10 @@ use base::{DropReason, Mib};
 use ipsec::{Decision as Policy, Dir, PolicyId};
 use packet::Cut;
 
-use crate::forward::{self, Hop};
-use crate::hooks::{self, HookPoint};
 use crate::host_side::down;
-use crate::{Cx, Datapath, IpPacket, Next, own, route_encap};
+use crate::next::Hop;
+use crate::node::hooks::HookPoint;
+use crate::{Cx, Datapath, IpPacket, Next, forward, hooks, own, route_encap};
 
 /// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy requires it.
 pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {

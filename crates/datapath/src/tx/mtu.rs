@@ -7,11 +7,11 @@ use packet::{Cut, Gso, GsoKind, Memory, Packet};
 use wire::ip::Info;
 use wire::{Version, ipv4, udp};
 
-use crate::forward::{self, Hop};
 use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
+use crate::next::Hop;
 use crate::tx::tcp::fit_tcp;
-use crate::{Cx, Datapath, IpPacket, Next, route_encap};
+use crate::{Cx, Datapath, IpPacket, Next, forward, route_encap};
 
 /// Output of a packet in clear: checks the MTU, and fragments where that is allowed.
 pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
@@ -213,13 +213,6 @@ fn too_big(dp: &mut Datapath, ip: &IpPacket, mtu: usize, dev: LinkId) -> Next {
         dp.count(dev, Mib::Ip6FragFails);
     }
     Next::Reject(DropReason::PacketTooBig, Problem::TooBig { mtu })
-}
-
-impl Datapath {
-    /// Layer-3 MTU of a link that is up, in bytes.
-    pub(crate) fn mtu_of(&self, link: LinkId) -> Option<usize> {
-        self.ports.get(link).filter(|port| port.is_running()).map(|port| port.config.mtu)
-    }
 }
 
 /// Clears IPv4's Don't Fragment.

@@ -14,9 +14,9 @@ use wire::{FlowKey, MacAddr};
 
 use super::xfrm::{self, SaStack};
 use super::{device, esp_device};
-use crate::forward::Hop;
-use crate::trace::{self, Step};
-use crate::{Cx, Datapath, IpPacket, Next, ila_errors, own};
+use crate::next::Hop;
+use crate::node::trace::Step;
+use crate::{Cx, Datapath, IpPacket, Next, ila_errors, own, trace};
 
 /// Least time between two log lines about another station with one of our addresses.
 const TELL_EVERY: Duration = Duration::from_secs(10);

@@ -7,8 +7,8 @@ use ipsec::{Decision as Policy, Flowi};
 use packet::{Csum, Cut, Gso, GsoKind, Memory};
 use wire::{Protocol, Version, checksum, tcp};
 
-use crate::forward::Hop;
 use crate::ip_packet::wire_len;
+use crate::next::Hop;
 use crate::tx::xfrm;
 use crate::{Cx, Datapath, IpPacket};
 

@@ -8,20 +8,13 @@ use packet::Packet;
 use wire::{Version, ipv6};
 
 use super::{esp_device, mtu};
-use crate::forward::{self, Hop};
 use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
-use crate::trace::{self, Step};
+use crate::next::Hop;
+use crate::node::PendingTx;
+use crate::node::trace::Step;
 use crate::tx::tcp::fit_tcp;
-use crate::{Cx, Datapath, IpPacket, Next};
-
-/// Destination of a packet in flight at the ciphers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PendingTx {
-    pub(crate) hop: Hop,
-    /// MTU of the path in bytes.
-    pub(crate) mtu: usize,
-}
+use crate::{Cx, Datapath, IpPacket, Next, forward, trace};
 
 /// The SAs that packets go through, the innermost first, and the path beyond them.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,7 @@ use offload::{Features, gso};
 use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
 
-use crate::host_side::watch;
-use crate::tx::queue::PortQdisc;
+use crate::node::qdisc::PortQdisc;
 
 /// Limit of the truesize of packets queued for a busy link.
 pub const TX_QUEUE_BYTES: usize = 8 << 20;
@@ -284,6 +283,9 @@ pub struct Tapped {
 /// Limit of captured packets in the queue; later ones are lost to the capture only.
 const MAX_TAPPED: usize = 4096;
 
+/// Destination of frames that are copied for packet sockets: no station's address.
+const NO_STATION: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 1]);
+
 /// Ports by number.
 #[derive(Debug, Default)]
 pub(crate) struct PortTable {
@@ -348,6 +350,33 @@ impl PortTable {
         l3: usize,
     ) -> Result<&[Packet], DropReason> {
         self.get_mut(id).ok_or(DropReason::LinkDown)?.enqueue(mem, pkt, l3)
+    }
+
+    /// Copies a frame that is about to be sent by a link to the device of that link, for promiscuous packet sockets.
+    #[cold]
+    fn copy_sent(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
+        // A packet that the device will encrypt does not appear on the wire in clear.
+        if !frame.meta.of_socket && frame.meta.esp.is_none() {
+            self.copy_frame(mem, link, frame);
+        }
+    }
+
+    /// Copies a frame to the device of a link, addressed to no station. If the queue is full, the copy is lost to packet sockets
+    /// only.
+    pub(crate) fn copy_frame(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
+        let Ok(copy) = frame.copy(mem, CopyReason::HostSide) else { return };
+        let mut frames = Vec::new();
+        match copy.meta.cut {
+            Cut::Frames(_) => copy.into_frames(&mut frames),
+            Cut::Whole | Cut::Gso(_) | Cut::Fragment => frames.push(copy),
+        }
+        for mut frame in frames {
+            let Ok(head) = frame.writable_head(mem) else { return };
+            let Ok(header) = eth::Header::mut_from(head) else { return };
+            header.set_dst(NO_STATION);
+            frame.meta.esp = None;
+            let _ = self.enqueue(mem, link, frame, eth::Header::LEN);
+        }
     }
 }
 
@@ -426,7 +455,7 @@ impl Ports {
         port.traffic.tx_packets += 1;
         port.traffic.tx_bytes += pkt.len() as u64;
         if port.is_watched {
-            watch::sent(hosts, mem, own, pkt);
+            hosts.copy_sent(mem, own, pkt);
         }
         if port.tap.wire {
             record_cut(tapped, mem, own, true, pkt, l3);
@@ -465,7 +494,7 @@ impl Ports {
         let Self { table, tapped, hosts, .. } = self;
         let port = table.get_mut(link).ok_or(DropReason::LinkDown)?;
         if port.is_watched {
-            watch::sent(hosts, mem, link, &pkt);
+            hosts.copy_sent(mem, link, &pkt);
         }
         let tap = port.tap.wire;
         let queued = port.enqueue(mem, pkt, l3)?;
