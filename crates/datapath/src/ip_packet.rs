@@ -78,6 +78,23 @@ impl IpPacket {
         Ok(())
     }
 
+    /// Summary of a UDP packet, trimmed to the length of its datagram; `None` if the UDP header is truncated, or has an impossible
+    /// length (Linux `__udp4_lib_rcv`, `__udp6_lib_rcv`). A length of 0 over IPv6 is that of a jumbogram, whose length is the
+    /// packet's (RFC 2675 §4).
+    pub(crate) fn udp_datagram(&self) -> Option<Info> {
+        let mut header = [0; udp::Header::LEN];
+        let payload_len = self.info.payload_len();
+        if payload_len < header.len() || !self.pkt.read_at(self.info.header_len, &mut header) {
+            return None;
+        }
+        let len = match udp::Header::ref_from(&header).ok()?.len() {
+            _ if self.pkt.meta.cut.gso().is_some() => payload_len,
+            0 if self.info.version() == Version::V6 => payload_len,
+            len => Some(len).filter(|&len| (udp::Header::LEN..=payload_len).contains(&len))?,
+        };
+        Some(Info { total_len: self.info.header_len + len, ..self.info })
+    }
+
     /// Flow for a policy lookup, by this link in the domain of that device.
     pub(crate) fn flowi(&self, link: LinkId, domain_device: Option<LinkId>) -> Flowi {
         Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link: Some(link), domain_device }

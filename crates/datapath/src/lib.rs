@@ -33,10 +33,12 @@
 //! counted by the link that it came in by; Linux's own counters are counted as well.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod bridge;
 mod ext_headers;
 mod forward;
 mod hooks;
+mod hop_limit;
 mod host_side;
 mod icmp_quote;
 mod ila_errors;
@@ -48,11 +50,13 @@ mod mib;
 mod next;
 mod node;
 mod own;
+mod policy;
 mod route_encap;
 mod run;
 mod rx;
 mod trace;
 mod tx;
+mod unroutable;
 mod vlan;
 mod vrf;
 

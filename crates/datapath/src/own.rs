@@ -10,12 +10,12 @@ use packet::Packet;
 use wire::ip::Info;
 use wire::{FlowKey, Version};
 
-use crate::forward::problem_of;
+use crate::addresses::is_link_local;
 use crate::host_side::up;
 use crate::mib::MibPair;
 use crate::next::Hop;
 use crate::node::hooks::HookPoint;
-use crate::rx::l3::is_link_local;
+use crate::unroutable::problem_of;
 use crate::{Cx, Datapath, HostRole, IpPacket, Next, hooks, trace, vrf};
 
 /// Source of errors of a node without an IPv4 address (RFC 7600 §4.8).

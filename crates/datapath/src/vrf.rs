@@ -16,13 +16,13 @@ use base::{Domain, DropReason, LinkId};
 use packet::Packet;
 use wire::{Protocol, Version};
 
-use crate::forward::problem_of;
+use crate::addresses::is_link_local;
 use crate::mib::MibPair;
 use crate::next::{Cast, Hop};
 use crate::node::hooks::HookPoint;
 use crate::node::qdisc::QueuedPacket;
-use crate::rx::l3::is_link_local;
 use crate::tx::queue;
+use crate::unroutable::problem_of;
 use crate::{Cx, Datapath, IpPacket, Next, hooks, trace};
 
 /// Passes a received packet by the device of its link's VRF (Linux `vrf_ip_rcv`, `vrf_ip6_rcv`). `is_translated` says that the

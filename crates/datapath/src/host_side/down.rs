@@ -164,18 +164,3 @@ fn leave_in_fragments(
     }
     Ok(())
 }
-
-/// Tells whether a sent packet is from, or a received packet is to, a port that bypasses policies: IKE's, and those of sockets
-/// with a bypass policy of their own (`IP_XFRM_POLICY`). Otherwise a policy between the two gateways would hold the packets that
-/// set up its SA.
-pub(crate) fn passes_policies(dp: &Datapath, ip: &IpPacket) -> bool {
-    let local_port = if ip.pkt.meta.origin.is_local() { ip.flow.sport } else { ip.flow.dport };
-    ip.info.protocol == Protocol::UDP
-        && ip.info.fragment.is_none()
-        && (matches!(local_port, 500 | 4500) || dp.bypass_ports.contains(&local_port))
-}
-
-/// Tells whether a packet is DHCP's answer to a client, which may have no address yet (RFC 2131 §4.1).
-pub(crate) fn is_dhcp_answer(ip: &IpPacket) -> bool {
-    ip.info.dst.is_ipv4() && ip.info.protocol == Protocol::UDP && (ip.flow.sport, ip.flow.dport) == (67, 68)
-}

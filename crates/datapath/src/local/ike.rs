@@ -19,8 +19,6 @@ use crate::node::ike::{ENCAP_PORT, IKE_PORT, IkeAt, IkeMessage};
 use crate::tx::mtu;
 use crate::{Cx, Datapath, IpPacket, Next};
 
-use super::udp::datagram;
-
 /// Marker in front of an IKE message, where ESP has its SPI.
 const NON_ESP_MARKER: [u8; 4] = [0; 4];
 
@@ -72,7 +70,7 @@ fn ike_port(dp: &Datapath, ip: &IpPacket) -> Option<SocketAddr> {
 pub(super) fn input(dp: &mut Datapath, ip: &IpPacket) -> Option<Next> {
     let at = ip.info.header_len + udp::Header::LEN;
     let local = ike_port(dp, ip).filter(|_| ip.pkt.meta.sec_path.is_empty());
-    let (Some(local), Some(info)) = (local, datagram(ip)) else { return None };
+    let (Some(local), Some(info)) = (local, ip.udp_datagram()) else { return None };
     let payload_len = info.total_len - at;
     let version = ip.info.version();
     dp.count_delivered(ip.pkt.meta.origin.device(), version, 1);

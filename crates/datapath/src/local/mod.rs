@@ -14,12 +14,12 @@ use host::icmp::Problem;
 use ipsec::Dir;
 use wire::{Protocol, Version};
 
-use crate::host_side::{down, up};
+use crate::host_side::up;
 use crate::mib::MibPair;
 use crate::next::Cast;
 use crate::node::hooks::HookPoint;
 use crate::node::trace::Step;
-use crate::{Cx, Datapath, IpPacket, Next, ext_headers, forward, hooks, ila_errors, trace};
+use crate::{Cx, Datapath, IpPacket, Next, ext_headers, hooks, ila_errors, policy, trace};
 
 /// Hands a packet for this node to its protocol, after reassembly.
 pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
@@ -61,13 +61,13 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         return next;
     }
     let has_host_side = dp.has_host_port(link);
-    if has_host_side && down::passes_policies(dp, ip) && ip.pkt.meta.sec_path.is_empty() {
+    if has_host_side && policy::is_exempt(dp, ip) && ip.pkt.meta.sec_path.is_empty() {
         return match ike::check_marker(dp, ip).and_then(|()| ike::ask_for_checksum(cx, ip)) {
             Ok(()) => up::deliver(dp, cx, ip, cast),
             Err(reason) => Next::Drop(reason),
         };
     }
-    if let Err(reason) = forward::check_policy(dp, cx, Dir::In, ip, link) {
+    if let Err(reason) = policy::check(dp, cx, Dir::In, ip, link) {
         return Next::Drop(reason);
     }
     let is_icmp =

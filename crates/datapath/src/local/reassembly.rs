@@ -13,7 +13,7 @@ use wire::{Protocol, Version};
 use crate::ip_packet::Framing;
 use crate::next::Cast;
 use crate::tx::neighbour;
-use crate::{Cx, Datapath, IpPacket, Next, forward, own};
+use crate::{Cx, Datapath, IpPacket, Next, own, policy};
 
 /// Reassembly counters that are kept per link.
 const REASSEMBLY: [Mib; 4] = [Mib::Ip6ReasmReqds, Mib::Ip6ReasmOKs, Mib::Ip6ReasmFails, Mib::Ip6InHdrErrors];
@@ -124,7 +124,7 @@ fn refuse_fragment(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: Dro
     // No error is sent about a packet that the policies drop (Linux `ip6_protocol_deliver_rcu`).
     if reason == DropReason::ProtocolUnknown {
         let link = ip.pkt.meta.origin.device();
-        if let Err(reason) = forward::check_policy(dp, cx, Dir::In, ip, link) {
+        if let Err(reason) = policy::check(dp, cx, Dir::In, ip, link) {
             return Next::Drop(reason);
         }
         dp.count(link, Mib::Ip6InUnknownProtos);

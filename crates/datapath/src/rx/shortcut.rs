@@ -16,8 +16,8 @@ use reassembly::Train;
 
 use super::gro_sink::{AnyLinkSink, GroSink};
 use super::l2::l3_offset;
-use super::l3::{check_addresses, is_link_local};
 use super::{decrypted, gro};
+use crate::addresses::{check_addresses, is_link_local};
 use crate::local::reassembly as local_reassembly;
 use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket};

@@ -6,6 +6,7 @@ pub(crate) mod keepalive;
 pub(crate) mod mtu;
 pub(crate) mod neighbour;
 pub(crate) mod queue;
+pub(crate) mod sa_path;
 pub(crate) mod tcp;
 pub(crate) mod xfrm;
 
@@ -13,10 +14,9 @@ use base::{DropReason, Mib};
 use ipsec::{Decision as Policy, Dir, PolicyId};
 use packet::Cut;
 
-use crate::host_side::down;
 use crate::next::Hop;
 use crate::node::hooks::HookPoint;
-use crate::{Cx, Datapath, IpPacket, Next, forward, hooks, own, route_encap};
+use crate::{Cx, Datapath, IpPacket, Next, hooks, own, policy, route_encap};
 
 /// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy requires it.
 pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
@@ -25,11 +25,11 @@ pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop)
     if dp.ipsec.is_idle() && !quotes_secret {
         return clear(dp, cx, ip, hop);
     }
-    if ip.pkt.meta.origin.is_local() && !dp.ports.hosts.is_empty() && down::passes_policies(dp, ip) {
+    if ip.pkt.meta.origin.is_local() && !dp.ports.hosts.is_empty() && policy::is_exempt(dp, ip) {
         return clear(dp, cx, ip, hop);
     }
     match dp.ipsec.lookup(cx.now, &ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device()), &mut dp.counters) {
-        Policy::Bypass if quotes_secret || forward::is_doubtful(dp, Dir::Out, ip, hop.dev) => {
+        Policy::Bypass if quotes_secret || policy::is_doubtful(dp, Dir::Out, ip, hop.dev) => {
             dp.counters.count(Mib::XfrmOutPolError);
             Next::Drop(DropReason::PolicyClear)
         }

@@ -11,7 +11,7 @@ use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
 use crate::next::Hop;
 use crate::tx::tcp::fit_tcp;
-use crate::{Cx, Datapath, IpPacket, Next, forward, route_encap};
+use crate::{Cx, Datapath, IpPacket, Next, hop_limit, route_encap};
 
 /// Output of a packet in clear: checks the MTU, and fragments where that is allowed.
 pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
@@ -34,7 +34,7 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
         }
         fits = true;
     }
-    if let Err(reason) = forward::count_hop(dp, cx, ip, hop) {
+    if let Err(reason) = hop_limit::count_hop(dp, cx, ip, hop) {
         return Next::Drop(reason);
     }
     let hop = match route_encap::translate_sent(dp, cx, ip, hop, !fits) {

@@ -12,7 +12,7 @@ use packet::{Esp, Memory, Packet};
 use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr};
 
-use super::xfrm::{self, SaStack};
+use super::sa_path::{self, SaStack};
 use super::{device, esp_device};
 use crate::next::Hop;
 use crate::node::trace::Step;
@@ -119,7 +119,7 @@ fn send_protected_discovery(
         Ok(Treatment::Refused(reason)) | Err(reason) => dp.count_drop(&pkt, reason),
         Ok(Treatment::Software | Treatment::Cipher) => {
             let mut sealed = vec![pkt];
-            xfrm::seal(dp, cx, SaStack { sas: bundle, dev: link, mtu }, bundle.len(), &mut sealed);
+            sa_path::seal(dp, cx, SaStack { sas: bundle, dev: link, mtu }, bundle.len(), &mut sealed);
             for pkt in sealed {
                 device::run_framed(dp, cx, link, to, pkt);
             }

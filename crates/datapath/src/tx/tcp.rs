@@ -9,7 +9,7 @@ use wire::{Protocol, Version, checksum, tcp};
 
 use crate::ip_packet::wire_len;
 use crate::next::Hop;
-use crate::tx::xfrm;
+use crate::tx::sa_path::path_through;
 use crate::{Cx, Datapath, IpPacket};
 
 /// Offset of the lower eight flags in a TCP header (RFC 9293 §3.1).
@@ -94,7 +94,7 @@ fn mtu_back(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket) -> Option<usize> {
     }
     let flow = Flowi { key: ip.flow.reversed(), ..ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device()) };
     match dp.ipsec.lookup(cx.now, &flow, &mut dp.counters) {
-        Policy::Protect(bundle) => Some(xfrm::path_through(dp, cx, &bundle, ip.info.src, hop).ok()?.inner_mtu),
+        Policy::Protect(bundle) => Some(path_through(dp, cx, &bundle, ip.info.src, hop).ok()?.inner_mtu),
         _ => dp.mtu_of(hop.dev),
     }
 }
