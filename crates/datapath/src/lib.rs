@@ -35,6 +35,7 @@
 
 mod addresses;
 mod bridge;
+mod config;
 mod ext_headers;
 mod forward;
 mod hooks;
@@ -60,14 +61,15 @@ mod unroutable;
 mod vlan;
 mod vrf;
 
-use base::{Domain, DropReason, Instant, LinkId, Origin};
+use base::{DropReason, Instant, LinkId, Origin};
 use offload::Features;
 use packet::{Memory, Packet};
 
 use ip_packet::{Carried, IpPacket};
 use next::{Cx, Next};
+use run::{run_actions, run_deferred};
 use rx::BurstEnd;
-use tx::{device, esp_device, keepalive, neighbour, queue};
+use tx::{device, keepalive, queue};
 
 pub use node::hooks::HookPoint;
 pub use node::ike::{IkeAt, IkeMessage};
@@ -80,118 +82,9 @@ pub use node::{Datapath, Forwarded};
 pub use vlan::VlanError;
 
 impl Datapath {
-    /// Adds a port, or changes the configuration of an existing one, also of the own port of a bridge or of a VLAN device.
-    pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
-        self.ipsec.forget_recent();
-        let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
-        let (mac, mtu) = (config.mac, config.mtu);
-        let device = self.ports.get(id).map_or(Device::Link, |port| port.device);
-        self.ports.set(id, device, config);
-        bridge::follow_config(self, id, mac, mtu);
-        self.update_shortcuts();
-        if loses_esp {
-            esp_device::seal_waiting(self, id);
-        }
-    }
-
-    /// Sets the reassembly limits, also for fragments in the cache.
-    pub fn set_reassembly(&mut self, config: reassembly::Config) {
-        self.reassembly.configure(config, &mut self.counters);
-        local::reassembly::drop_evicted(self);
-    }
-
     /// The reassembly cache of this node.
     pub fn reassembly(&self) -> &::reassembly::Reassembly {
         &self.reassembly
-    }
-
-    /// Adds the port of a VRF, changes it, or removes it with `None`. Its links are in the domain of that device
-    /// ([`Fib::set_domain`]). Packets in the queueing discipline of a VRF that is removed, or is not up, are dropped.
-    pub fn set_vrf_port(&mut self, now: Instant, id: LinkId, vrf: Option<(String, usize)>) {
-        if vrf.is_none() || !self.fib.may_send(Domain::vrf(id)) {
-            queue::reset(self, now, id, DropReason::LinkDown);
-        }
-        match vrf {
-            Some((name, mtu)) => {
-                let config = PortConfig { name, mac: None, mtu, features: Features::NONE, gro: false, esp_gro: false };
-                self.ports.set(id, Device::Vrf, config);
-            }
-            None if self.ports.get(id).is_some_and(|port| port.device == Device::Vrf) => {
-                self.ports.remove(id);
-                self.forget_ila_of(id);
-            }
-            None => {}
-        }
-        self.update_shortcuts();
-    }
-
-    /// Sets the links with MSS clamping: the MSS of forwarded SYNs is lowered to the path MTU in both directions.
-    pub fn set_clamp_mss(&mut self, links: Vec<LinkId>) {
-        self.clamp_mss = links;
-    }
-
-    /// Sets the UDP ports of the host side's sockets that bypass policies, beside IKE's.
-    pub fn set_bypass_ports(&mut self, ports: Vec<u16>) {
-        self.bypass_ports = ports;
-    }
-
-    /// Sets the links to which forwarded datagrams are sent whole, whatever the MTU: fragments are reassembled first.
-    pub fn set_defrag(&mut self, links: Vec<LinkId>) {
-        self.defrag = links;
-    }
-
-    /// Turns all shortcuts off, or on again where they may run: packets out, counters, taps and drops are the same.
-    pub fn set_shortcuts(&mut self, is_on: bool) {
-        self.no_shortcuts = !is_on;
-        self.update_shortcuts();
-    }
-
-    /// Removes a port, with the packets queued in it or for its neighbours, the SAs and policies on its device, and its
-    /// IKE ports. The caller removes the routes by it.
-    pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
-        self.finish(now, mem);
-        bridge::forget(self, id);
-        vlan::forget(self, id);
-        self.drop_tx(id, DropReason::LinkDown);
-        self.ipsec.set_device(id, None);
-        self.forget_ike(id);
-        queue::reset(self, now, id, DropReason::LinkDown);
-        self.ports.remove(id);
-        self.forget_ila_of(id);
-        self.forget_neighbours(Cx { now, mem }, id);
-    }
-
-    /// Sets whether a port's link is up. While the link is down, nothing is queued for it, and its neighbours are unknown. The
-    /// SAs and policies on its device are removed when it goes down (Linux `xfrm_dev_down`).
-    pub fn set_up(&mut self, now: Instant, mem: &Memory, id: LinkId, up: bool) {
-        // Packets in flight were decided about with the previous configuration.
-        self.finish(now, mem);
-        if let Some(port) = self.ports.get_mut(id) {
-            port.up = up;
-            port.set_busy(mem, false);
-        }
-        bridge::follow_state(self, id, up);
-        if !up {
-            queue::reset(self, now, id, DropReason::LinkDown);
-            self.drop_tx(id, DropReason::LinkDown);
-            self.ipsec.flush_device(id);
-            self.forget_neighbours(Cx { now, mem }, id);
-        }
-    }
-
-    /// Sets the captures of a port.
-    pub fn set_tap(&mut self, id: LinkId, tap: TapPoints) {
-        if let Some(port) = self.ports.get_mut(id) {
-            port.tap = tap;
-        }
-        self.update_shortcuts();
-    }
-
-    /// Sets the place of the host's own stack at a port. By default the stack has no part in the link.
-    pub fn set_host_role(&mut self, id: LinkId, role: HostRole) {
-        if let Some(port) = self.ports.get_mut(id) {
-            port.host = role;
-        }
     }
 
     /// Packets captured since the last call.
@@ -217,11 +110,53 @@ impl Datapath {
         self.drain_all(Cx { now, mem });
     }
 
+    /// Runs the packets that sockets have sent by the host side's device of `link`, in order. Empties `burst`.
+    pub fn handle_host_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
+        let cx = Cx { now, mem };
+        for pkt in burst.drain(..) {
+            host_side::down::take(self, cx, link, pkt);
+        }
+        self.drain_all(cx);
+    }
+
+    /// Answers the [question](Self::socket_question), and those behind it about the same address and port.
+    pub fn answer_socket_question(&mut self, now: Instant, mem: &Memory, binding: SocketBinding) {
+        let cx = Cx { now, mem };
+        let Some(first) = self.places.waiting.pop_front() else { return };
+        self.places.learn(now, first.question.end(), binding);
+        host_side::place::resume(self, cx, first, binding);
+        run_deferred(self, cx);
+        while let Some(next) = self.places.waiting.front()
+            && let Some(binding) = self.places.known(now, &next.question.end())
+            && let Some(next) = self.places.waiting.pop_front()
+        {
+            host_side::place::resume(self, cx, next, binding);
+            run_deferred(self, cx);
+        }
+        self.drain_all(cx);
+    }
+
+    /// Sends a message by the link of its port, or by the route to its peer; with the non-ESP marker from any port but 500.
+    ///
+    /// # Errors
+    /// [`DropReason::IkeUnsendable`] if the message's source is no port of IKE, or its addresses are of two families;
+    /// [`DropReason::NoRoute`], [`DropReason::PacketTooBig`], [`DropReason::NoMemory`]. The drop is counted.
+    pub fn send_ike(&mut self, now: Instant, mem: &Memory, message: &IkeMessage) -> Result<(), DropReason> {
+        let cx = Cx { now, mem };
+        let sent = local::ike::send(self, cx, message);
+        if let Err(reason) = sent {
+            self.ports.drop(Origin::NODE, reason);
+        }
+        self.drain_all(cx);
+        sent
+    }
+
     /// Handles all timers that are due.
     pub fn handle_timeout(&mut self, now: Instant, mem: &Memory) {
         let cx = Cx { now, mem };
         if !self.ports.shaped.is_empty() {
-            queue::run_all(self, cx);
+            device::run_queues(self, cx);
+            run_deferred(self, cx);
         }
         self.bridges.handle_timeout(now);
         if self.neighbours.poll_timeout().is_some_and(|at| at <= now) {
@@ -229,13 +164,16 @@ impl Datapath {
         }
         if self.ipsec.poll_keepalives().is_some_and(|at| at <= now) {
             keepalive::send_keepalives(self, cx);
+            run_deferred(self, cx);
         }
         if self.reassembly.poll_timeout().is_some_and(|at| at <= now) {
             local::reassembly::expire(self, cx);
+            run_actions(self, cx);
         }
         if self.ipsec.poll_timeout().is_some_and(|at| at <= now) {
             self.ipsec.handle_timeout(now, &mut self.counters);
             own::release(self, cx);
+            run_deferred(self, cx);
         }
         self.drain_all(cx);
     }
@@ -244,7 +182,7 @@ impl Datapath {
     /// that GRO held may be the first to its next hop, and an action may send an ICMP error through ESP.
     pub(crate) fn drain_all(&mut self, cx: Cx<'_>) {
         loop {
-            neighbour::run_neighbour_actions(self, cx);
+            run_actions(self, cx);
             if self.ipsec.is_pending() || self.gro.held() > 0 {
                 rx::flush(self, cx, BurstEnd::Idle);
             }
@@ -281,7 +219,9 @@ impl Datapath {
             port.set_busy(mem, is_busy);
         }
         if !is_busy && self.ports.is_shaped(id) {
-            queue::run(self, Cx { now, mem }, id);
+            let cx = Cx { now, mem };
+            device::run_queue(self, cx, id);
+            run_deferred(self, cx);
         }
     }
 

@@ -8,7 +8,7 @@ use host::icmp::Problem;
 use ila::{HookType, RouteEncap};
 use packet::Memory;
 
-/// Stage that a packet goes to next. Every stage returns one, and `Datapath::run` is the only loop over them.
+/// Stage that a packet goes to next. Every stage returns one, and [`run`](crate::run::run) is the only loop over them.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) enum Next {
@@ -22,12 +22,26 @@ pub(crate) enum Next {
     Output(Hop),
     /// Transmission of an IP packet that fits the path, in the segments it says. Its headers may not have been parsed.
     Transmit(Hop),
+    /// Output by the device of a VRF, after its queueing discipline.
+    VrfOut(LinkId),
+    /// Neighbour discovery by a link, framed, before the policies.
+    Discovery(LinkId),
     /// Drop, with an ICMP error to the sender as far as rules and rate limits allow.
     Reject(DropReason, Problem),
     /// Drop. Its headers may not have been parsed.
     Drop(DropReason),
     /// End: sent, delivered, held, or counted as dropped.
     Done,
+}
+
+impl Next {
+    /// Refusal of a packet of a protocol that this node does not handle. Its sender gets an ICMP error if the packet was unicast.
+    pub(crate) fn refuse(cast: Cast, reason: DropReason, problem: Problem) -> Self {
+        match cast {
+            Cast::Group => Self::Drop(reason),
+            Cast::Unicast | Cast::Anycast => Self::Reject(reason, problem),
+        }
+    }
 }
 
 /// Link and neighbour that a packet is sent to next.

@@ -116,9 +116,9 @@ pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
                     Ok(()) => route_again(dp, &ip, by),
                     Err(reason) => Next::Drop(reason),
                 };
-                dp.run(cx, &mut ip, next);
+                dp.defer(ip, next);
             }
-            Released::Dropped(pkt, reason) => dp.run_packet(cx, pkt, Next::Drop(reason)),
+            Released::Dropped(pkt, reason) => dp.defer(IpPacket::unparsed(pkt), Next::Drop(reason)),
         }
     }
 }

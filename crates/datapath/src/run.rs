@@ -1,40 +1,75 @@
-//! Stages of the datapath as values, and the loop that takes a packet from one to the next.
+//! The loop that takes packets from stage to stage.
 //!
 //! The packet itself stays in one place, an [`IpPacket`] that the loop's caller owns and every stage borrows: moves from stage to
-//! stage would cost a third of a small packet's time. The last stage takes the packet out.
+//! stage would cost a third of a small packet's time. The last stage takes the packet out. A stage that makes other packets of it
+//! [defers](Datapath::defer) them, and the loop runs each to its end before the next stage of the packet itself.
 
 use packet::Packet;
 
 use crate::ip_packet::IpPacket;
 use crate::next::Next;
-use crate::{Cx, Datapath, forward, local, own, rx, trace, tx};
+use crate::rx::l3;
+use crate::tx::{neighbour, transmit};
+use crate::{Cx, Datapath, forward, local, own, trace, tx, vrf};
 
-impl Datapath {
-    /// Takes a packet from stage to stage until it is sent, delivered, held or dropped. A stage that makes several packets of one
-    /// runs each, and returns [`Next::Done`].
-    pub(crate) fn run(&mut self, cx: Cx<'_>, ip: &mut IpPacket, mut next: Next) {
-        loop {
-            if self.trace.is_on() {
-                trace::stage(self, cx, ip, next);
+/// Takes a packet from stage to stage until it is sent, delivered, held or dropped, and so with the packets that stages have deferred.
+pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut next: Next) {
+    loop {
+        if dp.has_deferred() {
+            run_deferred(dp, cx);
+        }
+        if dp.trace.is_on() {
+            trace::stage(dp, cx, ip, next);
+        }
+        next = match next {
+            Next::L3In => l3::input(dp, cx, ip),
+            Next::Local(cast) => local::input(dp, cx, ip, cast),
+            Next::Forward(hop) => forward::forward(dp, cx, ip, hop),
+            Next::Output(hop) => tx::output(dp, cx, ip, hop),
+            Next::Transmit(hop) => transmit::transmit(dp, cx, ip, hop),
+            Next::VrfOut(vrf) => vrf::transmit(dp, cx, ip, vrf),
+            Next::Discovery(link) => {
+                neighbour::send_discovery(dp, cx, link, ip.pkt.take());
+                Next::Done
             }
-            next = match next {
-                Next::L3In => rx::l3::input(self, cx, ip),
-                Next::Local(cast) => local::input(self, cx, ip, cast),
-                Next::Forward(hop) => forward::forward(self, cx, ip, hop),
-                Next::Output(hop) => tx::output(self, cx, ip, hop),
-                Next::Transmit(hop) => tx::transmit(self, cx, ip, hop),
-                Next::Reject(reason, problem) => own::reject(self, cx, ip, reason, problem),
-                Next::Drop(reason) => {
-                    self.count_drop(&ip.pkt, reason);
-                    return;
-                }
-                Next::Done => return,
+            Next::Reject(reason, problem) => own::reject(dp, cx, ip, reason, problem),
+            Next::Drop(reason) => {
+                dp.count_drop(&ip.pkt, reason);
+                return;
             }
+            Next::Done => return,
         }
     }
+}
 
-    /// Runs a packet whose headers are not parsed.
-    pub(crate) fn run_packet(&mut self, cx: Cx<'_>, pkt: Packet, next: Next) {
-        self.run(cx, &mut IpPacket::unparsed(pkt), next);
+/// Runs a packet whose headers are not parsed.
+pub(crate) fn run_packet(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, next: Next) {
+    run(dp, cx, &mut IpPacket::unparsed(pkt), next);
+}
+
+/// Runs the packets that stages have deferred, in order, each with the packets that its own stages defer.
+#[cold]
+pub(crate) fn run_deferred(dp: &mut Datapath, cx: Cx<'_>) {
+    let start = dp.deferred_from;
+    let mut at = start;
+    while let Some((ip, next)) = dp.deferred.get_mut(at) {
+        let mut ip = std::mem::replace(ip, IpPacket::empty());
+        let next = *next;
+        at += 1;
+        dp.deferred_from = dp.deferred.len();
+        run(dp, cx, &mut ip, next);
+        dp.deferred_from = start;
+    }
+    dp.deferred.truncate(start);
+}
+
+/// Runs the pending actions of the neighbour tables, and the packets that they defer, until there are none.
+pub(crate) fn run_actions(dp: &mut Datapath, cx: Cx<'_>) {
+    loop {
+        neighbour::run_neighbour_actions(dp, cx);
+        if !dp.has_deferred() {
+            return;
+        }
+        run_deferred(dp, cx);
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn stage(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, next: Next
         Next::Transmit(hop) => Step::Transmit { dev: hop.dev, next_hop: hop.next_hop },
         Next::Reject(reason, problem) => Step::Reject(reason, problem),
         Next::Drop(reason) => Step::Drop(reason),
-        Next::Done => return,
+        Next::VrfOut(_) | Next::Discovery(_) | Next::Done => return,
     };
     step(dp, cx, &mut ip.pkt, made);
 }

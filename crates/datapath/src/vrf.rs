@@ -13,7 +13,6 @@
 use std::net::IpAddr;
 
 use base::{Domain, DropReason, LinkId};
-use packet::Packet;
 use wire::{Protocol, Version};
 
 use crate::addresses::is_link_local;
@@ -21,7 +20,7 @@ use crate::mib::MibPair;
 use crate::next::{Cast, Hop};
 use crate::node::hooks::HookPoint;
 use crate::node::qdisc::QueuedPacket;
-use crate::tx::queue;
+use crate::tx::device;
 use crate::unroutable::problem_of;
 use crate::{Cx, Datapath, IpPacket, Next, hooks, trace};
 
@@ -56,7 +55,7 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId
     pass_out_hooks(dp, cx, ip, vrf);
     if dp.ports.is_shaped(vrf) {
         let pkt = ip.pkt.take();
-        queue::enqueue(dp, cx, vrf, QueuedPacket { pkt, l3: 0, is_transmitted: true });
+        device::enqueue_shaped(dp, cx, vrf, QueuedPacket { pkt, l3: 0, is_transmitted: true });
         return Next::Done;
     }
     dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);
@@ -65,16 +64,14 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId
 }
 
 /// Sends a packet dequeued from the device's queueing discipline, after a second route lookup (Linux `vrf_xmit`).
-pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, vrf: LinkId, pkt: Packet) {
-    let mut ip = IpPacket::unparsed(pkt);
-    let next = match ip.parse(cx) {
-        Ok(()) => route_again(dp, cx, &mut ip, vrf),
+pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) -> Next {
+    match ip.parse(cx) {
+        Ok(()) => route_again(dp, cx, ip, vrf),
         Err(reason) => {
             dp.ports.fail_vrf(vrf);
             Next::Drop(reason)
         }
-    };
-    dp.run(cx, &mut ip, next);
+    }
 }
 
 fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) -> Next {

@@ -7,10 +7,9 @@
 mod egress;
 pub(crate) mod ingress;
 
-use base::{DropReason, Instant, LinkId};
+use base::{Instant, LinkId};
 use offload::Features;
-use packet::Memory;
-use switch::{Bridge, BridgeError, FdbChanges, Refusal};
+use switch::{Bridge, BridgeError, FdbChanges};
 use wire::MacAddr;
 
 use crate::node::bridges::Bridges;
@@ -78,21 +77,6 @@ pub(crate) fn forget(dp: &mut Datapath, link: LinkId) {
     }
 }
 
-/// Drop reason of a bridge's rule.
-fn reason_of(refusal: Refusal) -> DropReason {
-    match refusal {
-        Refusal::SourceInvalid | Refusal::Pause => DropReason::BridgeSource,
-        Refusal::PortUnknown | Refusal::IngressState | Refusal::EgressState => DropReason::BridgeState,
-        Refusal::NoPvid | Refusal::IngressVlan | Refusal::EgressVlan | Refusal::OwnVlan => DropReason::BridgeVlan,
-        Refusal::Locked => DropReason::BridgeLocked,
-        Refusal::StandbyTrunk => DropReason::BridgeStandby,
-        Refusal::SamePort | Refusal::OwnAddress => DropReason::BridgeSamePort,
-        Refusal::Isolated => DropReason::BridgeIsolated,
-        Refusal::TooBig => DropReason::BridgeTooBig,
-        Refusal::NoPort => DropReason::BridgeNoPort,
-    }
-}
-
 impl Datapath {
     /// Adds a bridge without ports. `id` is the link of its own port, which has addresses and routes as any other.
     ///
@@ -109,36 +93,6 @@ impl Datapath {
         let config = PortConfig { name, mac: Some(mac), mtu, features, gro: true, esp_gro: false };
         self.ports.set(id, Device::Bridge, config);
         self.bridges.all.push((id, bridge));
-        self.update_shortcuts();
-        Ok(())
-    }
-
-    /// Makes an Ethernet link a port of a bridge, or a link of this node again with `None`. It leaves the bridge that it was in.
-    ///
-    /// # Errors
-    /// [`BridgeError::NoPort`] if there is no such bridge, or no such Ethernet link; as [`Bridge::add_port`]. It is in no bridge
-    /// then.
-    pub fn set_bridge(
-        &mut self,
-        now: Instant,
-        mem: &Memory,
-        link: LinkId,
-        bridge: Option<LinkId>,
-    ) -> Result<(), BridgeError> {
-        let port = self.ports.get(link).filter(|port| matches!(port.device, Device::Link | Device::Vlan { .. }));
-        let port = port.and_then(|port| Some((port.config.mac?, port.config.mtu, port.up)));
-        let (mac, mtu, is_up) = port.ok_or(BridgeError::NoPort(link))?;
-        self.finish(now, mem);
-        forget(self, link);
-        if let Some(own) = bridge {
-            let is_bridge_up = self.ports.get(own).is_some_and(|port| port.up);
-            let bridge = self.bridges.get_mut(own).ok_or(BridgeError::NoPort(own))?;
-            bridge.add_port(link, mac, mtu)?;
-            bridge.set_link_up(link, is_up && is_bridge_up)?;
-            if let Some(port) = self.ports.get_mut(link) {
-                port.bridge = Some(own);
-            }
-        }
         self.update_shortcuts();
         Ok(())
     }

@@ -8,7 +8,7 @@ use host::LocalRoute;
 use packet::PktType;
 use wire::Protocol;
 
-use super::place::{Echo, echo_flow, flow_in};
+use super::flows::{Echo, echo_flow, flow_in};
 use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket, Next};
 

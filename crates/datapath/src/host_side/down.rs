@@ -17,11 +17,12 @@ use super::demux;
 use crate::local::reassembly;
 use crate::next::Hop;
 use crate::node::ports::Port;
+use crate::run::run;
 use crate::tx::{device, mtu};
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Handles a packet that came down by the device of `link`.
-pub(super) fn take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) {
+pub(crate) fn take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) {
     let origin = Origin::Local(dp.fib.domain(link));
     pkt.meta.origin = origin.into();
     pkt.meta.pkt_type = PktType::Host;
@@ -53,7 +54,7 @@ fn try_take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) -> Res
     }
     let mut ip = IpPacket::unparsed(pkt);
     let next = output(dp, cx, link, &mut ip, to);
-    dp.run(cx, &mut ip, next);
+    run(dp, cx, &mut ip, next);
     Ok(())
 }
 

@@ -9,16 +9,17 @@
 
 pub(crate) mod demux;
 pub(crate) mod down;
+pub(crate) mod flows;
 pub(crate) mod place;
 pub(crate) mod up;
 pub(crate) mod watch;
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, LinkId};
 use offload::Features;
 use packet::{Memory, Packet};
 
 use crate::node::ports::Device;
-use crate::{Cx, Datapath, PortConfig};
+use crate::{Datapath, PortConfig};
 
 impl Datapath {
     /// Adds the host side's device of a link, gives it another configuration, or removes it with `None`. The device has the link's
@@ -47,15 +48,6 @@ impl Datapath {
         }
         self.update_shortcuts();
         is_watched
-    }
-
-    /// Runs the packets that sockets have sent by the host side's device of `link`, in order. Empties `burst`.
-    pub fn handle_host_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
-        let cx = Cx { now, mem };
-        for pkt in burst.drain(..) {
-            down::take(self, cx, link, pkt);
-        }
-        self.drain_all(cx);
     }
 
     /// Queue of packets for the host side's device of `link`, in order; the caller takes the sent ones from the front.

@@ -6,25 +6,53 @@
 //! [looks up](Datapath::socket_question) the socket; the packet waits meanwhile, and the answer is cached per destination for a
 //! second.
 
-use base::{Domain, DropReason, Instant, LinkId};
+use base::{Domain, DropReason, LinkId};
 use fib::Decision;
-use packet::Memory;
 use wire::{FlowKey, Protocol};
 
+use super::flows::{Echo, device_of, device_of_key, echo_flow};
 use super::up;
 use crate::icmp_quote::answer_to_quoted;
+use crate::local::{tcp, udp};
 use crate::next::Cast;
 use crate::node::sockets::{L3mdevAccept, SocketBinding, SocketQuestion, WaitingPacket};
-use crate::{Cx, Datapath, IpPacket, Next, local};
+use crate::node::trace::Step;
+use crate::tx::tcp::clamp_delivered;
+use crate::{Cx, Datapath, IpPacket, Next, trace};
 
 /// Packets that wait for answers.
 const MAX_WAITING: usize = 1024;
+
+/// Delivers a packet for this node by the device of the link that it came by, or of its VRF.
+pub(crate) fn deliver(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
+    match choose(dp, cx, ip, cast) {
+        Ok(device) => deliver_by(dp, cx, ip, cast, device),
+        Err(next) => next,
+    }
+}
+
+/// Delivers a packet for this node by that device.
+fn deliver_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast, device: LinkId) -> Next {
+    dp.count_delivered(ip.pkt.meta.origin.device(), ip.info.version(), 1);
+    if dp.trace.is_on() {
+        trace::step(dp, cx, &mut ip.pkt, Step::Up { dev: device });
+    }
+    let origin = ip.pkt.meta.origin.get();
+    let to = up::destination(cast, ip.info.dst);
+    if let Err(reason) = clamp_delivered(dp, cx, ip) {
+        return Next::Drop(reason);
+    }
+    if let Err(reason) = up::send(dp, cx, device, ip.pkt.take(), to) {
+        dp.ports.drop(origin, reason);
+    }
+    Next::Done
+}
 
 /// Chooses the device by which a packet for this node goes up, of its link or of the VRF.
 ///
 /// # Errors
 /// The next stage of a packet that does not go up, or waits for an answer.
-pub(super) fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Result<LinkId, Next> {
+fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Result<LinkId, Next> {
     let link = ip.pkt.meta.origin.device();
     let domain = dp.fib.domain(link);
     let Some(vrf) = domain.vrf_device().filter(|&vrf| dp.has_host_port(vrf)) else { return Ok(link) };
@@ -59,52 +87,6 @@ pub(super) fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cas
     Err(Next::Done)
 }
 
-/// Device that a socket has sent packets of the flow by.
-pub(super) fn device_of(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, came: &FlowKey) -> Option<LinkId> {
-    device_of_key(dp, cx, domain, &flow_in(domain, *came)?)
-}
-
-fn device_of_key(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, came: &FlowKey) -> Option<LinkId> {
-    let device = dp.established.find(cx.now, domain, came)?.device;
-    Some(device).filter(|&device| dp.has_host_port(device))
-}
-
-/// Key under which a flow of sockets is recorded. Protocols without ports are recorded by address, and in VRFs only.
-pub(super) fn flow_in(domain: Domain, flow: FlowKey) -> Option<FlowKey> {
-    match flow.protocol {
-        Protocol::TCP | Protocol::UDP => Some(flow),
-        _ if domain == Domain::DEFAULT => None,
-        _ => Some(FlowKey { sport: 0, dport: 0, ..flow }),
-    }
-}
-
-/// Kind of echo message: sockets send requests and receive replies.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Echo {
-    Request,
-    Reply,
-}
-
-/// Flow under which an echo request of a socket is remembered in a VRF, and found by its replies: addresses and identifier, so that
-/// pings of one peer by several devices stay apart (RFC 792, RFC 4443 §4.1; Linux `ping_lookup`). `None` of other packets.
-pub(super) fn echo_flow(ip: &IpPacket, echo: Echo) -> Option<FlowKey> {
-    /// Stands for a port that is none, so that no flow of addresses alone is like it.
-    const ECHO: u16 = 1;
-    let kind = match (ip.flow.protocol, echo) {
-        (Protocol::ICMP, Echo::Request) => 8,
-        (Protocol::ICMP, Echo::Reply) => 0,
-        (Protocol::ICMPV6, Echo::Request) => 128,
-        (Protocol::ICMPV6, Echo::Reply) => 129,
-        _ => return None,
-    };
-    let mut header = [0; 8];
-    let is_echo = ip.info.has_transport() && ip.flow.sport == kind;
-    if !is_echo || !ip.pkt.read_at(ip.info.header_len, &mut header) {
-        return None;
-    }
-    Some(FlowKey { sport: u16::from_be_bytes([header[4], header[5]]), dport: ECHO, ..ip.flow })
-}
-
 /// Device of a packet that a socket so bound gets, or the refusal of one that no socket gets.
 fn apply(
     dp: &mut Datapath,
@@ -122,22 +104,30 @@ fn apply(
             dp.established.accepted(cx.now, Domain::vrf(vrf), link, flow);
             Ok(link)
         }
-        SocketBinding::Unbound | SocketBinding::Nobody => Err(local::refuse_socket(dp, cx, ip, cast)),
+        SocketBinding::Unbound | SocketBinding::Nobody => Err(refuse_socket(dp, cx, ip, cast)),
+    }
+}
+
+/// Refuses a packet of TCP or UDP that no socket of the host side gets, as the node does without a host side.
+fn refuse_socket(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
+    match ip.info.protocol {
+        Protocol::TCP => tcp::input(dp, cx, ip, cast),
+        _ => udp::input(dp, ip, cast),
     }
 }
 
 /// Continues with a packet that has waited for an answer.
-fn go_on(dp: &mut Datapath, cx: Cx<'_>, waiting: WaitingPacket, binding: SocketBinding) {
+pub(crate) fn resume(dp: &mut Datapath, cx: Cx<'_>, waiting: WaitingPacket, binding: SocketBinding) {
     let WaitingPacket { pkt, cast, question } = waiting;
     let mut ip = IpPacket::unparsed(pkt);
     let next = match ip.parse(cx) {
         Ok(()) => match apply(dp, cx, &mut ip, cast, question, binding) {
-            Ok(device) => up::deliver_by(dp, cx, &mut ip, cast, device),
+            Ok(device) => deliver_by(dp, cx, &mut ip, cast, device),
             Err(next) => next,
         },
         Err(reason) => Next::Drop(reason),
     };
-    dp.run(cx, &mut ip, next);
+    dp.defer(ip, next);
 }
 
 impl Datapath {
@@ -156,21 +146,6 @@ impl Datapath {
     #[must_use]
     pub fn socket_question(&self) -> Option<SocketQuestion> {
         Some(self.places.waiting.front()?.question)
-    }
-
-    /// Answers the [question](Self::socket_question), and those behind it about the same address and port.
-    pub fn answer_socket_question(&mut self, now: Instant, mem: &Memory, binding: SocketBinding) {
-        let cx = Cx { now, mem };
-        let Some(first) = self.places.waiting.pop_front() else { return };
-        self.places.learn(now, first.question.end(), binding);
-        go_on(self, cx, first, binding);
-        while let Some(next) = self.places.waiting.front()
-            && let Some(binding) = self.places.known(now, &next.question.end())
-            && let Some(next) = self.places.waiting.pop_front()
-        {
-            go_on(self, cx, next, binding);
-        }
-        self.drain_all(cx);
     }
 
     /// Domain and link of a packet that comes down by the device of `link`, and answers a flow of a VRF though its socket is bound to no

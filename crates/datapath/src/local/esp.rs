@@ -25,7 +25,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     dp.counters.add(MibPair::UDP_IN_DATAGRAMS.of(version), keepalives);
     // Datagrams of a train that are not ESP: each is a packet of its own now, for the listener of its port.
     for pkt in opened.not_esp.drain(..) {
-        dp.run_packet(cx, pkt, Next::L3In);
+        dp.defer(IpPacket::unparsed(pkt), Next::L3In);
     }
     dp.scratch.opened = opened;
     Next::Done

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use base::{DropReason, Instant, LinkId, Mib, Origin};
+use base::{DropReason, LinkId, Mib};
 use fib::Decision;
 use ipsec::KEEPALIVE;
 use offload::checksum;
@@ -25,7 +25,7 @@ const NON_ESP_MARKER: [u8; 4] = [0; 4];
 /// Limit of queued messages, in bytes.
 const MAX_WAITING: usize = 1 << 20;
 
-fn try_send_ike(dp: &mut Datapath, cx: Cx<'_>, message: &IkeMessage) -> Result<(), DropReason> {
+pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, message: &IkeMessage) -> Result<(), DropReason> {
     let hop = ike_hop(dp, message)?;
     let link_mtu = dp.mtu_of(hop.dev).ok_or(DropReason::LinkDown)?;
     let pkt = packet(cx.mem, message)?;
@@ -183,21 +183,6 @@ impl Datapath {
     pub fn take_ike(&mut self) -> std::collections::vec_deque::Drain<'_, IkeMessage> {
         self.ike.bytes = 0;
         self.ike.waiting.drain(..)
-    }
-
-    /// Sends a message by the link of its port, or by the route to its peer; with the non-ESP marker from any port but 500.
-    ///
-    /// # Errors
-    /// [`DropReason::IkeUnsendable`] if the message's source is no port of IKE, or its addresses are of two families;
-    /// [`DropReason::NoRoute`], [`DropReason::PacketTooBig`], [`DropReason::NoMemory`]. The drop is counted.
-    pub fn send_ike(&mut self, now: Instant, mem: &Memory, message: &IkeMessage) -> Result<(), DropReason> {
-        let cx = Cx { now, mem };
-        let sent = try_send_ike(self, cx, message);
-        if let Err(reason) = sent {
-            self.ports.drop(Origin::NODE, reason);
-        }
-        self.drain_all(cx);
-        sent
     }
 }
 

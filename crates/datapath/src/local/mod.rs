@@ -6,15 +6,15 @@ pub(crate) mod ike;
 mod nd;
 mod path_mtu;
 pub(crate) mod reassembly;
-mod tcp;
-mod udp;
+pub(crate) mod tcp;
+pub(crate) mod udp;
 
 use base::{Domain, DropReason};
 use host::icmp::Problem;
 use ipsec::Dir;
 use wire::{Protocol, Version};
 
-use crate::host_side::up;
+use crate::host_side::place;
 use crate::mib::MibPair;
 use crate::next::Cast;
 use crate::node::hooks::HookPoint;
@@ -63,7 +63,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     let has_host_side = dp.has_host_port(link);
     if has_host_side && policy::is_exempt(dp, ip) && ip.pkt.meta.sec_path.is_empty() {
         return match ike::check_marker(dp, ip).and_then(|()| ike::ask_for_checksum(cx, ip)) {
-            Ok(()) => up::deliver(dp, cx, ip, cast),
+            Ok(()) => place::deliver(dp, cx, ip, cast),
             Err(reason) => Next::Drop(reason),
         };
     }
@@ -83,7 +83,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
             // The message may be about a socket's packet, so it goes up whatever the node does with it.
             let _ = path_mtu::learn(dp, cx, ip, mtu);
         }
-        return up::deliver(dp, cx, ip, cast);
+        return place::deliver(dp, cx, ip, cast);
     }
     match (ip.info.protocol, version) {
         (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6) => icmp::input(dp, cx, ip, cast),
@@ -98,23 +98,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         _ => {
             dp.count(link, MibPair::IN_UNKNOWN_PROTOS.of(version));
             let problem = Problem::ProtocolUnknown { at: ip.info.next_header_at };
-            refuse(cast, DropReason::ProtocolUnknown, problem)
+            Next::refuse(cast, DropReason::ProtocolUnknown, problem)
         }
-    }
-}
-
-/// Refuses a packet of TCP or UDP that no socket of the host side gets, as the node does without a host side.
-pub(crate) fn refuse_socket(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
-    match ip.info.protocol {
-        Protocol::TCP => tcp::input(dp, cx, ip, cast),
-        _ => udp::input(dp, ip, cast),
-    }
-}
-
-/// Drops a packet of a protocol that this node does not handle. Its sender gets an ICMP error if the packet was unicast.
-fn refuse(cast: Cast, reason: DropReason, problem: Problem) -> Next {
-    match cast {
-        Cast::Group => Next::Drop(reason),
-        Cast::Unicast | Cast::Anycast => Next::Reject(reason, problem),
     }
 }

@@ -12,7 +12,6 @@ use wire::{Protocol, Version};
 
 use crate::ip_packet::Framing;
 use crate::next::Cast;
-use crate::tx::neighbour;
 use crate::{Cx, Datapath, IpPacket, Next, own, policy};
 
 /// Reassembly counters that are kept per link.
@@ -197,9 +196,8 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
             let mut ip = IpPacket::unparsed(pkt);
             ip.info = info;
             let next = own::icmp_error(dp, cx, &mut ip, Problem::ReassemblyTimeExceeded);
-            dp.run(cx, &mut ip, next);
+            dp.defer(ip, next);
         }
     }
     dp.scratch.expired = expired;
-    neighbour::run_neighbour_actions(dp, cx);
 }

@@ -10,7 +10,7 @@ use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Drops a segment, and answers it with a reset.
-pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
+pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
     let link = ip.pkt.meta.origin.device();
     dp.count_delivered(link, ip.info.version(), 1);
     if cast != Cast::Unicast || ip.pkt.meta.pkt_type != PktType::Host {

@@ -8,12 +8,12 @@ use packet::Packet;
 use wire::ip::Info;
 use wire::udp;
 
-use super::{ike, refuse};
+use super::ike;
 use crate::mib::MibPair;
 use crate::next::Cast;
 use crate::{Datapath, IpPacket, Next};
 
-pub(super) fn input(dp: &mut Datapath, ip: &mut IpPacket, cast: Cast) -> Next {
+pub(crate) fn input(dp: &mut Datapath, ip: &mut IpPacket, cast: Cast) -> Next {
     let version = ip.info.version();
     dp.count_delivered(ip.pkt.meta.origin.device(), version, 1);
     let is_fat = ip.pkt.meta.cut.gso().is_some();
@@ -34,7 +34,7 @@ pub(super) fn input(dp: &mut Datapath, ip: &mut IpPacket, cast: Cast) -> Next {
         return Next::Drop(DropReason::EncapIgnored);
     }
     dp.counters.count(MibPair::UDP_NO_PORTS.of(version));
-    refuse(cast, DropReason::UdpNoPort, Problem::PortUnreachable)
+    Next::refuse(cast, DropReason::UdpNoPort, Problem::PortUnreachable)
 }
 
 /// Tells whether a datagram to a port of ESP in UDP is a NAT's keepalive (RFC 3948 §2.3).

@@ -1,7 +1,9 @@
 //! The bridges of a node.
 
-use base::{Instant, LinkId};
-use switch::{Bridge, Egress, FdbChanges, FlushFilter};
+use base::{DropReason, Instant, LinkId};
+use packet::Packet;
+use switch::{Bridge, Egress, FdbChanges, FlushFilter, Frame, Refusal};
+use wire::eth;
 
 /// The bridges of a node, by the links of their own ports.
 #[derive(Debug, Default)]
@@ -38,4 +40,28 @@ impl Bridges {
             bridge.handle_timeout(now);
         }
     }
+}
+
+/// Drop reason of a bridge's rule.
+pub(crate) fn reason_of(refusal: Refusal) -> DropReason {
+    match refusal {
+        Refusal::SourceInvalid | Refusal::Pause => DropReason::BridgeSource,
+        Refusal::PortUnknown | Refusal::IngressState | Refusal::EgressState => DropReason::BridgeState,
+        Refusal::NoPvid | Refusal::IngressVlan | Refusal::EgressVlan | Refusal::OwnVlan => DropReason::BridgeVlan,
+        Refusal::Locked => DropReason::BridgeLocked,
+        Refusal::StandbyTrunk => DropReason::BridgeStandby,
+        Refusal::SamePort | Refusal::OwnAddress => DropReason::BridgeSamePort,
+        Refusal::Isolated => DropReason::BridgeIsolated,
+        Refusal::TooBig => DropReason::BridgeTooBig,
+        Refusal::NoPort => DropReason::BridgeNoPort,
+    }
+}
+
+/// Summary of a frame for a bridge.
+///
+/// # Errors
+/// [`DropReason::EthTruncated`].
+pub(crate) fn summary(pkt: &Packet) -> Result<Frame, DropReason> {
+    let header = eth::Header::ref_from(pkt.head())?;
+    Ok(Frame::new(header, pkt.meta.vlan, pkt.meta.cut.gso().is_some(), pkt.len()))
 }

@@ -24,7 +24,8 @@ use offload::{Gro, gro};
 use packet::Packet;
 use reassembly::{Expired, Reassembly};
 
-use crate::next::{Cx, Hop};
+use crate::ip_packet::IpPacket;
+use crate::next::{Cx, Hop, Next};
 use bridges::Bridges;
 use fragment_ids::FragmentIds;
 use hooks::Hooks;
@@ -85,6 +86,10 @@ pub struct Datapath {
     pub(crate) conflict_told: Option<Instant>,
     /// Destinations of the packets in flight at the ciphers, in order.
     pub(crate) pending_tx: VecDeque<PendingTx>,
+    /// Packets that stages have made besides their own, with the stage that each goes to; empty between two calls.
+    pub(crate) deferred: Vec<(IpPacket, Next)>,
+    /// Index in `deferred` of the first packet that was deferred by the packet being run.
+    pub(crate) deferred_from: usize,
     /// Scratch lists, kept for their storage; empty between two calls.
     pub(crate) scratch: Scratch,
     /// Actions that the neighbour tables ask for, yet to be run.
@@ -174,6 +179,8 @@ impl Datapath {
             generations: [0; 2],
             conflict_told: None,
             pending_tx: VecDeque::new(),
+            deferred: Vec::new(),
+            deferred_from: 0,
             scratch: Scratch::default(),
             actions: Vec::new(),
         }
@@ -189,6 +196,20 @@ impl Datapath {
             let no_vrf = fib.domain(id) == Domain::DEFAULT;
             port.set_shortcuts(no_hook && no_tap && no_vrf && port.bridge.is_none());
         }
+    }
+
+    /// Hands a packet that a stage has made besides its own to the loop, which runs it to its end as soon as the stage has returned.
+    #[inline]
+    pub(crate) fn defer(&mut self, ip: IpPacket, next: Next) {
+        if !matches!(next, Next::Done) {
+            self.deferred.push((ip, next));
+        }
+    }
+
+    /// Tells whether a stage of the packet being run has deferred packets.
+    #[inline]
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.deferred.len() > self.deferred_from
     }
 
     /// Tells whether the host's own stack has that role at a port.

@@ -1,9 +1,9 @@
 //! ESP offload to devices: packets that a device encrypts, and the software fallback (Linux `xfrm_device.c`).
 
-use base::{DropReason, Instant, LinkId, SaId};
-use ipsec::device::{Device, Facts, Treatment};
+use base::{DropReason, LinkId, SaId};
+use ipsec::device::{Facts, Treatment};
 use offload::ip_headers;
-use packet::{Esp, Memory, Packet};
+use packet::{Esp, Packet};
 
 use crate::ip_packet::wire_len;
 use crate::{Cx, Datapath};
@@ -59,16 +59,5 @@ pub(crate) fn seal_waiting(dp: &mut Datapath, link: LinkId) {
         } else if let Some(port) = dp.ports.get_mut(link) {
             port.take_tx().push(pkt);
         }
-    }
-}
-
-impl Datapath {
-    /// Sets or removes the ESP offload device of a link. SAs and policies on the previous device are removed, and packets queued for
-    /// it are dropped: they are laid out as ESP, but still in clear.
-    pub fn set_device(&mut self, now: Instant, mem: &Memory, link: LinkId, device: Option<Box<dyn Device>>) {
-        // Packets in flight were decided about with the previous configuration.
-        self.finish(now, mem);
-        self.ipsec.set_device(link, device);
-        seal_waiting(self, link);
     }
 }

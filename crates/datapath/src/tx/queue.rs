@@ -4,19 +4,18 @@
 //! dequeued, as taps do in `dev_hard_start_xmit`. The device of a VRF may have a discipline as well.
 
 use base::{DropReason, Instant, LinkId};
-use packet::{Cut, Memory, Packet};
-use qdisc::{Kind, Options, OptionsError, Qdisc, Refusal, Stats};
+use packet::{Cut, Packet};
+use qdisc::{Kind, Refusal, Stats};
 
-use super::device;
 use crate::node::ports::Device;
 use crate::node::qdisc::{Cutter, QueuedPacket};
 use crate::node::trace::Step;
-use crate::{Cx, Datapath, trace, vrf};
+use crate::{Cx, Datapath, trace};
 
 /// Truesize of a link's transmit queue above which its discipline is not dequeued (Linux's byte queue limits).
 const DEVICE_BYTES: usize = 1 << 20;
 
-/// Enqueues a packet in its link's discipline, and dequeues packets that may leave.
+/// Enqueues a packet in its link's discipline. The caller dequeues the packets that may leave.
 #[cold]
 pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: QueuedPacket) {
     let origin = waiting.pkt.meta.origin.get();
@@ -49,7 +48,6 @@ pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: 
         step.step = refused.map_or(step.step, Step::Drop);
         trace::push(dp, step);
     }
-    run(dp, cx, link);
 }
 
 fn reason_of(refusal: Refusal) -> DropReason {
@@ -59,25 +57,15 @@ fn reason_of(refusal: Refusal) -> DropReason {
     }
 }
 
-/// Dequeues packets from a link's discipline while the link has room (Linux `__qdisc_run`). Packets of a VRF's discipline are routed
-/// again.
+/// Next packet that may leave a link's discipline, if the link has room (Linux `dequeue_skb`).
 #[cold]
-pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) {
-    while let Some(port) = dp.ports.get_mut(link)
-        && has_room(port)
-        && let Some(QueuedPacket { pkt, l3, is_transmitted }) =
-            port.qdisc.as_mut().and_then(|qdisc| qdisc.dequeue(cx.now))
-    {
-        if port.device == Device::Vrf {
-            vrf::transmit(dp, cx, link, pkt);
-            continue;
-        }
-        if is_transmitted && port.tap.fat {
-            tap_fat(dp, cx, link, &pkt, l3);
-        }
-        // Counted as a drop if it fails.
-        let _ = device::put(dp, cx, link, pkt, l3);
+pub(super) fn dequeue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) -> Option<QueuedPacket> {
+    let port = dp.ports.get_mut(link).filter(|port| has_room(port))?;
+    let queued = port.qdisc.as_mut()?.dequeue(cx.now)?;
+    if port.device != Device::Vrf && queued.is_transmitted && port.tap.fat {
+        tap_fat(dp, cx, link, &queued.pkt, queued.l3);
     }
+    Some(queued)
 }
 
 /// Copies a packet without its link-layer header for a capture of fat packets.
@@ -99,16 +87,9 @@ fn has_room(port: &crate::Port) -> bool {
     port.up && !port.is_busy() && port.tx_bytes() < DEVICE_BYTES
 }
 
-/// Dequeues packets from the disciplines of all links.
-#[cold]
-pub(crate) fn run_all(dp: &mut Datapath, cx: Cx<'_>) {
-    for at in 0..dp.ports.shaped.len() {
-        let link = dp.ports.shaped[at];
-        let is_due = dp.ports.get(link).and_then(due).is_some_and(|at| at <= cx.now);
-        if is_due {
-            run(dp, cx, link);
-        }
-    }
+/// Tells whether a packet may leave a link's discipline now.
+pub(super) fn is_due(dp: &Datapath, now: Instant, link: LinkId) -> bool {
+    dp.ports.get(link).and_then(due).is_some_and(|at| at <= now)
 }
 
 /// Time at which a packet leaves a port's discipline, unless its link has to take packets first.
@@ -130,49 +111,6 @@ pub(crate) fn reset(dp: &mut Datapath, now: Instant, link: LinkId, reason: DropR
 }
 
 impl Datapath {
-    /// Sets a link's queueing discipline, or removes it with `None`. Packets in the previous discipline are dropped.
-    ///
-    /// # Errors
-    /// [`OptionsError`]; nothing has changed then.
-    pub fn set_qdisc(
-        &mut self,
-        now: Instant,
-        mem: &Memory,
-        id: LinkId,
-        options: Option<Options>,
-    ) -> Result<(), OptionsError> {
-        let new = options.map(|options| Qdisc::new(now, options)).transpose()?;
-        self.finish(now, mem);
-        reset(self, now, id, DropReason::QdiscRemoved);
-        self.ports.shaped.retain(|&shaped| shaped != id);
-        if let Some(port) = self.ports.get_mut(id) {
-            port.qdisc = new.map(Box::new);
-            if port.qdisc.is_some() {
-                self.ports.shaped.push(id);
-            }
-        }
-        Ok(())
-    }
-
-    /// Changes the options of a link's queueing discipline and keeps its packets, or adds a discipline to a link without one.
-    ///
-    /// # Errors
-    /// [`OptionsError`]; nothing has changed then.
-    pub fn change_qdisc(
-        &mut self,
-        now: Instant,
-        mem: &Memory,
-        id: LinkId,
-        options: Options,
-    ) -> Result<(), OptionsError> {
-        let Some(qdisc) = self.ports.get_mut(id).and_then(|port| port.qdisc.as_deref_mut()) else {
-            return self.set_qdisc(now, mem, id, Some(options));
-        };
-        qdisc.change(now, options)?;
-        run(self, Cx { now, mem }, id);
-        Ok(())
-    }
-
     /// Kind of a link's queueing discipline.
     pub fn qdisc_kind(&self, id: LinkId) -> Option<Kind> {
         Some(self.ports.get(id)?.qdisc.as_ref()?.options().kind())

@@ -15,6 +15,7 @@ use crate::next::Hop;
 use crate::node::PendingTx;
 use crate::node::trace::Step;
 use crate::tx::tcp::fit_tcp;
+use crate::tx::transmit::transmit_packet;
 use crate::{Cx, Datapath, IpPacket, Next, hop_limit, trace};
 
 /// Protects a packet by the SAs of `bundle`, the innermost first, and sends the result to the end of the outermost tunnel, in the
@@ -101,7 +102,7 @@ fn submit_offloaded(
         // The header to be translated does not exist yet: the device makes it.
         Treatment::Device if pending.hop.encap.is_some() => Err(DropReason::EspDevice),
         Treatment::Device => {
-            dp.run_packet(cx, pkt, Next::Transmit(pending.hop));
+            transmit_packet(dp, cx, pkt, pending.hop);
             Ok(())
         }
         Treatment::Refused(reason) => Err(reason),
