@@ -48,7 +48,7 @@ impl Datapath {
     }
 
     /// Adds the port of a VRF, changes it, or removes it with `None`. Its links are in the domain of that device
-    /// ([`Fib::set_domain`]). Packets in the queueing discipline of a VRF that is removed, or is not up, are dropped.
+    /// ([`Fib::set_domain`](fib::Fib::set_domain)). Packets in the queueing discipline of a VRF that is removed, or is not up, are dropped.
     pub fn set_vrf_port(&mut self, now: Instant, id: LinkId, vrf: Option<(String, usize)>) {
         if vrf.is_none() || !self.fib.may_send(Domain::vrf(id)) {
             queue::reset(self, now, id, DropReason::LinkDown);
@@ -70,7 +70,7 @@ impl Datapath {
     /// Makes an Ethernet link a port of a bridge, or a link of this node again with `None`. It leaves the bridge that it was in.
     ///
     /// # Errors
-    /// [`BridgeError::NoPort`] if there is no such bridge, or no such Ethernet link; as [`Bridge::add_port`]. It is in no bridge
+    /// [`BridgeError::NoPort`] if there is no such bridge, or no such Ethernet link; as [`Bridge::add_port`](switch::Bridge::add_port). It is in no bridge
     /// then.
     pub fn set_bridge(
         &mut self,
@@ -224,12 +224,12 @@ impl Datapath {
         self.clamp_mss = links;
     }
 
-    /// Sets the UDP ports of the host side's sockets that bypass policies, beside IKE's.
+    /// Sets the UDP ports of the host side's sockets that bypass policies, in addition to IKE's.
     pub fn set_bypass_ports(&mut self, ports: Vec<u16>) {
         self.bypass_ports = ports;
     }
 
-    /// Sets the links to which forwarded datagrams are sent whole, whatever the MTU: fragments are reassembled first.
+    /// Sets the links to which forwarded datagrams are sent whole, for any MTU: fragments are reassembled first.
     pub fn set_defrag(&mut self, links: Vec<LinkId>) {
         self.defrag = links;
     }

@@ -20,7 +20,7 @@ use crate::node::hooks::{HookPoint, HookUser};
 use crate::node::trace::Step;
 use crate::{Cx, Datapath, IpPacket, ila_hook, trace};
 
-/// Runs the users of pre-routing on a packet. `is_translated` says that a user changed the packet when it passed this point with
+/// Runs the users of pre-routing on a packet. `is_translated` is true if a user changed the packet at this point with
 /// another device. Returns whether the packet has been changed, now or before.
 ///
 /// # Errors

@@ -1,9 +1,6 @@
-//! Addresses inside ICMPv6 errors: an error about a packet that a route has translated quotes the ILA destination, which the packet's sender
-//! does not know. Before anything reads such an error, the quotation gets the SIR destination back, so that sockets, path MTUs and
-//! policies find the packet that the error is about. Linux does not change the quotation.
-//!
-//! Errors may come from any sender, so the work for each is bounded: routes are read once a second at most, and at most
-//! [`MAX_CANDIDATES`] of the routes that may have produced an address are tried.
+//! Addresses inside ICMPv6 errors: an error about a packet that a route has translated quotes the ILA destination, which the packet's
+//! sender never used. The SIR destination is restored in the quotation before the error is handled, so that sockets, path MTUs and
+//! policies match the quoted packet. Linux does not change the quotation.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -59,7 +59,7 @@ fn time_of_day(dp: &Datapath, cx: Cx<'_>) -> u32 {
     ((dp.epoch + cx.now.since(base::Instant::ZERO)).as_millis() % DAY_MS) as u32
 }
 
-/// Checks the options of an IPv4 packet that begins with `head`. A source route is not followed, and its sender not told
+/// Checks the options of an IPv4 packet that begins with `head`. A source route is not followed, and no error is sent
 /// (Linux's `accept_source_route=0`).
 pub(crate) fn check(head: &[u8]) -> Result<(), Fault> {
     let packet = Ipv4::parse_head(head, usize::MAX).map_err(|_| None)?;

@@ -1,4 +1,4 @@
-//! Datapath of the node: the way of a packet from one link to another, composed of the crates that know the protocols.
+//! Datapath of the node: the stages between two links, composed of the crates of the protocols.
 //!
 //! This crate does no I/O: [`Datapath::handle_rx`] takes packets that a link has received, and packets to be sent wait in the
 //! port of their link until the caller takes them with [`Datapath::take_tx`].
@@ -10,7 +10,7 @@
 //!      ║           │                     └──── decrypted ◀── local::esp ◀── local (reassembly first)
 //!      ╚═ rx::shortcut: ESP run, fragment train, where every stage they skip is a no-op
 //!
-//!  rx::l3 hooks ─▶ host_side::demux ─▶ local ─▶ policy ─▶ host_side::up ─▶ take_host_tx   (where the link has a device of the host side)
+//!  rx::l3 hooks ─▶ host_side::demux ─▶ local ─▶ policy ─▶ host_side::deliver ─▶ take_host_tx   (where the link has a device of the host side)
 //!  handle_host_rx ─▶ host_side::down ─▶ FIB ─▶ tx::output
 //!
 //!  tx::output ─▶ policy ─┬▶ tx::mtu ──────────────────▶ tx::transmit: fat tap ─▶ neighbour ─▶ device: fit, wire tap ─▶ take_tx
@@ -26,8 +26,18 @@
 //!  take_tx of the own port ─▶ bridge: which ports ─▶ device of each
 //! ```
 //!
-//! Each stage returns the next one (`Next`), and `Datapath::run` is the only loop over them. A packet keeps the link that
-//! it came in by, and is routed and answered in the domain of that link ([`Fib::domain`]).
+//! | files | contents |
+//! |---|---|
+//! | `node` | state of the node ([`Datapath`]), without functions that move packets |
+//! | `next`, `ip_packet` | next stage of a packet, its hop, and its parsed headers |
+//! | `tx`, `vlan`, `vrf`, `own`, `bridge`, `local`, `host_side`, `forward`, `rx::l3` | the stages: functions over the node |
+//! | `run` | the only loop over the stages |
+//! | `rx`, `host_side::down` | input, which gives packets to the loop |
+//! | this one, `config` | the calls of the node's owner |
+//!
+//! Files use files above them, or in their own row. Each stage returns the next one (`Next`) and defers packets that it makes; the
+//! loop runs them. A packet keeps its input link, and is routed and answered in the domain of that link
+//! ([`Fib::domain`](fib::Fib::domain)).
 //!
 //! Every packet ends as delivered, sent, held (by a neighbour that has yet to answer, or an SA) or dropped for a [`DropReason`],
 //! counted by the link that it came in by; Linux's own counters are counted as well.
@@ -92,7 +102,7 @@ impl Datapath {
         self.ports.take_tapped()
     }
 
-    /// Runs what `link` received, in order, through to the ports that it leaves by. Empties `burst`.
+    /// Runs the packets that `link` received, in order, through to the ports that they leave by. Empties `burst`.
     pub fn handle_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         self.take_in(now, mem, link, burst);
         self.finish(now, mem);
@@ -122,15 +132,15 @@ impl Datapath {
     /// Answers the [question](Self::socket_question), and those behind it about the same address and port.
     pub fn answer_socket_question(&mut self, now: Instant, mem: &Memory, binding: SocketBinding) {
         let cx = Cx { now, mem };
-        let Some(first) = self.places.waiting.pop_front() else { return };
-        self.places.learn(now, first.question.end(), binding);
-        host_side::place::resume(self, cx, first, binding);
+        let Some(first) = self.socket_lookups.waiting.pop_front() else { return };
+        self.socket_lookups.learn(now, first.question.end(), binding);
+        host_side::deliver::resume(self, cx, first, binding);
         run_deferred(self, cx);
-        while let Some(next) = self.places.waiting.front()
-            && let Some(binding) = self.places.known(now, &next.question.end())
-            && let Some(next) = self.places.waiting.pop_front()
+        while let Some(next) = self.socket_lookups.waiting.front()
+            && let Some(binding) = self.socket_lookups.known(now, &next.question.end())
+            && let Some(next) = self.socket_lookups.waiting.pop_front()
         {
-            host_side::place::resume(self, cx, next, binding);
+            host_side::deliver::resume(self, cx, next, binding);
             run_deferred(self, cx);
         }
         self.drain_all(cx);

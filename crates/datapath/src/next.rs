@@ -20,7 +20,7 @@ pub(crate) enum Next {
     Forward(Hop),
     /// Output of a routed packet, before the policies.
     Output(Hop),
-    /// Transmission of an IP packet that fits the path, in the segments it says. Its headers may not have been parsed.
+    /// Transmission of an IP packet that fits the path, with its segment size. Its headers may not have been parsed.
     Transmit(Hop),
     /// Output by the device of a VRF, after its queueing discipline.
     VrfOut(LinkId),

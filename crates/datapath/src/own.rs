@@ -1,4 +1,4 @@
-//! Packets of this node itself: answers, ICMP errors, and packets that waited for an SA.
+//! Packets of this node: answers, ICMP errors, and packets that waited for an SA.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -31,7 +31,7 @@ fn flowi(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> Flowi {
 }
 
 /// Tells whether a packet is a later fragment that may belong to a flow which a policy protects or blocks: its ports are
-/// unknown. Such a fragment is dropped in clear (RFC 4301 §7); Linux lets it pass.
+/// unknown. Such a fragment is dropped in clear (RFC 4301 §7); Linux passes it.
 #[inline]
 pub(crate) fn is_doubtful(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> bool {
     //= RFC 4301 §7 later-fragments: a later fragment, whose ports are unknown, does not pass in clear

@@ -1,7 +1,7 @@
 //! Routes with an ILA encapsulation: the destination is translated where a packet leaves by such a route, or has come by it (Linux
 //! `ila_lwt.c`).
 //!
-//! Policies, MTU checks and hooks see a sent packet with its original destination. The packet is translated after them, before
+//! Policies, MTU checks and hooks apply to a sent packet with its original destination. The packet is translated after them, before
 //! fragmentation, or after the ciphers if ESP protects it. A received packet is translated once its route is known.
 
 use base::DropReason;

@@ -1,7 +1,7 @@
 //! Traces: the stages that selected packets pass, with their geometry.
 //!
 //! A packet that [`TraceFilter`] chooses at any stage gets a number, which its segments, fragments and clones keep. Ciphers make new
-//! packets: a decrypted or encrypted packet is selected, and numbered, anew.
+//! packets: a decrypted or encrypted packet is selected again, with a new number.
 
 use std::net::IpAddr;
 

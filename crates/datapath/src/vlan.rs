@@ -1,6 +1,6 @@
 //! VLAN devices: links that have the frames of one VLAN of another link (Linux `net/8021q/vlan_core.c`, `vlan_dev.c`).
 //!
-//! A received frame's tag goes into metadata, and the frame is received by the device of that VLAN, before a bridge sees it. A
+//! A received frame's tag is moved to metadata, and the device of that VLAN receives the frame, before any bridge. A
 //! frame that a device sends gets its tag in metadata and is sent by the link below, fat or not: the tag goes into the bytes when
 //! the link below fits the frame to its own device. A second tag (802.1Q in 802.1Q) goes into the bytes below the first.
 
@@ -139,7 +139,7 @@ impl Datapath {
         if self.ports.get(id).is_none_or(|port| port.config.mac.is_none()) {
             return Err(VlanError::NotEthernet);
         }
-        // Its own VLAN devices stay.
+        // VLAN devices of this device stay.
         self.vlans.0.retain(|_, own| *own != id);
         mark_below(self, id);
         if let Some(port) = self.ports.get_mut(id) {

@@ -6,7 +6,7 @@
 //! | in | neighbour discovery | pre-routing a second time |
 //! | in | to groups and IPv6 link-local addresses | nothing |
 //! | out, no queueing discipline | of the node, by a link | local out, post-routing, counters, captures; then on by the route that was found |
-//! | out, a queueing discipline | of the node, by a link | local out, post-routing, the queue; when it lets them go counters, captures, a second look-up |
+//! | out, a queueing discipline | of the node, by a link | local out, post-routing, the queue; once they are dequeued counters, captures, a second look-up |
 //! | out | of the node, to an address in the VRF | local out, post-routing, counters, captures; then in as by a loopback |
 //! | out | to groups and link-local addresses, outer packets of ESP, forwarded ones | nothing |
 
@@ -24,7 +24,7 @@ use crate::tx::device;
 use crate::unroutable::problem_of;
 use crate::{Cx, Datapath, IpPacket, Next, hooks, trace};
 
-/// Passes a received packet by the device of its link's VRF (Linux `vrf_ip_rcv`, `vrf_ip6_rcv`). `is_translated` says that the
+/// Passes a received packet by the device of its link's VRF (Linux `vrf_ip_rcv`, `vrf_ip6_rcv`). `is_translated` is true if the
 /// packet was changed at pre-routing with its link.
 ///
 /// # Errors

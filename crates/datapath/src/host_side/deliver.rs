@@ -1,8 +1,8 @@
-//! Device of the host side by which a packet goes up: that of its link, or in a VRF that of the VRF, as the socket that gets it is bound
-//! (Linux `inet_sk_bound_dev_eq`, `udp_sk_bound_dev_eq`).
+//! Delivery to sockets of the host side, by the device of a packet's input link or of its VRF, according to the binding of the receiving
+//! socket (Linux `inet_sk_bound_dev_eq`, `udp_sk_bound_dev_eq`).
 //!
-//! The kernel there has no VRFs: a socket that is bound to a VRF's device receives only packets of that device. Packets of a flow
-//! in which a socket has sent go up by the device that the socket used. For the first packet of any other flow the caller
+//! The kernel of the host side has no VRFs: a socket that is bound to a VRF's device receives only packets of that device. A packet of a
+//! flow in which a socket has sent is delivered by the device that the socket used. For the first packet of any other flow the caller
 //! [looks up](Datapath::socket_question) the socket; the packet waits meanwhile, and the answer is cached per destination for a
 //! second.
 
@@ -20,7 +20,7 @@ use crate::node::trace::Step;
 use crate::tx::tcp::clamp_delivered;
 use crate::{Cx, Datapath, IpPacket, Next, trace};
 
-/// Packets that wait for answers.
+/// Limit of packets that wait for answers.
 const MAX_WAITING: usize = 1024;
 
 /// Delivers a packet for this node by the device of the link that it came by, or of its VRF.
@@ -67,23 +67,23 @@ fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Resul
     if let Some(device) = of_flow.or_else(|| device_of(dp, cx, domain, &answer_to_quoted(ip)?)) {
         return Ok(device);
     }
-    if !dp.places.is_asked || !matches!(ip.info.protocol, Protocol::TCP | Protocol::UDP) {
+    if !dp.socket_lookups.is_asked || !matches!(ip.info.protocol, Protocol::TCP | Protocol::UDP) {
         return Ok(link);
     }
-    // A packet that the node has sent to itself came by the VRF: the link is that of the address.
+    // The input link of a packet that the node has sent to itself is the VRF: the link is that of the address.
     let link = match dp.decide(domain, ip.info.dst) {
         Decision::Local { dev } if link == vrf => dev,
         _ => link,
     };
     let question = SocketQuestion { flow: ip.flow, link, vrf };
-    if let Some(binding) = dp.places.known(cx.now, &question.end()) {
+    if let Some(binding) = dp.socket_lookups.known(cx.now, &question.end()) {
         return apply(dp, cx, ip, cast, question, binding);
     }
-    if dp.places.waiting.len() >= MAX_WAITING || !dp.places.budget.take(cx.now) {
+    if dp.socket_lookups.waiting.len() >= MAX_WAITING || !dp.socket_lookups.budget.take(cx.now) {
         return Err(Next::Drop(DropReason::SocketUnknown));
     }
     let pkt = ip.pkt.take();
-    dp.places.waiting.push_back(WaitingPacket { pkt, cast, question });
+    dp.socket_lookups.waiting.push_back(WaitingPacket { pkt, cast, question });
     Err(Next::Done)
 }
 
@@ -100,7 +100,7 @@ fn apply(
     match binding {
         SocketBinding::Link => Ok(link),
         SocketBinding::Vrf => Ok(vrf),
-        SocketBinding::Unbound if dp.places.accepts(flow.protocol) => {
+        SocketBinding::Unbound if dp.socket_lookups.accepts(flow.protocol) => {
             dp.established.accepted(cx.now, Domain::vrf(vrf), link, flow);
             Ok(link)
         }
@@ -134,25 +134,25 @@ impl Datapath {
     /// Sets whether the caller answers [`socket_question`](Self::socket_question)s. If not, packets of VRFs go up by the devices
     /// of their links.
     pub fn ask_for_sockets(&mut self, is_asked: bool) {
-        self.places.is_asked = is_asked;
+        self.socket_lookups.is_asked = is_asked;
     }
 
     /// Sets whether sockets that are bound to no device get packets of VRFs.
     pub fn set_l3mdev_accept(&mut self, accept: L3mdevAccept) {
-        self.places.accept = accept;
+        self.socket_lookups.accept = accept;
     }
 
     /// Question about the packet that has waited longest. To be answered before more input is taken in.
     #[must_use]
     pub fn socket_question(&self) -> Option<SocketQuestion> {
-        Some(self.places.waiting.front()?.question)
+        Some(self.socket_lookups.waiting.front()?.question)
     }
 
     /// Domain and link of a packet that comes down by the device of `link`, and answers a flow of a VRF though its socket is bound to no
     /// device.
     #[inline]
     pub(super) fn domain_of_answer(&self, cx: Cx<'_>, sent: &FlowKey, link: LinkId) -> Option<(Domain, LinkId)> {
-        let L3mdevAccept { tcp, udp } = self.places.accept;
+        let L3mdevAccept { tcp, udp } = self.socket_lookups.accept;
         if !tcp && !udp || self.fib.domain(link) != Domain::DEFAULT {
             return None;
         }

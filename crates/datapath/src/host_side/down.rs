@@ -1,6 +1,6 @@
 //! Packets that sockets of the host side send: output of this node (Linux `ip_local_out`).
 //!
-//! The kernel there resolves no neighbours: it sends routed packets to the device's own MAC address. Frames to other stations come
+//! The kernel of the host side resolves no neighbours: it sends routed packets to the device's own MAC address. Frames to other stations come
 //! from packet sockets, and leave by the device's link unchanged, as do all frames that carry no IP.
 
 use std::net::IpAddr;
@@ -113,7 +113,7 @@ fn group_link(dp: &Datapath, link: LinkId, group: IpAddr) -> Option<LinkId> {
 }
 
 /// Sets Don't Fragment of TCP over IPv4, which the locked MTU of the host side's routes has cleared: the node cuts segments to the
-/// path's MTU itself.
+/// path MTU itself.
 fn set_dont_fragment(cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
     if ip.info.protocol != Protocol::TCP || ip.info.version() != Version::V4 || ip.info.dont_fragment {
         return Ok(());
@@ -139,8 +139,8 @@ fn leave(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: Packet) -> Result<(
     Ok(())
 }
 
-/// Sends a broadcast datagram that is too long for the link in fragments: the kernel of the host side only knows the MTU of its
-/// device.
+/// Sends a broadcast datagram that is too long for the link in fragments: the kernel of the host side fragments for the MTU of
+/// its device.
 #[cold]
 fn leave_in_fragments(
     dp: &mut Datapath,

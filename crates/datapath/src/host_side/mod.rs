@@ -1,16 +1,16 @@
-//! Host side: the sockets of the node, which a kernel has in a network namespace of the node's own.
+//! Host side: the sockets of the node, which are in a kernel's network namespace of the node's own.
 //!
-//! For a link there is a device of the same name there. Packets for this node that no protocol of the node consumes go [up](up) by the
-//! device of the link that they came by, each as one packet however long it is; what sockets send comes [down](down), and is output of the
-//! node: policies, ESP and routes are the node's.
+//! A link may have a device of the same name in that namespace. Packets for this node that no protocol of the node consumes are
+//! [delivered](mod@deliver) by the device of their input link, each as one packet of any length; packets that sockets send are [output of
+//! the node](mod@down): policies, ESP and routes are the node's.
 //!
 //! A device of the host side is a [`Port`](crate::Port) with a queue, offloads and counters of its own, and has the number of its
-//! link. Without one the node answers by itself: pings, TCP resets, port unreachable.
+//! link. Without such a device the node answers pings, and refuses TCP and UDP (reset, port unreachable).
 
+pub(crate) mod deliver;
 pub(crate) mod demux;
 pub(crate) mod down;
 pub(crate) mod flows;
-pub(crate) mod place;
 pub(crate) mod up;
 pub(crate) mod watch;
 
@@ -22,7 +22,7 @@ use crate::node::ports::Device;
 use crate::{Datapath, PortConfig};
 
 impl Datapath {
-    /// Adds the host side's device of a link, gives it another configuration, or removes it with `None`. The device has the link's
+    /// Adds the host side's device of a link, changes its configuration, or removes it with `None`. The device has the link's
     /// MAC address, or none as the link.
     pub fn set_host_port(&mut self, link: LinkId, config: Option<PortConfig>) {
         // Queued frames have the device's previous MAC address.

@@ -1,4 +1,4 @@
-//! Packets for sockets of the host side (Linux `ip_local_deliver_finish`, seen from the driver of its device).
+//! Transmission of packets to the host side's devices, as received packets of its kernel.
 
 use std::net::IpAddr;
 

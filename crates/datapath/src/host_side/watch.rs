@@ -1,7 +1,7 @@
 //! Copies for promiscuous packet sockets of the host side: the frames of the link that do not go to the host side otherwise.
 //!
-//! A copied frame is addressed to no station, so that the kernel gives it to packet sockets (`PACKET_OTHERHOST`) and drops it. A
-//! frame that goes up or comes down by the device itself is not copied: packet sockets see each frame once.
+//! A copied frame is addressed to no station, so that only packet sockets of the kernel receive it (`PACKET_OTHERHOST`). A frame that
+//! is delivered or sent by the device itself is not copied: packet sockets receive each frame once.
 
 use base::LinkId;
 use fib::{Decision, IlaHop};
@@ -13,7 +13,7 @@ use wire::{Protocol, nd};
 use crate::local::esp;
 use crate::{Cx, Datapath};
 
-/// Copies a received frame to the device of its link, unless the frame goes up itself.
+/// Copies a received frame to the device of its link, unless the frame itself is delivered there.
 #[cold]
 pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) {
     if !is_seen(dp, cx, link, frame) {
@@ -21,8 +21,8 @@ pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Pack
     }
 }
 
-/// Tells from its headers whether a received frame goes up: a whole packet for this node that no protocol of the node consumes.
-/// A frame that is dropped on its way up by policies or checks counts as seen.
+/// Tells from its headers whether a received frame is delivered to the device: a whole packet for this node that no protocol of the
+/// node consumes. A frame that policies or checks drop later counts as delivered.
 fn is_seen(dp: &Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) -> bool {
     let Ok(header) = eth::Header::ref_from(frame.head()) else { return false };
     let is_for_us =

@@ -14,7 +14,7 @@ use host::icmp::Problem;
 use ipsec::Dir;
 use wire::{Protocol, Version};
 
-use crate::host_side::place;
+use crate::host_side::deliver::deliver;
 use crate::mib::MibPair;
 use crate::next::Cast;
 use crate::node::hooks::HookPoint;
@@ -63,7 +63,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     let has_host_side = dp.has_host_port(link);
     if has_host_side && policy::is_exempt(dp, ip) && ip.pkt.meta.sec_path.is_empty() {
         return match ike::check_marker(dp, ip).and_then(|()| ike::ask_for_checksum(cx, ip)) {
-            Ok(()) => place::deliver(dp, cx, ip, cast),
+            Ok(()) => deliver(dp, cx, ip, cast),
             Err(reason) => Next::Drop(reason),
         };
     }
@@ -80,10 +80,10 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
             && let Some(mtu) = path_mtu::told(ip)
             && host::icmp::check_ok(&ip.pkt, &ip.info)
         {
-            // The message may be about a socket's packet, so it goes up whatever the node does with it.
+            // The message may be about a socket's packet, so it is delivered in any case.
             let _ = path_mtu::learn(dp, cx, ip, mtu);
         }
-        return place::deliver(dp, cx, ip, cast);
+        return deliver(dp, cx, ip, cast);
     }
     match (ip.info.protocol, version) {
         (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6) => icmp::input(dp, cx, ip, cast),

@@ -33,7 +33,7 @@ use ike::Ike;
 use ila_translations::IlaErrors;
 use ports::{HostRole, Ports};
 use recent_routes::RecentRoutes;
-use sockets::{DemuxCounts, EarlyDemux, Places};
+use sockets::{DemuxCounts, EarlyDemux, SocketLookups};
 use trace::Trace;
 
 /// One shard of the node: all that a packet meets between two links.
@@ -62,7 +62,7 @@ pub struct Datapath {
     pub(crate) bridges: Bridges,
     pub(crate) vlans: VlanDevices,
     pub(crate) established: Established,
-    pub(crate) places: Places,
+    pub(crate) socket_lookups: SocketLookups,
     pub(crate) ike: Ike,
     pub(crate) gro: Gro,
     pub(crate) reassembly: Reassembly,
@@ -73,7 +73,7 @@ pub struct Datapath {
     /// Links with MSS clamping of forwarded SYNs.
     pub(crate) clamp_mss: Vec<LinkId>,
     pub(crate) bypass_ports: Vec<u16>,
-    /// Links to which forwarded datagrams are sent reassembled, whatever the MTU.
+    /// Links to which forwarded datagrams are sent reassembled, for any MTU.
     pub(crate) defrag: Vec<LinkId>,
     pub(crate) ila: Ila,
     pub(crate) ila_errors: IlaErrors,
@@ -86,13 +86,13 @@ pub struct Datapath {
     pub(crate) conflict_told: Option<Instant>,
     /// Destinations of the packets in flight at the ciphers, in order.
     pub(crate) pending_tx: VecDeque<PendingTx>,
-    /// Packets that stages have made besides their own, with the stage that each goes to; empty between two calls.
+    /// Packets that stages have deferred, with the stage that each goes to; empty between two calls.
     pub(crate) deferred: Vec<(IpPacket, Next)>,
     /// Index in `deferred` of the first packet that was deferred by the packet being run.
     pub(crate) deferred_from: usize,
     /// Scratch lists, kept for their storage; empty between two calls.
     pub(crate) scratch: Scratch,
-    /// Actions that the neighbour tables ask for, yet to be run.
+    /// Pending actions of the neighbour tables.
     pub(crate) actions: Vec<Action>,
 }
 
@@ -161,7 +161,7 @@ impl Datapath {
             bridges: Bridges::default(),
             vlans: VlanDevices::default(),
             established: Established::default(),
-            places: Places::default(),
+            socket_lookups: SocketLookups::default(),
             ike: Ike::default(),
             gro: Gro::new(gro::Config { udp: true, frag_list: false }),
             reassembly: Reassembly::default(),
@@ -198,7 +198,8 @@ impl Datapath {
         }
     }
 
-    /// Hands a packet that a stage has made besides its own to the loop, which runs it to its end as soon as the stage has returned.
+    /// Defers a packet that a stage has made of the packet it handles: the loop runs the deferred packet to its end once the stage
+    /// has returned.
     #[inline]
     pub(crate) fn defer(&mut self, ip: IpPacket, next: Next) {
         if !matches!(next, Next::Done) {

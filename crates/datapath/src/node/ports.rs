@@ -27,7 +27,7 @@ pub struct PortConfig {
     pub esp_gro: bool,
 }
 
-/// Place of the host's own network stack, as a link sees it. Its addresses are not the node's alone then.
+/// Role of the host's own network stack at a link. With a role, the stack shares addresses with the node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum HostRole {
     /// The stack has no part in the link: packet sockets and AF_XDP.
@@ -94,7 +94,7 @@ pub struct Traffic {
     pub tx_errors: u64,
 }
 
-/// A link or a virtual device as the datapath sees it.
+/// Port of the datapath: a link or a virtual device.
 #[derive(Debug)]
 pub struct Port {
     /// Configuration.
@@ -134,9 +134,9 @@ pub struct Port {
 /// [`Datapath::update_shortcuts`](crate::Datapath) decides that.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Shortcuts {
-    /// [`esp_run`](crate::rx::shortcut::esp_run).
+    /// Run of ESP packets that match the receive template (`rx::shortcut::esp_run`).
     pub(crate) esp_run: bool,
-    /// [`fragment_train`](crate::rx::shortcut::fragment_train).
+    /// Train of fragments behind equal headers (`rx::shortcut::fragment_train`).
     pub(crate) fragment_train: bool,
 }
 
@@ -178,7 +178,7 @@ impl Port {
         self.shortcuts
     }
 
-    /// Sets the shortcuts; `is_clear` says that received packets pass no tap, hook or VRF.
+    /// Sets the shortcuts; `is_clear` is true if received packets pass no tap, hook or VRF.
     pub(crate) fn set_shortcuts(&mut self, is_clear: bool) {
         self.shortcuts = Shortcuts { esp_run: is_clear && self.config.esp_gro, fragment_train: is_clear };
     }
@@ -267,7 +267,7 @@ pub struct TapPoints {
     pub fat: bool,
 }
 
-/// A packet that a capture asked for.
+/// A packet copied for a capture.
 #[derive(Debug)]
 pub struct Tapped {
     /// The link.
@@ -305,7 +305,7 @@ impl PortTable {
         self.ports.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Adds a port, or gives the one that is there another configuration; the packets queued in it stay.
+    /// Adds a port, or changes the configuration of an existing one; the packets queued in it stay.
     pub(crate) fn set(&mut self, id: LinkId, device: Device, config: PortConfig) {
         let at = id.0 as usize;
         if self.ports.len() <= at {
@@ -403,7 +403,7 @@ impl Ports {
         self.table.get_mut(link)
     }
 
-    /// Adds a port, or gives the one that is there another configuration; the packets queued in it stay.
+    /// Adds a port, or changes the configuration of an existing one; the packets queued in it stay.
     pub(crate) fn set(&mut self, link: LinkId, device: Device, config: PortConfig) {
         self.table.set(link, device, config);
     }

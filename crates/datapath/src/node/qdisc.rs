@@ -16,7 +16,7 @@ pub(crate) struct QueuedPacket {
     pub(crate) pkt: Packet,
     /// Offset of the IP header.
     pub(crate) l3: usize,
-    /// Whether it is an IP packet of [`transmit`](super::transmit), which a capture of fat packets has yet to copy.
+    /// Whether it is an IP packet of [`transmit`](crate::tx::transmit::transmit), which a capture of fat packets has yet to copy.
     pub(crate) is_transmitted: bool,
 }
 

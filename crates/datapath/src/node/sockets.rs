@@ -1,4 +1,4 @@
-//! Sockets of the host side as the node knows them: settings of early demux, and packets of VRFs that wait until their socket is known.
+//! Sockets of the host side: settings of early demux, and the look-up of a socket's device for packets of VRFs.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -52,9 +52,9 @@ const PER_SECOND: f64 = 10_000.0;
 /// Question to the kernel of the host side: which socket gets a packet of this flow?
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SocketQuestion {
-    /// Addresses and ports of the packet, which came in: TCP or UDP.
+    /// Addresses and ports of the received packet: TCP or UDP.
     pub flow: FlowKey,
-    /// Link that it came by.
+    /// Input link.
     pub link: LinkId,
     /// VRF of the link.
     pub vrf: LinkId,
@@ -69,27 +69,27 @@ pub enum SocketBinding {
     Vrf,
     /// To no device: the socket gets packets of VRFs only if [`L3mdevAccept`] allows it.
     Unbound,
-    /// No socket gets it.
+    /// No socket.
     Nobody,
 }
 
 /// Whether sockets that are bound to no device get packets of VRFs (`net.ipv4.tcp_l3mdev_accept`, `udp_l3mdev_accept`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct L3mdevAccept {
-    /// Those of TCP.
+    /// Sockets of TCP.
     pub tcp: bool,
-    /// Those of UDP.
+    /// Sockets of UDP.
     pub udp: bool,
 }
 
-/// Packets that wait for an answer, and answers.
+/// Pending and answered look-ups of sockets.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct SocketLookups {
     /// Whether the caller answers.
     pub(crate) is_asked: bool,
     pub(crate) accept: L3mdevAccept,
     pub(crate) waiting: VecDeque<WaitingPacket>,
-    pub(crate) known: Vec<Option<Known>>,
+    pub(crate) known: Vec<Option<CachedBinding>>,
     pub(crate) hasher: RandomState,
     pub(crate) budget: Budget,
 }
@@ -103,7 +103,7 @@ pub(crate) struct WaitingPacket {
 
 /// Local end of flows, the key of an answer.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct End {
+pub(crate) struct LocalEnd {
     pub(crate) link: LinkId,
     pub(crate) vrf: LinkId,
     pub(crate) protocol: Protocol,
@@ -112,8 +112,8 @@ pub(crate) struct End {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
-    pub(crate) end: End,
+pub(crate) struct CachedBinding {
+    pub(crate) end: LocalEnd,
     pub(crate) binding: SocketBinding,
     pub(crate) at: Instant,
 }
@@ -144,27 +144,27 @@ impl Budget {
 }
 
 impl SocketQuestion {
-    pub(crate) const fn end(&self) -> End {
+    pub(crate) const fn end(&self) -> LocalEnd {
         let Self { flow: FlowKey { dst: addr, dport: port, protocol, .. }, link, vrf } = *self;
-        End { link, vrf, protocol, addr, port }
+        LocalEnd { link, vrf, protocol, addr, port }
     }
 }
 
-impl Places {
-    pub(crate) fn known(&self, now: Instant, end: &End) -> Option<SocketBinding> {
+impl SocketLookups {
+    pub(crate) fn known(&self, now: Instant, end: &LocalEnd) -> Option<SocketBinding> {
         let known = self.known.get(self.slot_of(end))?.as_ref()?;
         (known.end == *end && now.since(known.at) < FRESH).then_some(known.binding)
     }
 
-    pub(crate) fn learn(&mut self, now: Instant, end: End, binding: SocketBinding) {
+    pub(crate) fn learn(&mut self, now: Instant, end: LocalEnd, binding: SocketBinding) {
         if self.known.is_empty() {
             self.known = vec![None; SLOTS];
         }
         let slot = self.slot_of(&end);
-        self.known[slot] = Some(Known { end, binding, at: now });
+        self.known[slot] = Some(CachedBinding { end, binding, at: now });
     }
 
-    fn slot_of(&self, end: &End) -> usize {
+    fn slot_of(&self, end: &LocalEnd) -> usize {
         self.hasher.hash_one(end) as usize % SLOTS
     }
 

@@ -45,7 +45,7 @@ pub(super) fn storage(dp: &mut Datapath) -> GroOut {
     std::mem::take(&mut dp.scratch.gro_out)
 }
 
-/// Gives a packet to GRO if its link has GRO, and returns the packets that leave GRO.
+/// Passes a packet to GRO if its link has GRO, and returns the packets that leave GRO.
 #[inline]
 pub(super) fn push(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet) -> GroOut {
     let mut out = storage(dp);

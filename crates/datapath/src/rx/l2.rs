@@ -29,8 +29,8 @@ pub(super) enum FrameInput {
 /// Removes the link-layer header and records how the frame was addressed.
 ///
 /// # Errors
-/// [`DropReason::EthNotForUs`], [`DropReason::EthTruncated`], [`DropReason::LinkDown`] for a link without a port, or what
-/// [`arp::handle`] says.
+/// [`DropReason::EthNotForUs`], [`DropReason::EthTruncated`], [`DropReason::LinkDown`] for a link without a port, or as
+/// [`arp::handle`].
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carried) -> Result<FrameInput, DropReason> {
     let port = dp.ports.get(link).ok_or(DropReason::LinkDown)?;
     let Some(mac) = port.config.mac else { return Ok(FrameInput::Ip(Framing::NONE)) };

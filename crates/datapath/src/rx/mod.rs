@@ -47,7 +47,7 @@ pub(crate) fn take_in(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut V
     run_actions(dp, cx);
 }
 
-/// Takes in one packet with its link-layer header. A port of a VLAN device or of a bridge itself receives it again.
+/// Handles one received packet with its link-layer header, which the port of a VLAN device or of a bridge may receive again.
 fn receive(dp: &mut Datapath, cx: Cx<'_>, mut link: LinkId, pkt: Packet) {
     let mut ip = IpPacket::unparsed(pkt);
     loop {

@@ -5,8 +5,8 @@
 //! | [`esp_run`] | ESP like the one before it | wire tap, link layer, IP input (both taps, hooks, VRF), FIB, local input |
 //! | [`fragment_train`] | fragments behind equal headers | wire tap, link layer, GRO, IP input (both taps, hooks, VRF) |
 //!
-//! A shortcut may run only where every stage it skips is a no-op: [`Shortcuts`](crate::node::ports::Shortcuts) says where, and counters
-//! that the skipped stages move are moved by the same functions.
+//! A shortcut may run only where every stage it skips is a no-op: [`Shortcuts`](crate::node::ports::Shortcuts) is set accordingly, and
+//! counters of the skipped stages are counted by the same functions.
 
 use std::net::IpAddr;
 

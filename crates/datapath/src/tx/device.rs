@@ -112,7 +112,7 @@ fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3
     }
 }
 
-/// Gives a packet to its link: fits and queues it, or passes it by a VLAN device. Without a trace.
+/// Fits a packet to its link and queues it, or sends it by the link below a VLAN device. Without a trace.
 ///
 /// # Errors
 /// As [`fit`] or [`vlan::tag`]; counted as a drop.

@@ -1,7 +1,7 @@
 //! Queueing discipline of a link: packets are queued before they are fitted to the device (Linux `__dev_queue_xmit`).
 //!
-//! Fat packets are queued whole. Counters of fat packets, captures and packet sockets of the host side see a packet when it is
-//! dequeued, as taps do in `dev_hard_start_xmit`. The device of a VRF may have a discipline as well.
+//! Fat packets are queued whole. A packet is counted as fat, captured and copied to packet sockets of the host side when it
+//! is dequeued, as in Linux's `dev_hard_start_xmit`. The device of a VRF may have a discipline as well.
 
 use base::{DropReason, Instant, LinkId};
 use packet::{Cut, Packet};

@@ -73,7 +73,7 @@ fn clamp_forwarded(
     clamp_mss(cx.mem, ip, mtu.min(back))
 }
 
-/// Lowers the MSS of a SYN for a socket of the host side to the MTU of the path back: the socket only knows the MTU of its device.
+/// Lowers the MSS of a SYN for a socket of the host side to the MTU of the path back: the socket uses the MTU of its device.
 ///
 /// # Errors
 /// [`DropReason::NoMemory`].
@@ -84,7 +84,7 @@ pub(crate) fn clamp_delivered(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) 
     mtu_back(dp, cx, ip).map_or(Ok(()), |mtu| clamp_mss(cx.mem, ip, mtu))
 }
 
-/// MTU of the path back to a packet's source, as far as this node knows it: that of the link, or, if the packet came through an SA,
+/// MTU of the path back to a packet's source, as far as it is local to this node: that of the link, or, if the packet came through an SA,
 /// the MTU inside the SAs of the reply.
 fn mtu_back(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket) -> Option<usize> {
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());

@@ -7,7 +7,7 @@ use super::{device, neighbour};
 use crate::next::Hop;
 use crate::{Cx, Datapath, IpPacket, Next, route_encap, trace};
 
-/// Transmission of an IP packet that fits, in the segments it says, to its next hop.
+/// Transmission of an IP packet that fits, with its segment size, to its next hop.
 pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut hop: Hop) -> Next {
     if hop.encap.is_some() {
         hop = match route_encap::translate_unparsed(dp, cx, ip, hop) {
@@ -38,7 +38,7 @@ pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut hop
     neighbour::resolve(dp, cx, ip, hop)
 }
 
-/// Transmits a packet that a stage has made besides its own.
+/// Transmits a packet that a stage has made of the packet it handles.
 pub(crate) fn transmit_packet(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, hop: Hop) {
     let mut ip = IpPacket::unparsed(pkt);
     if dp.trace.is_on() {
