@@ -201,6 +201,7 @@ impl Datapath {
                 break;
             }
         }
+        debug_assert!(self.deferred.is_empty(), "{} deferred packets were not run", self.deferred.len());
         // Drops receive templates, which hold keys of removed SAs.
         self.forget_if_changed();
     }

@@ -73,3 +73,36 @@ pub(crate) fn run_actions(dp: &mut Datapath, cx: Cx<'_>) {
         run_deferred(dp, cx);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base::{DropReason, Instant};
+    use packet::Memory;
+
+    use super::*;
+
+    #[test]
+    fn deferred_packets_run_in_order_before_the_packet_goes_on() {
+        let mem = Memory::heap();
+        let cx = Cx { now: Instant::ZERO, mem: &mem };
+        let mut dp = Datapath::new();
+        let packet = |len: usize| Packet::with_data(&mem, &vec![0; len]).unwrap();
+        dp.set_trace(Some(crate::TraceFilter::default()), 10);
+        for (len, reason) in [(21, DropReason::NoRoute), (22, DropReason::LinkDown)] {
+            dp.defer(IpPacket::unparsed(packet(len)), Next::Drop(reason));
+        }
+        dp.defer(IpPacket::empty(), Next::Done);
+        // Malformed, so IP input drops it.
+        run_packet(&mut dp, cx, packet(23), Next::L3In);
+        let steps: Vec<_> = dp.take_trace().map(|step| (step.geometry.len, step.step)).collect();
+        let drop = |len, reason| (len, crate::Step::Drop(reason));
+        let want = [
+            drop(21, DropReason::NoRoute),
+            drop(22, DropReason::LinkDown),
+            (23, crate::Step::Input),
+            drop(23, DropReason::Ipv4Header),
+        ];
+        assert_eq!(steps, want);
+        assert!(dp.deferred.is_empty() && dp.deferred_from == 0);
+    }
+}
