@@ -9,7 +9,7 @@ use wire::icmpv6;
 use wire::ipv4::{self, Ipv4, Opt};
 
 use crate::ext_headers::Fault;
-use crate::forward::Hop;
+use crate::next::Hop;
 use crate::{Cx, Datapath, IpPacket};
 
 /// Milliseconds of a day, the modulus of timestamps.
@@ -59,7 +59,7 @@ fn time_of_day(dp: &Datapath, cx: Cx<'_>) -> u32 {
     ((dp.epoch + cx.now.since(base::Instant::ZERO)).as_millis() % DAY_MS) as u32
 }
 
-/// Checks the options of an IPv4 packet that begins with `head`. A source route is not followed, and its sender not told
+/// Checks the options of an IPv4 packet that begins with `head`. A source route is not followed, and no error is sent
 /// (Linux's `accept_source_route=0`).
 pub(crate) fn check(head: &[u8]) -> Result<(), Fault> {
     let packet = Ipv4::parse_head(head, usize::MAX).map_err(|_| None)?;

@@ -7,7 +7,7 @@ use offload::Gro;
 use packet::{Buf, Memory, Meta, Packet};
 use wire::ip;
 
-use crate::ports::Ports;
+use crate::node::ports::Ports;
 
 /// Takes decrypted packets, most of which continue a super-packet in GRO. Stops at a packet that may be ESP again.
 pub(crate) struct GroSink<'a> {

@@ -1,38 +1,12 @@
 //! ESP offload to devices: packets that a device encrypts, and the software fallback (Linux `xfrm_device.c`).
 
-use base::{DropReason, Instant, LinkId, SaId};
-use ipsec::Train;
-use ipsec::device::{Device, Facts, Treatment};
+use base::{DropReason, LinkId, SaId};
+use ipsec::device::{Facts, Treatment};
 use offload::ip_headers;
-use packet::{Esp, Memory, Packet};
+use packet::{Esp, Packet};
 
-use super::xfrm::{self, PendingTx};
 use crate::ip_packet::wire_len;
-use crate::{Cx, Datapath, Next};
-
-/// Leaves the encryption of a packet to the device of its last SA if that device can do it, and encrypts in software otherwise
-/// (Linux `xfrm_output`).
-#[cold]
-pub(crate) fn submit_offloaded(
-    dp: &mut Datapath,
-    cx: Cx<'_>,
-    sa: SaId,
-    mut pkt: Packet,
-    train: Train,
-    pending: PendingTx,
-) -> Result<(), DropReason> {
-    match offload_decision(dp, cx, sa, &mut pkt, pending.hop.dev, pending.mtu)? {
-        Treatment::Software => xfrm::submit(dp, cx, sa, pkt, train, pending),
-        Treatment::Cipher => xfrm::submit(dp, cx, sa, pkt, Train::Inline, pending),
-        // The header to be translated does not exist yet: the device makes it.
-        Treatment::Device if pending.hop.encap.is_some() => Err(DropReason::EspDevice),
-        Treatment::Device => {
-            dp.run_packet(cx, pkt, Next::Transmit(pending.hop));
-            Ok(())
-        }
-        Treatment::Refused(reason) => Err(reason),
-    }
-}
+use crate::{Cx, Datapath};
 
 /// Decides whether the device or software makes ESP of a packet in its last SA, and marks a packet for the device. The packet
 /// leaves by `link`, on a path of MTU `mtu`.
@@ -85,16 +59,5 @@ pub(crate) fn seal_waiting(dp: &mut Datapath, link: LinkId) {
         } else if let Some(port) = dp.ports.get_mut(link) {
             port.take_tx().push(pkt);
         }
-    }
-}
-
-impl Datapath {
-    /// Sets or removes the ESP offload device of a link. SAs and policies on the previous device are removed, and packets queued for
-    /// it are dropped: they are laid out as ESP, but still in clear.
-    pub fn set_device(&mut self, now: Instant, mem: &Memory, link: LinkId, device: Option<Box<dyn Device>>) {
-        // Packets in flight were decided about with the previous configuration.
-        self.finish(now, mem);
-        self.ipsec.set_device(link, device);
-        seal_waiting(self, link);
     }
 }

@@ -12,7 +12,7 @@ use crate::gateways::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The tunnels whose ESP a device does: not those in UDP.
+/// The tunnels with ESP by a device: those without UDP.
 const RAW: [Tunnel; 2] = [TUNNELS[0], TUNNELS[2]];
 
 #[test]

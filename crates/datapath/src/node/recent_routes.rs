@@ -6,19 +6,17 @@ use std::net::IpAddr;
 use base::Domain;
 use fib::{Decision, Fib};
 
-use crate::Datapath;
-
 /// Entries of the cache; a power of two.
 const SLOTS: usize = 64;
 
 /// Cached decision about a destination in a domain, valid for one generation of the routes.
 #[derive(Debug)]
-struct Slot {
-    generation: Cell<u64>,
-    domain: Cell<Domain>,
+pub(crate) struct Slot {
+    pub(crate) generation: Cell<u64>,
+    pub(crate) domain: Cell<Domain>,
     /// Entry of an empty slot.
-    dst: Cell<Option<IpAddr>>,
-    decision: Cell<Decision>,
+    pub(crate) dst: Cell<Option<IpAddr>>,
+    pub(crate) decision: Cell<Decision>,
 }
 
 impl Default for Slot {
@@ -35,7 +33,7 @@ impl Default for Slot {
 /// Direct-mapped cache of decisions about destinations.
 #[derive(Debug)]
 pub(crate) struct RecentRoutes {
-    slots: [Slot; SLOTS],
+    pub(crate) slots: [Slot; SLOTS],
 }
 
 impl Default for RecentRoutes {
@@ -47,7 +45,7 @@ impl Default for RecentRoutes {
 impl RecentRoutes {
     /// As [`Fib::decide`], from the cache.
     #[inline]
-    fn decide(&self, fib: &Fib, domain: Domain, dst: IpAddr) -> Decision {
+    pub(crate) fn decide(&self, fib: &Fib, domain: Domain, dst: IpAddr) -> Decision {
         let slot = &self.slots[slot_of(domain, dst)];
         // Field by field: a temporary key would stall on store-to-load forwarding.
         let is_known = slot.generation.get() == fib.generation()
@@ -83,26 +81,13 @@ fn slot_of(domain: Domain, dst: IpAddr) -> usize {
     (bits ^ bits >> 8 ^ bits >> 16 ^ domain.number()) as usize % SLOTS
 }
 
-impl Datapath {
-    /// Decision about packets to `dst` in a domain ([`Fib::decide`]).
-    #[inline]
-    pub(crate) fn decide(&self, domain: Domain, dst: IpAddr) -> Decision {
-        self.recent_routes.decide(&self.fib, domain, dst)
-    }
-
-    /// Tells whether this node has the address in a domain, on any link.
-    #[inline]
-    pub(crate) fn is_local(&self, domain: Domain, dst: IpAddr) -> bool {
-        matches!(self.decide(domain, dst), Decision::Local { .. })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use base::{DropReason, LinkId, TableId};
     use fib::{Route, RouteKind};
 
     use super::*;
+    use crate::Datapath;
 
     const DEV: LinkId = LinkId(1);
     const RED: Domain = Domain::vrf(LinkId(2));

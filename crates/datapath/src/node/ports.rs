@@ -5,8 +5,7 @@ use offload::{Features, gso};
 use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
 
-use crate::host_side::watch;
-use crate::tx::queue::PortQdisc;
+use crate::node::qdisc::PortQdisc;
 
 /// Limit of the truesize of packets queued for a busy link.
 pub const TX_QUEUE_BYTES: usize = 8 << 20;
@@ -28,7 +27,7 @@ pub struct PortConfig {
     pub esp_gro: bool,
 }
 
-/// Place of the host's own network stack, as a link sees it. Its addresses are not the node's alone then.
+/// Role of the host's own network stack at a link. With a role, the stack shares addresses with the node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum HostRole {
     /// The stack has no part in the link: packet sockets and AF_XDP.
@@ -95,7 +94,7 @@ pub struct Traffic {
     pub tx_errors: u64,
 }
 
-/// A link or a virtual device as the datapath sees it.
+/// Port of the datapath: a link or a virtual device.
 #[derive(Debug)]
 pub struct Port {
     /// Configuration.
@@ -135,9 +134,9 @@ pub struct Port {
 /// [`Datapath::update_shortcuts`](crate::Datapath) decides that.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Shortcuts {
-    /// [`esp_run`](crate::rx::shortcut::esp_run).
+    /// Run of ESP packets that match the receive template (`rx::shortcut::esp_run`).
     pub(crate) esp_run: bool,
-    /// [`fragment_train`](crate::rx::shortcut::fragment_train).
+    /// Train of fragments behind equal headers (`rx::shortcut::fragment_train`).
     pub(crate) fragment_train: bool,
 }
 
@@ -179,7 +178,7 @@ impl Port {
         self.shortcuts
     }
 
-    /// Sets the shortcuts; `is_clear` says that received packets pass no tap, hook or VRF.
+    /// Sets the shortcuts; `is_clear` is true if received packets pass no tap, hook or VRF.
     pub(crate) fn set_shortcuts(&mut self, is_clear: bool) {
         self.shortcuts = Shortcuts { esp_run: is_clear && self.config.esp_gro, fragment_train: is_clear };
     }
@@ -268,7 +267,7 @@ pub struct TapPoints {
     pub fat: bool,
 }
 
-/// A packet that a capture asked for.
+/// A packet copied for a capture.
 #[derive(Debug)]
 pub struct Tapped {
     /// The link.
@@ -283,6 +282,9 @@ pub struct Tapped {
 
 /// Limit of captured packets in the queue; later ones are lost to the capture only.
 const MAX_TAPPED: usize = 4096;
+
+/// Destination of frames that are copied for packet sockets: no station's address.
+const NO_STATION: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 1]);
 
 /// Ports by number.
 #[derive(Debug, Default)]
@@ -303,7 +305,7 @@ impl PortTable {
         self.ports.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Adds a port, or gives the one that is there another configuration; the packets queued in it stay.
+    /// Adds a port, or changes the configuration of an existing one; the packets queued in it stay.
     pub(crate) fn set(&mut self, id: LinkId, device: Device, config: PortConfig) {
         let at = id.0 as usize;
         if self.ports.len() <= at {
@@ -349,6 +351,33 @@ impl PortTable {
     ) -> Result<&[Packet], DropReason> {
         self.get_mut(id).ok_or(DropReason::LinkDown)?.enqueue(mem, pkt, l3)
     }
+
+    /// Copies a frame that is about to be sent by a link to the device of that link, for promiscuous packet sockets.
+    #[cold]
+    fn copy_sent(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
+        // A packet that the device will encrypt does not appear on the wire in clear.
+        if !frame.meta.of_socket && frame.meta.esp.is_none() {
+            self.copy_frame(mem, link, frame);
+        }
+    }
+
+    /// Copies a frame to the device of a link, addressed to no station. If the queue is full, the copy is lost to packet sockets
+    /// only.
+    pub(crate) fn copy_frame(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
+        let Ok(copy) = frame.copy(mem, CopyReason::HostSide) else { return };
+        let mut frames = Vec::new();
+        match copy.meta.cut {
+            Cut::Frames(_) => copy.into_frames(&mut frames),
+            Cut::Whole | Cut::Gso(_) | Cut::Fragment => frames.push(copy),
+        }
+        for mut frame in frames {
+            let Ok(head) = frame.writable_head(mem) else { return };
+            let Ok(header) = eth::Header::mut_from(head) else { return };
+            header.set_dst(NO_STATION);
+            frame.meta.esp = None;
+            let _ = self.enqueue(mem, link, frame, eth::Header::LEN);
+        }
+    }
 }
 
 /// The ports by their number, and the drops of each.
@@ -374,7 +403,7 @@ impl Ports {
         self.table.get_mut(link)
     }
 
-    /// Adds a port, or gives the one that is there another configuration; the packets queued in it stay.
+    /// Adds a port, or changes the configuration of an existing one; the packets queued in it stay.
     pub(crate) fn set(&mut self, link: LinkId, device: Device, config: PortConfig) {
         self.table.set(link, device, config);
     }
@@ -426,7 +455,7 @@ impl Ports {
         port.traffic.tx_packets += 1;
         port.traffic.tx_bytes += pkt.len() as u64;
         if port.is_watched {
-            watch::sent(hosts, mem, own, pkt);
+            hosts.copy_sent(mem, own, pkt);
         }
         if port.tap.wire {
             record_cut(tapped, mem, own, true, pkt, l3);
@@ -465,7 +494,7 @@ impl Ports {
         let Self { table, tapped, hosts, .. } = self;
         let port = table.get_mut(link).ok_or(DropReason::LinkDown)?;
         if port.is_watched {
-            watch::sent(hosts, mem, link, &pkt);
+            hosts.copy_sent(mem, link, &pkt);
         }
         let tap = port.tap.wire;
         let queued = port.enqueue(mem, pkt, l3)?;
