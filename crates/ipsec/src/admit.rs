@@ -13,7 +13,7 @@ impl Sad {
     /// The SA, if one more packet may be received by it (Linux `xfrm_input`).
     ///
     /// # Errors
-    /// What to count, and why not.
+    /// Counter and reason of the refusal.
     #[inline]
     pub(crate) fn admit_in(&mut self, id: SaId, now: Instant) -> Result<&mut Sa, (Mib, DropReason)> {
         if !self.get(id).is_some_and(Sa::is_at_ease) {
@@ -32,7 +32,7 @@ impl Sad {
     /// Whether one more packet may be sent by an SA (Linux `xfrm_output_one`).
     ///
     /// # Errors
-    /// What to count, and why not.
+    /// Counter and reason of the refusal.
     #[inline]
     pub(crate) fn admit_out(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
         if self.get(id).is_some_and(|sa| sa.state != State::Valid) {
@@ -58,7 +58,7 @@ impl Sa {
     /// Whether it may be received by, but for its limits.
     ///
     /// # Errors
-    /// What to count, and why not.
+    /// Counter and reason of the refusal.
     pub(crate) fn check_valid(&self) -> Result<(), (Mib, DropReason)> {
         match self.state {
             State::Valid => Ok(()),
@@ -87,7 +87,7 @@ impl Ipsec {
     /// Seals the segments of a fat packet one by one, by `seal`.
     ///
     /// # Errors
-    /// Why the first one that was not sealed was not; those behind it are dropped with it.
+    /// The reason of the first segment that was refused; later segments are dropped with it.
     #[cold]
     pub(crate) fn one_by_one(
         &mut self,

@@ -1,7 +1,7 @@
 //! Peers behind a NAT, whose address and port may change at any time (RFC 3948, RFC 7296 §2.23, Linux `km_new_mapping`).
 //!
-//! Where a peer is now is told by what it sends: by a packet that is authentic, and newer than all before it, because an
-//! older one may have been held back and sent again from anywhere.
+//! A peer's mapping follows an authentic packet that is newer than all packets before it: an attacker may have delayed
+//! an older one and sent it again from any address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

@@ -86,7 +86,7 @@ impl Ipsec {
     /// `XFRM_DEV_OFFLOAD_PACKET`). `false` if it is of crypto mode, and ESP still.
     ///
     /// # Errors
-    /// Why it goes no further; counted.
+    /// The reason of the drop, which is counted.
     pub fn take_opened(&mut self, pkt: &mut Packet, counters: &mut Counters) -> Result<bool, DropReason> {
         let Some(Esp::Opened { sa, .. }) = pkt.meta.esp else { return Err(DropReason::EspDevice) };
         let link = pkt.meta.origin.port();

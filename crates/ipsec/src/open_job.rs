@@ -472,7 +472,7 @@ impl OpenJob {
         } else {
             let buf = self.bufs.last_mut()?;
             let front = buf.split_to(to);
-            // What pads this packet is room for headers in front of the next.
+            // Padding of this packet is headroom of the next.
             buf.pull(len - to);
             front
         };

@@ -12,7 +12,7 @@ impl Ipsec {
     /// the result, to which traffic flow confidentiality pads at most (RFC 4303 §2.7).
     ///
     /// # Errors
-    /// Why not; `out` is then as it was. The counter is counted.
+    /// The reason, which is counted; `out` is unchanged.
     #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
     pub fn seal(
         &mut self,

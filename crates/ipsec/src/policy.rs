@@ -162,7 +162,7 @@ impl Ipsec {
     /// it quotes, if it is an ICMP error.
     ///
     /// # Errors
-    /// Why not. The counter is counted.
+    /// The reason of the drop. The counter is counted.
     #[inline]
     pub fn check(
         &mut self,

@@ -118,7 +118,8 @@ impl SealJob {
     /// storage.
     ///
     /// # Errors
-    /// Why not; no number is used then. [`DropReason::EspWrongDevice`] if its numbers are a device's: the same ones from
+    /// The reason; no sequence number is used then. [`DropReason::EspWrongDevice`] if a device assigns its numbers: the
+    /// same ones from
     /// here would repeat its nonces.
     pub(crate) fn new(
         sa: &mut Sa,
@@ -149,7 +150,7 @@ impl SealJob {
         // A checksum that is still to be made is one packet's.
         let together = train == Train::Frames && outer.udp_check_at().is_none();
         let (pad_to, skip) = (sa.pad_to(mtu), headers.max(outside));
-        // Of a whole packet, which counts its headers as payload, what stays outside is some of that.
+        // A whole packet counts its headers as payload; the bytes that stay outside the encryption are part of these.
         let form = |index| Form::new(&sa.cipher, headers + cutting.payload_of(index) - outside, next_header, pad_to);
         let mut plan = Plan {
             reads_elsewhere: sa.cipher.reads_elsewhere() && train != Train::Inline && pad_to == 0,

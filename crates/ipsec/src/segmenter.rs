@@ -221,7 +221,7 @@ impl Transport {
         let pseudo = |check: u16| {
             if partial { checksum::sub(check.into(), info.payload_len() as u32) } else { pseudo(info) }
         };
-        // What is exchanged for what.
+        // Incremental checksum update: old words out, new words in (RFC 1624).
         let rest = |check, exchanged: &[(u32, u32)]| {
             let all = checksum::add_all([pseudo(check), checksum::sum(header), len as u32]);
             let all = checksum::sub(all, check.into());

@@ -218,7 +218,7 @@ fn an_spi_that_is_asked_for_is_no_other_templates() {
     node.remove_policy(&PolicyConfig { mark: Mark::exactly(2), ..any_v4() }.key()).unwrap();
     assert_eq!(node.lookup(at(1), &Flowi { key, mark: 2, ..flow(1) }, &mut clash), NO_STATE);
     assert_eq!(clash, Counters::ZERO.with(Mib::XfrmOutPolError, 1));
-    // What is on its way is no end to what has come: each mark's goes with its own SA.
+    // An SA of one mark ends the larval state of that mark only.
     for mark in [1, 2] {
         node.update_sa(&SaConfig { mark: Mark::exactly(mark), ..sa() }, mask()).unwrap();
         assert_eq!(node.sad().larvae().count(), 2 - mark as usize);

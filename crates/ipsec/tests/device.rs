@@ -283,7 +283,7 @@ fn a_word_on_an_sa_that_is_not_the_devices_is_worth_nothing() {
             pkt.meta.esp = Some(Esp::Opened { sa, status: EspStatus::Success });
             pair.received = Counters::ZERO;
             let ok = sa == own && offload == CRYPTO_IN;
-            // What is in it is not plaintext, which shows that the cipher was left out.
+            // The payload is no plaintext: its format error shows that decryption was skipped.
             assert!(pair.open(pkt).is_empty());
             let [drop] = std::mem::take(&mut pair.opened.drops)[..] else { panic!("one packet") };
             let want = if ok { DropReason::EspFormat } else { DropReason::EspDevice };

@@ -202,7 +202,7 @@ proptest! {
             for flow in &flows {
                 let (mut counted, mut again) = (Counters::ZERO, Counters::ZERO);
                 let remembered = node.lookup(now, flow, &mut counted);
-                // Whatever is counted here as a change makes all that was remembered void.
+                // Each change counted here invalidates all cached lookups.
                 node.set_listener(true);
                 prop_assert_eq!(&node.lookup(now, flow, &mut again), &remembered);
                 prop_assert_eq!(counted, again);

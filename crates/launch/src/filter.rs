@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn filter_calls_of_each_abi_are_refused_by_argument() {
-        // Which number, the arguments, the result.
+        // System call number, arguments, result.
         let cases: &[(usize, [u64; 3], u32)] = &[
             (0, [16, 3, 0], REFUSE),
             (0, [16, 0x80003, 6], REFUSE),

@@ -148,7 +148,7 @@ impl PacketLink {
         bind(fd, &link_layer(index)).map_err(failed("bind"))?;
 
         let mut offloads = Offloads::new();
-        // What the interface delivers cannot be refused here, so this is always understood.
+        // This side cannot refuse a frame of the interface, so this type is always accepted.
         offloads.add("rx-super-packets", Ok(Some("as the interface delivers them".to_owned())));
         for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
             offloads.add(name, if config.offloads { Ok(None) } else { Err(BY_CONFIGURATION.to_owned()) });

@@ -9,7 +9,7 @@ use wire::ip::Info;
 /// as link layers pad short packets (Linux `pskb_trim_rcsum` in `ip_rcv_core`).
 ///
 /// # Errors
-/// What is wrong with them, or [`DropReason::NoMemory`].
+/// The reason to drop the packet, or [`DropReason::NoMemory`].
 #[inline]
 pub fn ip_headers(mem: &Memory, pkt: &mut Packet) -> Result<Info, DropReason> {
     loop {

@@ -20,7 +20,7 @@ pub(crate) fn joined((first, len): (Csum, usize), second: Csum) -> Csum {
 /// The sum without its first `n` bytes, which `chunks` start with.
 pub(crate) fn without_front<'a>(sum: u16, chunks: impl Iterator<Item = &'a [u8]>, n: usize) -> u16 {
     let rest = subtract(sum, of_range(chunks, 0, n));
-    // What was at an odd offset is now at an even one: its sum has its bytes the other way round (RFC 1071 §2B).
+    // Bytes at an odd offset are at an even one now, so the sum is byte-swapped (RFC 1071 §2B).
     if n % 2 == 1 { rest.swap_bytes() } else { rest }
 }
 

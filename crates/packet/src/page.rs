@@ -132,7 +132,7 @@ impl Shared {
     #[inline]
     pub(crate) fn is_scarce(&self) -> bool {
         if self.limit == usize::MAX || self.slab.is_some() {
-            // Of a slab they are all out: what packets do not have, its device has.
+            // A slab's frames are all taken: by packets or by the device.
             return self.slab.is_some();
         }
         self.is_half_out()

@@ -83,10 +83,10 @@ fn add(port: u16) -> Result<(), Errno> {
     }
     bypass_ports::insert(port)?;
     for (fd, slot) in table::live(|slot| slot.protocol.load(Relaxed) == protocol::XFRM) {
-        // Its descriptor may be something else's by now, but this one is what it is.
+        // The descriptor may have been reused by now; the inode of its duplicate tells.
         if let Some(same) = duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
             unsaid::note(slot, BYPASS);
-            // That the gateway is gone shows in the next call; the next one is told.
+            // A gateway that is gone is found by the next call, which reports it.
             let _ = session::tell_unsaid(same.0, slot);
         }
     }

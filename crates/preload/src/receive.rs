@@ -123,7 +123,7 @@ fn offer(slot: &Slot, pieces: &[iovec]) {
 /// Tells the gateway of a longer buffer if it is writing a dump, so that its next part may be longer.
 fn tell_of_offer(fd: c_int, slot: &Slot) {
     if slot.dumping.load(Relaxed) && unsaid::is_noted(slot, unsaid::LEN) {
-        // What cannot be told now shows in the call that follows.
+        // A failure to send this is reported by the next call.
         let _ = tell_unsaid(fd, slot);
     }
 }

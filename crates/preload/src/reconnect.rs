@@ -222,7 +222,7 @@ impl Keeper {
             let looked = self.wait();
             let mut ready = looked.iter().map(|looked| looked.revents != 0);
             let (news, gone) = (ready.next() == Some(true), ready.next() == Some(true));
-            // What is hung up has been closed by the program, in all processes.
+            // All processes have closed their end of a connection that has hung up.
             self.kept.retain(|_| ready.next() != Some(true));
             if news {
                 self.take();

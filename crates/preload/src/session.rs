@@ -140,8 +140,8 @@ pub(crate) fn tell_ports(own: &Slot) {
     let has_port = |slot: &Slot| unsaid::is_noted(slot, PORT) && slot.protocol.load(Relaxed) == protocol;
     let is_other = |slot: &Slot| !std::ptr::eq(slot, own);
     for (fd, slot) in table::live(|slot| is_other(slot) && has_port(slot)) {
-        // Its descriptor may be something else's by now, but this one is what it is. That the gateway is gone shows in
-        // the next call.
+        // The descriptor may have been reused by now; the inode of its duplicate tells. A gateway that is gone is found
+        // by the next call.
         if let Some(same) = duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
             let _ = tell_unsaid(same.0, slot);
         }

@@ -117,7 +117,7 @@ impl Reassembly {
                 End::Refused(Refused::Fragment(_)) => queue.fragments() > 0,
             };
         if waits {
-            // Of those that waited, the first has been counted as one of its source, and the others are charged.
+            // The first of the waiting packets is counted for its source already; the others are charged here.
             let (before, more) = match waiting {
                 Some(_) => (before, packets - 1),
                 None => {

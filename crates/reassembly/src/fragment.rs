@@ -12,7 +12,7 @@ pub(crate) const BLOCK: usize = 8;
 /// bytes. Whether it may be cut (DF) is the caller's to know. A packet that fits goes out as it is. One in children is
 /// cut where they begin, if that makes fragments (as the fast path of Linux's `ip_do_fragment` does).
 ///
-/// Its payload is not copied: fragments point to it. Options without the copy bit are no-operations in all fragments
+/// Payload is not copied: fragments point to it. Options without the copy bit are no-operations in all fragments
 /// but the first (Linux's `ip_options_fragment`).
 ///
 /// # Errors

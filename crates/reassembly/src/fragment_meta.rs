@@ -169,7 +169,7 @@ impl FragmentMeta {
             let blocks = usize::from(start[1]);
             at += match protocol {
                 Protocol::AH => (blocks + 2) * 4,
-                // What is behind a later one is no header.
+                // Only the first fragment has headers behind its fragment header.
                 Protocol::FRAGMENT if u16::from_be_bytes([start[2], start[3]]) >> 3 > 0 => return true,
                 Protocol::FRAGMENT => frag::Header::LEN,
                 _ => (blocks + 1) * 8,

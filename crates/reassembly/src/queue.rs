@@ -392,7 +392,7 @@ impl Queue {
         let last = self.last.take().map(|(_, run)| run);
         let run = self.earlier.take().and_then(|mut runs| runs.take_first()).or(last)?;
         let mut pkt = run.into_first();
-        // What its header says of the length may be more than what counts.
+        // The header's total length may be greater than `len`.
         let info = Info::parse(pkt.head(), LONGEST).ok()?;
         pkt.trim(len);
         pkt.meta.origin = self.origin;

@@ -168,7 +168,7 @@ impl RangeTree {
         let Self { occupied, leaf_of, leaves, runs, slots, page, page_csum, ends, head, .. } = self;
         let occupied = std::mem::take(occupied);
         let mut numbers = in_order(occupied, leaf_of, leaves);
-        // Of many, most came long ago, and from all over memory.
+        // Most fragments of a large datagram came long ago and lie scattered in memory.
         let is_far = runs.len() + slots.len() > MANY && page.is_none();
         let [mut soon, mut later] = [AHEAD, 2 * AHEAD].map(|ahead| {
             let behind = in_order(if is_far { occupied } else { 0 }, leaf_of, leaves);

@@ -115,7 +115,7 @@ impl Reassembly {
         {
             return if is_observer { self.pass_on(&key, pkt, problem) } else { refuse(pkt, problem, &mut count) };
         }
-        // Its transport's sum covers other fragments too, and cannot be made from this one.
+        // The partial checksum covers other fragments too, and cannot be completed from this one.
         if let Csum::Partial { .. } = pkt.meta.csum {
             pkt.meta.csum = Csum::None;
         }

@@ -87,7 +87,7 @@ impl Train {
     #[inline(always)]
     fn of_v6(origin: PackedOrigin, head: &[u8]) -> Option<Self> {
         let bytes: &[u8; V6_LEN] = head.first_chunk()?;
-        // What is behind other headers may be one more of IPv6's.
+        // Behind another next header, more IPv6 extension headers may follow.
         let protocol = Protocol(bytes[ipv6::Header::LEN]);
         let ends = matches!(protocol, Protocol::UDP | Protocol::TCP | Protocol::ICMPV6 | Protocol::ESP);
         if bytes[ipv6::NEXT_HEADER_AT] != Protocol::FRAGMENT.0 || !ends {
@@ -214,7 +214,7 @@ impl Train {
             return None;
         }
         let len = total_len.checked_sub(ipv4::Header::LEN)?;
-        // What exceeds a multiple of 8 does not count (Linux).
+        // Bytes past a multiple of 8 do not count (Linux).
         let end = offset + if more { len & !7 } else { len };
         let (ecn, dont_fragment) = (self.ecn(), self.dont_fragment);
         Some(FragmentRange { offset, end, more, header_len: ipv4::Header::LEN, ecn, dont_fragment })

@@ -12,7 +12,7 @@
 //!
 //! A link's device may offload ESP: [`SoftDevice`] does so in software, and can refuse, be busy, or lie.
 //!
-//! What happens on a wire can be watched frame by frame ([`World::watch`]).
+//! [`World::watch`] captures every frame of a wire.
 //!
 //! An [`Oracle`] holds IPsec's databases beside plain lists, and a [`Maze`] whatever may be done to a packet: both take
 //! what [`Choices`] say, which are a fuzzer's or a seed's.

@@ -195,7 +195,8 @@ impl Maze {
     /// # Panics
     /// When one is.
     pub fn finish(mut self) {
-        // What waits for neighbours is answered when they are forgotten, which may wait for neighbours again.
+        // Packets that wait for a neighbour are answered when it is removed, and the answers may wait for neighbours
+        // again.
         for _ in 0..2 {
             for link in Self::PORTS {
                 self.send(link);

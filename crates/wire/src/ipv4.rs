@@ -305,7 +305,7 @@ impl<'a> Ipv4<'a> {
     /// Looks at a packet that is all in `packet`; bytes beyond its total length are not part of it.
     ///
     /// # Errors
-    /// What is wrong with version or lengths.
+    /// A wrong version or length.
     #[inline]
     pub fn parse(packet: &'a [u8]) -> Result<Self, Malformed> {
         Self::parse_head(packet, packet.len())
@@ -315,7 +315,7 @@ impl<'a> Ipv4<'a> {
     /// ICMP error, which has lost its tail, `packet_len` is `usize::MAX`.
     ///
     /// # Errors
-    /// What is wrong with version or lengths.
+    /// A wrong version or length.
     #[inline]
     pub fn parse_head(head: &'a [u8], packet_len: usize) -> Result<Self, Malformed> {
         let header = Header::ref_from(head)?;

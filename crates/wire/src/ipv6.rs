@@ -155,7 +155,7 @@ impl<'a> Ipv6<'a> {
     /// Looks at a packet that is all in `packet`; bytes beyond its payload length are not part of it.
     ///
     /// # Errors
-    /// What is wrong with version or length.
+    /// A wrong version or length.
     #[inline]
     pub fn parse(packet: &'a [u8]) -> Result<Self, Malformed> {
         Self::parse_head(packet, packet.len())
@@ -165,7 +165,7 @@ impl<'a> Ipv6<'a> {
     /// ICMPv6 error, which has lost its tail, `packet_len` is `usize::MAX`.
     ///
     /// # Errors
-    /// What is wrong with version or length.
+    /// A wrong version or length.
     #[inline]
     pub fn parse_head(head: &'a [u8], packet_len: usize) -> Result<Self, Malformed> {
         let header = Header::ref_from(head)?;

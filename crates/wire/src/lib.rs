@@ -13,7 +13,7 @@
 //! takes the head's bytes and the packet's length apart; their `payload` is then what the head holds of it.
 //! [`ip::Info`] is the summary that the data path makes once per packet.
 //!
-//! What it refuses has a name in [`Malformed`], which is also a [`base::DropReason`]. Limits: an IPv6 chain has at
+//! Errors are [`Malformed`], whose variants map to a [`base::DropReason`]. Limits: an IPv6 chain has at
 //! most [`ipv6::MAX_EXTENSIONS`] extension headers; no jumbograms (RFC 2675), so no packet is longer than 65 575 bytes.
 //!
 //! Sources: RFC 791, 792, 768, 826, 894, 1071, 1624, 2003, 2464, 2473, 2784, 2890, 4303, 4443, 4861, 7348, 8200, 8926,

@@ -65,7 +65,7 @@ impl Pattern {
     #[inline]
     pub fn matches(&self, packet: &[u8]) -> bool {
         match packet.first_chunk::<SHORT>() {
-            // What is behind the headers stays nowhere, and a loop of a known length needs no steps.
+            // Bytes behind the pattern are masked out, and a loop of constant length is unrolled.
             Some(theirs) if self.len.wrapping_sub(1) < SHORT => {
                 let chunks = self.bytes.as_chunks().0.iter().zip(theirs.as_chunks().0).zip(self.stays.as_chunks().0);
                 chunks.fold(0, |any, ((ours, theirs), stays)| any | differ(ours, theirs, stays)) == 0

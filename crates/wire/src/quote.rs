@@ -25,7 +25,7 @@ impl<'a> Quote<'a> {
     /// quote the header with a TTL that they have changed already.
     ///
     /// # Errors
-    /// What is wrong with version or lengths, or that not even the headers are there.
+    /// A wrong version or length, or a quote that is shorter than its headers.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         match Version::of(bytes)? {
             Version::V4 => {

@@ -216,7 +216,7 @@ impl Adapter {
         };
         adapter.set_mtu(lan, config.mtu)?;
         let is_new = adapter.speaks_new_style(lan);
-        // What the hypervisor does not agree to stays off.
+        // Offloads that the hypervisor refuses stay off.
         let _ = adapter.set_offloads(lan, TxOffloads { tso4: is_new, tso6: is_new, ..TxOffloads::CSUM });
         Ok(adapter)
     }

@@ -61,7 +61,7 @@ pub trait Device: fmt::Debug + Send {
     /// Takes an SA (`xdo_dev_state_add`).
     ///
     /// # Errors
-    /// Why not.
+    /// The driver's reason to refuse it.
     fn add_state(&mut self, state: &NewState<'_>) -> Result<(), Refused>;
 
     /// Forgets an SA, whose packets that are still to come go nowhere (`xdo_dev_state_delete`, `xdo_dev_state_free`).
@@ -86,7 +86,7 @@ pub trait PacketDevice {
     /// Takes a policy (`xdo_dev_policy_add`).
     ///
     /// # Errors
-    /// Why not.
+    /// The driver's reason to refuse it.
     fn add_policy(&mut self, policy: &PolicyConfig) -> Result<(), Refused>;
 
     /// Forgets a policy (`xdo_dev_policy_delete`, `xdo_dev_policy_free`).

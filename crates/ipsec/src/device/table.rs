@@ -35,7 +35,7 @@ impl Devices {
     /// `xfrm_dev_state_add`).
     ///
     /// # Errors
-    /// Why the SA cannot be added.
+    /// The reason to refuse the SA.
     pub(crate) fn add_state(&mut self, state: &NewState<'_>) -> Result<Option<Offload>, ConfigError> {
         let Some(offload) = state.config.offload else { return Ok(None) };
         let Offload { dev, mode, .. } = offload;
@@ -67,7 +67,7 @@ impl Devices {
     /// the keys of packet mode are used by that device alone.
     ///
     /// # Errors
-    /// Why the policy cannot be added.
+    /// The reason to refuse the policy.
     pub(crate) fn add_policy(&mut self, policy: &PolicyConfig) -> Result<(), ConfigError> {
         let Some(dev) = policy.offload else { return Ok(()) };
         if policy.templates.len() > 1 {

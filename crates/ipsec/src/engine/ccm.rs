@@ -64,7 +64,7 @@ impl CcmAes {
         let text_len = u32::try_from(text.len()).expect("a packet within 4 GiB");
         let mut first = counter(nonce, text_len);
         first[0] |= 1 << 6 | (((icv_len - 2) / 2) << 3) as u8;
-        // What is authenticated beside the text is fewer than 14 bytes: its length and that are one block.
+        // The additional authenticated data has fewer than 14 bytes, so it fills one block together with its length.
         let aad = aad.bytes();
         let mut beside = [0; BLOCK_LEN];
         beside[1] = aad.len() as u8;

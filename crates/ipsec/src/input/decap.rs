@@ -149,7 +149,7 @@ impl OuterHeaders {
     #[inline(always)]
     pub(super) fn complete(&self, headers: &[u8], sum: u16) -> Csum {
         let of_headers = match self.info.version() {
-            // What a header with a right check sums up to.
+            // A header with a correct checksum sums to 0xffff.
             Version::V4 => 0xffff,
             Version::V6 => offload::checksum::sum(headers),
         };

@@ -99,7 +99,7 @@ impl Ipsec {
         let spi_of = |pkt: &Packet| spi_of(pkt.head().get(l3(pkt)?..)?);
         let version = crypto.like_mut(spi_of(burst.first()?)?)?.outer.info.version();
         let mut run = Run { packets: 0, version, broken: None };
-        // What there is no place for is counted where it is refused.
+        // A packet that finds the pool full is counted by the code that refuses it.
         while !crypto.opens_no_more()
             && let Some(spi) = burst.first().and_then(spi_of)
             && let Some(job) = crypto.like_mut(spi).filter(|job| job.outer.info.version() == version)

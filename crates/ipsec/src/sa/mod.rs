@@ -103,7 +103,7 @@ impl Sa {
     /// The SA of `config`, in slot `id`. `mask` is a random number of its own (see [`OutSequence`]).
     ///
     /// # Errors
-    /// What is wrong with `config`.
+    /// The first invalid value of `config`.
     pub(crate) fn new(id: SaId, config: &SaConfig, mask: u64) -> Result<Self, ConfigError> {
         config.check()?;
         let SaFlags { esn, oseq_may_wrap, .. } = config.flags;

@@ -94,7 +94,7 @@ impl Sad {
     /// interface and UDP ports: nothing else of a valid one changes (Linux `xfrm_state_update`).
     ///
     /// # Errors
-    /// What is wrong with `config`; [`ConfigError::NotFound`], [`ConfigError::DirReversed`],
+    /// The first invalid value of `config`; [`ConfigError::NotFound`], [`ConfigError::DirReversed`],
     /// [`ConfigError::EncapChanged`], [`ConfigError::NotValid`]. Nothing has changed then.
     pub fn update(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
         config.check()?;
@@ -124,7 +124,8 @@ impl Sad {
     /// for; Linux has no such thing.
     ///
     /// # Errors
-    /// What is wrong with `config`, [`ConfigError::NotFound`] when there is no such SA, [`ConfigError::EsnChanged`],
+    /// The first invalid value of `config`, [`ConfigError::NotFound`] when there is no such SA,
+    /// [`ConfigError::EsnChanged`],
     /// [`ConfigError::DirReversed`], [`ConfigError::OffloadChanged`]. It then stays as it was.
     pub fn replace(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
         config.check()?;

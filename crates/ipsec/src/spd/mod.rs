@@ -126,7 +126,7 @@ impl Spd {
     /// Adds a policy, behind those of its priority.
     ///
     /// # Errors
-    /// What is wrong with it; [`ConfigError::Exists`] when its direction has its selector already for its mark and
+    /// The first invalid value; [`ConfigError::Exists`] when its direction has its selector already for its mark and
     /// interface, with whatever priority.
     pub fn add(&mut self, config: PolicyConfig) -> Result<PolicyId, ConfigError> {
         config.check()?;
@@ -142,7 +142,7 @@ impl Spd {
     /// Replaces the policy of that key, or adds it; a replaced one keeps its index, and its place if its priority stays.
     ///
     /// # Errors
-    /// What is wrong with it, and the old one stays.
+    /// The first invalid value; the old policy stays.
     pub fn update(&mut self, config: PolicyConfig) -> Result<PolicyId, ConfigError> {
         config.check()?;
         let Some(old) = self.remove(&config.key()) else { return self.add(config) };

@@ -110,7 +110,7 @@ impl DiscardThread {
         let process = process?;
         let take = |Request { fd, taken, closed }| {
             let own = pidfd_getfd(&*process, fd, PidfdGetfdFlags::empty());
-            // Its number is of this thread's table alone, and found again by its range.
+            // The key is valid in this thread's table only, and found again by its address range.
             let _ = taken.send(own.map(IntoRawFd::into_raw_fd).is_ok());
             closed
         };

@@ -129,7 +129,7 @@ impl Held {
         let (pattern, fixed_id) = (self.pattern.take(), self.fixed_id);
         let former = std::mem::replace(self, Self { pattern, fixed_id, ..Self::new(packet, first) });
         let Arrival { payload, id, flags, .. } = first;
-        // What has CWR itself is never merged, and the flags of what is predicted are these.
+        // A segment with CWR is never merged, so the predicted flags are without it.
         if let Some((front, sum)) = seen
             && self.packet.head_mut().is_some()
             && !flags.contains(Flags::CWR)

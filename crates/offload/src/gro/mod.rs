@@ -1,6 +1,6 @@
 //! Generic receive offload: the packets of a flow that arrive together go through the stack as one fat packet.
 //!
-//! What is merged is what segmentation gives back, byte for byte: `gso` undoes it. The rules are those of Linux's
+//! Merging is reversible: `gso` gives back the same bytes. The rules are those of Linux's
 //! `dev_gro_receive`, `inet_gro_receive`, `ipv6_gro_receive`, `tcp_gro_receive` and `udp_gro_receive`. Payload is
 //! moved by reference.
 //!
@@ -116,7 +116,7 @@ impl Gro {
                 && held.own_headers(mem)
         });
         let Some(step) = step else {
-            // Where there are no slots left there may be children.
+            // Children may begin when the slots are used up.
             let may_begin = !self.config.frag_list;
             return if may_begin { self.begin_anew((bucket, at), buf, meta, out) } else { Err(buf) };
         };
@@ -137,8 +137,8 @@ impl Gro {
         Some((bucket, at))
     }
 
-    /// Holds a whole packet that is one buffer instead of the one of its flow that is held, and which it does not continue.
-    /// What others are compared with stays.
+    /// Replaces the held packet of a flow by a whole packet of one buffer that does not continue it. The comparison
+    /// values stay.
     ///
     /// # Errors
     /// `buf` itself, if it is for [`receive`](Self::receive).

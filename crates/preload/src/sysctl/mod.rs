@@ -88,7 +88,7 @@ impl Name {
         }
         let mut room = [0; MAX_NAME];
         let path = link_of(fd, &mut room)?;
-        // Wherever it is mounted.
+        // The file system may be mounted anywhere.
         let end = path.windows(8).position(|part| part == b"/sys/net")? + 8;
         match path.get(end..)? {
             [] => Some(Self(Vec::new())),
@@ -195,7 +195,7 @@ pub(crate) fn instead(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
 /// Writes to a file, as `write(2)`.
 ///
 /// # Errors
-/// What the gateway says.
+/// The gateway's error.
 ///
 /// # Safety
 /// The pieces can be read.

@@ -34,7 +34,7 @@ unsafe extern "C-unwind" fn write(cookie: *mut c_void, bytes: *const c_char, len
         Ok(len) => len,
         Err(errno) => {
             let _: c_int = returned(Err(errno));
-            // How such a function says that it failed (fopencookie(3)).
+            // Zero reports a failure of this callback (fopencookie(3)).
             0
         }
     }

@@ -19,7 +19,7 @@ impl Queue {
         take: impl FnOnce() -> Option<(Packet, usize)>,
     ) -> Option<Added> {
         let FragmentRange { offset, end, more, header_len, .. } = *span;
-        // Of a datagram that was restarted nothing is left but how large its fragments were.
+        // A restarted datagram keeps only its largest fragment size.
         if end == offset || contradicts((self.last_in, self.len), end, more) {
             return None;
         }

@@ -76,7 +76,7 @@ fn pieces_may_come_in_any_order_but_under_linuxs_policy() {
     send_all(&mut linux, &order);
     assert!(linux.delivered.is_empty());
     assert!(linux.dropped.iter().all(|&it| it == (DropReason::FragmentOverlap, 1)));
-    // What it dropped alone may come again, but not before what is there.
+    // A duplicate is dropped alone: its datagram is still delivered.
     let mut linux = world(Policy::Linux);
     send_all(&mut linux, &[part(200, 0, 96), part(200, 96, 96), part(200, 0, 96), part(200, 192, 8)]);
     assert_eq!(linux.bytes(), [whole(200)]);

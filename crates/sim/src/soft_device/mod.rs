@@ -355,7 +355,7 @@ fn frame(mem: &Memory, header: &[u8], mut pkt: Packet) -> Option<Packet> {
         Version::V6 => EtherType::IPV6,
     };
     pkt.meta.csum = match pkt.meta.csum {
-        // Of the bytes without the header that comes now.
+        // The sum does not cover the header that is added now.
         Csum::Complete(_) => Csum::None,
         other => other,
     };

@@ -82,7 +82,7 @@ fn malformed_ring_closes_the_connection_with_one_error() {
         ("20 bytes at 0xffffffffffffffff outside of guest memory", |raw| single(raw, u64::MAX, 20, 0, 0)),
         ("4294967295 bytes at 0x10100000000 outside of guest memory", |raw| single(raw, END, u32::MAX, 0, 0)),
         ("100000 bytes at ", |raw| {
-            // Its last 50 000 bytes are behind the end.
+            // The last 50 000 bytes are past the end.
             let sixteen = 16 * TX_BUFFER as u64;
             let at = raw.tx().buffers + sixteen - 50_000;
             single(raw, at, 100_000, 0, 0);

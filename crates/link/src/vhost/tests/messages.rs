@@ -286,7 +286,7 @@ fn disabled_queue_moves_nothing() {
     for queue in 0..2 {
         lock(&raw.back.device).set_vring_enable(queue, false).unwrap();
     }
-    // What the guest sends is taken and has no effect.
+    // The guest's requests are read and have no effect.
     assert_eq!(raw.send([0; 12], &frame(1, 64)).len(), 0);
     assert_eq!(raw.back.stats().dropped_for(DropReason::LinkDown), 1);
     let mut burst = vec![Packet::with_data(&raw.mem, &frame(1, 64)).unwrap()];
