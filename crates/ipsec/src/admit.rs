@@ -1,4 +1,5 @@
-//! Whether an SA may be used for one more packet, and fat ones of which only a part may be sent.
+//! Admission: whether an SA may be used for one more packet; segment-by-segment sealing of a fat packet that may reach
+//! a limit.
 
 use base::{Counters, DropReason, Instant, Mib, SaId};
 use offload::{Features, gso};
@@ -22,7 +23,7 @@ impl Sad {
         self.get_mut(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))
     }
 
-    /// As [`admit_in`](Self::admit_in), for an SA that is not [at ease](Sa::is_at_ease).
+    /// Slow path of [`admit_in`](Self::admit_in), for an SA that is not [at ease](Sa::is_at_ease).
     #[cold]
     pub(crate) fn look_closely(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
         self.get(id).map_or(Ok(()), Sa::check_valid)?;
@@ -43,19 +44,19 @@ impl Sad {
 }
 
 impl Sa {
-    /// Bytes that an ESP packet of it has at least, from the SPI on.
+    /// Minimum length of its ESP packets, from the SPI on.
     #[inline]
     pub(crate) fn shortest(&self) -> usize {
         Header::LEN + self.cipher.iv_len() + TRAILER_LEN + self.cipher.icv_len()
     }
 
-    /// Tells whether one more packet may go through it without a closer look.
+    /// Tells whether one more packet may use it on the fast path.
     #[inline]
     pub(crate) fn is_at_ease(&self) -> bool {
         self.state == State::Valid && self.is_far_from_limits()
     }
 
-    /// Whether it may be received by, but for its limits.
+    /// Checks its state, but not its limits.
     ///
     /// # Errors
     /// Counter and reason of the refusal.
@@ -101,7 +102,7 @@ impl Ipsec {
             .inspect_err(|_| counters.count(Mib::XfrmOutError))?;
         let mut result = Ok(());
         for segment in segments {
-            // Each is asked for itself, as Linux does, so that each is counted.
+            // Each segment is admitted by itself, as on Linux, so that each is counted.
             result = result.and(seal(self, segment, counters));
         }
         result

@@ -1,4 +1,4 @@
-//! The devices of a node, and what is on them.
+//! Offloading devices of a node, with the SAs and policies on each.
 
 use base::{LinkId, SaId};
 
@@ -13,7 +13,7 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// Lets a link have a device, or none. Nothing may be on the one before.
+    /// Sets or removes the device of a link. The previous one must have no SA or policy left.
     pub(crate) fn set(&mut self, link: LinkId, device: Option<Box<dyn Device>>) {
         self.devices.retain(|(other, _)| *other != link);
         self.devices.extend(device.map(|device| (link, device)));
@@ -87,7 +87,7 @@ impl Devices {
         self.delete_policies(|_, other| other == key);
     }
 
-    /// Takes policies off their devices.
+    /// Takes the policies that `which` selects off their devices.
     pub(crate) fn delete_policies(&mut self, mut which: impl FnMut(LinkId, &PolicyKey) -> bool) {
         let gone: Vec<_> = self.policies.extract_if(.., |(link, key)| which(*link, key)).collect();
         for (link, key) in gone {

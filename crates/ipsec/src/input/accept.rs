@@ -1,4 +1,4 @@
-//! Packets after the cipher: replay window, counters and decapsulation (Linux `xfrm_input` from `lock` on).
+//! Packets after decryption: replay window, counters and decapsulation (Linux `xfrm_input` from `lock` on).
 
 use std::ops::ControlFlow;
 
@@ -14,8 +14,8 @@ use crate::open_job::{OpenJob, Piece, PieceState};
 use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;
 
-/// Gives `taker` the packets of a job that [are plain](Sa::passes_plainly) up to the first one that is not, which is returned,
-/// or until it breaks off.
+/// Gives `taker` the packets of a job for which decapsulation [is a no-op](Sa::passes_plainly), up to the first other
+/// one, which is returned, or until `taker` breaks off.
 #[inline]
 pub(super) fn pass_plain<T: Taker>(
     sad: &mut Sad,
@@ -38,7 +38,7 @@ pub(super) fn pass_plain<T: Taker>(
     ControlFlow::Continue(None)
 }
 
-/// Result of a packet after the cipher (Linux `xfrm_input` from `lock` on).
+/// Processing of a packet after decryption (Linux `xfrm_input` from `lock` on).
 #[inline]
 pub(super) fn pass<'j>(
     sad: &mut Sad,
@@ -49,7 +49,7 @@ pub(super) fn pass<'j>(
     now: Instant,
 ) -> Result<Content<'j>, Dropped> {
     let sa = match piece.state {
-        // Those before it are counted only now, and the SA may have gone while the cipher was busy.
+        // Earlier packets are counted only now, and the SA may have been removed during decryption.
         PieceState::Open { next_header, .. } if next_header != Protocol::NO_NEXT => sad.admit_in(job.sa, now)?,
         _ => sad.get_mut(job.sa).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?,
     };
@@ -99,8 +99,8 @@ pub(super) fn accept<'j>(
 }
 
 impl Sa {
-    /// Notes an opened packet of which [no more than the sum](OpenJob::is_plain) need be known, and puts its IP headers in
-    /// front of it again if they were outside of ESP: there is nothing else to do for it.
+    /// Accounts for a decrypted packet that needs [no more than its sum](OpenJob::is_plain), and puts its IP headers in
+    /// front of it again if they were outside of ESP.
     #[expect(clippy::inline_always, reason = "a packet that is handed over has to be written and read once more")]
     #[inline(always)]
     pub(super) fn passes_plainly(
@@ -124,7 +124,7 @@ impl Sa {
                 let len = job.outer.info.header_len;
                 let has_room = job.outer.push_own(mem, inside, Protocol::TCP, id);
                 debug_assert!(has_room, "looked for with the rest");
-                // In this order, as what was just written is not to be had at once.
+                // The payload first: a load of the headers, which were just stored, would stall.
                 let (headers, payload) = inside.bytes().split_at(len);
                 job.outer.meta.csum = job.outer.complete(headers, state.sum_of(payload));
             }

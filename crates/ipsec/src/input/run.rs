@@ -1,5 +1,4 @@
-//! Packets of ESP that follow each other, of one SA and behind equal headers: what was found out about the first is true of
-//! all of them.
+//! Fast path for a run of ESP packets of one SA behind equal headers: the receive template of the first applies to all.
 
 use std::ops::ControlFlow;
 
@@ -17,22 +16,22 @@ use crate::open_job::{Next, OpenJob, Piece};
 use crate::replay::Replay;
 use crate::sa::Sa;
 
-/// Summary of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Run<T> {
     /// Number of packets in it.
     pub packets: u64,
     /// The version of their IP headers.
     pub version: Version,
-    /// Value that it was broken off with, if it was.
+    /// Value that the consumer broke off with, if it did.
     pub broken: Option<T>,
 }
 
 impl Ipsec {
-    /// Opens the packets at the front of `burst` that are like one that came before, and gives `taker` what is inside, until
-    /// it breaks off; what is for crypto threads comes from [`pass_opened`](Self::pass_opened). They are raw ESP of the same
-    /// SA, behind equal headers. `l3` says where a packet's IP header begins, if it may be one of them. `None` if there is
-    /// none. What has changed since that one came, [`forget_recent`](Self::forget_recent) has said.
+    /// Opens the packets at the front of `burst` that match a receive template, and gives `taker` their contents, until
+    /// it breaks off; packets for crypto threads come from [`pass_opened`](Self::pass_opened). The packets of a run are
+    /// raw ESP of one SA, behind equal headers. `l3` returns the offset of a packet's IP header, if the packet
+    /// qualifies. `None` without a match. [`forget_recent`](Self::forget_recent) invalidates the templates.
     #[inline]
     pub fn open_run<T: Taker>(
         &mut self,
@@ -86,7 +85,8 @@ impl Ipsec {
         (run.packets > 0).then_some(run)
     }
 
-    /// As [`open_run`](Self::open_run), for packets that others open, or behind some that are collected: they are as well.
+    /// As [`open_run`](Self::open_run), for packets that threads decrypt, or that come behind batched ones: they are
+    /// batched.
     fn collect_run<T: Taker>(
         &mut self,
         now: Instant,
@@ -132,7 +132,7 @@ impl Ipsec {
     }
 }
 
-/// The SPI of a packet that is ESP right behind an IP header without options.
+/// The SPI of a packet with ESP right behind an IP header without options.
 #[inline]
 fn spi_of(packet: &[u8]) -> Option<Spi> {
     let esp_at = Version::of(packet).ok()?.header_len();
@@ -140,8 +140,8 @@ fn spi_of(packet: &[u8]) -> Option<Spi> {
     Header::ref_from(esp).ok().map(Header::spi)
 }
 
-/// Lets what follows in `burst` wait in `job` as well, while it is like that and the job not enough for others. Some: the last
-/// packet is refused. They are counted.
+/// Adds packets of `burst` to `job` while they match and the job is too small for a thread. Some: the last packet is
+/// refused. Counts them.
 #[inline]
 fn grow(
     sa: &Sa,
@@ -164,13 +164,13 @@ fn grow(
     None
 }
 
-/// As [`next_of`], where most packets do not come by.
+/// As [`next_of`], outlined for the slow case.
 #[inline(never)]
 fn first_of(sa: &Sa, job: &mut OpenJob, burst: &Burst<'_>, l3: &impl Fn(&Packet) -> Option<usize>) -> Option<Next> {
     next_of(sa, job, burst, l3)
 }
 
-/// Relation of the packet at the front of a burst to `job`, if it is one more of it.
+/// Match of the packet at the front of a burst with `job`.
 #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
 #[inline(always)]
 fn next_of(sa: &Sa, job: &mut OpenJob, burst: &Burst<'_>, l3: &impl Fn(&Packet) -> Option<usize>) -> Option<Next> {

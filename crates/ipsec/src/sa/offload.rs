@@ -7,7 +7,7 @@ use super::Sa;
 use crate::config::{Offload, OffloadMode, SaDir};
 
 impl Sa {
-    /// The device that does its work, if one does.
+    /// The device that it is offloaded to.
     pub const fn offload(&self) -> Option<Offload> {
         self.offload
     }
