@@ -17,13 +17,13 @@ impl Sad {
     /// Counter and reason of the refusal.
     #[inline]
     pub(crate) fn admit_in(&mut self, id: SaId, now: Instant) -> Result<&mut Sa, (Mib, DropReason)> {
-        if !self.get(id).is_some_and(Sa::is_at_ease) {
+        if !self.get(id).is_some_and(Sa::may_skip_admission) {
             self.look_closely(id, now)?;
         }
         self.get_mut(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))
     }
 
-    /// Slow path of [`admit_in`](Self::admit_in), for an SA that is not [at ease](Sa::is_at_ease).
+    /// Slow path of [`admit_in`](Self::admit_in), for an SA that is not [at ease](Sa::may_skip_admission).
     #[cold]
     pub(crate) fn look_closely(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
         self.get(id).map_or(Ok(()), Sa::check_valid)?;
@@ -52,7 +52,7 @@ impl Sa {
 
     /// Tells whether one more packet may use it on the fast path.
     #[inline]
-    pub(crate) fn is_at_ease(&self) -> bool {
+    pub(crate) fn may_skip_admission(&self) -> bool {
         self.state == State::Valid && self.is_far_from_limits()
     }
 

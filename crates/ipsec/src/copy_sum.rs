@@ -6,7 +6,7 @@ use wire::checksum;
 
 /// A packet's bytes from front to back, across its fragments.
 #[derive(Debug)]
-pub(crate) struct Source<'a, I> {
+pub(crate) struct ByteCursor<'a, I> {
     pieces: I,
     now: Piece<'a>,
     /// Number of bytes of the current piece that were taken.
@@ -14,7 +14,7 @@ pub(crate) struct Source<'a, I> {
     copied: usize,
 }
 
-impl<'a, I: Iterator<Item = Piece<'a>>> Source<'a, I> {
+impl<'a, I: Iterator<Item = Piece<'a>>> ByteCursor<'a, I> {
     /// The bytes of `pieces` after the first `skip`.
     pub(crate) fn new(pieces: I, mut skip: usize) -> Self {
         let mut source = Self { pieces, now: Piece::ReadOnly(&[]), at: 0, copied: 0 };
@@ -131,7 +131,7 @@ mod tests {
         let bytes: Vec<u8> = (0..700u32).map(|i| (i * 7 + 3) as u8).collect();
         for piece in [1, 3, 64, 65, 699] {
             for skip in [0, 1, 5, 300] {
-                let mut source = Source::new(bytes.chunks(piece).map(Piece::ReadOnly), skip);
+                let mut source = ByteCursor::new(bytes.chunks(piece).map(Piece::ReadOnly), skip);
                 let (mut first, mut second) = (vec![0; 201], vec![0; 199]);
                 let sums = [source.copy_and_sum(&mut first), source.copy_and_sum(&mut second)];
                 let (want_first, rest) = bytes[skip..].split_at(201);
@@ -151,7 +151,7 @@ mod tests {
         let mut bytes: Vec<u8> = (0..100).collect();
         let (first, second) = bytes.split_at_mut(60);
         let pieces = [Piece::Writable(first), Piece::ReadOnly(second)];
-        let mut source = Source::new(pieces.into_iter(), 10);
+        let mut source = ByteCursor::new(pieces.into_iter(), 10);
         assert_eq!(source.take_around(11, 5, 0, true), None, "not so much before it");
         assert_eq!(source.take_around(10, 20, 7, false).unwrap().0.to_vec(), (0..37).collect::<Vec<u8>>());
         let (around, sum) = source.take_around(4, 20, 11, true).unwrap();
@@ -175,7 +175,7 @@ mod tests {
         let mut bytes: Vec<u8> = (0..2000u32).map(|i| (i * 7 + i / 256) as u8).collect();
         let other = bytes.clone();
         let pieces = bytes.chunks_mut(900).map(Piece::Writable);
-        let (mut source, mut at) = (Source::new(pieces, 20), 20);
+        let (mut source, mut at) = (ByteCursor::new(pieces, 20), 20);
         for n in [1, 50, 50, 50, 49, 50, 0, 50, 50, 200, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50] {
             match source.take_around(20, n, 8, true) {
                 Some((around, sum)) => {

@@ -7,9 +7,9 @@
 mod accept;
 mod arrival;
 mod decap;
-mod inner;
+mod decrypted;
+mod fast_path;
 mod refused;
-mod run;
 mod train;
 
 use std::ops::ControlFlow;
@@ -26,8 +26,8 @@ use crate::ipsec::Ipsec;
 use accept::{pass, pass_plain};
 use arrival::Arrival;
 
-pub use inner::{Content, Each, Inner, Taker};
-pub use run::Run;
+pub use decrypted::{DecryptSink, Decrypted, FnSink, InnerPacket};
+pub use fast_path::RunSummary;
 
 /// Results of decrypting a train. The caller reuses it for the next train, after it has taken its contents.
 #[derive(Debug, Default)]
@@ -67,12 +67,12 @@ impl Ipsec {
             Err(reason) => refuse_headers(reason, opened, counters),
         }
         self.work(now);
-        let mut each = Each(|inner: Inner<'_>| match inner {
-            Inner::Content(content) => opened.packets.push(content.into_packet()),
-            Inner::Dropped(reason, _) => opened.drops.push(reason),
+        let mut each = FnSink(|inner: Decrypted<'_>| match inner {
+            Decrypted::Packet(content) => opened.packets.push(content.into_packet()),
+            Decrypted::Dropped(reason, _) => opened.drops.push(reason),
         });
         let ControlFlow::Continue(()) = self.pass_opened(mem, now, counters, &mut each);
-        self.forget_recent();
+        self.invalidate_templates();
     }
 
     /// As [`open`](Self::open), for a packet whose IP headers are `info` ([`ip_headers`]); but decrypted packets come
@@ -87,7 +87,7 @@ impl Ipsec {
         opened: &mut Opened,
         counters: &mut Counters,
     ) {
-        if self.crypto.opens_no_more() {
+        if self.crypto.is_open_full() {
             counters.count(Mib::XfrmInError);
             opened.drops.push(DropReason::CryptoQueueFull);
             return;
@@ -117,7 +117,7 @@ impl Ipsec {
     /// Hands in the open batch if this thread decrypts it and can pass its packets on at once.
     #[inline]
     pub fn close_here(&mut self, now: Instant) -> bool {
-        let closes = self.crypto.is_here() && self.crypto.batcher.latest().is_some_and(|job| job.is_easy);
+        let closes = self.crypto.is_here() && self.crypto.batcher.latest().is_some_and(|job| job.may_be_template);
         if closes {
             self.crypto.close(now);
         }
@@ -126,8 +126,8 @@ impl Ipsec {
 
     /// Invalidates the receive templates. The caller does so when their assumptions may have changed: whose packets
     /// these are, the link that they arrive by, or, as the [`generation`](Self::generation) tells, SAs and policies.
-    pub fn forget_recent(&mut self) {
-        self.crypto.forget_recent();
+    pub fn invalidate_templates(&mut self) {
+        self.crypto.invalidate_templates();
     }
 
     /// Submits a packet that is no train.
@@ -173,16 +173,16 @@ impl Ipsec {
         }
     }
 
-    /// Gives `taker` decrypted packets, in the order of their submission, until the first that is in flight, or `taker`
+    /// Gives `sink` decrypted packets, in the order of their submission, until the first that is in flight, or `sink`
     /// breaks off.
     #[inline]
-    pub fn pass_opened<T: Taker>(
+    pub fn pass_opened<T: DecryptSink>(
         &mut self,
         mem: &Memory,
         now: Instant,
         counters: &mut Counters,
-        taker: &mut T,
-    ) -> ControlFlow<T::Left> {
+        sink: &mut T,
+    ) -> ControlFlow<T::Break> {
         let Self { sad, crypto, nat, .. } = self;
         loop {
             let Some(job) = &mut crypto.passing else {
@@ -191,16 +191,16 @@ impl Ipsec {
                 crypto.passing = Some(job);
                 continue;
             };
-            while let Some(piece) = pass_plain(sad, job, mem, now, taker)? {
+            while let Some(piece) = pass_plain(sad, job, mem, now, sink)? {
                 let passed = pass(sad, &mut nat.seen, job, piece, mem, now);
                 if !nat.seen.is_empty() {
                     nat.follow_peers(sad);
                 }
                 match passed {
-                    Ok(content) => taker.take(Inner::Content(content))?,
+                    Ok(content) => sink.take(Decrypted::Packet(content))?,
                     Err((mib, reason)) => {
                         counters.count(mib);
-                        taker.take(Inner::Dropped(reason, job.outer.meta.origin.get()))?;
+                        sink.take(Decrypted::Dropped(reason, job.outer.meta.origin.get()))?;
                     }
                 }
             }

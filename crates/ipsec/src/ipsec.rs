@@ -126,13 +126,6 @@ impl Ipsec {
         self.sad.alloc_spi(now, self.acq_expires, request, random)
     }
 
-    /// Notes that the SA of an [`Acquire`](crate::Acquire) cannot be had: it is not asked for again until that one expires.
-    /// False if there is none of that number.
-    pub fn fail_acquire(&mut self, seq: u32) -> bool {
-        self.sad.changes += 1;
-        self.sad.larvae.fail(seq)
-    }
-
     /// Removes a larval SA. False if there is none of that number.
     pub fn forget_larval(&mut self, seq: u32) -> bool {
         self.sad.changes += 1;

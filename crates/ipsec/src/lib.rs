@@ -75,7 +75,7 @@ pub use engine::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
 pub use events::{Acquire, Event, MAX_EVENTS, PolicyExpired, SaExpired};
 pub use flowi::Flowi;
 pub use hold::{MAX_HELD, Released};
-pub use input::{Content, ENCAP_PEEK, Each, Inner, Opened, Run, Taker, is_esp_in_udp};
+pub use input::{DecryptSink, Decrypted, ENCAP_PEEK, FnSink, InnerPacket, Opened, RunSummary, is_esp_in_udp};
 pub use ipsec::Ipsec;
 pub use keepalive::{KEEPALIVE, Keepalive};
 pub use lifetime::{Lifetime, Limits};

@@ -6,7 +6,7 @@ use packet::{Esp, Packet};
 use wire::ip::Info;
 
 use crate::config::OffloadMode;
-use crate::device::{Device, Facts, Treatment, seed};
+use crate::device::{Device, OffloadDecision, OffloadFacts, seed};
 use crate::ipsec::Ipsec;
 use crate::sa::Sa;
 
@@ -28,19 +28,19 @@ impl Ipsec {
 
     /// Offload decision for a packet that leaves by `link`, for the last SA that it goes through (Linux `xfrm_output`,
     /// `xfrm_dev_offload_ok`). Refusals are counted.
-    pub fn treatment(&self, link: LinkId, facts: &Facts, counters: &mut Counters) -> Treatment {
-        let Some(offload) = self.sa(facts.sa).and_then(Sa::offload) else { return Treatment::Software };
+    pub fn offload_decision(&self, link: LinkId, facts: &OffloadFacts, counters: &mut Counters) -> OffloadDecision {
+        let Some(offload) = self.sa(facts.sa).and_then(Sa::offload) else { return OffloadDecision::Software };
         let device = self.sad.devices.get(offload.dev);
         let ok = facts.fits && !facts.has_options && device.is_some_and(|device| device.offload_ok(facts));
         match offload.mode {
-            OffloadMode::Crypto if ok && offload.dev == link && !facts.encap => Treatment::Cipher,
-            OffloadMode::Crypto => Treatment::Software,
+            OffloadMode::Crypto if ok && offload.dev == link && !facts.encap => OffloadDecision::Cipher,
+            OffloadMode::Crypto => OffloadDecision::Software,
             OffloadMode::Packet if !ok => {
                 counters.count(Mib::XfrmOutError);
-                Treatment::Refused(DropReason::EspDevice)
+                OffloadDecision::Refused(DropReason::EspDevice)
             }
-            OffloadMode::Packet if offload.dev != link => Treatment::Refused(DropReason::EspWrongDevice),
-            OffloadMode::Packet => Treatment::Device,
+            OffloadMode::Packet if offload.dev != link => OffloadDecision::Refused(DropReason::EspWrongDevice),
+            OffloadMode::Packet => OffloadDecision::Device,
         }
     }
 
@@ -72,7 +72,7 @@ impl Ipsec {
     /// # Errors
     /// [`DropReason::EspWrongDevice`] if only the device can do it, [`DropReason::PolicyNoState`] if the SA was
     /// removed.
-    pub fn seal_here(&self, pkt: &mut Packet, l3: usize) -> Result<(), DropReason> {
+    pub fn seal_in_software(&self, pkt: &mut Packet, l3: usize) -> Result<(), DropReason> {
         let Some(Esp::Seal { sa, high }) = pkt.meta.esp else { return Err(DropReason::EspWrongDevice) };
         let sa = self.sa(sa).ok_or(DropReason::PolicyNoState)?;
         let at = l3 + Info::parse(pkt.head().get(l3..).unwrap_or_default(), pkt.len().saturating_sub(l3))?.header_len;
@@ -115,11 +115,5 @@ impl Ipsec {
             let failed = sa.stats.failed.max(stats.failed);
             sa.stats = crate::SaStats { failed, ..stats };
         }
-    }
-
-    /// Reads the counters of all SAs in packet mode from their devices.
-    pub fn update_all_stats(&mut self) {
-        let offloaded: Vec<SaId> = self.sad.iter().filter(|sa| sa.packet_device().is_some()).map(Sa::id).collect();
-        offloaded.into_iter().for_each(|sa| self.update_stats(sa));
     }
 }

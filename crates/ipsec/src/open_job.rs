@@ -31,9 +31,9 @@ pub(crate) struct OpenJob {
     /// Whether the SA is on a device.
     pub(crate) is_offloaded: bool,
     /// Inner header for which decapsulation changes nothing; cached after the first packet.
-    pub(crate) untouched: Option<Untouched>,
-    /// Whether its packets qualify for the [fast match](Self::next_in_line).
-    pub(crate) is_easy: bool,
+    pub(crate) noop_decap: Option<NoopDecap>,
+    /// Whether its packets qualify for the [fast match](Self::match_next).
+    pub(crate) may_be_template: bool,
     pub(crate) outer: OuterHeaders,
     /// Pattern of the headers that further packets have to match.
     pattern: Box<Pattern>,
@@ -51,13 +51,13 @@ pub(crate) struct OpenJob {
 
 /// Fields that decide whether decapsulation changes an inner packet; values of one that it did not change.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Untouched {
+pub(crate) struct NoopDecap {
     /// The first two bytes: version, and TOS or traffic class.
     pub(crate) front: [u8; 2],
     pub(crate) next_header: Protocol,
 }
 
-impl Untouched {
+impl NoopDecap {
     /// Tells whether decapsulation changes nothing of a packet either: its length has to be that of its header.
     #[inline]
     pub(crate) fn is_like(self, bytes: &[u8], next_header: Protocol) -> bool {
@@ -165,9 +165,9 @@ impl PieceState {
     }
 }
 
-/// Match of a packet that [continues](OpenJob::next_in_line) a job.
+/// Match of a packet that [continues](OpenJob::match_next) a job.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Next {
+pub(crate) struct NextMatch {
     /// Offset from the SPI on, followed by the length.
     pub(crate) at: usize,
     pub(crate) len: usize,
@@ -234,8 +234,8 @@ impl OpenJob {
             },
             mark,
             is_offloaded: sa.offload.is_some(),
-            untouched: None,
-            is_easy: info.plain && !is_udp && esp.is_none() && sa.offload.is_none(),
+            noop_decap: None,
+            may_be_template: info.plain && !is_udp && esp.is_none() && sa.offload.is_none(),
             outer: OuterHeaders { info, headers: kept, is_udp, meta },
             pattern,
             last_id: info.id,
@@ -258,16 +258,16 @@ impl OpenJob {
     /// path: then nothing found out for earlier packets has to be found out again.
     #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
     #[inline(always)]
-    pub(crate) fn next_in_line(&mut self, pkt: &Packet, l3: usize) -> Option<Next> {
+    pub(crate) fn match_next(&mut self, pkt: &Packet, l3: usize) -> Option<NextMatch> {
         let packet = pkt.head().get(l3..)?;
-        let is_easy = self.is_easy
+        let may_be_template = self.may_be_template
             && pkt.is_linear()
             && matches!(pkt.meta.cut, Cut::Whole)
             && !matches!(pkt.meta.csum, Csum::Partial { .. })
             && pkt.owns_head()
             && self.takes(&pkt.meta);
         let headers_len = self.outer.headers.len();
-        let (headers, esp) = packet.split_at_checked(headers_len).filter(|_| is_easy)?;
+        let (headers, esp) = packet.split_at_checked(headers_len).filter(|_| may_be_template)?;
         let header = Header::ref_from(esp).ok()?;
         let version = self.outer.info.version();
         let id = match version {
@@ -289,7 +289,7 @@ impl OpenJob {
             self.pattern.next.set(packet, headers_len + Header::LEN, packet.len(), id_step, number, (0, &[]));
         }
         self.last_id = id;
-        Some(Next { at: l3 + headers_len, len: esp.len(), seq: header.seq(), id })
+        Some(NextMatch { at: l3 + headers_len, len: esp.len(), seq: header.seq(), id })
     }
 
     /// Tells whether packets with the metadata `meta` match those of this job.
@@ -329,8 +329,8 @@ impl OpenJob {
     /// Appends the packet that begins at `next` in `buf`.
     #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
     #[inline(always)]
-    pub(crate) fn push_whole(&mut self, next: Next, seq: u64, mut buf: Buf) {
-        let Next { at, len, id, .. } = next;
+    pub(crate) fn push_whole(&mut self, next: NextMatch, seq: u64, mut buf: Buf) {
+        let NextMatch { at, len, id, .. } = next;
         let (begins_buf, ends_buf, state) = (true, true, PieceState::Sealed);
         self.segments.push(Segment { len: len as u32, begins_buf, ends_buf, id, seq, state });
         self.bytes += len;
@@ -356,7 +356,7 @@ impl OpenJob {
 
     /// An empty job for further packets that match this one.
     pub(crate) fn another(&self, storage: Storage) -> Self {
-        let Self { sa, spi, reqid, mark, is_offloaded, is_easy, last_id, ref opening, ref outer, .. } = *self;
+        let Self { sa, spi, reqid, mark, is_offloaded, may_be_template, last_id, ref opening, ref outer, .. } = *self;
         let Storage { mut headers, mut pattern, segments, bufs, pieces } = storage;
         headers.clone_from(&outer.headers);
         pattern.clone_from(&self.pattern);
@@ -367,8 +367,8 @@ impl OpenJob {
             opening: opening.clone(),
             mark,
             is_offloaded,
-            untouched: None,
-            is_easy,
+            noop_decap: None,
+            may_be_template,
             outer: OuterHeaders { headers, info: outer.info, is_udp: outer.is_udp, meta: outer.meta.clone() },
             pattern,
             last_id,
@@ -440,11 +440,11 @@ impl OpenJob {
     /// Tells whether a decrypted packet is TCP that needs no more than its sum: in tunnel mode, one that decapsulation
     /// does not change; in transport mode, one with headroom for its IP headers. The SA's mode is known by now.
     #[inline]
-    pub(crate) fn is_plain(&self, mode: Mode, state: PieceState, inside: &Buf) -> bool {
+    pub(crate) fn is_noop_decap(&self, mode: Mode, state: PieceState, inside: &Buf) -> bool {
         let PieceState::Open { next_header, .. } = state else { return false };
         match (mode, self.opening.sums) {
             (Mode::Tunnel, Sums::Packets) => {
-                self.untouched.is_some_and(|untouched| untouched.is_like(inside.bytes(), next_header))
+                self.noop_decap.is_some_and(|noop_decap| noop_decap.is_like(inside.bytes(), next_header))
                     && ip::is_plain_tcp(inside.bytes())
             }
             (Mode::Transport, Sums::Payloads) => {

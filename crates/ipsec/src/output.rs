@@ -52,7 +52,7 @@ impl Ipsec {
         mtu: usize,
         counters: &mut Counters,
     ) -> Result<(), DropReason> {
-        if self.crypto.seals_no_more() {
+        if self.crypto.is_seal_full() {
             counters.count(Mib::XfrmOutNoQueueSpace);
             return Err(DropReason::CryptoQueueFull);
         }

@@ -20,7 +20,7 @@ pub enum Decision {
     /// It goes through these SAs, at least one.
     Protect(Bundle),
     /// It [waits](Ipsec::hold) until the SA of this policy exists. If the SA exists, older packets still wait: they
-    /// [go](Ipsec::let_go) first.
+    /// [go](Ipsec::release_if_ready) first.
     Hold(PolicyId),
     /// It is dropped. The counter is counted.
     Drop(DropReason),
@@ -60,7 +60,7 @@ impl Ipsec {
     }
 
     /// [Releases](Self::take_released) the packets that wait for a policy, if they can leave. Tells whether it did.
-    pub fn let_go(&mut self, policy: PolicyId) -> bool {
+    pub fn release_if_ready(&mut self, policy: PolicyId) -> bool {
         let may_go = self.is_behind_held(policy);
         if may_go {
             self.holds.release(policy);

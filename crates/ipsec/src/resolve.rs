@@ -35,7 +35,7 @@ pub(crate) enum Refusal {
     /// There is no SA for a template, by its number.
     Missing {
         template: u8,
-        /// Whether a request is pending, or has failed.
+        /// Whether a request is pending.
         pending: bool,
     },
     /// The SA of the policy is inbound.

@@ -14,7 +14,7 @@ use wire::ipv6::Chain;
 use wire::{Protocol, Spi, Version, esp, ipv4, udp};
 
 use crate::config::Mode;
-use crate::copy_sum::Source;
+use crate::copy_sum::ByteCursor;
 use crate::device::leave_seed;
 use crate::engine::Cipher;
 use crate::outer::Outer;
@@ -64,7 +64,7 @@ struct Plan {
     esn: bool,
     sequence: Reserved,
     outer: Outer,
-    cutting: Segmenter,
+    segmenter: Segmenter,
     /// Bytes of the packet that stay outside of ESP.
     outside: usize,
     /// End of the repeated headers, inside of ESP or outside.
@@ -131,25 +131,25 @@ impl SealJob {
             return Err(DropReason::EspWrongDevice);
         }
         let info = ip_headers(mem, &mut pkt)?;
-        let cutting = Segmenter::new(mem, &mut pkt, &info)?;
-        let Segmenter { segs, headers, payload, .. } = cutting;
+        let segmenter = Segmenter::new(mem, &mut pkt, &info)?;
+        let Segmenter { segs, headers, payload, .. } = segmenter;
         let (outer, outside, next_header) = match sa.mode {
             Mode::Tunnel => {
-                let outer = Outer::tunnel(sa, &info, headers + cutting.payload_of(0), sa.ip_id)?;
+                let outer = Outer::tunnel(sa, &info, headers + segmenter.payload_of(0), sa.ip_id)?;
                 let next_header = match info.version() {
                     Version::V4 => Protocol::IPIP,
                     Version::V6 => Protocol::IPV6,
                 };
                 (outer, 0, next_header)
             }
-            Mode::Transport => own_headers(sa, &pkt, &info, cutting.fixed_id)?,
+            Mode::Transport => own_headers(sa, &pkt, &info, segmenter.fixed_id)?,
         };
         let as_train = train == Train::Udp && sa.encap.is_some();
         // A checksum that a device completes has to be in a packet of its own.
         let together = train == Train::Frames && outer.udp_check_at().is_none();
         let (pad_to, skip) = (sa.pad_to(mtu), headers.max(outside));
         // A whole packet counts its headers as payload; the bytes that stay outside the encryption are part of these.
-        let form = |index| Form::new(&sa.cipher, headers + cutting.payload_of(index) - outside, next_header, pad_to);
+        let form = |index| Form::new(&sa.cipher, headers + segmenter.payload_of(index) - outside, next_header, pad_to);
         let mut plan = Plan {
             reads_elsewhere: sa.cipher.reads_elsewhere() && train != Train::Inline && pad_to == 0,
             full: form(0),
@@ -161,7 +161,7 @@ impl SealJob {
             outer,
             outside,
             skip,
-            cutting,
+            segmenter,
             next_header,
             as_train,
             together,
@@ -223,11 +223,11 @@ impl SealJob {
             }
         };
         headers.copy_from_slice(&source.head()[..plan.skip]);
-        plan.cutting.prepare(headers);
+        plan.segmenter.prepare(headers);
         *copied = if plan.reads_elsewhere {
-            plan.write(headers, Source::new(source.pieces_mut(), plan.skip), pages)
+            plan.write(headers, ByteCursor::new(source.pieces_mut(), plan.skip), pages)
         } else {
-            plan.write(headers, Source::new(source.chunks().map(Piece::ReadOnly), plan.skip), pages)
+            plan.write(headers, ByteCursor::new(source.chunks().map(Piece::ReadOnly), plan.skip), pages)
         };
     }
 
@@ -268,12 +268,12 @@ impl Plan {
 
     /// Length of these headers within the first segment's payload: a whole packet counts its headers as payload.
     const fn first_payload(&self) -> usize {
-        self.skip - self.cutting.headers
+        self.skip - self.segmenter.headers
     }
 
     #[inline]
     const fn form(&self, index: usize) -> &Form {
-        if index + 1 < self.cutting.segs { &self.full } else { &self.last }
+        if index + 1 < self.segmenter.segs { &self.full } else { &self.last }
     }
 
     /// Bytes of segment `index` as a packet of its own.
@@ -295,7 +295,7 @@ impl Plan {
     fn write<'a>(
         &self,
         head: &[u8],
-        mut payload: Source<'a, impl Iterator<Item = Piece<'a>>>,
+        mut payload: ByteCursor<'a, impl Iterator<Item = Piece<'a>>>,
         pages: &mut [(Buf, Range<usize>)],
     ) -> usize {
         for (page, run) in pages {
@@ -309,7 +309,7 @@ impl Plan {
     fn write_page<'a>(
         &self,
         head: &[u8],
-        payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
+        payload: &mut ByteCursor<'a, impl Iterator<Item = Piece<'a>>>,
         page: &mut [u8],
         run: Range<usize>,
     ) {
@@ -335,11 +335,11 @@ impl Plan {
     fn seal_one<'a>(
         &self,
         head: &[u8],
-        payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
+        payload: &mut ByteCursor<'a, impl Iterator<Item = Piece<'a>>>,
         frame: &mut [u8],
         index: usize,
     ) {
-        let Self { cipher, cutting, .. } = self;
+        let Self { cipher, segmenter, .. } = self;
         let number = self.sequence.get(index as u32);
         let high = self.esn.then_some(number.high);
         frame[..esp::Header::LEN].copy_from_slice(esp::Header::new(self.spi, number.low).as_bytes());
@@ -348,11 +348,11 @@ impl Plan {
         let repeated = &head[self.outside..self.skip];
         if self.reads_elsewhere
             && let Some((around, sum)) =
-                payload.take_around(head_len, text_len - head_len, size_of::<u64>(), cutting.sums_payload())
+                payload.take_around(head_len, text_len - head_len, size_of::<u64>(), segmenter.sums_payload())
         {
             let (inside, behind) = around.split_at_mut(text_len);
             inside[..head_len].copy_from_slice(repeated);
-            cutting.patch(inside, self.outside, index, sum);
+            segmenter.patch(inside, self.outside, index, sum);
             let trailer = form.short_trailer;
             let Some(behind) = behind.first_chunk_mut() else {
                 return cipher.seal_from(frame, inside, &trailer.to_le_bytes()[..trailer_len], number.iv, high);
@@ -373,11 +373,11 @@ impl Plan {
     fn seal_copy<'a>(
         &self,
         head: &[u8],
-        payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
+        payload: &mut ByteCursor<'a, impl Iterator<Item = Piece<'a>>>,
         frame: &mut [u8],
         index: usize,
     ) {
-        let Self { cipher, cutting, .. } = self;
+        let Self { cipher, segmenter, .. } = self;
         let number = self.sequence.get(index as u32);
         let (form, head_len) = (self.form(index), self.head_len());
         let text = &mut frame[esp::Header::LEN + cipher.iv_len()..];
@@ -387,13 +387,13 @@ impl Plan {
         tfc.fill(0);
         let (front, own) = inside.split_at_mut(head_len);
         front.copy_from_slice(&head[self.outside..self.skip]);
-        let sum = if cutting.sums_payload() {
+        let sum = if segmenter.sums_payload() {
             payload.copy_and_sum(own)
         } else {
             payload.copy_to(own);
             0
         };
-        cutting.patch(inside, self.outside, index, sum);
+        segmenter.patch(inside, self.outside, index, sum);
         esp::write_trailer(trailer, self.next_header);
         if self.inline.is_some() {
             // Earlier contents of the page must not be disclosed.

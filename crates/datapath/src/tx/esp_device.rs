@@ -2,7 +2,7 @@
 
 use base::{DropReason, Instant, LinkId, SaId};
 use ipsec::Train;
-use ipsec::device::{Device, Facts, Treatment};
+use ipsec::device::{Device, OffloadDecision, OffloadFacts};
 use offload::ip_headers;
 use packet::{Esp, Memory, Packet};
 
@@ -22,15 +22,15 @@ pub(crate) fn submit_offloaded(
     pending: PendingTx,
 ) -> Result<(), DropReason> {
     match offload_decision(dp, cx, sa, &mut pkt, pending.hop.dev, pending.mtu)? {
-        Treatment::Software => xfrm::submit(dp, cx, sa, pkt, train, pending),
-        Treatment::Cipher => xfrm::submit(dp, cx, sa, pkt, Train::Inline, pending),
+        OffloadDecision::Software => xfrm::submit(dp, cx, sa, pkt, train, pending),
+        OffloadDecision::Cipher => xfrm::submit(dp, cx, sa, pkt, Train::Inline, pending),
         // The header to be translated does not exist yet: the device makes it.
-        Treatment::Device if pending.hop.encap.is_some() => Err(DropReason::EspDevice),
-        Treatment::Device => {
+        OffloadDecision::Device if pending.hop.encap.is_some() => Err(DropReason::EspDevice),
+        OffloadDecision::Device => {
             dp.run_packet(cx, pkt, Next::Transmit(pending.hop));
             Ok(())
         }
-        Treatment::Refused(reason) => Err(reason),
+        OffloadDecision::Refused(reason) => Err(reason),
     }
 }
 
@@ -44,18 +44,18 @@ pub(crate) fn offload_decision(
     pkt: &mut Packet,
     link: LinkId,
     mtu: usize,
-) -> Result<Treatment, DropReason> {
+) -> Result<OffloadDecision, DropReason> {
     let info = ip_headers(cx.mem, pkt)?;
     let len = wire_len(pkt, &info);
     let (mtu, encap) = dp.ipsec.sa(sa).map_or((0, None), |it| (it.inner_mtu(mtu), it.encap()));
     let has_options = info.header_len > info.version().header_len();
-    let facts = Facts { sa, len, fits: len <= mtu, has_options, encap: encap.is_some() };
-    let treatment = dp.ipsec.treatment(link, &facts, &mut dp.counters);
-    if treatment == Treatment::Device {
+    let facts = OffloadFacts { sa, len, fits: len <= mtu, has_options, encap: encap.is_some() };
+    let decision = dp.ipsec.offload_decision(link, &facts, &mut dp.counters);
+    if decision == OffloadDecision::Device {
         dp.ipsec.admit_to_device(cx.now, sa, &mut dp.counters)?;
         pkt.meta.esp = Some(Esp::Protect(sa));
     }
-    Ok(treatment)
+    Ok(decision)
 }
 
 /// Checks that a packet marked for a device goes to that device, and encrypts it in software otherwise (Linux
@@ -72,7 +72,7 @@ pub(crate) fn seal_unless_on_device(
     if does_esp && dp.ipsec.is_on_device(esp, link) {
         return Ok(());
     }
-    dp.ipsec.seal_here(pkt, l3)
+    dp.ipsec.seal_in_software(pkt, l3)
 }
 
 /// Encrypts the packets queued at a link for a device that is gone in software, and drops packets that only the device could encrypt.

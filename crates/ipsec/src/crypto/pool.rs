@@ -224,7 +224,7 @@ impl Crypto for Pool {
         }
     }
 
-    fn is_at_it(&self) -> bool {
+    fn is_running(&self) -> bool {
         self.away > 0
     }
 

@@ -75,12 +75,12 @@ impl Queue {
 
     /// Tells whether the seal queue is full, so that further packets are dropped. The open queue does not count
     /// (Linux's `pencrypt` and `pdecrypt` are two instances).
-    pub(crate) fn seals_no_more(&self) -> bool {
+    pub(crate) fn is_seal_full(&self) -> bool {
         self.sealing.len() >= PLACES
     }
 
     /// Tells whether the open queue is full, so that further packets are dropped. The seal queue does not count.
-    pub(crate) fn opens_no_more(&self) -> bool {
+    pub(crate) fn is_open_full(&self) -> bool {
         self.opening.len() >= PLACES
     }
 
@@ -111,7 +111,7 @@ impl Queue {
     /// Keeps a finished job as its SA's receive template, if no invalidation came since it began; else keeps its lists
     /// only.
     pub(crate) fn keep(&mut self, done: PooledBox<OpenJob>) {
-        let may_be_like = done.is_easy && self.outdated == 0;
+        let may_be_like = done.may_be_template && self.outdated == 0;
         self.outdated = self.outdated.saturating_sub(1);
         let spi = done.spi();
         let unlike = if may_be_like { self.recent.insert(spi, done) } else { Some(done) };
@@ -137,7 +137,7 @@ impl Queue {
     }
 
     /// Invalidates the receive templates.
-    pub(crate) fn forget_recent(&mut self) {
+    pub(crate) fn invalidate_templates(&mut self) {
         self.outdated = self.batcher.len() + self.opening.len() + usize::from(self.passing.is_some());
         let Self { recent, recent_spis, spare_open, open_boxes, .. } = self;
         recent_spis.clear();
@@ -185,7 +185,7 @@ impl Queue {
 
     /// Template for packets with this SPI that threads decrypt: the open batch, or the receive template.
     #[inline]
-    pub(crate) fn like_mut(&mut self, spi: Spi) -> Option<&mut OpenJob> {
+    pub(crate) fn template_mut(&mut self, spi: Spi) -> Option<&mut OpenJob> {
         if self.batcher.find(|job| job.spi() == spi).is_some() {
             return self.batcher.latest_mut();
         }
@@ -193,14 +193,14 @@ impl Queue {
         self.recent.get_mut(&spi).filter(|_| !is_here).map(|job| &mut **job)
     }
 
-    /// Batch for one more packet that matches [the template](Self::like_mut) of this SPI. A full batch is handed in,
+    /// Batch for one more packet that matches [the template](Self::template_mut) of this SPI. A full batch is handed in,
     /// and a new one begins.
     #[inline]
     pub(crate) fn collect(&mut self, now: Instant, spi: Spi) -> &mut OpenJob {
         let is_collected = self.batcher.find(|job| job.spi() == spi).is_some();
         if !is_collected || self.has_task() {
             let storage = self.spare_open.pop().unwrap_or_else(Storage::with_room);
-            let another = self.like_mut(spi).expect("just compared with").another(storage);
+            let another = self.template_mut(spi).expect("just compared with").another(storage);
             self.close_if_large(now, another.has_cipher_work());
             return self.begin(now, another);
         }
@@ -249,7 +249,7 @@ impl Queue {
         loop {
             self.work_once(now, true);
             let mut all = self.former.iter().chain(&self.crypto);
-            if self.has_done() || !all.any(|crypto| crypto.is_at_it()) {
+            if self.has_done() || !all.any(|crypto| crypto.is_running()) {
                 return;
             }
         }

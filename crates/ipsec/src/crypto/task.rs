@@ -42,7 +42,7 @@ pub trait Crypto: fmt::Debug + Send {
     }
 
     /// Tells whether [`work`](Self::work) is worth another call at once: a thread is running a task.
-    fn is_at_it(&self) -> bool {
+    fn is_running(&self) -> bool {
         false
     }
 

@@ -30,7 +30,7 @@ pub enum Refused {
 
 /// Properties of a packet by which a device decides whether it can offload it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Facts {
+pub struct OffloadFacts {
     /// The SA.
     pub sa: SaId,
     /// Bytes of its longest segment, with the IP header.
@@ -45,7 +45,7 @@ pub struct Facts {
 
 /// Decision which part of ESP a device does for a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Treatment {
+pub enum OffloadDecision {
     /// Software does all of it.
     Software,
     /// The device runs the cipher, software the rest: [`Train::Inline`](crate::Train::Inline).
@@ -68,7 +68,7 @@ pub trait Device: fmt::Debug + Send {
     fn delete_state(&mut self, id: SaId);
 
     /// Whether it can do this packet (`xdo_dev_offload_ok`).
-    fn offload_ok(&self, packet: &Facts) -> bool;
+    fn offload_ok(&self, packet: &OffloadFacts) -> bool;
 
     /// Whether it tracks extended sequence numbers: in crypto mode, a device that does not gets no SA that has them.
     fn follows_esn(&self) -> bool;

@@ -12,5 +12,5 @@ mod table;
 
 pub use crate::config::{Offload, OffloadMode};
 pub(crate) use driver::leave_seed;
-pub use driver::{Device, Facts, NewState, PacketDevice, Refused, Treatment, seed};
+pub use driver::{Device, NewState, OffloadDecision, OffloadFacts, PacketDevice, Refused, seed};
 pub(crate) use table::Devices;

@@ -7,33 +7,34 @@ use packet::{Buf, Csum, Memory};
 use wire::Protocol;
 
 use super::decap;
-use super::inner::{Content, Taker};
+use super::decrypted::{DecryptSink, InnerPacket};
 use super::refused::{Dropped, refuse};
 use crate::config::Mode;
 use crate::open_job::{OpenJob, Piece, PieceState};
 use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;
 
-/// Gives `taker` the packets of a job for which decapsulation [is a no-op](Sa::passes_plainly), up to the first other
-/// one, which is returned, or until `taker` breaks off.
+/// Gives `sink` the packets of a job for which decapsulation [is a no-op](Sa::pass_noop_decap), up to the first other
+/// one, which is returned, or until `sink` breaks off.
 #[inline]
-pub(super) fn pass_plain<T: Taker>(
+pub(super) fn pass_plain<T: DecryptSink>(
     sad: &mut Sad,
     job: &mut OpenJob,
     mem: &Memory,
     now: Instant,
-    taker: &mut T,
-) -> ControlFlow<T::Left, Option<Piece>> {
+    sink: &mut T,
+) -> ControlFlow<T::Break, Option<Piece>> {
     let source = job.outer.source();
     let mut sa = sad.get_mut(job.sa).filter(|sa| source.is_none_or(|source| sa.peer_is_at(source)));
     while let Some(mut piece) = job.next() {
-        let is_plain = sa.as_deref_mut().is_some_and(|sa| {
-            sa.is_at_ease() && sa.passes_plainly(job, (piece.seq, piece.id, piece.state), &mut piece.inside, mem, now)
+        let is_noop_decap = sa.as_deref_mut().is_some_and(|sa| {
+            sa.may_skip_admission()
+                && sa.pass_noop_decap(job, (piece.seq, piece.id, piece.state), &mut piece.inside, mem, now)
         });
-        if !is_plain {
+        if !is_noop_decap {
             return ControlFlow::Continue(Some(piece));
         }
-        taker.take_plain(piece.inside, &job.outer.meta)?;
+        sink.take_plain(piece.inside, &job.outer.meta)?;
     }
     ControlFlow::Continue(None)
 }
@@ -47,7 +48,7 @@ pub(super) fn pass<'j>(
     piece: Piece,
     mem: &Memory,
     now: Instant,
-) -> Result<Content<'j>, Dropped> {
+) -> Result<InnerPacket<'j>, Dropped> {
     let sa = match piece.state {
         // Earlier packets are counted only now, and the SA may have been removed during decryption.
         PieceState::Open { next_header, .. } if next_header != Protocol::NO_NEXT => sad.admit_in(job.sa, now)?,
@@ -65,7 +66,7 @@ pub(super) fn accept<'j>(
     piece: Piece,
     mem: &Memory,
     now: Instant,
-) -> Result<Content<'j>, Dropped> {
+) -> Result<InnerPacket<'j>, Dropped> {
     let Piece { seq, id, state, inside: mut buf } = piece;
     let (payload_len, next_header, sum) = match state {
         PieceState::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),
@@ -87,23 +88,23 @@ pub(super) fn accept<'j>(
         moves.extend(sa.came_from(now, source, is_newest));
     }
     sa.used(now, 1, payload_len.into());
-    let OpenJob { outer, untouched, .. } = job;
+    let OpenJob { outer, noop_decap, .. } = job;
     let front = match sa.mode {
         Mode::Tunnel => {
-            outer.meta.csum = decap::tunnel(sa, &outer.info, &mut buf, next_header, sum, untouched)?;
+            outer.meta.csum = decap::tunnel(sa, &outer.info, &mut buf, next_header, sum, noop_decap)?;
             None
         }
         Mode::Transport => outer.transport(mem, &mut buf, next_header, sum, id)?,
     };
-    Ok(Content { front, buf, meta: &outer.meta })
+    Ok(InnerPacket { front, buf, meta: &outer.meta })
 }
 
 impl Sa {
-    /// Accounts for a decrypted packet that needs [no more than its sum](OpenJob::is_plain), and puts its IP headers in
+    /// Accounts for a decrypted packet that needs [no more than its sum](OpenJob::is_noop_decap), and puts its IP headers in
     /// front of it again if they were outside of ESP.
     #[expect(clippy::inline_always, reason = "a packet that is handed over has to be written and read once more")]
     #[inline(always)]
-    pub(super) fn passes_plainly(
+    pub(super) fn pass_noop_decap(
         &mut self,
         job: &mut OpenJob,
         (seq, id, state): (u64, u16, PieceState),
@@ -111,7 +112,7 @@ impl Sa {
         mem: &Memory,
         now: Instant,
     ) -> bool {
-        if !job.is_plain(self.mode, state, inside) {
+        if !job.is_noop_decap(self.mode, state, inside) {
             return false;
         }
         if self.replay.mark(seq).is_err() {

@@ -66,7 +66,7 @@ impl Arrival<'_> {
         if n < sa.shortest() {
             return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
         }
-        if !sa.is_at_ease() {
+        if !sa.may_skip_admission() {
             sad.look_closely(id, self.now)?;
         }
         Ok(seq)

@@ -6,7 +6,7 @@ use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
 
 use super::refused::Dropped;
-use crate::open_job::{OuterHeaders, Untouched};
+use crate::open_job::{NoopDecap, OuterHeaders};
 use crate::outer::{write_own, write_v4};
 use crate::pieces::Pieces;
 use crate::sa::Sa;
@@ -21,12 +21,12 @@ pub(super) fn tunnel(
     inside: &mut Buf,
     next_header: Protocol,
     sum: Option<u16>,
-    untouched: &mut Option<Untouched>,
+    noop_decap: &mut Option<NoopDecap>,
 ) -> Result<Csum, Dropped> {
     let refused = (Mib::XfrmInStateModeError, DropReason::EspFormat);
     let bytes = inside.bytes();
     let mut csum = sum.map_or(Csum::None, Csum::Complete);
-    if untouched.is_some_and(|untouched| untouched.is_like(bytes, next_header)) {
+    if noop_decap.is_some_and(|noop_decap| noop_decap.is_like(bytes, next_header)) {
         return Ok(csum);
     }
     let len = bytes.len();
@@ -44,7 +44,7 @@ pub(super) fn tunnel(
     if !sa.takes(version) {
         return Err(refused);
     }
-    *untouched = bytes.first_chunk().map(|&front| Untouched { front, next_header });
+    *noop_decap = bytes.first_chunk().map(|&front| NoopDecap { front, next_header });
     if let Some(tos) = marked(sa, outer, tos) {
         let bytes = inside.bytes_mut().ok_or(refused)?;
         match version {
@@ -52,7 +52,7 @@ pub(super) fn tunnel(
             Version::V6 => ipv6::Header::mut_from(bytes).map_err(|_| refused)?.set_traffic_class(tos),
         }
         csum = Csum::None;
-        *untouched = None;
+        *noop_decap = None;
     }
     //= RFC 4303 §2.7 tfc-padding: bytes behind the length of a tunnel's inner packet are padding, and are removed
     if total < len && total >= version.header_len() {

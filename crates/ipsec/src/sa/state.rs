@@ -7,8 +7,6 @@ pub enum State {
     Acq,
     /// It may be used.
     Valid,
-    /// The negotiation failed.
-    Error,
     /// A hard limit is reached; it is about to be removed.
     Expired,
     /// It was removed.

@@ -12,7 +12,7 @@ use wire::Spi;
 use crate::config::{Mode, SaConfig, SaDir, Selector};
 use crate::events::{Event, Events, SaExpired};
 use crate::mark::Mark;
-use crate::sa::{SaStats, State};
+use crate::sa::SaStats;
 use crate::timers::{Timer, Timers};
 
 /// Maximum number of larval SAs: packets of others cause them.
@@ -41,8 +41,6 @@ pub struct Larval {
     pub mark: Mark,
     /// The number of the XFRM interface.
     pub if_id: u32,
-    /// [`State::Acq`], or [`State::Error`] if the negotiation failed.
-    pub state: State,
     /// Time of its request.
     pub added: Instant,
     pub(crate) timer: Timer,
@@ -78,7 +76,6 @@ impl Larval {
             selector: None,
             mark: Mark::ANY,
             if_id: 0,
-            state: State::Acq,
             added: Instant::ZERO,
             timer: Timer::default(),
         }
@@ -168,14 +165,6 @@ impl Larvae {
         self.spis.contains_key(&spi)
     }
 
-    /// Marks it as failed.
-    pub(crate) fn fail(&mut self, seq: u32) -> bool {
-        self.by_seq.get_mut(&seq).is_some_and(|larval| {
-            larval.state = State::Error;
-            true
-        })
-    }
-
     pub(crate) fn get(&self, seq: u32) -> Option<&Larval> {
         self.by_seq.get(&seq)
     }
@@ -193,10 +182,9 @@ impl Larvae {
 
     /// Drop reason of a packet whose SPI is no SA's: it may be a larval one's (Linux `xfrm_input`).
     pub(crate) fn refuse(&self, dst: IpAddr, spi: Spi, mark: u32) -> (Mib, DropReason) {
-        match self.by_spi(dst, spi, mark).map(|larval| (larval.dir, larval.state)) {
-            Some((Some(SaDir::Out), _)) => (Mib::XfrmInStateDirError, DropReason::EspDirection),
-            Some((_, State::Acq)) => (Mib::XfrmAcquireError, DropReason::EspState),
-            Some(_) => (Mib::XfrmInStateInvalid, DropReason::EspState),
+        match self.by_spi(dst, spi, mark).map(|larval| larval.dir) {
+            Some(Some(SaDir::Out)) => (Mib::XfrmInStateDirError, DropReason::EspDirection),
+            Some(_) => (Mib::XfrmAcquireError, DropReason::EspState),
             //= RFC 4303 §3.4.2 unknown-sa: a packet whose SPI and destination name no SA is dropped, and counted
             None => (Mib::XfrmInNoStates, DropReason::EspNoState),
         }

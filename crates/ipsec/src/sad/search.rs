@@ -18,7 +18,7 @@ pub(crate) enum Found {
     Sa(SaId),
     /// No SA, and no request for one.
     Nothing,
-    /// No SA, and a request is pending or has failed.
+    /// No SA, and a request is pending.
     Pending,
     /// No SA, and the SPI of the template is used by an SA that does not match, or reserved.
     Clash,
@@ -136,14 +136,13 @@ impl Sad {
         self.slots.list(self.newest((dst, reqid))).filter(|sa| sa.mode == Mode::Tunnel)
     }
 
-    /// Tells whether a request for `template` is pending, for any flow, or has failed for this one.
+    /// Tells whether a request for `template` is pending, for any flow.
     fn pending(&self, template: &Template, mark: u32, src: IpAddr, dst: IpAddr, flow: &Flowi) -> bool {
         self.larvae.with(dst, template.reqid).any(|larval| {
             (larval.src == src || src.is_unspecified() || larval.src.is_unspecified())
                 && (larval.mode, larval.if_id) == (template.mode, flow.if_id)
                 && larval.mark.matches(mark)
                 && template.spi.is_none_or(|spi| spi == larval.spi)
-                && (larval.state == State::Acq || larval.selector.is_none_or(|selector| selector.matches(flow)))
         })
     }
 }

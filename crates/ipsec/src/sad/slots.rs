@@ -10,7 +10,7 @@ use crate::sa::Sa;
 const SLOT_BITS: u32 = MAX_SAS.ilog2();
 
 /// No slot.
-const NOBODY: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
 /// Number of SAs in a chunk. The list of chunks fits the nearest caches.
 const PIECE: usize = 64;
@@ -52,7 +52,7 @@ impl Slots {
     pub(super) fn insert(&mut self, sa: Sa) {
         let slot = slot_of(sa.id()) as usize;
         if self.free.pop().is_none() {
-            self.links.push(Links { uses: 0, newer: NOBODY, older: NOBODY });
+            self.links.push(Links { uses: 0, newer: NONE, older: NONE });
             if slot / PIECE == self.pieces.len() {
                 self.pieces.push(Box::new([const { None }; PIECE]));
             }
@@ -96,7 +96,7 @@ impl Slots {
     /// The SAs of the list that begins with `first`, the newest first.
     #[inline]
     pub(super) fn list(&self, first: Option<u32>) -> impl Iterator<Item = &Sa> {
-        let older = |&slot: &u32| Some(self.links[slot as usize].older).filter(|&older| older != NOBODY);
+        let older = |&slot: &u32| Some(self.links[slot as usize].older).filter(|&older| older != NONE);
         std::iter::successors(first, older).filter_map(|slot| self.at(slot))
     }
 
@@ -106,7 +106,7 @@ impl Slots {
             self.links[first as usize].newer = slot;
         }
         let links = &mut self.links[slot as usize];
-        (links.newer, links.older) = (NOBODY, first.unwrap_or(NOBODY));
+        (links.newer, links.older) = (NONE, first.unwrap_or(NONE));
     }
 
     /// Removes a slot from its list. If it was the first, returns the new first one, if any.
@@ -120,7 +120,7 @@ impl Slots {
                 newer.older = older;
                 None
             }
-            None => Some(Some(older).filter(|&older| older != NOBODY)),
+            None => Some(Some(older).filter(|&older| older != NONE)),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Instant, SaId};
-use ipsec::device::{Device, Facts, NewState, Offload, OffloadMode, PacketDevice, Refused, seed};
+use ipsec::device::{Device, NewState, Offload, OffloadFacts, OffloadMode, PacketDevice, Refused, seed};
 use ipsec::engine::{Cipher, OpenError};
 use ipsec::{PolicyConfig, PolicyKey, SaDir, SaStats};
 use packet::{Csum, Cut, Esp, EspStatus, Memory, Packet};
@@ -248,7 +248,7 @@ impl Device for SoftDevice {
         }
     }
 
-    fn offload_ok(&self, _: &Facts) -> bool {
+    fn offload_ok(&self, _: &OffloadFacts) -> bool {
         !self.state().faults.busy
     }
 

@@ -7,29 +7,29 @@ use base::{DropReason, Origin};
 use packet::{Buf, Meta, Packet};
 
 /// Consumer of decrypted packets.
-pub trait Taker {
+pub trait DecryptSink {
     /// Value to break off with.
-    type Left;
+    type Break;
 
     /// Takes a packet in one buffer, with TCP and no further facts: the common case.
-    fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Self::Left>;
+    fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Self::Break>;
 
     /// Takes the contents of any ESP packet.
-    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Self::Left>;
+    fn take(&mut self, inner: Decrypted<'_>) -> ControlFlow<Self::Break>;
 }
 
 /// Consumer that passes everything to a function.
 #[derive(Debug)]
-pub struct Each<F>(pub F);
+pub struct FnSink<F>(pub F);
 
-impl<F: FnMut(Inner<'_>)> Taker for Each<F> {
-    type Left = Infallible;
+impl<F: FnMut(Decrypted<'_>)> DecryptSink for FnSink<F> {
+    type Break = Infallible;
 
     fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Infallible> {
-        self.take(Inner::Content(Content::new(buf, meta)))
+        self.take(Decrypted::Packet(InnerPacket::new(buf, meta)))
     }
 
-    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Infallible> {
+    fn take(&mut self, inner: Decrypted<'_>) -> ControlFlow<Infallible> {
         self.0(inner);
         ControlFlow::Continue(())
     }
@@ -37,23 +37,23 @@ impl<F: FnMut(Inner<'_>)> Taker for Each<F> {
 
 /// Decrypted contents of one ESP packet.
 #[derive(Debug)]
-pub enum Inner<'a> {
+pub enum Decrypted<'a> {
     /// A packet.
-    Content(Content<'a>),
+    Packet(InnerPacket<'a>),
     /// A dropped packet, with the link that it came by. The counter is counted.
     Dropped(DropReason, Origin),
 }
 
 /// A decrypted packet.
 #[derive(Debug)]
-pub struct Content<'a> {
+pub struct InnerPacket<'a> {
     /// Separate buffer for the IP headers, if there is no room for them in front of the payload.
     pub(super) front: Option<Buf>,
     pub(super) buf: Buf,
     pub(super) meta: &'a Meta,
 }
 
-impl<'a> Content<'a> {
+impl<'a> InnerPacket<'a> {
     /// A packet in one buffer.
     #[inline]
     pub(super) fn new(buf: Buf, meta: &'a Meta) -> Self {
