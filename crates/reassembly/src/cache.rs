@@ -127,11 +127,6 @@ impl Cache {
         }
     }
 
-    /// Whether pieces have to come in order, as Linux's 6LoWPAN has it.
-    pub(crate) fn wants_order(&self) -> bool {
-        self.policy == Policy::Linux
-    }
-
     /// Hash of a datagram's key.
     #[inline(always)]
     pub(crate) fn hash(&self, key: &Key) -> KeyHash {
@@ -380,11 +375,6 @@ impl Cache {
     /// Context in which a datagram is reassembled.
     pub(crate) fn context(&self, id: SlabId) -> ReassemblyContext {
         self.queues.key(id).context()
-    }
-
-    /// A queue.
-    pub(crate) fn queue(&self, id: SlabId) -> &Queue {
-        &self.queues[id].queue
     }
 
     /// Bytes of memory that fragments and their queues hold.

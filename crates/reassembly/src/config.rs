@@ -15,8 +15,6 @@ pub struct Config {
     pub v6: Limits,
     /// IPv6 tracking (`nf_conntrack_frag6_*`).
     pub tracking_v6: Limits,
-    /// 6LoWPAN.
-    pub lowpan: Limits,
     /// Fragments that an IPv4 source may send between two of one datagram (`ipfrag_max_dist`); 0 is without limit.
     pub max_distance: u32,
 }
@@ -64,7 +62,6 @@ impl Default for Config {
             v4: Limits { timeout: Duration::from_secs(30), ..minute },
             v6: minute,
             tracking_v6: minute,
-            lowpan: minute,
             max_distance: 64,
         }
     }

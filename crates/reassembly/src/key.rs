@@ -11,7 +11,7 @@ use crate::secret::Secret;
 use crate::slab_map::Hashed;
 use crate::user::ReassemblyContext;
 
-/// Key of a datagram: fields that its fragments have in common (RFC 791 §3.2, RFC 8200 §4.5, RFC 4944 §5.3).
+/// Key of a datagram: fields that its fragments have in common (RFC 791 §3.2, RFC 8200 §4.5).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Key {
     /// Source and destination, as numbers.
@@ -20,7 +20,7 @@ pub(crate) struct Key {
     space: Space,
     /// IPv4 counts identifications by protocol. In IPv6 the next header of later fragments is ignored.
     protocol: u8,
-    /// The identification; 6LoWPAN's tag, and above it the datagram's size.
+    /// The identification.
     id: u32,
     /// The link on which a multicast or link-local destination is valid.
     link: Option<LinkId>,
@@ -35,10 +35,9 @@ enum Space {
     #[default]
     V4,
     V6,
-    Link,
 }
 
-/// Key of the source to which memory is charged: an IPv4 address, an IPv6 subnet, a station. A host with one address of an
+/// Key of the source to which memory is charged: an IPv4 address or an IPv6 subnet. A host with one address of an
 /// IPv6 subnet can have them all. Equal addresses in two VRFs are two sources (Linux's `inetpeer_addr`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SourceKey {
@@ -78,20 +77,6 @@ impl Key {
         Self { src, dst, space: Space::V6, protocol: 0, id, link, context, sec_path: SecPath::new() }
     }
 
-    /// The key of a 6LoWPAN fragment, which is valid on its link alone.
-    pub(crate) fn lowpan(link: Option<LinkId>, [src, dst]: [u128; 2], id: u32) -> Self {
-        Self {
-            src,
-            dst,
-            space: Space::Link,
-            protocol: 0,
-            id,
-            link,
-            context: ReassemblyContext::LOCAL,
-            sec_path: SecPath::new(),
-        }
-    }
-
     /// Context in which the datagram is reassembled.
     pub(crate) fn context(&self) -> ReassemblyContext {
         self.context
@@ -101,7 +86,7 @@ impl Key {
     pub(crate) fn source(&self) -> SourceKey {
         let addr = match self.space {
             Space::V6 => self.src >> 64,
-            Space::V4 | Space::Link => self.src,
+            Space::V4 => self.src,
         };
         SourceKey { addr, domain: self.context.domain }
     }

@@ -404,11 +404,6 @@ impl Queue {
         self.fragments
     }
 
-    /// End of the fragment with the highest offset.
-    pub(crate) fn highest(&self) -> usize {
-        self.last.as_ref().map_or(0, |(_, run)| run.end)
-    }
-
     /// Origin of the fragment that came last.
     pub(crate) fn origin(&self) -> PackedOrigin {
         self.origin

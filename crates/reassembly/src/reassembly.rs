@@ -48,18 +48,18 @@ pub struct Usage {
 impl Reassembly {
     /// Nothing waits yet.
     pub fn new(config: Config) -> Self {
-        let Config { policy, coalesce, v4, v6, tracking_v6, lowpan, max_distance } = config;
-        let [v6, tracking_v6, lowpan] = [v6, tracking_v6, lowpan].map(|limits| Cache::new(limits, policy, 0));
-        let tables = [Cache::new(v4, policy, max_distance), v6, tracking_v6, lowpan];
+        let Config { policy, coalesce, v4, v6, tracking_v6, max_distance } = config;
+        let [v6, tracking_v6] = [v6, tracking_v6].map(|limits| Cache::new(limits, policy, 0));
+        let tables = [Cache::new(v4, policy, max_distance), v6, tracking_v6];
         Self { tables, coalesce, evicted: Vec::new() }
     }
 
     /// Changes the configuration, also for datagrams that wait already: they time out by the new times, and those beyond the
     /// new limits are evicted ([`drain_evicted`](Self::drain_evicted)).
     pub fn configure(&mut self, config: Config, counters: &mut Counters) {
-        let Config { policy, coalesce, v4, v6, tracking_v6, lowpan, max_distance } = config;
+        let Config { policy, coalesce, v4, v6, tracking_v6, max_distance } = config;
         self.coalesce = coalesce;
-        for (table, limits) in Table::ALL.into_iter().zip([v4, v6, tracking_v6, lowpan]) {
+        for (table, limits) in Table::ALL.into_iter().zip([v4, v6, tracking_v6]) {
             let max_distance = if table == Table::V4 { max_distance } else { 0 };
             self.table(table).configure(limits, policy, max_distance);
             self.make_room(table, None, &mut Count(Mibs::of_table(table).map(|mibs| (&mut *counters, mibs))));
@@ -283,7 +283,6 @@ impl Reassembly {
                 let mibs = match table {
                     Table::V4 => Some(Mibs::of(Version::V4)),
                     Table::V6 | Table::TrackingV6 => is_there.then(|| Mibs::of(Version::V6)),
-                    Table::Lowpan => None,
                 };
                 Count(mibs.map(|mibs| (&mut *counters, mibs))).timeout();
                 expired.push(Expired { first: first.flatten(), origin, packets, context, table });

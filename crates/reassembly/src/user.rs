@@ -78,17 +78,4 @@ impl User {
     pub(crate) const fn is_observer(self, version: Version) -> bool {
         matches!((self, version), (Self::Tracking { .. }, Version::V6))
     }
-
-    /// Whether the sender is told that a datagram was not whole in time, which was `for_us` or was to go on. Contexts that look
-    /// at IPv4 packets on their way leave that to the node that the datagram is for (Linux's `frag_expire_skip_icmp`; a switch
-    /// among them, unlike Linux's).
-    pub const fn tells_of_timeout(self, version: Version, for_us: bool) -> bool {
-        match (self, version) {
-            (Self::Tracking { hook: Hook::In | Hook::Bridge, .. } | Self::PacketSocket | Self::Switch, Version::V4) => {
-                for_us
-            }
-            (Self::Host, _) => for_us,
-            _ => true,
-        }
-    }
 }

@@ -59,7 +59,7 @@ pub enum Verdict {
 #[derive(Debug)]
 pub struct Expired {
     /// First fragment, of which an ICMP error tells the sender, and its summary; `None` if it has not come, or
-    /// the link is gone; it is that link's now. [`User::tells_of_timeout`](crate::User::tells_of_timeout) knows whether to tell.
+    /// the link is gone; it is that link's now.
     pub first: Option<(Packet, Info)>,
     /// Origin of the last fragment.
     pub origin: Origin,
@@ -97,7 +97,7 @@ impl Mibs {
         match table {
             Table::V4 => Some(Self::of(Version::V4)),
             Table::V6 => Some(Self::of(Version::V6)),
-            Table::TrackingV6 | Table::Lowpan => None,
+            Table::TrackingV6 => None,
         }
     }
 

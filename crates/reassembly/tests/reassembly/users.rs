@@ -249,17 +249,7 @@ fn ipv4_counts_whoever_asks() {
 }
 
 #[test]
-fn ipv4_observer_reports_timeout_only_for_this_node() {
-    let only_for_us = [tracking(Hook::In, 0), tracking(Hook::Bridge, 9), User::PacketSocket, User::Switch];
-    for user in USERS.into_iter().chain(only_for_us) {
-        for version in BOTH {
-            assert!(user.tells_of_timeout(version, true), "{user:?}");
-            let waits = version == Version::V4 && (only_for_us.contains(&user) || user == tracking(Hook::In, 1));
-            let waits =
-                waits || version == Version::V4 && matches!(user, User::Tracking { hook, .. } if hook != Hook::Out);
-            assert_eq!(user.tells_of_timeout(version, false), !waits, "{user:?}, {version}");
-        }
-    }
+fn timeout_names_the_context_of_its_datagram() {
     for user in USERS {
         let mut world = asked_by(user, Version::V4);
         world.send(part(0, 104));
