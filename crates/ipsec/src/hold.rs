@@ -66,7 +66,7 @@ impl Holds {
         if waiting > MAX_PER_POLICY || self.held >= MAX_HELD {
             return Err((pkt, DropReason::PolicyQueueFull));
         }
-        pkt.spare(mem);
+        pkt.release_device_frames(mem);
         let queue = self.queues.entry(policy).or_insert_with(|| {
             let mut timer = Timer::default();
             self.timers.set(policy, &mut timer, Some(now + FIRST_RETRY));

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{c_int, c_uint, c_void, cmsghdr, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t, ucred};
-use nlsock::{FromDaemon, Lookout, WORD, option};
+use nlsock::{BusyPoll, FromDaemon, WORD, option};
 
 use crate::calls::options::PASSCRED;
 use crate::errno::{Errno, checked};
@@ -23,7 +23,7 @@ const MAX_PART: usize = 32 << 10;
 
 /// Whether the gateway has last said that it answers at once.
 static PROMPT: AtomicBool = AtomicBool::new(false);
-static LOOKOUT: Lookout = Lookout::new();
+static BUSY_POLL: BusyPoll = BusyPoll::new();
 
 /// A received datagram.
 #[derive(Debug)]
@@ -55,9 +55,9 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     // SAFETY: the word lives here, and the pieces are the caller's.
     let mut attempt = |flags| checked(unsafe { next::recvmsg(fd, &raw mut message, flags) });
     let asked = slot.asked.swap(false, Relaxed);
-    let soon = asked && flags & libc::MSG_DONTWAIT == 0 && PROMPT.load(Relaxed) && LOOKOUT.is_worth_it();
+    let soon = asked && flags & libc::MSG_DONTWAIT == 0 && PROMPT.load(Relaxed) && BUSY_POLL.should_poll();
     let connection = slot.connection();
-    let mut found = soon.then(|| LOOKOUT.look(|| attempt(flags | libc::MSG_DONTWAIT).ok())).flatten();
+    let mut found = soon.then(|| BUSY_POLL.poll(|| attempt(flags | libc::MSG_DONTWAIT).ok())).flatten();
     if found.is_none() && slot.is_to_be_kept() {
         found = attempt(flags | libc::MSG_DONTWAIT).ok();
         if found.is_none() {

@@ -61,7 +61,7 @@ impl Reassembly {
             packets += 1;
             burst.look_ahead();
             let is_copied = wastes_pages && is_thin(pkt);
-            let is_moved = moves && !is_copied && !(how.spares && pkt.head_buf().is_scarce(mem));
+            let is_moved = moves && !is_copied && !(how.spares && pkt.head_buf().is_scarce_frame(mem));
             let csum = pkt.meta.csum;
             let added = if !is_moved {
                 None

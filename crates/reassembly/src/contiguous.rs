@@ -34,7 +34,7 @@ impl CopyPolicy {
     /// The policy for `pkt`.
     #[inline]
     pub(crate) fn to(self, mem: &Memory, pkt: &Packet) -> Self {
-        let copies = self.copies || self.spares && pkt.is_scarce(mem);
+        let copies = self.copies || self.spares && pkt.has_scarce_frames(mem);
         Self { copies, ..self }
     }
 }
