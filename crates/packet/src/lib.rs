@@ -1,8 +1,7 @@
 //! Packets: a linear head, page fragments, children, and the pages that they point into.
 //!
 //! This crate decides how bytes are held and when they may be written. Left to others: all protocols, and the meaning
-//! of
-//! [`Meta`].
+//! of [`Meta`].
 //!
 //! - A [`Packet`] is head, slots (at most [`MAX_FRAGS`] page fragments) and children, with metadata ([`Meta`]).
 //! - A [`Buf`] is a range of one page. Whether it may be written is part of the buffer and cannot be forgotten by a

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::Malformed;
 
-/// An option's type byte and what follows its length byte.
+/// An option's type byte and the bytes behind its length byte.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Opt<'a> {
     /// The type byte: copy bit, class and number.
@@ -62,8 +62,8 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// Place of the first option from `at` on, without padding: from its type byte to its end. An error is the offset of the type
-/// byte of one whose length cannot be.
+/// Range of the first option from `at` on, without padding: from its type byte to its end. The error is the offset of
+/// the type byte of an option with an impossible length.
 fn next_option(options: &[u8], mut at: usize) -> Option<Result<Range<usize>, usize>> {
     loop {
         match *options.get(at)? {
@@ -84,16 +84,16 @@ const POINTER_AT: usize = 2;
 const FLAG_AT: usize = 3;
 /// Smallest pointer of a record route option, and of a timestamp option.
 const MIN_POINTERS: [usize; 2] = [4, 5];
-/// Flags of a timestamp option: times alone; addresses that the sender has filled in. Any other: addresses and times.
+/// Flags of a timestamp option: times alone; addresses that the sender has filled in. Otherwise addresses and times.
 const TIMES_ONLY: u8 = 0;
 const PRESPECIFIED: u8 = 3;
-/// No flag: a record route option has addresses alone.
+/// Without a flag: a record route option has addresses alone.
 const ADDRESS_ALONE: u8 = 0xff;
 const MAX_OVERFLOW: u8 = 15;
 /// Bytes of a router alert option.
 const ROUTER_ALERT_LEN: usize = 4;
 
-/// Bytes that the next entry of a record route or timestamp option takes.
+/// Length of the next entry of a record route or timestamp option.
 fn entry_len(option: &[u8]) -> usize {
     match option[0] {
         Opt::TIMESTAMP if option[FLAG_AT] & 0xf != TIMES_ONLY => 8,
@@ -101,10 +101,10 @@ fn entry_len(option: &[u8]) -> usize {
     }
 }
 
-/// Checks the options of a header, as each node on a packet's way does (RFC 791 §3.1; Linux `ip_options_compile`).
+/// Checks the options of a header, as each node on a packet's path does (RFC 791 §3.1; Linux `ip_options_compile`).
 ///
 /// # Errors
-/// Offset in `options` of the byte that is wrong.
+/// Offset of the wrong byte in `options`.
 pub fn check_options(options: &[u8]) -> Result<(), usize> {
     let (mut at, mut seen) = (0, [false; 2]);
     while let Some(place) = next_option(options, at) {
@@ -139,10 +139,10 @@ pub fn check_options(options: &[u8]) -> Result<(), usize> {
     Ok(())
 }
 
-/// Fills in the next entry of the record route and timestamp options of a packet that passes a node with the address `addr`, at
-/// `time`, in milliseconds since midnight UT (RFC 791 §3.1; Linux `ip_forward_options`). A full timestamp option counts the
-/// node; one that names the nodes is for those whose address `is_own`. Tells whether there are such options. What
-/// [`check_options`] refuses stays as it is.
+/// Fills in the next entry of the record route and timestamp options of a packet that passes a node with the address
+/// `addr`, at `time`, in milliseconds since midnight UT (RFC 791 §3.1; Linux `ip_forward_options`). A full timestamp
+/// option counts the node; one with given addresses is for nodes whose address `is_own`. Tells whether there are such
+/// options. Options that [`check_options`] refuses stay unchanged.
 pub fn record_visit(options: &mut [u8], addr: Ipv4Addr, time: u32, is_own: impl Fn(Ipv4Addr) -> bool) -> bool {
     let (mut at, mut found) = (0, false);
     if check_options(options).is_err() {
@@ -180,8 +180,8 @@ pub fn record_visit(options: &mut [u8], addr: Ipv4Addr, time: u32, is_own: impl 
     found
 }
 
-/// Keeps the record route and timestamp options alone, which the answer to a ping returns (RFC 1122 §3.2.2.6), moved to the
-/// front and padded to whole words; the rest of `options` is zero. Gives their length.
+/// Keeps only the record route and timestamp options, which the answer to a ping returns (RFC 1122 §3.2.2.6), moved to
+/// the front and padded to whole words; the remainder of `options` is zeroed. Returns their length.
 pub fn keep_recorded(options: &mut [u8]) -> usize {
     let (mut at, mut len) = (0, 0);
     while let Some(Ok(place)) = next_option(options, at) {
@@ -199,7 +199,7 @@ pub fn keep_recorded(options: &mut [u8]) -> usize {
 /// (RFC 791 §3.2; Linux `ip_options_fragment`).
 ///
 /// # Errors
-/// [`Malformed::Ipv4Option`]; what was walked until then is changed.
+/// [`Malformed::Ipv4Option`]; options before the wrong one are changed.
 pub fn blank_uncopied_options(options: &mut [u8]) -> Result<(), Malformed> {
     let mut at = 0;
     while let Some(place) = next_option(options, at) {

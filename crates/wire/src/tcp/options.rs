@@ -5,11 +5,11 @@ use crate::Malformed;
 /// A TCP option.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Opt<'a> {
-    /// The largest segment that the sender takes (RFC 9293 §3.7.1).
+    /// Maximum segment size of the sender (RFC 9293 §3.7.1).
     Mss(u16),
-    /// Shift of the window, 0 to 14 (RFC 7323 §2); a larger value stands as it came.
+    /// Shift of the window, 0 to 14 (RFC 7323 §2); a larger value is kept.
     WindowScale(u8),
-    /// Selective acknowledgments are welcome (RFC 2018 §2).
+    /// The sender accepts selective acknowledgments (RFC 2018 §2).
     SackPermitted,
     /// Selective acknowledgments: pairs of 32-bit edges (RFC 2018 §3).
     Sack(&'a [u8]),
@@ -17,10 +17,10 @@ pub enum Opt<'a> {
     Timestamps {
         /// The sender's clock.
         value: u32,
-        /// Latest value that the sender has seen of the other end.
+        /// Latest timestamp that the sender has received.
         echo: u32,
     },
-    /// Any other, with what follows its length byte.
+    /// Any other option.
     Other {
         /// The kind byte.
         kind: u8,
@@ -66,7 +66,7 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// `None` if a kind that we know does not have its length.
+/// The typed option; `None` if a known kind has another length.
 fn typed(kind: u8, data: &[u8]) -> Option<Opt<'_>> {
     let word = |bytes: &[u8; 4]| u32::from_be_bytes(*bytes);
     Some(match kind {
