@@ -33,10 +33,10 @@ impl<W: Write> Writer<W> {
         Ok(Self { file })
     }
 
-    /// Appends a packet that was seen `at`, counted from the Unix epoch.
+    /// Appends a packet captured `at`, counted from the Unix epoch.
     ///
     /// # Errors
-    /// The file's.
+    /// Errors of the file.
     pub fn write(&mut self, at: Duration, bytes: &[u8]) -> io::Result<()> {
         let kept = &bytes[..bytes.len().min(MAX_PACKET)];
         let mut header = [0; 16];
@@ -48,10 +48,10 @@ impl<W: Write> Writer<W> {
         self.file.write_all(kept)
     }
 
-    /// Passes on what a buffer between here and the file holds.
+    /// Flushes the file's buffer.
     ///
     /// # Errors
-    /// The file's.
+    /// Errors of the file.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
@@ -70,7 +70,7 @@ impl<R: Read> Reader<R> {
     /// Reads the file's header.
     ///
     /// # Errors
-    /// [`CaptureError`] when it is none.
+    /// [`CaptureError`] for a file of another format.
     pub fn new(mut file: R) -> Result<Self, CaptureError> {
         let mut header = [0; 24];
         file.read_exact(&mut header)?;
@@ -81,7 +81,7 @@ impl<R: Read> Reader<R> {
         if (order.u16(&header, 4), order.u16(&header, 6)) != (2, 4) {
             return Err(CaptureError::Version);
         }
-        // The upper bits say whether frames have an FCS.
+        // The upper bits tell whether frames have an FCS.
         let link_type = LinkType::from_number(order.u32(&header, 20) as u16);
         Ok(Self { nanos: order.u32(&header, 0) == MAGIC_NANOS, order, link_type, file })
     }

@@ -42,7 +42,7 @@ impl<W: Write> Writer<W> {
     /// Starts a file of packets of one interface.
     ///
     /// # Errors
-    /// The file's.
+    /// Errors of the file.
     pub fn new(mut file: W, interface: &str, link_type: LinkType) -> io::Result<Self> {
         let mut section = BYTE_ORDER_MAGIC.to_le_bytes().to_vec();
         section.extend([1, 0, 0, 0]);
@@ -59,10 +59,10 @@ impl<W: Write> Writer<W> {
         Ok(Self { file })
     }
 
-    /// Appends a packet that was seen `at`, counted from the Unix epoch.
+    /// Appends a packet captured `at`, counted from the Unix epoch.
     ///
     /// # Errors
-    /// The file's.
+    /// Errors of the file.
     pub fn write(&mut self, at: Duration, outbound: bool, bytes: &[u8]) -> io::Result<()> {
         let kept = &bytes[..bytes.len().min(MAX_PACKET)];
         let nanos = at.as_nanos() as u64;
@@ -77,10 +77,10 @@ impl<W: Write> Writer<W> {
         write_block(&mut self.file, ENHANCED_PACKET, &[&header, kept, padding, &options])
     }
 
-    /// Passes on what a buffer between here and the file holds.
+    /// Flushes the file's buffer.
     ///
     /// # Errors
-    /// The file's.
+    /// Errors of the file.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
@@ -127,7 +127,7 @@ impl<R: Read> Reader<R> {
     /// Reads the header of the first section.
     ///
     /// # Errors
-    /// [`CaptureError`] when there is none.
+    /// [`CaptureError`] for a file of another format.
     pub fn new(file: R) -> Result<Self, CaptureError> {
         let mut reader = Self { file, order: Order::Little, interfaces: Vec::new() };
         let mut kind = [0; 4];

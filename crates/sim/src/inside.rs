@@ -1,4 +1,4 @@
-//! Authentic ESP with an inside that means no good.
+//! Authentic ESP with malformed contents.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use wire::{Protocol, esp, udp};
 
 use crate::{Choices, Flow, Maze};
 
-/// Ends of flows inside, by family.
+/// Addresses of inner flows, by family.
 const HOSTS: [[&str; 6]; 2] = [
     ["10.5.0.1", "10.1.0.1", "10.2.0.254", "10.2.0.1", "192.0.2.1", "192.0.2.2"],
     ["fd00:5::1", "fd00:1::1", "fd00:2::254", "fd00:2::1", "2001:db8::1", "2001:db8::2"],
 ];
 
-/// Hands a [`Maze`] packets that are right in all but their text, alone, in bursts and in trains.
+/// Sends a [`Maze`] ESP packets that are valid but for their plaintext, singly, in bursts and in trains.
 ///
 /// # Panics
-/// When one ends nowhere, something is sent that a link does not take, or memory does not come back.
+/// When a packet ends nowhere, a link gets a packet that it cannot take, or memory is leaked.
 pub fn esp_inside(choices: &mut Choices<'_>) {
     let mut maze = Maze::new();
     let sas = Maze::sas();
@@ -57,7 +57,7 @@ pub fn esp_inside(choices: &mut Choices<'_>) {
     maze.finish();
 }
 
-/// The text of a packet: an IP packet or the inside of one, which may be spoilt, and a trailer, which may lie.
+/// The plaintext of a packet: an IP packet or its payload, possibly damaged, and a trailer, possibly wrong.
 fn text(choices: &mut Choices<'_>, sa: &SaConfig, cipher: &Cipher) -> Vec<u8> {
     let form = choices.byte();
     let len = usize::from(choices.word() % 1400);
@@ -105,7 +105,7 @@ fn text(choices: &mut Choices<'_>, sa: &SaConfig, cipher: &Cipher) -> Vec<u8> {
     text
 }
 
-/// An ESP packet with this text.
+/// An ESP packet with this plaintext.
 fn sealed(sa: &SaConfig, cipher: &Cipher, seq: u32, text: &[u8]) -> Vec<u8> {
     let room = |n| vec![0; n];
     let header = esp::Header::new(sa.spi, seq);
@@ -116,7 +116,7 @@ fn sealed(sa: &SaConfig, cipher: &Cipher, seq: u32, text: &[u8]) -> Vec<u8> {
     esp
 }
 
-/// Outer headers in front of ESP packets.
+/// Adds outer headers to ESP packets.
 fn wrap(sa: &SaConfig, esp: &[u8]) -> Vec<u8> {
     let flow = Flow { src: sa.src, dst: sa.dst, ..Flow::new("192.0.2.1", "192.0.2.2") };
     let Some(encap) = sa.encap else { return flow.raw(Protocol::ESP, esp) };

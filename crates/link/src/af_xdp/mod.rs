@@ -1,5 +1,5 @@
-//! AF_XDP: whole frames of an interface of this host, taken from its receive queues before the host's stack sees them, in
-//! frames of memory that packets then point into.
+//! AF_XDP: whole frames of an interface of this host, taken from its receive queues before the host's stack, in frames
+//! of memory that packets then point into.
 //!
 //! A frame goes back to its ring with the last packet that points into it. The kernel copies received bytes into frames, or
 //! the driver writes them there itself where it can (zero copy). Nothing is offloaded: packets to be sent are segmented,
@@ -166,7 +166,7 @@ impl XdpLink {
         Ok(())
     }
 
-    /// Checks whether the interface went down. A frame of the unused type is discarded.
+    /// Checks whether the interface went down. Discards a frame of the unused type.
     fn look_at_watch(&mut self) -> io::Result<()> {
         match recv(&self.watch, &mut [0; 1], RecvFlags::DONTWAIT) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
@@ -300,7 +300,7 @@ impl Batches for XdpLink {
     }
 }
 
-/// Bytes of a packet as a frame; for packets that share a buffer, those of the first.
+/// Length of a packet as a frame; for packets that share a buffer, of the first.
 fn frame_len(packet: &Packet) -> usize {
     match packet.meta.cut {
         Cut::Frames(_) => packet.frames().next().map_or(0, <[u8]>::len),

@@ -40,13 +40,13 @@ pub(crate) struct Queue {
 /// The kernel's own counters of a socket: `struct xdp_statistics`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct XdpStats {
-    /// Packets dropped for another reason than descriptors: no frame to put them in among them.
+    /// Packets dropped for another reason than descriptors, such as a lack of frames.
     pub rx_dropped: u64,
     /// Frames dropped because their descriptor in the fill ring was wrong.
     pub rx_invalid_descs: u64,
     /// Packets that were not sent because their descriptor was wrong.
     pub tx_invalid_descs: u64,
-    /// Packets dropped because the ring of those received was full.
+    /// Packets dropped because the receive ring was full.
     pub rx_ring_full: u64,
     /// Times that the kernel found the fill ring empty.
     pub rx_fill_ring_empty_descs: u64,
@@ -55,7 +55,7 @@ pub struct XdpStats {
 }
 
 impl XdpStats {
-    /// Adds another socket's.
+    /// Adds another socket's counters.
     pub(crate) fn add(&mut self, other: &Self) {
         self.rx_dropped += other.rx_dropped;
         self.rx_invalid_descs += other.rx_invalid_descs;
@@ -69,7 +69,7 @@ impl XdpStats {
 /// Packets that one call copies at most (`TX_BATCH_SIZE`).
 const TX_BATCH: u32 = 32;
 
-/// A bound socket. Its fields are dropped in their order.
+/// A bound socket. Its fields are dropped in the order of their declaration.
 #[derive(Debug)]
 pub(crate) struct Xsk {
     socket: OwnedFd,

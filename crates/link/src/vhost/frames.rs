@@ -196,7 +196,7 @@ pub(super) fn header_for(negotiated: Bits, features: &Features, packet: &Packet,
     Some(header)
 }
 
-/// Reads pieces one after the other.
+/// Reads pieces in order.
 struct Gather<'a> {
     memory: &'a GuestMemory,
     pieces: &'a [Piece],
@@ -219,7 +219,7 @@ impl Gather<'_> {
     }
 }
 
-/// Writes pieces one after the other.
+/// Writes pieces in order.
 pub(super) struct Scatter<'a> {
     memory: &'a GuestMemory,
     pieces: &'a [Piece],
