@@ -68,17 +68,17 @@ impl Prefix {
         self.len
     }
 
-    /// Whether this is an IPv4 prefix.
+    /// Tells whether this is an IPv4 prefix.
     pub const fn is_ipv4(self) -> bool {
         self.addr.is_ipv4()
     }
 
-    /// Whether it is a single address: `/32`, or `/128` for IPv6.
+    /// Tells whether it is a single address: `/32`, or `/128` for IPv6.
     pub const fn is_host(self) -> bool {
         self.len == bits_of(self.addr)
     }
 
-    /// Whether `addr` lies inside. An address of the other family never does.
+    /// Tells whether `addr` lies inside. An address of the other family never does.
     pub fn contains(self, addr: IpAddr) -> bool {
         self.addr.is_ipv4() == addr.is_ipv4() && masked(addr, self.len) == self.addr
     }

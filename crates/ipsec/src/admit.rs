@@ -30,7 +30,7 @@ impl Sad {
         self.admit(id, now).map_err(|Expired| (Mib::XfrmInStateExpired, DropReason::EspExpired))
     }
 
-    /// Whether one more packet may be sent by an SA (Linux `xfrm_output_one`).
+    /// Tells whether one more packet may be sent by an SA (Linux `xfrm_output_one`).
     ///
     /// # Errors
     /// Counter and reason of the refusal.

@@ -74,7 +74,7 @@ impl ReplayWindow {
         self.top
     }
 
-    /// Whether numbers have 64 bits.
+    /// Tells whether numbers have 64 bits.
     pub const fn esn(&self) -> bool {
         self.esn
     }

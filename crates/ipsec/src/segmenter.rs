@@ -118,7 +118,7 @@ impl Segmenter {
         if index + 1 < self.segs { self.size } else { self.payload - (self.segs - 1) * self.size }
     }
 
-    /// Whether each segment gets a checksum of its own, for which its payload has to be summed.
+    /// Tells whether each segment gets a checksum of its own, for which its payload has to be summed.
     #[inline]
     pub(crate) const fn sums_payload(&self) -> bool {
         use Transport::{Tcp, Udp};

@@ -179,7 +179,7 @@ impl PacketLink {
         })
     }
 
-    /// Whether a frame carries IP, and is for the node or a group.
+    /// Tells whether a frame carries IP, and is for the node or a group.
     fn is_ip(&self, packet: &Packet) -> bool {
         let Ok(header) = eth::Header::ref_from(packet.head()) else { return false };
         let is_ip = matches!(header.ethertype(), EtherType::IPV4 | EtherType::IPV6) && packet.meta.vlan.is_none();

@@ -93,7 +93,7 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
-    /// Whether the other end can receive. A guest's port has no carrier until the guest's driver runs.
+    /// Tells whether the other end can receive. A guest's port has no carrier until the guest's driver runs.
     fn has_carrier(&self) -> bool {
         true
     }

@@ -13,11 +13,11 @@ const MAGIC_NANOS: u32 = 0xa1b2_3c4d;
 
 /// Writes a capture file.
 #[derive(Debug)]
-pub struct Writer<W: Write> {
+pub struct PcapWriter<W: Write> {
     file: W,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> PcapWriter<W> {
     /// Starts a file of packets of one link type.
     ///
     /// # Errors
@@ -59,14 +59,14 @@ impl<W: Write> Writer<W> {
 
 /// Reads a capture file, which should be buffered.
 #[derive(Debug)]
-pub struct Reader<R: Read> {
+pub struct PcapReader<R: Read> {
     file: R,
     order: Order,
     nanos: bool,
     link_type: LinkType,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> PcapReader<R> {
     /// Reads the file's header.
     ///
     /// # Errors
@@ -116,13 +116,13 @@ mod tests {
     #[test]
     fn packets_read_as_they_were_written() {
         let mut file = Vec::new();
-        let mut writer = Writer::new(&mut file, LinkType::Ethernet).unwrap();
+        let mut writer = PcapWriter::new(&mut file, LinkType::Ethernet).unwrap();
         let at = Duration::new(1_700_000_000, 123_456_789);
         for len in [0, 1, 60, 65_549] {
             writer.write(at, &vec![len as u8; len]).unwrap();
         }
         writer.flush().unwrap();
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = PcapReader::new(&file[..]).unwrap();
         for len in [0, 1, 60, 65_549] {
             let bytes = vec![len as u8; len];
             let want = Record { at, link_type: LinkType::Ethernet, outbound: None, original_len: len, bytes };
@@ -141,7 +141,7 @@ mod tests {
             big.splice(4..4, [0, 2, 0, 4]);
             for mut file in [little, big] {
                 file.extend([0x45, 0x00]);
-                let record = Reader::new(&file[..]).unwrap().read().unwrap().unwrap();
+                let record = PcapReader::new(&file[..]).unwrap().read().unwrap().unwrap();
                 let want = (Duration::from_secs(5) + unit * 7, LinkType::Raw, 9, vec![0x45, 0x00]);
                 assert_eq!((record.at, record.link_type, record.original_len, record.bytes), want);
             }
@@ -151,12 +151,12 @@ mod tests {
     #[test]
     fn malformed_file_is_an_error() {
         let mut file = Vec::new();
-        Writer::new(&mut file, LinkType::Raw).unwrap().write(Duration::ZERO, &[1; 40]).unwrap();
+        PcapWriter::new(&mut file, LinkType::Raw).unwrap().write(Duration::ZERO, &[1; 40]).unwrap();
         for len in 0..24 {
-            assert!(matches!(Reader::new(&file[..len]), Err(CaptureError::CutShort)), "{len} bytes");
+            assert!(matches!(PcapReader::new(&file[..len]), Err(CaptureError::CutShort)), "{len} bytes");
         }
         for len in 25..80 {
-            let end = Reader::new(&file[..len]).unwrap().read();
+            let end = PcapReader::new(&file[..len]).unwrap().read();
             assert!(matches!(end, Err(CaptureError::CutShort)), "{len} bytes");
         }
         let with = |at: usize, byte| {
@@ -164,9 +164,9 @@ mod tests {
             file[at] = byte;
             file
         };
-        assert!(matches!(Reader::new(&with(0, 0)[..]), Err(CaptureError::Magic)));
-        assert!(matches!(Reader::new(&with(4, 3)[..]), Err(CaptureError::Version)));
+        assert!(matches!(PcapReader::new(&with(0, 0)[..]), Err(CaptureError::Magic)));
+        assert!(matches!(PcapReader::new(&with(4, 3)[..]), Err(CaptureError::Version)));
         let lie = with(35, 0xff);
-        assert!(matches!(Reader::new(&lie[..]).unwrap().read(), Err(CaptureError::TooLong(0xff00_0028))));
+        assert!(matches!(PcapReader::new(&lie[..]).unwrap().read(), Err(CaptureError::TooLong(0xff00_0028))));
     }
 }

@@ -34,11 +34,11 @@ const MAX_INTERFACES: usize = 1024;
 
 /// Writes a capture file.
 #[derive(Debug)]
-pub struct Writer<W: Write> {
+pub struct PcapngWriter<W: Write> {
     file: W,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> PcapngWriter<W> {
     /// Starts a file of packets of one interface.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
 
 /// Reads a capture file, which should be buffered.
 #[derive(Debug)]
-pub struct Reader<R: Read> {
+pub struct PcapngReader<R: Read> {
     file: R,
     order: Order,
     interfaces: Vec<Interface>,
@@ -123,7 +123,7 @@ struct Interface {
     offset: Duration,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> PcapngReader<R> {
     /// Reads the header of the first section.
     ///
     /// # Errors
@@ -277,7 +277,7 @@ mod tests {
 
     fn written() -> Vec<u8> {
         let mut file = Vec::new();
-        let mut writer = Writer::new(&mut file, "tun0", LinkType::Raw).unwrap();
+        let mut writer = PcapngWriter::new(&mut file, "tun0", LinkType::Raw).unwrap();
         for (len, outbound) in [(0, false), (1, true), (60, false), (65_535, true)] {
             writer.write(AT, outbound, &vec![len as u8; len]).unwrap();
         }
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn packets_read_as_they_were_written() {
         let file = written();
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = PcapngReader::new(&file[..]).unwrap();
         for (len, outbound) in [(0, false), (1, true), (60, false), (65_535, true)] {
             let bytes = vec![len as u8; len];
             let outbound = Some(outbound);
@@ -323,7 +323,7 @@ mod tests {
             big(SIMPLE_PACKET, &words(&[4, 0x0102_0304])),
         ]
         .concat();
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = PcapngReader::new(&file[..]).unwrap();
         for _ in 0..4 {
             assert_eq!(reader.read().unwrap().unwrap().link_type, LinkType::Raw);
         }
@@ -342,14 +342,14 @@ mod tests {
         let interface = big(INTERFACE, &words(&[0x0001_0000, 0]));
         let resolution =
             |value: u8| big(INTERFACE, &[&words(&[0x0001_0000, 0]), &[0, 9, 0, 1, value, 0, 0, 0][..]].concat());
-        let second = |block: Vec<u8>| Reader::new(&[&good[..], &block].concat()[..]).unwrap().read();
+        let second = |block: Vec<u8>| PcapngReader::new(&[&good[..], &block].concat()[..]).unwrap().read();
         let after_interface = |block: Vec<u8>| second([interface.clone(), block].concat());
 
-        assert!(matches!(Reader::new(&b"\x0a\x0d\x0d"[..]), Err(CaptureError::CutShort)));
-        assert!(matches!(Reader::new(&[7; 40][..]), Err(CaptureError::Magic)));
-        assert!(matches!(Reader::new(&big(SECTION, &[7; 16])[..]), Err(CaptureError::Magic)));
+        assert!(matches!(PcapngReader::new(&b"\x0a\x0d\x0d"[..]), Err(CaptureError::CutShort)));
+        assert!(matches!(PcapngReader::new(&[7; 40][..]), Err(CaptureError::Magic)));
+        assert!(matches!(PcapngReader::new(&big(SECTION, &[7; 16])[..]), Err(CaptureError::Magic)));
         let old = big(SECTION, &words(&[BYTE_ORDER_MAGIC, 0x0002_0000, 0, 0]));
-        assert!(matches!(Reader::new(&old[..]), Err(CaptureError::Version)));
+        assert!(matches!(PcapngReader::new(&old[..]), Err(CaptureError::Version)));
 
         assert!(matches!(second(words(&[1, 8, 8])), Err(CaptureError::Block)));
         assert!(matches!(second(words(&[1, 15, 0, 15])), Err(CaptureError::Block)));

@@ -14,7 +14,7 @@
 //!
 //! [`World::watch`] captures every frame of a wire.
 //!
-//! An [`Oracle`] checks IPsec's databases against plain lists, and a [`Maze`] checks that each packet ends somewhere;
+//! An [`Oracle`] checks IPsec's databases against plain lists, and a [`FullNode`] checks that each packet ends somewhere;
 //! [`Choices`] drive both, from a fuzzer or a seed.
 //!
 //! [`Flow`] makes packets, finished ones and fat ones, whose every payload byte depends on its offset in the stream.
@@ -27,9 +27,9 @@ mod config;
 mod crypto;
 mod device;
 mod flow;
+mod full_node;
 mod host;
-mod inside;
-mod maze;
+mod malformed_inner;
 mod node;
 mod oracle;
 mod rng;
@@ -42,9 +42,9 @@ pub use config::{esp, link_pair, policy, template, unique_mask};
 pub use crypto::SlowCrypto;
 pub use device::{Medium, Wire, WireStats};
 pub use flow::{Flow, stream_byte};
+pub use full_node::FullNode;
 pub use host::Host;
-pub use inside::esp_inside;
-pub use maze::Maze;
+pub use malformed_inner::malformed_inner;
 pub use node::{Node, PortOptions};
 pub use oracle::Oracle;
 pub use rng::Rng;

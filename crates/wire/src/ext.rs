@@ -183,7 +183,7 @@ pub enum Unrecognised {
 
 /// An option of a hop-by-hop or destination options header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Opt<'a> {
+pub struct ExtOption<'a> {
     /// Type.
     pub kind: u8,
     /// Offset of its type byte from the start of the extension header.
@@ -192,7 +192,7 @@ pub struct Opt<'a> {
     pub data: &'a [u8],
 }
 
-impl Opt<'_> {
+impl ExtOption<'_> {
     /// Router alert (RFC 2711).
     pub const ROUTER_ALERT: u8 = 5;
 
@@ -209,12 +209,12 @@ impl Opt<'_> {
 
 /// The options of one extension header, without padding. Ends after an error.
 #[derive(Clone, Debug)]
-pub struct Options<'a> {
+pub struct ExtOptions<'a> {
     header: &'a [u8],
     at: usize,
 }
 
-impl<'a> Options<'a> {
+impl<'a> ExtOptions<'a> {
     /// The options of the hop-by-hop or destination options header at the front of `bytes`.
     ///
     /// # Errors
@@ -226,8 +226,8 @@ impl<'a> Options<'a> {
     }
 }
 
-impl<'a> Iterator for Options<'a> {
-    type Item = Result<Opt<'a>, Malformed>;
+impl<'a> Iterator for ExtOptions<'a> {
+    type Item = Result<ExtOption<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         const PAD1: u8 = 0;
@@ -246,7 +246,7 @@ impl<'a> Iterator for Options<'a> {
             };
             self.at = at + 2 + data.len();
             if kind != PADN {
-                return Some(Ok(Opt { kind, at, data }));
+                return Some(Ok(ExtOption { kind, at, data }));
             }
         }
     }
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn options_say_what_to_do_with_them_if_unknown() {
         let bytes = [TCP, 1, 0, 1, 1, 0, 0x1e, 0, 0x5e, 1, 9, 0x9e, 0, 0xde, 1, 7];
-        let seen: Vec<_> = Options::parse(&bytes).unwrap().map(Result::unwrap).collect();
+        let seen: Vec<_> = ExtOptions::parse(&bytes).unwrap().map(Result::unwrap).collect();
         let want = [
             (0x1e, 6, &[][..], Unrecognised::Skip),
             (0x5e, 8, &[9], Unrecognised::Drop),
@@ -390,7 +390,7 @@ mod tests {
         ];
         assert_eq!(seen.len(), want.len());
         for (option, (kind, at, data, action)) in seen.into_iter().zip(want) {
-            assert_eq!((option, option.if_unrecognised()), (Opt { kind, at, data }, action));
+            assert_eq!((option, option.if_unrecognised()), (ExtOption { kind, at, data }, action));
         }
     }
 
@@ -398,16 +398,16 @@ mod tests {
     fn an_option_stays_within_its_header() {
         let bad = Some(Err(Malformed::Ipv6Option));
         let cases: [(&[u8; 8], _); 4] = [
-            (&[TCP, 0, 5, 4, 0, 0, 0, 0], Some(Ok(Opt { kind: 5, at: 2, data: &[0; 4] }))),
+            (&[TCP, 0, 5, 4, 0, 0, 0, 0], Some(Ok(ExtOption { kind: 5, at: 2, data: &[0; 4] }))),
             (&[TCP, 0, 5, 5, 0, 0, 0, 0], bad),
             (&[TCP, 0, 0, 0, 0, 0, 0, 5], bad),
             (&[TCP, 0, 1, 4, 0, 0, 0, 0], None),
         ];
         for (bytes, want) in cases {
-            let mut options = Options::parse(bytes).unwrap();
+            let mut options = ExtOptions::parse(bytes).unwrap();
             assert_eq!(options.next(), want, "{bytes:?}");
             assert_eq!(options.next(), None, "{bytes:?}");
         }
-        assert_eq!(Options::parse(&[TCP, 1, 0, 0, 0, 0, 0, 0]).err(), Some(Malformed::Ipv6Extension));
+        assert_eq!(ExtOptions::parse(&[TCP, 1, 0, 0, 0, 0, 0, 0]).err(), Some(Malformed::Ipv6Extension));
     }
 }

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 mod options;
 
-pub use options::{Opt, Options, blank_uncopied_options, check_options, keep_recorded, record_visit};
+pub use options::{Ipv4Option, Ipv4Options, blank_uncopied_options, check_options, keep_recorded, record_visit};
 
 use crate::{Ecn, FragInfo, FragOffset, Malformed, Protocol, checksum};
 
@@ -374,8 +374,8 @@ impl<'a> Ipv4<'a> {
     }
 
     /// Iterates over the options.
-    pub fn options(&self) -> Options<'a> {
-        Options::new(self.option_bytes())
+    pub fn options(&self) -> Ipv4Options<'a> {
+        Ipv4Options::new(self.option_bytes())
     }
 
     /// Tells whether the header checksum is right (RFC 1122 §3.2.1.2).
@@ -515,7 +515,10 @@ mod tests {
         fill_check(&mut bytes).unwrap();
         let packet = Ipv4::parse(&bytes).unwrap();
         assert!(packet.check_ok());
-        assert_eq!(packet.options().collect::<Vec<_>>(), [Ok(Opt { kind: Opt::ROUTER_ALERT, data: &[0, 0] })]);
+        assert_eq!(
+            packet.options().collect::<Vec<_>>(),
+            [Ok(Ipv4Option { kind: Ipv4Option::ROUTER_ALERT, data: &[0, 0] })]
+        );
         bytes[23] = 1;
         assert!(!Ipv4::parse(&bytes).unwrap().check_ok());
         assert_eq!(fill_check(&mut bytes[..23]), Err(Malformed::Ipv4Short));

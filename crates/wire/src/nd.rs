@@ -154,18 +154,18 @@ header!(LinkAddr, 8, Malformed::NdOption);
 impl LinkAddr {
     /// The sender's own address, in solicitations and router advertisements.
     pub const fn source(addr: MacAddr) -> Self {
-        Self { kind: Opt::SOURCE, len_blocks: 1, addr }
+        Self { kind: NdOption::SOURCE, len_blocks: 1, addr }
     }
 
     /// The target's address, in advertisements.
     pub const fn target(addr: MacAddr) -> Self {
-        Self { kind: Opt::TARGET, len_blocks: 1, addr }
+        Self { kind: NdOption::TARGET, len_blocks: 1, addr }
     }
 }
 
 /// An option.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Opt<'a> {
+pub enum NdOption<'a> {
     /// The sender's link-layer address.
     SourceLinkAddr(MacAddr),
     /// The target's link-layer address.
@@ -181,7 +181,7 @@ pub enum Opt<'a> {
     },
 }
 
-impl Opt<'_> {
+impl NdOption<'_> {
     const SOURCE: u8 = 1;
     const TARGET: u8 = 2;
     const MTU: u8 = 5;
@@ -189,11 +189,11 @@ impl Opt<'_> {
 
 /// The options of a message, with checked lengths.
 #[derive(Clone, Debug)]
-pub struct Options<'a> {
+pub struct NdOptions<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Options<'a> {
+impl<'a> NdOptions<'a> {
     /// Parses the options in `bytes`.
     ///
     /// # Errors
@@ -209,7 +209,7 @@ impl<'a> Options<'a> {
     /// The sender's link-layer address, if included.
     pub fn source_link_addr(&self) -> Option<MacAddr> {
         self.clone().find_map(|option| match option {
-            Opt::SourceLinkAddr(addr) => Some(addr),
+            NdOption::SourceLinkAddr(addr) => Some(addr),
             _ => None,
         })
     }
@@ -217,7 +217,7 @@ impl<'a> Options<'a> {
     /// The target's link-layer address, if included.
     pub fn target_link_addr(&self) -> Option<MacAddr> {
         self.clone().find_map(|option| match option {
-            Opt::TargetLinkAddr(addr) => Some(addr),
+            NdOption::TargetLinkAddr(addr) => Some(addr),
             _ => None,
         })
     }
@@ -228,18 +228,18 @@ fn split_option(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     if len == 0 { None } else { bytes.split_at_checked(len) }
 }
 
-impl<'a> Iterator for Options<'a> {
-    type Item = Opt<'a>;
+impl<'a> Iterator for NdOptions<'a> {
+    type Item = NdOption<'a>;
 
-    fn next(&mut self) -> Option<Opt<'a>> {
+    fn next(&mut self) -> Option<NdOption<'a>> {
         let (option, rest) = split_option(self.rest)?;
         self.rest = rest;
         let (kind, data) = (option[0], &option[2..]);
         Some(match (kind, data.as_array::<6>()) {
-            (Opt::SOURCE, Some(addr)) => Opt::SourceLinkAddr(MacAddr(*addr)),
-            (Opt::TARGET, Some(addr)) => Opt::TargetLinkAddr(MacAddr(*addr)),
-            (Opt::MTU, Some(&[_, _, a, b, c, d])) => Opt::Mtu(u32::from_be_bytes([a, b, c, d])),
-            _ => Opt::Other { kind, data },
+            (NdOption::SOURCE, Some(addr)) => NdOption::SourceLinkAddr(MacAddr(*addr)),
+            (NdOption::TARGET, Some(addr)) => NdOption::TargetLinkAddr(MacAddr(*addr)),
+            (NdOption::MTU, Some(&[_, _, a, b, c, d])) => NdOption::Mtu(u32::from_be_bytes([a, b, c, d])),
+            _ => NdOption::Other { kind, data },
         })
     }
 }
@@ -250,21 +250,21 @@ pub enum Nd<'a> {
     /// Router solicitation.
     RouterSolicit {
         /// Options.
-        options: Options<'a>,
+        options: NdOptions<'a>,
     },
     /// Router advertisement.
     RouterAdvert {
         /// Fixed part of the message.
         header: &'a RouterAdvert,
         /// Options.
-        options: Options<'a>,
+        options: NdOptions<'a>,
     },
     /// Neighbour solicitation.
     NeighbourSolicit {
         /// The address.
         target: Ipv6Addr,
         /// Options.
-        options: Options<'a>,
+        options: NdOptions<'a>,
     },
     /// Neighbour advertisement.
     NeighbourAdvert {
@@ -273,7 +273,7 @@ pub enum Nd<'a> {
         /// Flags.
         flags: AdvertFlags,
         /// Options.
-        options: Options<'a>,
+        options: NdOptions<'a>,
     },
 }
 
@@ -293,14 +293,14 @@ impl<'a> Nd<'a> {
             return Err(Malformed::NdInvalid);
         }
         let nd = match header.kind() {
-            ROUTER_SOLICIT => Self::RouterSolicit { options: Options::parse(&message[icmpv6::Header::LEN..])? },
+            ROUTER_SOLICIT => Self::RouterSolicit { options: NdOptions::parse(&message[icmpv6::Header::LEN..])? },
             ROUTER_ADVERT => {
                 let (header, options) = RouterAdvert::split_from(message)?;
-                Self::RouterAdvert { header, options: Options::parse(options)? }
+                Self::RouterAdvert { header, options: NdOptions::parse(options)? }
             }
             kind => {
                 let (header, options) = Neighbour::split_from(message)?;
-                let (target, options) = (header.target(), Options::parse(options)?);
+                let (target, options) = (header.target(), NdOptions::parse(options)?);
                 if kind == NEIGHBOUR_SOLICIT {
                     Self::NeighbourSolicit { target, options }
                 } else {
@@ -441,9 +441,9 @@ mod tests {
     fn an_option_of_another_length_is_not_an_ethernet_address() {
         let bytes = [[1, 2], [0; 2], [0; 2], [0; 2], [0; 2], [0; 2], [0; 2], [0; 2], [5, 1], [0, 0], [0, 0], [5, 0xdc]];
         let bytes = bytes.as_flattened();
-        let options = Options::parse(bytes).unwrap();
+        let options = NdOptions::parse(bytes).unwrap();
         assert_eq!(options.source_link_addr(), None);
-        assert_eq!(options.collect::<Vec<_>>(), [Opt::Other { kind: 1, data: &[0; 14] }, Opt::Mtu(1500)]);
+        assert_eq!(options.collect::<Vec<_>>(), [NdOption::Other { kind: 1, data: &[0; 14] }, NdOption::Mtu(1500)]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::Malformed;
 
 mod options;
 
-pub use options::{Opt, Options};
+pub use options::{TcpOption, TcpOptions};
 
 /// Offset of the checksum: `csum_offset` of a partial checksum.
 pub const CHECK_AT: usize = 16;
@@ -300,8 +300,8 @@ impl<'a> Tcp<'a> {
     }
 
     /// Iterates over the options.
-    pub fn options(&self) -> Options<'a> {
-        Options::new(self.option_bytes())
+    pub fn options(&self) -> TcpOptions<'a> {
+        TcpOptions::new(self.option_bytes())
     }
 }
 

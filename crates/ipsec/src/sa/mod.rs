@@ -270,7 +270,7 @@ impl Sa {
         self.state
     }
 
-    /// Whether a soft limit is reached, and another SA is better.
+    /// Tells whether a soft limit is reached, and another SA is better.
     pub const fn is_dying(&self) -> bool {
         self.dying
     }

@@ -31,7 +31,7 @@ use crate::sys::errno;
 use crate::sys::ifreq::Interface;
 use crate::sys::sockaddr::link_layer_of;
 use crate::sys::socket::{bind, has_lost_interface};
-use crate::sys::xsk::{Queue, Xsk};
+use crate::sys::xsk::{Xsk, XskQueue};
 use crate::{Kind, Layer, Link, Offload, OpenError, RingState, Sent};
 
 pub use self::attach::XdpMode;
@@ -128,7 +128,7 @@ impl XdpLink {
 
         let attached = Attached::new((interface, index), count, shape.several, mode)?;
         let flags = if shape.several { libc::XDP_USE_SG } else { 0 };
-        let queue = Queue { index, queue: 0, ring, frame_size: shape.frame_size, flags };
+        let queue = XskQueue { index, queue: 0, ring, frame_size: shape.frame_size, flags };
         let (sockets, why_copy) = attached.open_queues(interface, count, queue)?;
         let zero_copy = sockets.iter().all(Xsk::is_zero_copy);
         let offloads = offloads(&attached, mode, zero_copy, why_copy);
@@ -198,7 +198,7 @@ impl XdpLink {
     }
 }
 
-/// Whether an error says that the interface is down or gone.
+/// Tells whether an error says that the interface is down or gone.
 fn is_down(err: &io::Error) -> bool {
     matches!(errno(err), libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF)
 }

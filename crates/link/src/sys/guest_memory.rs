@@ -2,7 +2,7 @@
 //! except for single numbers that both sides access by atomic operations. Bytes are copied, once in and once out.
 //!
 //! Invariant 1: the bytes of a [`Window`], and of a region, lie inside a mapping, which stays mapped as long as they exist.
-//! Invariant 2: a [`Piece`] is a number and two lengths, not an address: each access checks it against the present regions.
+//! Invariant 2: a [`GuestPiece`] is a number and two lengths, not an address: each access checks it against the present regions.
 
 use std::cell::Cell;
 use std::io;
@@ -247,7 +247,7 @@ impl Region {
 
 /// Range of a region that a descriptor refers to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Piece {
+pub(crate) struct GuestPiece {
     region: u32,
     pub(crate) len: u32,
     offset: u64,
@@ -329,11 +329,11 @@ impl GuestMemory {
     /// Appends the pieces of the `len` bytes at a guest's address. Tells whether all of them are in regions.
     #[inline]
     #[must_use]
-    pub(crate) fn locate(&self, mut addr: u64, mut len: u32, pieces: &mut Vec<Piece>) -> bool {
+    pub(crate) fn locate(&self, mut addr: u64, mut len: u32, pieces: &mut Vec<GuestPiece>) -> bool {
         while len > 0 {
             let Some((at, offset)) = self.place(addr) else { return false };
             let here = (self.regions[at].len() - offset).min(len.into()) as u32;
-            pieces.push(Piece { region: at as u32, len: here, offset });
+            pieces.push(GuestPiece { region: at as u32, len: here, offset });
             // No region ends behind the address space.
             addr = addr.wrapping_add(here.into());
             len -= here;
@@ -346,7 +346,7 @@ impl GuestMemory {
     /// # Panics
     /// If the piece is not in this memory, or shorter.
     #[inline]
-    pub(crate) fn read(&self, piece: Piece, skip: u32, to: &mut [u8]) {
+    pub(crate) fn read(&self, piece: GuestPiece, skip: u32, to: &mut [u8]) {
         self.regions[piece.region as usize].window.read((piece.offset + u64::from(skip)) as usize, to);
     }
 
@@ -355,7 +355,7 @@ impl GuestMemory {
     /// # Panics
     /// If the piece is not in this memory, or shorter.
     #[inline]
-    pub(crate) fn write(&self, piece: Piece, skip: u32, from: &[u8]) {
+    pub(crate) fn write(&self, piece: GuestPiece, skip: u32, from: &[u8]) {
         self.regions[piece.region as usize].window.write((piece.offset + u64::from(skip)) as usize, from);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use base::DropReason;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::frames::{Frames, Piece};
+use super::frames::{FramePiece, Frames};
 use super::ring::{Consumer, Desc, Mapping, Parts, Producer};
 use super::socket::{bind, get_bytes, set_buffer, set_bytes, set_option};
 use super::{check, errno, sockaddr};
@@ -24,7 +24,7 @@ pub(crate) type Failed = (&'static str, io::Error);
 
 /// Interface queue that a socket is bound to, and the parameters of the binding.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Queue {
+pub(crate) struct XskQueue {
     /// The interface's number.
     pub(crate) index: i32,
     /// The number of its queue.
@@ -78,12 +78,12 @@ pub(crate) struct Xsk {
     fill: Producer<u64>,
     completion: Consumer<u64>,
     frames: Frames,
-    queue: Queue,
+    queue: XskQueue,
 }
 
 impl Xsk {
     /// Opens a socket and lends the kernel every receive frame.
-    pub(crate) fn open(queue: Queue) -> Result<Self, Failed> {
+    pub(crate) fn open(queue: XskQueue) -> Result<Self, Failed> {
         let failed = |call| move |err: io::Error| (call, err);
         let frames = Frames::new(queue.ring.get() as usize, queue.frame_size as usize).map_err(failed("mmap"))?;
         let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
@@ -148,7 +148,7 @@ impl Xsk {
     }
 
     /// Takes the next received frame, if any, or the reason to drop it because of an impossible descriptor.
-    pub(crate) fn receive(&mut self) -> Option<Result<Piece, DropReason>> {
+    pub(crate) fn receive(&mut self) -> Option<Result<FramePiece, DropReason>> {
         let desc = self.rx.pop()?;
         Some(self.frames.received(desc))
     }

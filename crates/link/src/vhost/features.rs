@@ -116,7 +116,7 @@ impl Bits {
         self.0 & bits == bits
     }
 
-    /// Whether frames of a guest may be in several buffers.
+    /// Tells whether frames of a guest may be in several buffers.
     pub(super) const fn mergeable(self) -> bool {
         self.has(MRG_RXBUF)
     }
@@ -129,7 +129,7 @@ impl Bits {
         self.has(EVENT_IDX)
     }
 
-    /// Whether rings have to be enabled by a message.
+    /// Tells whether rings have to be enabled by a message.
     pub(super) const fn protocol_features(self) -> bool {
         self.has(PROTOCOL_FEATURES)
     }

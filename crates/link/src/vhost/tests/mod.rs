@@ -200,7 +200,7 @@ impl Raw {
     }
 
     /// The transmit queue.
-    pub(super) fn tx(&mut self) -> &mut super::handshake::Queue {
+    pub(super) fn tx(&mut self) -> &mut super::handshake::FrontQueue {
         &mut self.session.queues[1]
     }
 

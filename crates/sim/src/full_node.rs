@@ -19,13 +19,13 @@ use crate::{Medium, Node, PortOptions, Wire, esp, policy, unique_mask};
 /// Each packet must end somewhere: sent, held, delivered or counted as dropped. [`rx`](Self::rx) checks that, and that
 /// a call leaves no work to the next event; [`send`](Self::send) checks that the links can take what is sent.
 #[derive(Debug)]
-pub struct Maze {
+pub struct FullNode {
     /// The node.
     pub node: Node,
     now: Instant,
 }
 
-impl Maze {
+impl FullNode {
     /// The ports: a guest's, an Ethernet one without offloads, a UDP socket's, an Ethernet one with all offloads.
     pub const PORTS: [LinkId; 4] = [LinkId(1), LinkId(2), LinkId(3), LinkId(4)];
 
@@ -257,7 +257,7 @@ impl Maze {
     }
 }
 
-impl Default for Maze {
+impl Default for FullNode {
     fn default() -> Self {
         Self::new()
     }
