@@ -66,7 +66,7 @@ pub(crate) fn enter(instance: &str) -> Result<bool, CliError> {
 /// host side.
 ///
 /// # Errors
-/// Why not; `None` if the caller need not be told.
+/// Text for the caller; `None` if the failure needs no message.
 fn ask(instance: &str) -> Result<Vec<OwnedFd>, Option<String>> {
     let socket = socket_path(instance);
     let stream = UnixStream::connect(&socket).map_err(|err| match err.kind() {

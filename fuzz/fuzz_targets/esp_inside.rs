@@ -4,6 +4,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sim::{Choices, esp_inside};
+use sim::{Choices, malformed_inner};
 
-fuzz_target!(|input: &[u8]| esp_inside(&mut Choices::new(input)));
+fuzz_target!(|input: &[u8]| malformed_inner(&mut Choices::new(input)));

@@ -45,7 +45,7 @@ fn look_at(head: &[u8], packet_len: usize) {
                 assert!(chain.per_fragment_end.offset <= fragment.place.offset);
             }
             if matches!(packet.header().next_header(), Protocol::HOP_BY_HOP | Protocol::DEST_OPTS) {
-                let options = ext::Options::parse(packet.payload()).map(Iterator::count);
+                let options = ext::ExtOptions::parse(packet.payload()).map(Iterator::count);
                 assert!(options.is_ok_and(|count| count <= 2048), "the walk found the header whole");
             }
         }

@@ -10,7 +10,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A rate of `per_second` tokens, of which at most `burst` may be taken at once.
+    /// A rate of `per_second` tokens, with at most `burst` tokens in the bucket.
     ///
     /// # Panics
     /// When either is zero.

@@ -62,7 +62,7 @@ impl Acceptor {
     /// Accepts a connection, with `flags`. `None`: the queue is empty.
     ///
     /// # Errors
-    /// Of accept(2); `EMFILE` or `ENFILE` when the reserve is used up as well.
+    /// Error of accept(2); `EMFILE` or `ENFILE` when the reserve is used up as well.
     pub(super) fn accept(&mut self, flags: SocketFlags) -> Result<Option<Accepted>, Errno> {
         self.refill();
         let is_reserved = self.reserve.len() < RESERVE;

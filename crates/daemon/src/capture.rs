@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 
 use ctl::Reply;
-use link::pcapng::{LinkType, Writer};
+use link::pcapng::{LinkType, PcapngWriter};
 
 use super::captures::{CaptureLink, Frame};
 use super::command::Handle;
@@ -30,7 +30,7 @@ pub(crate) fn stream_capture(
     };
     stream.write_all(Reply::Capturing.to_line().as_bytes())?;
     let link_type = if ethernet { LinkType::Ethernet } else { LinkType::Raw };
-    let mut file = Writer::new(io::BufWriter::with_capacity(1 << 18, stream), &link, link_type)?;
+    let mut file = PcapngWriter::new(io::BufWriter::with_capacity(1 << 18, stream), &link, link_type)?;
     file.flush()?;
     while let Some(frame) = next_frame(&frames, &mut file, stream)? {
         file.write(epoch + frame.at.since(base::Instant::ZERO), frame.outbound, &frame.bytes)?;
@@ -41,7 +41,7 @@ pub(crate) fn stream_capture(
 /// The next packet; flushes earlier ones before waiting for it. `None` once either side is gone.
 fn next_frame<W: Write>(
     frames: &Receiver<Frame>,
-    file: &mut Writer<W>,
+    file: &mut PcapngWriter<W>,
     stream: &UnixStream,
 ) -> io::Result<Option<Frame>> {
     if let Ok(frame) = frames.try_recv() {

@@ -50,7 +50,7 @@ impl Peer {
     /// The process at the other end of `socket`.
     ///
     /// # Errors
-    /// Of getsockopt(2).
+    /// Error of getsockopt(2).
     pub(super) fn of(socket: &OwnedFd) -> Result<Self, Errno> {
         let credentials = sockopt::socket_peercred(socket)?;
         let pidfd = match link::peer_pidfd(socket) {

@@ -7,7 +7,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// A random number.
 ///
 /// # Errors
-/// Of getrandom(2).
+/// Error of getrandom(2).
 pub(crate) fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     // As few bytes as these are given at once or not at all.

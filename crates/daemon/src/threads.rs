@@ -36,7 +36,7 @@ impl Threads {
     /// Starts a thread. A panic of the thread, or an error that `work` returns, ends the gateway.
     ///
     /// # Errors
-    /// Of clone(2).
+    /// Error of clone(2).
     pub(crate) fn spawn<E: Display>(
         &self,
         name: &str,

@@ -14,7 +14,7 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Removes a socket's file that may have been left behind.
 ///
 /// # Errors
-/// Of unlink(2), but that there is none.
+/// Error of unlink(2); a missing file is none.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),

@@ -20,7 +20,7 @@ use crate::{bridge, local, vlan};
 impl Datapath {
     /// Adds a port, or changes the configuration of an existing one, also of the own port of a bridge or of a VLAN device.
     pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
-        self.ipsec.forget_recent();
+        self.ipsec.invalidate_templates();
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
         let (mac, mtu) = (config.mac, config.mtu);
         let device = self.ports.get(id).map_or(Device::Link, |port| port.device);

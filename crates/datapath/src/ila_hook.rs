@@ -110,7 +110,7 @@ impl Datapath {
         let is_used = !self.ila.mappings.is_empty();
         if self.hooks.is_set(HookUser::Ila) != is_used {
             self.hooks.set(HookUser::Ila, is_used);
-            self.ipsec.forget_recent();
+            self.ipsec.invalidate_templates();
             self.update_shortcuts();
         }
     }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use base::DropReason;
 use host::icmp::Problem;
 use wire::icmpv6;
-use wire::ipv4::{self, Ipv4, Opt};
+use wire::ipv4::{self, Ipv4, Ipv4Option};
 
 use crate::ext_headers::Fault;
 use crate::next::Hop;
@@ -67,6 +67,6 @@ pub(crate) fn check(head: &[u8]) -> Result<(), Fault> {
         // Over IPv4 there is one code for all.
         Some(Problem::Parameter { code: icmpv6::Problem::FIELD, at: ipv4::Header::LEN + at })
     })?;
-    let is_source_route = |kind| matches!(kind, Opt::LOOSE_SOURCE_ROUTE | Opt::STRICT_SOURCE_ROUTE);
+    let is_source_route = |kind| matches!(kind, Ipv4Option::LOOSE_SOURCE_ROUTE | Ipv4Option::STRICT_SOURCE_ROUTE);
     if packet.options().flatten().any(|option| is_source_route(option.kind)) { Err(None) } else { Ok(()) }
 }

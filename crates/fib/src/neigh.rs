@@ -399,7 +399,7 @@ impl Neighbours {
         else {
             return Resolution::Dropped(packet, DropReason::NeighbourFailed);
         };
-        packet.spare(mem);
+        packet.release_device_frames(mem);
         let limits = &self.limits;
         let need = packet.truesize();
         let reason = DropReason::NeighbourQueueFull;

@@ -3,7 +3,7 @@
 use base::LinkId;
 use wire::FlowKey;
 
-/// A packet's flow, and what else selects policies and SAs for it (Linux `struct flowi`).
+/// A packet's flow, and other values that select policies and SAs for it (Linux `struct flowi`).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Flowi {
     /// Addresses, protocol and ports.
@@ -30,7 +30,7 @@ impl Flowi {
 }
 
 impl From<FlowKey> for Flowi {
-    /// Without a mark, and on no link in particular.
+    /// Flow without a mark and a link.
     fn from(key: FlowKey) -> Self {
         Self { key, mark: 0, if_id: 0, link: None, domain_device: None }
     }

@@ -9,7 +9,7 @@ use base::{Counters, DropReason, Instant, LinkId, Mib};
 use common::{HERE, Pair, THERE, mask, sa, udp_packet};
 use ipsec::{
     Acquire, Action, ConfigError, Decision, Dir, Event, Flowi, Ipsec, Level, Lifetime, Limits, Mark, Mode,
-    PolicyConfig, PortMask, Released, SaConfig, SaDir, Selector, SpiRequest, State, Template,
+    PolicyConfig, PortMask, Released, SaConfig, SaDir, Selector, SpiRequest, Template,
 };
 use packet::{Memory, Packet};
 use wire::{FlowKey, Protocol, Spi, Version};
@@ -83,7 +83,7 @@ fn first_packet_asks_for_its_sa_and_others_wait() {
     };
     assert_eq!((acquire, acquire.seq != 0), (want, true));
     let larval = node.sad().larvae().next().unwrap();
-    assert_eq!((larval.spi, larval.state, larval.selector), (Spi(0), State::Acq, Some(selector)));
+    assert_eq!((larval.spi, larval.selector), (Spi(0), Some(selector)));
     for sport in [1000, 1001] {
         assert_eq!(node.lookup(at(2), &flow(sport), &mut counters), NO_STATE);
     }
@@ -129,18 +129,6 @@ fn a_question_without_an_answer_is_asked_again_after_a_while() {
     node.set_acq_expires(Duration::from_secs(2));
     node.lookup(at(500_000), &flow(1), &mut Counters::default());
     assert_eq!(node.poll_timeout(), Some(at(502_000)));
-}
-
-#[test]
-fn failed_acquire_is_not_repeated_by_its_flow() {
-    let mut node = node(true);
-    node.lookup(at(1), &flow(1), &mut Counters::default());
-    let seq = acquires(&mut node)[0].seq;
-    assert!(node.fail_acquire(seq) && !node.fail_acquire(seq + 1));
-    let mut counters = Counters::ZERO;
-    assert_eq!(node.lookup(at(2), &flow(1), &mut counters), NO_STATE);
-    assert!(acquires(&mut node).is_empty());
-    assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 1));
 }
 
 #[test]
@@ -218,7 +206,7 @@ fn an_spi_that_is_asked_for_is_no_other_templates() {
     node.remove_policy(&PolicyConfig { mark: Mark::exactly(2), ..any_v4() }.key()).unwrap();
     assert_eq!(node.lookup(at(1), &Flowi { key, mark: 2, ..flow(1) }, &mut clash), NO_STATE);
     assert_eq!(clash, Counters::ZERO.with(Mib::XfrmOutPolError, 1));
-    // What is on its way is no end to what has come: each mark's goes with its own SA.
+    // An SA of one mark ends the larval state of that mark only.
     for mark in [1, 2] {
         node.update_sa(&SaConfig { mark: Mark::exactly(mark), ..sa() }, mask()).unwrap();
         assert_eq!(node.sad().larvae().count(), 2 - mark as usize);
@@ -417,7 +405,7 @@ fn packets_that_are_held_leave_in_order_when_the_sa_is_there() {
     assert_eq!(hold(&mut node, &mem, at(1), 101, &mut counters), Err(DropReason::PolicyQueueFull));
     assert_eq!((node.held(), acquires(&mut node).len(), counters.clone()), (101, 1, Counters::ZERO));
     let Decision::Hold(policy) = node.lookup(at(1), &flow(1), &mut counters) else { panic!() };
-    assert!(!node.let_go(policy), "what they wait for is not there");
+    assert!(!node.release_if_ready(policy), "what they wait for is not there");
     // Asked after 0.1 s, then after twice as long each time.
     for due in [101, 301, 701] {
         assert_eq!(node.poll_timeout(), Some(at(due)));
@@ -447,8 +435,8 @@ fn no_packet_overtakes_those_that_are_held_and_may_go() {
     let id = node.add_sa(&sa(), mask()).unwrap();
     // The SA is there, and one packet waits in front.
     let Decision::Hold(policy) = node.lookup(at(2), &flow(1), &mut counters) else { panic!() };
-    assert!(node.let_go(policy), "there is nothing to wait for");
-    assert_eq!((node.take_released().len(), node.held(), node.let_go(policy)), (1, 0, false));
+    assert!(node.release_if_ready(policy), "there is nothing to wait for");
+    assert_eq!((node.take_released().len(), node.held(), node.release_if_ready(policy)), (1, 0, false));
     assert_eq!(node.lookup(at(2), &flow(1), &mut counters), Decision::Protect([id].into_iter().collect()));
     assert_eq!(counters, Counters::ZERO);
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use base::{DropReason, Instant, Mib};
 use common::{NAT_T, Pair, fat, sa, segments, udp_packet};
 use ipsec::crypto::{Crypto, Pool, Task};
-use ipsec::{Algorithm, Each, Inner, Mode, SaConfig, Train};
+use ipsec::{Algorithm, Decrypted, FnSink, Mode, SaConfig, Train};
 use offload::ip_headers;
 use packet::{Memory, Packet, geometry};
 use wire::{Version, esp, ipv4};
@@ -85,10 +85,10 @@ fn opened_by(
             &pair.mem,
             NOW,
             &mut pair.received,
-            &mut Each(|inner: Inner<'_>| {
+            &mut FnSink(|inner: Decrypted<'_>| {
                 got.push(match inner {
-                    Inner::Content(content) => Ok(content.into_packet().to_vec()),
-                    Inner::Dropped(reason, _) => Err(reason),
+                    Decrypted::Packet(content) => Ok(content.into_packet().to_vec()),
+                    Decrypted::Dropped(reason, _) => Err(reason),
                 });
             }),
         );
@@ -141,8 +141,8 @@ fn while_more_arrives_threads_are_left_what_they_get_to() {
             &pair.mem,
             NOW,
             &mut pair.received,
-            &mut Each(|inner: Inner<'_>| {
-                let Inner::Content(content) = inner else { panic!("a good packet") };
+            &mut FnSink(|inner: Decrypted<'_>| {
+                let Decrypted::Packet(content) = inner else { panic!("a good packet") };
                 got.push(content.into_packet().to_vec());
             }),
         );
@@ -190,11 +190,11 @@ fn lone_task_goes_to_a_thread_if_more_is_known_to_follow() {
     let mut pool = Pool::new(NonZeroUsize::MIN, |_| {}).unwrap();
     for (more, want) in [(false, (1, false)), (true, (0, true))] {
         pool.take(NOW, &mut todo, more);
-        assert_eq!((todo.len(), pool.is_at_it()), want, "more: {more}");
+        assert_eq!((todo.len(), pool.is_running()), want, "more: {more}");
     }
     let mut done = Vec::new();
     pool.work(NOW, &mut todo, &mut done);
-    assert_eq!((done.len(), pool.is_at_it()), (1, false));
+    assert_eq!((done.len(), pool.is_running()), (1, false));
 }
 
 /// Does every task at once, and counts them.
@@ -392,7 +392,8 @@ fn stuck_direction_does_not_stop_the_other() {
             node.submit_open(mem, NOW, pkt, &info, opened, received);
             while node.work(NOW) {
                 while node.next_sealed(mem, &mut sealed) {}
-                let mut count = Each(|inner: Inner<'_>| passed += usize::from(matches!(inner, Inner::Content(_))));
+                let mut count =
+                    FnSink(|inner: Decrypted<'_>| passed += usize::from(matches!(inner, Decrypted::Packet(_))));
                 let _all = node.pass_opened(mem, NOW, received, &mut count);
             }
         }

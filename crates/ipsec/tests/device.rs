@@ -4,7 +4,7 @@ mod common;
 
 use base::{Counters, DropReason, Instant, LinkId, Mib, Origin};
 use common::*;
-use ipsec::device::{Facts, Offload, OffloadMode, Refused, Treatment};
+use ipsec::device::{Offload, OffloadDecision, OffloadFacts, OffloadMode, Refused};
 use ipsec::engine::Cipher;
 use ipsec::{
     Algorithm, ConfigError, Dir, Ipsec, Level, Limits, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector,
@@ -283,7 +283,7 @@ fn a_word_on_an_sa_that_is_not_the_devices_is_worth_nothing() {
             pkt.meta.esp = Some(Esp::Opened { sa, status: EspStatus::Success });
             pair.received = Counters::ZERO;
             let ok = sa == own && offload == CRYPTO_IN;
-            // What is in it is not plaintext, which shows that the cipher was left out.
+            // The payload is no plaintext: its format error shows that decryption was skipped.
             assert!(pair.open(pkt).is_empty());
             let [drop] = std::mem::take(&mut pair.opened.drops)[..] else { panic!("one packet") };
             let want = if ok { DropReason::EspFormat } else { DropReason::EspDevice };
@@ -298,33 +298,33 @@ fn a_packet_is_left_to_a_device_if_nothing_speaks_against_it() {
     for mode in [OffloadMode::Crypto, OffloadMode::Packet] {
         let mut node = node_with(&device);
         let sa = node.add_sa(&SaConfig { offload: on(WAN, SaDir::Out, mode), ..sa() }, mask()).unwrap();
-        let good = Facts { sa, len: 1000, fits: true, has_options: false, encap: false };
+        let good = OffloadFacts { sa, len: 1000, fits: true, has_options: false, encap: false };
         let (yes, no, wrong) = match mode {
-            OffloadMode::Crypto => (Treatment::Cipher, Treatment::Software, Treatment::Software),
+            OffloadMode::Crypto => (OffloadDecision::Cipher, OffloadDecision::Software, OffloadDecision::Software),
             OffloadMode::Packet => (
-                Treatment::Device,
-                Treatment::Refused(DropReason::EspDevice),
-                Treatment::Refused(DropReason::EspWrongDevice),
+                OffloadDecision::Device,
+                OffloadDecision::Refused(DropReason::EspDevice),
+                OffloadDecision::Refused(DropReason::EspWrongDevice),
             ),
         };
         let refused = u64::from(mode == OffloadMode::Packet);
         let cases = [
             (WAN, good, false, yes, 0),
             (OTHER, good, false, wrong, 0),
-            (WAN, Facts { fits: false, ..good }, false, no, refused),
-            (WAN, Facts { has_options: true, ..good }, false, no, refused),
+            (WAN, OffloadFacts { fits: false, ..good }, false, no, refused),
+            (WAN, OffloadFacts { has_options: true, ..good }, false, no, refused),
             (WAN, good, true, no, refused),
         ];
         for (link, facts, busy, want, errors) in cases {
             device.set_faults(Faults { busy, ..Faults::default() });
             let mut counters = Counters::ZERO;
-            assert_eq!(node.treatment(link, &facts, &mut counters), want, "{mode:?} {facts:?}");
+            assert_eq!(node.offload_decision(link, &facts, &mut counters), want, "{mode:?} {facts:?}");
             assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutError, errors), "{mode:?} {facts:?}");
         }
         device.set_faults(Faults::default());
-        let udp = Facts { encap: true, ..good };
-        let want = if mode == OffloadMode::Crypto { Treatment::Software } else { Treatment::Device };
-        assert_eq!(node.treatment(WAN, &udp, &mut Counters::ZERO.clone()), want);
+        let udp = OffloadFacts { encap: true, ..good };
+        let want = if mode == OffloadMode::Crypto { OffloadDecision::Software } else { OffloadDecision::Device };
+        assert_eq!(node.offload_decision(WAN, &udp, &mut Counters::ZERO.clone()), want);
     }
 }
 
@@ -365,10 +365,10 @@ fn packet_that_misses_its_device_is_sealed_here_or_dropped() {
     for mut frame in frames.drain(..10) {
         let esp = frame.meta.esp.unwrap();
         assert!(pair.sender.is_on_device(esp, WAN) && !pair.sender.is_on_device(esp, OTHER));
-        pair.sender.seal_here(&mut frame, 0).unwrap();
+        pair.sender.seal_in_software(&mut frame, 0).unwrap();
         assert_eq!(frame.meta.esp, None);
         assert_eq!(
-            pair.sender.seal_here(&mut frame, 0),
+            pair.sender.seal_in_software(&mut frame, 0),
             Err(DropReason::EspWrongDevice),
             "there is nothing left to do"
         );
@@ -380,7 +380,7 @@ fn packet_that_misses_its_device_is_sealed_here_or_dropped() {
     let mut left = frames.split_off(5);
     for mut frame in frames {
         assert!(!pair.sender.is_on_device(frame.meta.esp.unwrap(), WAN));
-        assert_eq!(pair.sender.seal_here(&mut frame, 0), Err(DropReason::PolicyNoState));
+        assert_eq!(pair.sender.seal_in_software(&mut frame, 0), Err(DropReason::PolicyNoState));
     }
     device.transmit(&pair.mem, NOW, 0, &mut left);
     assert_eq!((left.len(), device.stats()), (0, SoftStats { tx_dropped: 5, ..SoftStats::default() }));

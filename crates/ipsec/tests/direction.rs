@@ -60,7 +60,7 @@ fn extended_numbers_need_a_window_only_where_they_are_received() {
         let config = SaConfig { dir, ..esn.clone() };
         assert_eq!(Ipsec::new().add_sa(&config, mask()).map(drop), want, "{dir:?}");
     }
-    // What it sends is what a receiver with a window expects, across the wrap too.
+    // A receiver with a window accepts all of its packets, across the wrap too.
     let received = SaConfig { dir: Some(SaDir::In), replay_window: 64, seq: 0xffff_fff0, ..esn.clone() };
     let mut pair = Pair::new(&received);
     let sent = SaConfig { dir: Some(SaDir::Out), oseq: 0xffff_fffe, ..esn };

@@ -381,7 +381,7 @@ fn ipv6_extension_headers_before_and_behind_esp() {
     let (src, dst) = (common::HERE[1], common::THERE[1]);
     let config = SaConfig { src, dst, mode: Mode::Transport, ..sa() };
     for chain in chains {
-        // What the last routing header needs stays outside, else the hop-by-hop options (RFC 4303 §3.1.1).
+        // Headers up to the last routing header stay outside, else the hop-by-hop options (RFC 4303 §3.1.1).
         let routed = chain.iter().rposition(|&kind| kind == 43).map(|at| 8 * (at + 1));
         let outside = routed.unwrap_or(if chain.first() == Some(&0) { 8 } else { 0 });
         let plain = udp_packet(Version::V6, 60);

@@ -117,8 +117,8 @@ fn received_packets_end_an_sa_at_the_exact_limit() {
                 mem,
                 at(9),
                 received,
-                &mut ipsec::Each(|inner: ipsec::Inner<'_>| {
-                    opened += usize::from(!matches!(inner, ipsec::Inner::Dropped(..)));
+                &mut ipsec::FnSink(|inner: ipsec::Decrypted<'_>| {
+                    opened += usize::from(!matches!(inner, ipsec::Decrypted::Dropped(..)));
                 }),
             );
         } else {

@@ -162,7 +162,7 @@ fn tunnels_follow_a_peer_that_is_authentic_and_newest() {
         for spi in [0x2000, 0x2004] {
             assert_eq!(goes_to(&mut pair.receiver, &mem, dst, Spi(spi)), third, "{spi:#x}");
         }
-        // What the operator says anew counts.
+        // A new configuration of the operator replaces the learnt mapping.
         let moved = SaConfig { encap: Some(EspInUdp { sport: 4501, dport: 4600 }), ..back(outer) };
         pair.receiver.replace_sa(&moved).unwrap();
         assert_eq!(goes_to(&mut pair.receiver, &mem, dst, BACK), SocketAddr::new(dst, 4600));
@@ -219,7 +219,7 @@ fn a_keepalive_is_sent_when_nothing_else_was() {
     assert_eq!((node.poll_keepalives(), due(&mut node, 5)), (Some(Instant::ZERO), vec![want]));
     assert_eq!((node.poll_keepalives(), due(&mut node, 24)), (Some(at(25)), vec![]));
     assert_eq!(due(&mut node, 25), [want]);
-    // What it sends at 40 s will do until 60 s.
+    // A packet sent at 40 s makes a keepalive unnecessary until 60 s.
     let pkt = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 20)).unwrap();
     node.seal(&pair.mem, at(40), id, pkt, Train::None, 1500, &mut Vec::new(), &mut pair.sent).unwrap();
     assert_eq!((due(&mut node, 45), node.poll_keepalives()), (vec![], Some(at(60))));

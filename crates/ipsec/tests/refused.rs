@@ -305,7 +305,7 @@ fn a_train_of_many_kinds_is_sorted() {
     pkt.meta.cut = Cut::Gso(Gso { size: size as u16, kind: GsoKind::Udp, segs, ecn: false, fixed_id: false });
     let got: Vec<_> = pair.open(pkt).iter().map(|pkt| pkt.meta.sec_path[0]).collect();
     assert_eq!(got, [pair.in_sa, other_in, pair.in_sa]);
-    // What no cipher is asked about comes first.
+    // Packets that are refused without decryption come first.
     assert_eq!(pair.opened.drops, [DropReason::EspNoState, DropReason::EspIcv, DropReason::EspReplay]);
     assert_eq!(pair.opened.keepalives, 1);
     let passed = pair.opened.not_esp.pop().unwrap().to_vec();

@@ -34,7 +34,7 @@ fn sas_of_one_spi_differ_by_their_marks() {
     let one = node.add_sa(&marked(1, 0xf), mask()).unwrap();
     let two = node.add_sa(&marked(2, u32::MAX), mask()).unwrap();
     let any = node.add_sa(&sa(), mask()).unwrap();
-    // What a new one is asked by finds an old one (Linux `__xfrm_state_locate`).
+    // The lookup key of a new SA finds an old one (Linux `__xfrm_state_locate`).
     for taken in [marked(1, 0xf), marked(0x11, u32::MAX), marked(3, 3), sa()] {
         assert_eq!(node.add_sa(&taken, mask()), Err(ConfigError::Exists), "{:?}", taken.mark);
     }
@@ -152,7 +152,7 @@ fn an_update_changes_what_linux_changes_and_nothing_else() {
     let sa = node.sa(id).unwrap();
     assert_eq!((sa.encap(), sa.output_mark(), sa.if_id()), (ports, Mark::exactly(9), 4));
     assert_eq!((sa.reqid(), sa.mode()), (before.reqid, before.mode), "not these");
-    // What is not said stays.
+    // Values that the update leaves out stay.
     node.update_sa(&SaConfig { encap: ports, ..before.clone() }, mask()).unwrap();
     let sa = node.sa(id).unwrap();
     assert_eq!((sa.output_mark(), sa.if_id()), (Mark::exactly(9), 4));

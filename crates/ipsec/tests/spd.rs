@@ -78,7 +78,7 @@ fn is_for(policy: &PolicyConfig, dir: Dir, flow: &Flowi) -> bool {
     policy.dir == dir && policy.if_id == flow.if_id && policy.mark.matches(flow.mark) && policy.selector.matches(flow)
 }
 
-/// Whether a fragment of `flow` may be of the packets of `policy`, for all that it says.
+/// Tells whether a fragment of `flow` may be of the packets of `policy`, for all that it says.
 fn may_be_for(policy: &PolicyConfig, dir: Dir, flow: &Flowi) -> bool {
     let protocol = policy.selector.protocol.filter(|_| flow.key.dst.is_ipv4());
     let selector = Selector { sport: PortMask::ANY, dport: PortMask::ANY, protocol, ..policy.selector };
@@ -202,7 +202,7 @@ proptest! {
             for flow in &flows {
                 let (mut counted, mut again) = (Counters::ZERO, Counters::ZERO);
                 let remembered = node.lookup(now, flow, &mut counted);
-                // Whatever is counted here as a change makes all that was remembered void.
+                // Each change counted here invalidates all cached lookups.
                 node.set_listener(true);
                 prop_assert_eq!(&node.lookup(now, flow, &mut again), &remembered);
                 prop_assert_eq!(counted, again);

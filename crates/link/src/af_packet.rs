@@ -87,8 +87,8 @@ pub(crate) struct Station {
     pub(crate) ip_only: bool,
 }
 
-/// Receive buffers of one frame: a small page, which holds a frame of wire size, and a large one for the remainder of a fat
-/// frame.
+/// Receive buffers of one frame: a small page, which holds a frame of wire size, and a large one for the remainder of a
+/// fat frame.
 #[derive(Debug)]
 struct Slot {
     front: Posted,
@@ -98,8 +98,8 @@ struct Slot {
 }
 
 impl PacketLink {
-    /// Opens a socket and binds it to the interface.
-    /// If it is `exclusive`, the host's own stack gets none of the interface's frames.
+    /// Opens a socket and binds it to the interface. If it is `exclusive`, the host's own stack gets none of the
+    /// interface's frames.
     pub(crate) fn open(config: &Config, interface: &str, exclusive: bool) -> Result<Self, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
         let asked = Interface::new(interface).map_err(failed("socket"))?;
@@ -148,7 +148,7 @@ impl PacketLink {
         bind(fd, &link_layer(index)).map_err(failed("bind"))?;
 
         let mut offloads = Offloads::new();
-        // What the interface delivers cannot be refused here, so this is always understood.
+        // This side cannot refuse a frame of the interface, so this type is always accepted.
         offloads.add("rx-super-packets", Ok(Some("as the interface delivers them".to_owned())));
         for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
             offloads.add(name, if config.offloads { Ok(None) } else { Err(BY_CONFIGURATION.to_owned()) });
@@ -179,7 +179,7 @@ impl PacketLink {
         })
     }
 
-    /// Whether a frame carries IP, and is for the node or a group.
+    /// Tells whether a frame carries IP, and is for the node or a group.
     fn is_ip(&self, packet: &Packet) -> bool {
         let Ok(header) = eth::Header::ref_from(packet.head()) else { return false };
         let is_ip = matches!(header.ethertype(), EtherType::IPV4 | EtherType::IPV6) && packet.meta.vlan.is_none();
@@ -220,7 +220,7 @@ impl PacketLink {
         let received = match batch.recv(self.socket.as_fd()) {
             Ok(received) => received,
             Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok((0, 0)),
-            // The kernel has dropped a frame whose offload no virtio-net header describes.
+            // The kernel has dropped a frame whose offload a virtio-net header cannot describe.
             Err(err) if errno(&err) == libc::EINVAL => {
                 self.stats.rx_drop(DropReason::VirtioHeader);
                 return Ok((0, 0));
@@ -305,7 +305,7 @@ impl Batches for PacketLink {
 }
 
 impl Slot {
-    /// The frame that was received here.
+    /// The received frame.
     fn received(&mut self, mem: &Memory, received: &Received) -> Result<Packet, DropReason> {
         let len = received.len.saturating_sub(HEADER_LEN);
         let mut packet = Packet::from_buf(self.front.take(len.min(FRONT), Memory::HEADROOM, FRONT));

@@ -29,7 +29,7 @@ pub struct Config {
 /// Kind of a link, with its settings.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ConfigKind {
-    /// A TUN device of this name with so many queues, at least 1.
+    /// A TUN device of this name with a number of queues, at least 1.
     Tun {
         /// Queues.
         queues: u16,

@@ -11,7 +11,7 @@ use wire::eth::MacAddr;
 use crate::vhost::GuestState;
 use crate::{LinkStats, Offload, OpenError, RingState};
 
-/// Link that receives and sends packets in bursts; no call blocks.
+/// A link, which receives and sends packets in bursts; no call blocks.
 ///
 /// [`recv`](Self::recv) or [`send`](Self::send) of a link whose device goes down or away is an error, with the device
 /// and the call in its text. From then on `recv` fails until the device is up again. A device that [is gone](Self::is_gone)
@@ -93,7 +93,7 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
-    /// Whether the other end can receive. A guest's port has no carrier until the guest's driver runs.
+    /// Tells whether the other end can receive. A guest's port has no carrier until the guest's driver runs.
     fn has_carrier(&self) -> bool {
         true
     }
@@ -103,8 +103,8 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
-    /// Returns freed frames to the device's ring, and enters copies in the ledger. To be called once after packets have
-    /// been dropped or sent, also if the link has nothing to receive: an empty ring receives nothing.
+    /// Returns freed frames to the device's ring, and enters copies in the ledger. Called once after packets were
+    /// dropped or sent, also if there is nothing to receive: an empty ring receives nothing.
     ///
     /// Returns whether the device still has to be kicked for some sent packets: then the call is to be repeated after a
     /// while, since no descriptor becomes ready.
@@ -152,7 +152,7 @@ pub enum Sent {
 /// Outermost header of a link's packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Layer {
-    /// An Ethernet header; this is our own address.
+    /// An Ethernet header, and this node's own address.
     Ethernet(MacAddr),
     /// An IP header.
     Ip,

@@ -34,7 +34,7 @@ pub struct End {
 }
 
 impl End {
-    /// An end that carries fat IP packets, without a limit.
+    /// An end for fat IP packets, without a limit.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), layer: Layer::Ip, mtu: DEFAULT_MTU, features: Features::ALL, queue: usize::MAX }
     }

@@ -27,7 +27,7 @@ pub(crate) const TX_TSO4: &str = "tx-tso4";
 pub(crate) const TX_TSO6: &str = "tx-tso6";
 pub(crate) const TX_USO: &str = "tx-uso";
 
-/// Segments of a UDP train that every kernel with UDP GSO accepts (`UDP_MAX_SEGMENTS`; 128 since Linux 6.9).
+/// Number of segments of a UDP train that every kernel with UDP GSO accepts (`UDP_MAX_SEGMENTS`; 128 since Linux 6.9).
 pub(crate) const SAFE_UDP_SEGS: usize = 64;
 
 /// Reason that a link configured without offloads shows for each.

@@ -14,7 +14,7 @@ pub struct LinkStats {
     pub rx_bytes: u64,
     /// System calls that received at least one packet.
     pub rx_calls: u64,
-    /// Packets that came and were dropped here, or before us because we were too slow.
+    /// Packets dropped here after reception, or by the kernel because this link was too slow.
     pub rx_dropped: u64,
     /// Packets sent.
     pub tx_packets: u64,

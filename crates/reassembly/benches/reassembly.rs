@@ -38,7 +38,7 @@ struct Train {
 impl Train {
     /// Datagrams of `count` fragments each, one after the other.
     fn new(version: Version, count: usize, order: Order) -> Self {
-        // Of 1500 bytes, if the datagram has room for so many of them.
+        // Fragments of 1500 bytes, if the datagram is long enough.
         let size = (65_512 / count / 8 * 8).min(1448);
         let datagrams = AT_ONCE.div_ceil(count);
         let mut fragments = Vec::new();

@@ -331,7 +331,7 @@ fn frames_go_by_the_standby_trunk_when_the_active_fails() {
                 node.datapath.bridge_mut(OWN).unwrap().set_link_up(link, is_up).unwrap();
             }
             let first = site.messages.len();
-            // What was learnt behind the other trunk is unknown now, and goes by this one.
+            // Addresses learnt behind the other trunk are unknown now, so frames to them leave by this one.
             site.talk(20);
             site.announce();
             site.talk(20);

@@ -1,4 +1,4 @@
-//! Reasons for which bytes are not the header that they should be.
+//! Malformed headers.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use base::DropReason;
 
 macro_rules! malformed {
     ($($(#[doc = $doc:literal])+ $name:ident => $reason:ident, $text:literal;)*) => {
-        /// The rule of the wire that a header broke. Becomes a [`DropReason`] when the packet is dropped for it.
+        /// The wire rule that a header broke. It becomes the [`DropReason`] of its packet.
         #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
         pub enum Malformed { $($(#[doc = $doc])+ $name,)* }
 
@@ -38,19 +38,19 @@ malformed! {
     ArpShort => ArpMalformed, "ARP packet cut short";
     /// Not Ethernet and IPv4, or wrong address lengths (RFC 826).
     ArpFormat => ArpMalformed, "ARP for other than IPv4 over Ethernet";
-    /// No bytes at all, or a version that is neither 4 nor 6.
+    /// No bytes, or a version that is neither 4 nor 6.
     IpVersion => Ipv4Header, "IP version neither 4 nor 6";
-    /// The IP header says more bytes than arrived.
+    /// The IP header's length exceeds the packet.
     IpTruncated => IpTruncated, "packet shorter than its IP header says";
-    /// The headers go on beyond the linear head; what the packet holds elsewhere has to be pulled into it first.
+    /// The headers extend beyond the linear head, and have to be pulled into it first.
     OutsideHead => IpTruncated, "headers continue outside the linear head";
-    /// Fewer bytes than the IPv4 header has.
+    /// Fewer bytes than an IPv4 header.
     Ipv4Short => Ipv4Header, "IPv4 header cut short";
     /// The version of an IPv4 header is not 4.
     Ipv4Version => Ipv4Header, "version of IPv4 header is not 4";
     /// IHL below five words (RFC 791 §3.1).
     Ipv4HeaderLen => Ipv4Header, "IPv4 header length below 20";
-    /// The total length does not even cover the header.
+    /// The total length is less than the header length.
     Ipv4TotalLen => Ipv4Header, "IPv4 total length below header length";
     /// The header checksum does not match (RFC 1812 §5.2.2).
     Ipv4Checksum => Ipv4Checksum, "IPv4 header checksum wrong";
@@ -62,7 +62,7 @@ malformed! {
     Ipv6Version => Ipv6Header, "version of IPv6 header is not 6";
     /// An extension header runs past the packet.
     Ipv6Extension => Ipv6Header, "IPv6 extension header runs past the packet";
-    /// More extension headers than we walk.
+    /// Too many extension headers.
     Ipv6ExtensionCount => Ipv6Header, "too many IPv6 extension headers";
     /// An option that runs past its extension header (RFC 8200 §4.2).
     Ipv6Option => Ipv6Header, "IPv6 option runs past its header";
@@ -70,17 +70,17 @@ malformed! {
     FragShort => Ipv6Header, "fragment header cut short";
     /// Fewer than the 8 bytes of a UDP header.
     UdpShort => TransportHeader, "UDP header cut short";
-    /// A UDP length below 8, or above what IP carries.
+    /// A UDP length below 8, or above the IP payload's.
     UdpLength => TransportHeader, "UDP length wrong";
-    /// Fewer bytes than the TCP header has.
+    /// Fewer bytes than a TCP header.
     TcpShort => TransportHeader, "TCP header cut short";
     /// A data offset below five words (RFC 9293 §3.1).
     TcpDataOffset => TransportHeader, "TCP data offset below 20";
     /// An option with a length below 2, not its kind's, or past the header.
     TcpOption => TransportHeader, "TCP option with impossible length";
-    /// Fewer bytes than the tunnel header has in front of the packet inside.
+    /// Fewer bytes than the tunnel's header.
     TunnelShort => GsoEncapsulation, "tunnel header cut short";
-    /// Not IP in IP, GRE, VXLAN or Geneve with an IP packet inside.
+    /// Not IP in IP, GRE, VXLAN or Geneve with an inner IP packet.
     TunnelUnknown => GsoEncapsulation, "no tunnel header that can be followed";
     /// Fewer than the 8 bytes of an ICMP header.
     IcmpShort => IcmpIgnored, "ICMP header cut short";

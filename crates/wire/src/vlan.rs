@@ -1,4 +1,4 @@
-//! The VLAN tag (IEEE 802.1Q §9.6): four bytes in front of the type that the frame would have had.
+//! The VLAN tag (IEEE 802.1Q §9.6): four bytes in front of the frame's original type.
 
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -18,7 +18,7 @@ impl Tci {
         if vid > Self::MAX_VID || priority > 7 { None } else { Some(Self((priority as u16) << 13 | vid)) }
     }
 
-    /// The VLAN identifier; 0 is a frame with a priority but no VLAN.
+    /// The VLAN identifier; 0 means a priority without a VLAN.
     pub const fn vid(self) -> u16 {
         self.0 & 0x0fff
     }
@@ -61,7 +61,7 @@ impl Header {
     }
 }
 
-/// A tag and what follows it.
+/// A tag and the bytes behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Vlan<'a> {
     header: &'a Header,
@@ -69,7 +69,7 @@ pub struct Vlan<'a> {
 }
 
 impl<'a> Vlan<'a> {
-    /// Looks at the bytes behind the tag's own type field.
+    /// Parses the bytes behind the tag's own type field.
     ///
     /// # Errors
     /// [`Malformed::VlanShort`].

@@ -33,7 +33,7 @@ fn parse_everything(bytes: &[u8], packet_len: usize) {
     }
     if let Ok(packet) = ipv6::Ipv6::parse_head(bytes, packet_len) {
         let _ = packet.chain().map(|chain| packet.transport_check_ok(&chain));
-        let _ = ext::Options::parse(packet.payload()).map(Iterator::count);
+        let _ = ext::ExtOptions::parse(packet.payload()).map(Iterator::count);
     }
     if let Ok(info) = Info::parse(bytes, packet_len) {
         assert!(info.header_len <= info.total_len && info.total_len <= packet_len, "{info:?} in {packet_len}");
@@ -50,7 +50,7 @@ fn parse_everything(bytes: &[u8], packet_len: usize) {
     let _ = icmp::Icmp::parse(bytes).map(|message| (message.header().message(), message.check_ok(), message.payload()));
     let _ = icmpv6::Icmpv6::parse(bytes).map(|message| (message.header().message(), message.payload()));
     let _ = nd::Nd::parse(bytes, Ipv6Addr::LOCALHOST, nd::ALL_NODES, nd::HOP_LIMIT);
-    let _ = nd::Options::parse(bytes).map(Iterator::count);
+    let _ = nd::NdOptions::parse(bytes).map(Iterator::count);
     let _ = frag::Header::ref_from(bytes).map(frag::Header::info);
     if let Ok(trailer) = esp::Trailer::parse(bytes) {
         assert!(trailer.trailer_len() <= bytes.len());

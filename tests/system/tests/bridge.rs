@@ -486,7 +486,7 @@ fn monitored() -> Outcome {
     let expect = |what: &str, want: &mut Vec<&'static str>, lines: &[&'static str]| {
         want.extend(lines);
         for ((monitor, role), start) in monitors.iter().zip(starts) {
-            // Of entries that have a VLAN there are as many as the host's kernel knows of VLANs.
+            // The number of entries with a VLAN depends on the VLANs that the host's kernel knows.
             let lines = |said: &str| {
                 said.lines()
                     .filter(|line| !line.contains("vlan"))

@@ -111,7 +111,7 @@ fn switched() -> Outcome {
         let now = gro_and_gso_counts()?;
         Ok([0, 1, 2].map(|at| now[at] > before[at] + LEN as u64 / 15_000))
     };
-    // How many wire packets there were for each that left by the link to b.
+    // Wire packets for each fat packet that left by the link to b.
     let fatness = || -> Outcome<f64> {
         let now = || statistics(&site.scratch, "plain", "right");
         let before = now()?;

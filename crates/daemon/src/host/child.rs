@@ -41,7 +41,7 @@ impl Maker {
     /// Makes it carry out an order, with which descriptors are sent.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// Text of the failure.
     pub(super) fn ask(&self, order: &Order, with: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), String> {
         let socket = self.socket.as_ref().ok_or("it has ended")?;
         let failed = |err: std::io::Error| format!("the process that makes the host side: {err}");

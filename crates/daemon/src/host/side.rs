@@ -159,7 +159,7 @@ impl HostSide {
     /// Descriptors by which a program enters it; `None` if the configuration wants none.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Reason for which the host side does not exist.
     pub(crate) fn entrance(&self) -> Result<Option<Entrance>, String> {
         match &*self.lock() {
             State::Off => Ok(None),

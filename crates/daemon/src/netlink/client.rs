@@ -123,7 +123,7 @@ impl Client {
     /// A client that has connected and sent nothing yet.
     ///
     /// # Errors
-    /// Of setsockopt(2).
+    /// Error of setsockopt(2).
     pub(super) fn new(
         fd: OwnedFd,
         peer: Peer,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use client::CliError;
 use link::Discard;
 use netlink::{Groups, Outbox, To};
-use nlsock::{Lookout, MAX_DATA, MAX_HEAD, ToDaemon, protocol};
+use nlsock::{BusyPoll, MAX_DATA, MAX_HEAD, ToDaemon, protocol};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::Mode;
@@ -151,7 +151,7 @@ struct Service {
     /// UDP ports that bypass policies.
     bypass: BTreeSet<u16>,
     /// Busy-polls for the next request of the client that was answered last, if that was promised.
-    lookout: Lookout,
+    busy_poll: BusyPoll,
     idle: IdleDetector,
     prompt: bool,
 }
@@ -170,7 +170,7 @@ impl Service {
         let bell = Arc::new(Bell::new()?);
         epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
         let (worker, heard) = (worker.clone(), Default::default());
-        let (lookout, idle, prompt, last_token) = (Lookout::new(), IdleDetector::default(), false, READERS);
+        let (busy_poll, idle, prompt, last_token) = (BusyPoll::new(), IdleDetector::default(), false, READERS);
         Ok(Self {
             epoll,
             readers,
@@ -186,7 +186,7 @@ impl Service {
             bell,
             heard,
             bypass: BTreeSet::new(),
-            lookout,
+            busy_poll,
             idle,
             prompt,
         })
@@ -242,7 +242,7 @@ impl Service {
             Err(err) => Err(err),
         };
         if std::mem::take(&mut self.prompt) {
-            let soon = self.lookout.look(|| found(Some(&now)).ok().filter(|found| !found.is_empty()));
+            let soon = self.busy_poll.poll(|| found(Some(&now)).ok().filter(|found| !found.is_empty()));
             if let Some(soon) = soon {
                 return Ok(soon);
             }
@@ -442,7 +442,7 @@ impl Service {
         protocols.follow_host_side();
         drop(protocols);
         // Only while no packet needs the processor for this.
-        self.prompt = self.idle.is_long(self.worker.bursts(), Instant::now()) && self.lookout.is_worth_it();
+        self.prompt = self.idle.is_long(self.worker.bursts(), Instant::now()) && self.busy_poll.should_poll();
         let delivered = handled.and_then(|()| client.deliver(&self.outbox, self.prompt));
         let (spoken, is_file) = (client.protocol(), client.is_file());
         if is_file || spoken.is_some() {

@@ -224,7 +224,7 @@ impl Datapath {
         if generations != self.generations {
             self.generations = generations;
             self.update_shortcuts();
-            self.ipsec.forget_recent();
+            self.ipsec.invalidate_templates();
         }
     }
 

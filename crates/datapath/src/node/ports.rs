@@ -226,7 +226,7 @@ impl Port {
             return Err(DropReason::TxQueueFull);
         }
         if self.is_busy {
-            self.tx[before..].iter_mut().for_each(|pkt| pkt.spare(mem));
+            self.tx[before..].iter_mut().for_each(|pkt| pkt.release_device_frames(mem));
             all = waiting + added(&self.tx);
         }
         self.tx_bytes = Some(all);
@@ -237,7 +237,7 @@ impl Port {
     /// received them does not run out of frames.
     pub(crate) fn set_busy(&mut self, mem: &Memory, is_busy: bool) {
         if is_busy && !self.is_busy {
-            self.take_tx().iter_mut().for_each(|pkt| pkt.spare(mem));
+            self.take_tx().iter_mut().for_each(|pkt| pkt.release_device_frames(mem));
         }
         self.is_busy = is_busy;
     }

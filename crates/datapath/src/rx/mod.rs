@@ -20,7 +20,7 @@ use l2::FrameInput;
 /// Runs the packets that `link` received through the datapath, in order. Ciphers and GRO may hold some. Empties `burst`.
 pub(crate) fn take_in(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Vec<Packet>) {
     let end = match burst.last() {
-        Some(last) if last.head_buf().is_scarce(cx.mem) => BurstEnd::MoreComingLowOnFrames,
+        Some(last) if last.head_buf().is_scarce_frame(cx.mem) => BurstEnd::MoreComingLowOnFrames,
         _ => BurstEnd::MoreComing,
     };
     let origin = Origin::Port(link).into();

@@ -1,7 +1,7 @@
 //! ESP offload to devices: packets that a device encrypts, and the software fallback (Linux `xfrm_device.c`).
 
 use base::{DropReason, LinkId, SaId};
-use ipsec::device::{Facts, Treatment};
+use ipsec::device::{OffloadDecision, OffloadFacts};
 use offload::ip_headers;
 use packet::{Esp, Packet};
 
@@ -18,18 +18,18 @@ pub(crate) fn offload_decision(
     pkt: &mut Packet,
     link: LinkId,
     mtu: usize,
-) -> Result<Treatment, DropReason> {
+) -> Result<OffloadDecision, DropReason> {
     let info = ip_headers(cx.mem, pkt)?;
     let len = wire_len(pkt, &info);
     let (mtu, encap) = dp.ipsec.sa(sa).map_or((0, None), |it| (it.inner_mtu(mtu), it.encap()));
     let has_options = info.header_len > info.version().header_len();
-    let facts = Facts { sa, len, fits: len <= mtu, has_options, encap: encap.is_some() };
-    let treatment = dp.ipsec.treatment(link, &facts, &mut dp.counters);
-    if treatment == Treatment::Device {
+    let facts = OffloadFacts { sa, len, fits: len <= mtu, has_options, encap: encap.is_some() };
+    let decision = dp.ipsec.offload_decision(link, &facts, &mut dp.counters);
+    if decision == OffloadDecision::Device {
         dp.ipsec.admit_to_device(cx.now, sa, &mut dp.counters)?;
         pkt.meta.esp = Some(Esp::Protect(sa));
     }
-    Ok(treatment)
+    Ok(decision)
 }
 
 /// Checks that a packet marked for a device goes to that device, and encrypts it in software otherwise (Linux
@@ -46,7 +46,7 @@ pub(crate) fn seal_unless_on_device(
     if does_esp && dp.ipsec.is_on_device(esp, link) {
         return Ok(());
     }
-    dp.ipsec.seal_here(pkt, l3)
+    dp.ipsec.seal_in_software(pkt, l3)
 }
 
 /// Encrypts the packets queued at a link for a device that is gone in software, and drops packets that only the device could encrypt.

@@ -52,7 +52,7 @@ fn clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
 /// Queues a packet until the SA of this policy is added, or sends the packet right behind those that were queued for the SA.
 #[cold]
 fn hold(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop, policy: PolicyId) -> Next {
-    if dp.ipsec.let_go(policy) {
+    if dp.ipsec.release_if_ready(policy) {
         own::release(dp, cx);
         return Next::Output(hop);
     }

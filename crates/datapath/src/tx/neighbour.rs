@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{DropReason, LinkId, Mib, Origin};
 use fib::{Action, Resolution, Station, arp, nd};
 use host::icmp::Problem;
-use ipsec::device::Treatment;
+use ipsec::device::OffloadDecision;
 use ipsec::{Bundle, Decision as Policy, Flowi, Mode};
 use packet::{Esp, Packet};
 use wire::eth::{self, EtherType};
@@ -75,7 +75,7 @@ pub(crate) fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut fr
     {
         match dp.ipsec.lookup(cx.now, &discovery_flow(dp, link, flow), &mut dp.counters) {
             // Packets that waited for an SA which was added go first.
-            Policy::Hold(policy) if dp.ipsec.let_go(policy) => {
+            Policy::Hold(policy) if dp.ipsec.release_if_ready(policy) => {
                 own::release(dp, cx);
                 return dp.defer(IpPacket::unparsed(frame), Next::Discovery(link));
             }
@@ -109,14 +109,14 @@ fn send_protected_discovery(
     let mtu = dp.ports.get(link).map_or(0, |port| port.config.mtu);
     let treatment = match bundle[..] {
         [sa] => esp_device::offload_decision(dp, cx, sa, &mut pkt, link, mtu),
-        _ => Ok(Treatment::Software),
+        _ => Ok(OffloadDecision::Software),
     };
     match treatment {
-        Ok(Treatment::Device) => {
+        Ok(OffloadDecision::Device) => {
             device::run_framed(dp, cx, link, to, pkt);
         }
-        Ok(Treatment::Refused(reason)) | Err(reason) => dp.count_drop(&pkt, reason),
-        Ok(Treatment::Software | Treatment::Cipher) => {
+        Ok(OffloadDecision::Refused(reason)) | Err(reason) => dp.count_drop(&pkt, reason),
+        Ok(OffloadDecision::Software | OffloadDecision::Cipher) => {
             let mut sealed = vec![pkt];
             sa_path::seal(dp, cx, SaStack { sas: bundle, dev: link, mtu }, bundle.len(), &mut sealed);
             for pkt in sealed {

@@ -31,7 +31,7 @@ pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: 
     let is_busy = port.is_busy();
     if let Some(qdisc) = port.qdisc.as_deref_mut().filter(|_| is_up) {
         if is_busy || qdisc.poll_timeout().is_some() {
-            waiting.pkt.spare(cx.mem);
+            waiting.pkt.release_device_frames(cx.mem);
         }
         qdisc.enqueue(waiting, &mut cutter, &mut dropped);
     } else {

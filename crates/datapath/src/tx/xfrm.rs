@@ -1,6 +1,6 @@
 //! ESP output: the SAs of a policy, jobs for the ciphers, and encrypted packets (Linux `xfrm_output`).
 
-use ipsec::device::Treatment;
+use ipsec::device::OffloadDecision;
 
 use base::{DropReason, Mib, SaId};
 use ipsec::{Bundle, Mode, Train};
@@ -97,15 +97,15 @@ fn submit_offloaded(
     pending: PendingTx,
 ) -> Result<(), DropReason> {
     match esp_device::offload_decision(dp, cx, sa, &mut pkt, pending.hop.dev, pending.mtu)? {
-        Treatment::Software => submit(dp, cx, sa, pkt, train, pending),
-        Treatment::Cipher => submit(dp, cx, sa, pkt, Train::Inline, pending),
+        OffloadDecision::Software => submit(dp, cx, sa, pkt, train, pending),
+        OffloadDecision::Cipher => submit(dp, cx, sa, pkt, Train::Inline, pending),
         // The header to be translated does not exist yet: the device makes it.
-        Treatment::Device if pending.hop.encap.is_some() => Err(DropReason::EspDevice),
-        Treatment::Device => {
+        OffloadDecision::Device if pending.hop.encap.is_some() => Err(DropReason::EspDevice),
+        OffloadDecision::Device => {
             transmit_packet(dp, cx, pkt, pending.hop);
             Ok(())
         }
-        Treatment::Refused(reason) => Err(reason),
+        OffloadDecision::Refused(reason) => Err(reason),
     }
 }
 

@@ -116,7 +116,7 @@ fn one_day(flow: &Flow, rng: &mut Rng, seed: u64) {
         drop(node.tx(OUTSIDE));
     }
     let left = Table::ALL.map(|table| node.datapath.reassembly().usage(table));
-    assert_eq!(left, [reassembly::Usage::default(); 4], "seed {seed}");
+    assert_eq!(left, [reassembly::Usage::default(); 3], "seed {seed}");
     assert_eq!(node.pages_in_use(), 0, "seed {seed}");
     let mibs = match flow.version() {
         Version::V4 => [Mib::IpReasmReqds, Mib::IpReasmTimeout, Mib::IpReasmFails],

@@ -123,7 +123,7 @@ fn made(node: &mut Node) -> Made {
 
 /// Receives a packet without receive templates from earlier packets.
 fn receive_alone(node: &mut Node, frame: &[u8]) {
-    node.datapath.ipsec.forget_recent();
+    node.datapath.ipsec.invalidate_templates();
     node.rx_bytes(NOW, OUTSIDE, frame);
 }
 

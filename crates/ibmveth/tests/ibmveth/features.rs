@@ -163,7 +163,7 @@ fn counters_have_the_names_of_the_driver() {
         "fw_enabled_large_send",
     ];
     assert_eq!(Stats::default().named().map(|(name, _)| name), names);
-    // Of a fat frame and its receipt, and of nothing else.
+    // Only the counters of one fat frame and its receipt change.
     let mut world = World::pair();
     let before = [0, 1].map(|at| world.adapters[at].stats());
     let pkt = fat(&world.mem, &flows()[1], 9000, 2, 1);

@@ -122,7 +122,7 @@ fn each_treatment_is_counted() {
         (FragListMode::Cut, 6, 7, 1, 0, 0, 9800 + 7 * (len - 9800)),
         (FragListMode::Linearize, 6, 1, 0, 1, 0, len),
         (FragListMode::InPlace, 64, 1, 0, 0, 1, len - 9800),
-        // Of seven pieces the first four are described; the rest is behind the headers.
+        // The first four of seven fragments are described; the last three are copied behind the headers.
         (FragListMode::InPlace, 6, 1, 0, 0, 1, len - 4 * 1400),
         (FragListMode::InPlace, 8, 1, 0, 0, 1, len - 9800),
         (FragListMode::InPlace, 2, 1, 0, 1, 0, len),

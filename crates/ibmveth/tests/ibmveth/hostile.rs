@@ -51,7 +51,7 @@ fn locked_out() -> World {
         assert_eq!(world.adapters[1].poll(&mut other, &world.mem, 64, &mut Vec::new()), 0);
         assert_eq!((world.adapters[1].counters().resets, world.adapters[1].is_open()), (1, false));
     }
-    // Of what it left behind there is nothing.
+    // Removing the unit frees everything that the hostile guest left behind.
     world.lan.free(world.units[1]).unwrap();
     world
 }
@@ -142,7 +142,7 @@ fn each_lost_frame_is_counted_by_its_reason() {
         world.set(0, TxOffloads::ALL).unwrap();
         let raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::NONE);
         world.lan.io(raw.unit).bytes_mut(8 << 17, 8).unwrap().fill(0xee);
-        // Of eight buffers the first one has another handle. Then there are none.
+        // The first of eight buffers has another handle. After the eight, no buffers are left.
         for sent in 1..=10 {
             let mut pkt = fat(&world.mem, &flows()[0], len, 9, 1);
             if cut == 0 {

@@ -71,7 +71,7 @@ fn every_agreement_carries_every_frame_whole() {
                         let place = AdapterPlace { vlans: vec![5], ..AdapterPlace::guest(mac(last)) };
                         world.add(place, AdapterConfig { style, ..config() });
                     }
-                    // Where the hypervisor does not agree the adapter goes on without.
+                    // The adapter goes on without offloads that the hypervisor refuses.
                     let _ = world.set(0, sender);
                     let _ = world.set(1, receiver);
                     for flow in flows() {

@@ -104,7 +104,7 @@ fn pool_is_refilled_below_seven_eighths() {
         let pkt = frame(&world, 300);
         world.send(0, pkt).unwrap();
         drop(world.receive(1));
-        // Of 16 buffers 14 are seven eighths.
+        // The pool refills at seven eighths: 14 buffers of 16.
         added += if taken == 3 { 3 } else { 0 };
         assert_eq!(world.adapters[1].stats().replenish_add_buff_success, added);
         assert_eq!(available(&world)[0], if taken == 3 { 16 } else { 16 - taken });
@@ -132,7 +132,7 @@ fn short_memory_is_counted_and_made_up_for() {
         }
         world.adapters[1].poll(&mut world.lan, &world.mem, 16, &mut held);
     }
-    // Of 20 pages the packets hold 16 and then all; pool 1 has to have the rest.
+    // The packets hold 16 of 20 pages, later all; pool 1 gets the remaining pages.
     assert_eq!(held.len(), 32);
     assert!(world.adapters[1].stats().replenish_no_mem >= 2, "{:?}", world.adapters[1].stats());
     assert_eq!(available(&world)[0], 0);

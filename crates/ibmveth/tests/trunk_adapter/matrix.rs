@@ -70,7 +70,7 @@ fn frames_are_unchanged_under_every_negotiation() {
                 let mut site = Site::new(firmware, guest, trunk, Features::NONE);
                 for wanted in offloads() {
                     for others in offloads() {
-                        // Where the hypervisor does not agree the adapter goes on without.
+                        // The adapter goes on without offloads that the hypervisor refuses.
                         let _ = site.guest.set_offloads(&mut site.lan.lock().unwrap(), wanted);
                         let _ = site.trunk.set_offloads(others);
                         let case = format!("{name}, {style:?} guest {wanted:?}, {other:?} trunk {others:?}");

@@ -38,7 +38,7 @@ impl CbcMac {
         Some(Self { key: EncryptingKey::new(&*drawn)?, masks })
     }
 
-    /// The code over `front` and, of at most four bytes, `back`.
+    /// The code over `front` followed by `back`, which has at most four bytes.
     pub(super) fn code(&self, [front, back]: [&[u8]; 2]) -> Block {
         let total = front.len() + back.len();
         let before_last = total.saturating_sub(1) / BLOCK_LEN * BLOCK_LEN;
@@ -47,7 +47,7 @@ impl CbcMac {
         let (blocks, front) = front.split_at(in_front);
         let mut mac = [0; BLOCK_LEN];
         self.key.chain(&mut mac, blocks);
-        // Fewer than two blocks are left: less than one of `front` and what is behind it, or the last block.
+        // Fewer than two blocks are left: the end of `front`, and `back`.
         let mut left = [0; 2 * BLOCK_LEN];
         let mut len = 0;
         for &byte in front.iter().chain(back) {
@@ -88,7 +88,7 @@ mod tests {
         std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
     }
 
-    /// Tells whether `mac` makes `want` of `message`, wherever that is cut in two.
+    /// Asserts that the code of `message` is `want`, at every split of the message in two.
     fn assert_makes(mac: &CbcMac, message: &[u8], want: Block) {
         for cut in 0..=message.len().min(4) {
             let (front, back) = message.split_at(message.len() - cut);

@@ -1,4 +1,4 @@
-//! AES-GCM of Intel's Multi-Buffer Crypto for IPsec library, which is installed beside this program: see `ipsec_mb.c`.
+//! AES-GCM of Intel's Multi-Buffer Crypto for IPsec library, an installed package: see `ipsec_mb.c`.
 
 use std::alloc::{self, Layout, handle_alloc_error};
 use std::ffi::{c_int, c_void};
@@ -57,16 +57,17 @@ unsafe extern "C" {
     );
 }
 
-/// The library's functions for this processor. Made once, and only read from then on.
+/// The library's functions for this processor. Created once, read-only afterwards.
 struct Functions(NonNull<c_void>);
 
-// SAFETY: nothing is changed about them.
+// SAFETY: read-only.
 unsafe impl Send for Functions {}
-// SAFETY: nothing is changed about them.
+// SAFETY: read-only.
 unsafe impl Sync for Functions {}
 
 impl Functions {
-    /// `None` if the library is of another release than this program was built with, or does not work here.
+    /// `None` if the library's release is not the one that this program was built with, or the processor lacks a needed
+    /// instruction.
     fn get() -> Option<&'static Self> {
         static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
         let functions = FUNCTIONS.get_or_init(|| {
@@ -77,7 +78,7 @@ impl Functions {
     }
 }
 
-/// Tells whether the library uses vectors of 512 bits on this processor: with them it is ahead of others.
+/// Tells whether the library uses vectors of 512 bits on this processor, with which it is the fastest.
 pub(super) fn is_wide() -> bool {
     // SAFETY: the functions are there.
     Functions::get().is_some_and(|functions| unsafe { fatpath_gcm_is_wide(functions.0.as_ptr()) != 0 })
@@ -123,7 +124,7 @@ impl Gcm {
         unsafe { fatpath_gcm_seal(self.0.as_ptr(), at, len, nonce.as_ptr(), aad, aad_len, icv.as_mut_ptr(), icv.len()) }
     }
 
-    /// The same for `text` and, behind it, `trailer`, which lie elsewhere and go to `to`.
+    /// As [`seal`](Self::seal), for `text` and, behind it, `trailer`, which are read in place and written to `to`.
     ///
     /// # Panics
     /// Unless `to` is as long as both.

@@ -9,7 +9,7 @@ use crate::OpenError;
 use crate::error::text;
 use crate::sys::bpf::{self, Where};
 use crate::sys::errno;
-use crate::sys::xsk::{Failed, Queue, Xsk};
+use crate::sys::xsk::{Failed, Xsk, XskQueue};
 
 /// Place where the XDP program runs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -88,7 +88,7 @@ impl Attached {
         &self,
         name: &str,
         queues: u32,
-        mut queue: Queue,
+        mut queue: XskQueue,
     ) -> Result<(Vec<Xsk>, Option<String>), OpenError> {
         let wanted = queue.flags | libc::XDP_USE_NEED_WAKEUP;
         let mut sockets = Vec::new();
@@ -131,7 +131,7 @@ fn patiently<T, E>(mut call: impl FnMut() -> Result<T, E>, errno: impl Fn(&E) ->
     call()
 }
 
-fn open_patiently(queue: Queue) -> Result<Xsk, Failed> {
+fn open_patiently(queue: XskQueue) -> Result<Xsk, Failed> {
     patiently(|| Xsk::open(queue), |(_, err)| errno(err))
 }
 

@@ -1,5 +1,5 @@
-//! AF_XDP: whole frames of an interface of this host, taken from its receive queues before the host's stack sees them, in
-//! frames of memory that packets then point into.
+//! AF_XDP: whole frames of an interface of this host, taken from its receive queues before the host's stack, in frames
+//! of memory that packets then point into.
 //!
 //! A frame goes back to its ring with the last packet that points into it. The kernel copies received bytes into frames, or
 //! the driver writes them there itself where it can (zero copy). Nothing is offloaded: packets to be sent are segmented,
@@ -31,7 +31,7 @@ use crate::sys::errno;
 use crate::sys::ifreq::Interface;
 use crate::sys::sockaddr::link_layer_of;
 use crate::sys::socket::{bind, has_lost_interface};
-use crate::sys::xsk::{Queue, Xsk};
+use crate::sys::xsk::{Xsk, XskQueue};
 use crate::{Kind, Layer, Link, Offload, OpenError, RingState, Sent};
 
 pub use self::attach::XdpMode;
@@ -128,7 +128,7 @@ impl XdpLink {
 
         let attached = Attached::new((interface, index), count, shape.several, mode)?;
         let flags = if shape.several { libc::XDP_USE_SG } else { 0 };
-        let queue = Queue { index, queue: 0, ring, frame_size: shape.frame_size, flags };
+        let queue = XskQueue { index, queue: 0, ring, frame_size: shape.frame_size, flags };
         let (sockets, why_copy) = attached.open_queues(interface, count, queue)?;
         let zero_copy = sockets.iter().all(Xsk::is_zero_copy);
         let offloads = offloads(&attached, mode, zero_copy, why_copy);
@@ -166,7 +166,7 @@ impl XdpLink {
         Ok(())
     }
 
-    /// Checks whether the interface went down. A frame of the unused type is discarded.
+    /// Checks whether the interface went down. Discards a frame of the unused type.
     fn look_at_watch(&mut self) -> io::Result<()> {
         match recv(&self.watch, &mut [0; 1], RecvFlags::DONTWAIT) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
@@ -198,7 +198,7 @@ impl XdpLink {
     }
 }
 
-/// Whether an error says that the interface is down or gone.
+/// Tells whether an error says that the interface is down or gone.
 fn is_down(err: &io::Error) -> bool {
     matches!(errno(err), libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF)
 }
@@ -300,7 +300,7 @@ impl Batches for XdpLink {
     }
 }
 
-/// Bytes of a packet as a frame; for packets that share a buffer, those of the first.
+/// Length of a packet as a frame; for packets that share a buffer, of the first.
 fn frame_len(packet: &Packet) -> usize {
     match packet.meta.cut {
         Cut::Frames(_) => packet.frames().next().map_or(0, <[u8]>::len),

@@ -20,7 +20,7 @@ const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 const ATTACH_TCX_INGRESS: u32 = 46;
 
-/// The program can do with frames in several buffers (`BPF_F_XDP_HAS_FRAGS`).
+/// Flag of a program that accepts frames in several buffers (`BPF_F_XDP_HAS_FRAGS`).
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 
 /// Names of the programs, as `bpftool prog` shows them; they end with a zero.
@@ -42,8 +42,8 @@ pub(crate) enum Where {
 /// `union bpf_attr` of one command: numbers, and addresses as numbers.
 ///
 /// # Safety
-/// The kernel reads as many bytes as the type has, none of which is padding, and from the addresses in it no more than is
-/// borrowed for the call.
+/// The kernel reads as many bytes as the type has, none of which is padding, and from the addresses in it no more than
+/// is borrowed for the call.
 unsafe trait Attr {}
 
 #[repr(C)]

@@ -32,8 +32,8 @@ const BATCH: usize = 256;
 /// Stack size of an exiting thread.
 const STACK: usize = 64 << 10;
 
-/// Descriptors of the thread's own table that are not to be closed: its process's, at the numbers of standard streams, so that
-/// nothing is written to a descriptor that is being closed.
+/// Lowest descriptors of the thread's own table, which stay open: copies of its process's pidfd, at the numbers of
+/// standard streams, so that nothing is written to a descriptor that is being closed.
 const KEPT: c_uint = 3;
 
 /// Request of a caller to the thread.
@@ -94,9 +94,10 @@ impl Discard {
 }
 
 impl DiscardThread {
-    /// Serves until all handles are dropped. The calling thread is of no other use afterwards, since its table of descriptors is
-    /// its own. Descriptors that the process has open at the call are copied to that table and closed in it at once. The thread
-    /// takes no signals: a handler that writes to a descriptor of the process would write to another one here, or to none.
+    /// Serves until all handles are dropped. The calling thread has no other use afterwards, since its table of
+    /// descriptors is its own. Descriptors that the process has open at the call are copied to that table and closed in
+    /// it at once. The thread blocks all signals: a handler that writes to a descriptor of the process would write to
+    /// another one here, or to none.
     ///
     /// # Errors
     /// The thread cannot have a table of its own, or cannot block signals.
@@ -104,13 +105,13 @@ impl DiscardThread {
         block_signals()?;
         own_table()?;
         close_from(0)?;
-        // They lie in this thread's table, which ends with it.
+        // The descriptors lie in this thread's table, which ends with it.
         let [process, _, _] =
             [(); KEPT as usize].map(|()| pidfd_open(getpid(), PidfdFlags::empty()).map(ManuallyDrop::new));
         let process = process?;
         let take = |Request { fd, taken, closed }| {
             let own = pidfd_getfd(&*process, fd, PidfdGetfdFlags::empty());
-            // Its number is of this thread's table alone, and found again by its range.
+            // The key is valid in this thread's table only, and found again by its address range.
             let _ = taken.send(own.map(IntoRawFd::into_raw_fd).is_ok());
             closed
         };
@@ -118,7 +119,7 @@ impl DiscardThread {
             let others = self.requests.try_iter().take(BATCH);
             let closed: Vec<_> = std::iter::once(first).chain(others).map(take).collect();
             for closed in closed {
-                // Nothing comes: it is disconnected.
+                // No message comes: it returns when the sender is dropped.
                 let _ = closed.recv();
             }
             close_by_exit();
@@ -145,19 +146,19 @@ fn close_by_exit() {
     let copying = thread::Builder::new().name("discard-exit".to_owned()).stack_size(STACK).spawn(move || {
         // The caller waits for the answer.
         let _ = ready.send(own_table().is_ok());
-        // Nothing comes: it is closed when the caller has closed its own.
+        // No message comes: it returns when the caller has closed its own descriptors.
         let _ = may_end.recv();
     });
     if copying.is_ok() && is_ready.recv() == Ok(true) {
-        // It fails for no range that is not empty.
+        // It cannot fail for a non-empty range.
         let _ = close_from(KEPT);
     }
     drop(end);
 }
 
-/// Gives the calling thread a table of descriptors of its own, which holds what the process's does.
+/// Gives the calling thread a table of descriptors of its own, a copy of the process's.
 fn own_table() -> io::Result<()> {
-    // SAFETY: no memory is touched. Descriptors of values that others own are copied, and closed by numbers alone.
+    // SAFETY: no memory is touched. Descriptors of values that others own are copied, and closed by number only.
     check(unsafe { libc::unshare(libc::CLONE_FILES) })?;
     Ok(())
 }

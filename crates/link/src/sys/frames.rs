@@ -15,7 +15,7 @@ use super::ring::{Desc, Mapping};
 
 /// One frame of a received packet.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct FramePiece {
     pub(crate) bytes: Buf,
     /// Whether another frame of the same packet follows.
     pub(crate) continues: bool,
@@ -83,7 +83,7 @@ impl Frames {
     }
 
     /// Takes back a frame that the kernel has filled.
-    pub(crate) fn received(&mut self, desc: Desc) -> Result<Piece, DropReason> {
+    pub(crate) fn received(&mut self, desc: Desc) -> Result<FramePiece, DropReason> {
         let (number, offset) = self.place(desc.addr);
         let end = offset.checked_add(desc.len as usize).filter(|&end| end <= self.frame_size);
         let end = end.ok_or(DropReason::RingDescriptor)?;
@@ -94,7 +94,7 @@ impl Frames {
         let filled = bytes.put(end).is_some();
         debug_assert!(filled, "a frame that was lent is whole and empty");
         bytes.pull(offset);
-        Ok(Piece { bytes, continues: desc.options & libc::XDP_PKT_CONTD != 0 })
+        Ok(FramePiece { bytes, continues: desc.options & libc::XDP_PKT_CONTD != 0 })
     }
 
     /// Copies a packet of `len` bytes to transmit frames, at most `most`, and lends them to the kernel. Returns false, without

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use base::DropReason;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::frames::{Frames, Piece};
+use super::frames::{FramePiece, Frames};
 use super::ring::{Consumer, Desc, Mapping, Parts, Producer};
 use super::socket::{bind, get_bytes, set_buffer, set_bytes, set_option};
 use super::{check, errno, sockaddr};
@@ -24,7 +24,7 @@ pub(crate) type Failed = (&'static str, io::Error);
 
 /// Interface queue that a socket is bound to, and the parameters of the binding.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Queue {
+pub(crate) struct XskQueue {
     /// The interface's number.
     pub(crate) index: i32,
     /// The number of its queue.
@@ -40,13 +40,13 @@ pub(crate) struct Queue {
 /// The kernel's own counters of a socket: `struct xdp_statistics`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct XdpStats {
-    /// Packets dropped for another reason than descriptors: no frame to put them in among them.
+    /// Packets dropped for another reason than descriptors, such as a lack of frames.
     pub rx_dropped: u64,
     /// Frames dropped because their descriptor in the fill ring was wrong.
     pub rx_invalid_descs: u64,
     /// Packets that were not sent because their descriptor was wrong.
     pub tx_invalid_descs: u64,
-    /// Packets dropped because the ring of those received was full.
+    /// Packets dropped because the receive ring was full.
     pub rx_ring_full: u64,
     /// Times that the kernel found the fill ring empty.
     pub rx_fill_ring_empty_descs: u64,
@@ -55,7 +55,7 @@ pub struct XdpStats {
 }
 
 impl XdpStats {
-    /// Adds another socket's.
+    /// Adds another socket's counters.
     pub(crate) fn add(&mut self, other: &Self) {
         self.rx_dropped += other.rx_dropped;
         self.rx_invalid_descs += other.rx_invalid_descs;
@@ -69,7 +69,7 @@ impl XdpStats {
 /// Packets that one call copies at most (`TX_BATCH_SIZE`).
 const TX_BATCH: u32 = 32;
 
-/// A bound socket. Its fields are dropped in their order.
+/// A bound socket. Its fields are dropped in the order of their declaration.
 #[derive(Debug)]
 pub(crate) struct Xsk {
     socket: OwnedFd,
@@ -78,12 +78,12 @@ pub(crate) struct Xsk {
     fill: Producer<u64>,
     completion: Consumer<u64>,
     frames: Frames,
-    queue: Queue,
+    queue: XskQueue,
 }
 
 impl Xsk {
     /// Opens a socket and lends the kernel every receive frame.
-    pub(crate) fn open(queue: Queue) -> Result<Self, Failed> {
+    pub(crate) fn open(queue: XskQueue) -> Result<Self, Failed> {
         let failed = |call| move |err: io::Error| (call, err);
         let frames = Frames::new(queue.ring.get() as usize, queue.frame_size as usize).map_err(failed("mmap"))?;
         let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
@@ -148,7 +148,7 @@ impl Xsk {
     }
 
     /// Takes the next received frame, if any, or the reason to drop it because of an impossible descriptor.
-    pub(crate) fn receive(&mut self) -> Option<Result<Piece, DropReason>> {
+    pub(crate) fn receive(&mut self) -> Option<Result<FramePiece, DropReason>> {
         let desc = self.rx.pop()?;
         Some(self.frames.received(desc))
     }

@@ -13,7 +13,7 @@ use crate::stats::LinkStats;
 use crate::sys::ifreq::{Interface, tun_set_persistent};
 use crate::{Layer, OpenError};
 
-/// A device of a node's host side.
+/// Configuration of a device of a node's host side.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostDevice {
     /// Name.

@@ -168,7 +168,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether there is room for a reply (`OUT`), and whether the front end has closed its end (`RDHUP`).
+    /// Tells whether there is room for a reply (`OUT`), and whether the front end has closed its end (`RDHUP`).
     fn state(&self) -> io::Result<PollFlags> {
         let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT | PollFlags::RDHUP)];
         let now = Timespec::try_from(Duration::ZERO).unwrap_or_default();

@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::ring::{DESC_LEN, passes};
 use crate::sys::guest_memory::Window;
 
-/// Bytes of a ring of so many descriptors: table, available ring, used ring.
+/// Length of a ring of `size` descriptors: table, available ring, used ring.
 pub(super) const fn len_of(size: u16) -> usize {
     used_at(size) + 6 + 8 * size as usize
 }
@@ -44,7 +44,7 @@ impl fmt::Display for BadUsed {
     }
 }
 
-/// A ring of one descriptor for each buffer.
+/// A ring with one descriptor for each buffer.
 #[derive(Debug)]
 pub(super) struct DriverRing {
     pub(super) window: Window,
@@ -103,7 +103,7 @@ impl DriverRing {
         self.window.load_u16(used, Ordering::Relaxed) & 1 == 0
     }
 
-    /// Takes back the next used chain: its first descriptor, and the bytes written.
+    /// Takes back the next used chain: its first descriptor, and the number of bytes written.
     pub(super) fn take_back(&mut self) -> Result<Option<(u16, u32)>, BadUsed> {
         let used = used_at(self.size);
         if self.next == self.seen {

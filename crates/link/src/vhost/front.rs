@@ -30,7 +30,7 @@ use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::pieces::{tagged, vlan_tag};
 use crate::stats::LinkStats;
-use crate::sys::guest_memory::Piece;
+use crate::sys::guest_memory::GuestPiece;
 use crate::virtio::{HEADER_LEN, Header};
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
@@ -92,12 +92,12 @@ pub struct VhostFront {
     current: Features,
     offloads: Offloads,
     stats: LinkStats,
-    pieces: Vec<Piece>,
+    pieces: Vec<GuestPiece>,
     connections: u64,
     violations: u64,
     copied: u64,
     owed: usize,
-    /// Queue pair that the next burst begins with.
+    /// FrontQueue pair that the next burst begins with.
     next: usize,
 }
 
@@ -111,7 +111,7 @@ struct Running {
     free: Vec<Vec<u16>>,
     queues: Vec<QueueState>,
     /// Pieces of the current buffer, reused from frame to frame.
-    pieces: Vec<Piece>,
+    pieces: Vec<GuestPiece>,
 }
 
 /// Starts to connect. The link moves nothing until it is connected to a back end.

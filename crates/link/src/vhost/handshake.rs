@@ -33,9 +33,9 @@ pub(super) const TX_BUFFER: usize = 68 << 10;
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// A queue that the back end has.
+/// A queue that was handed to the back end.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct FrontQueue {
     pub(super) ring: DriverRing,
     pub(super) kick: OwnedFd,
     pub(super) call: OwnedFd,
@@ -51,7 +51,7 @@ pub(super) struct Session {
     pub(super) features: Bits,
     pub(super) memory: GuestMemory,
     /// Queues by number: even ones receive, odd ones send.
-    pub(super) queues: Vec<Queue>,
+    pub(super) queues: Vec<FrontQueue>,
 }
 
 /// Features and queues to request.
@@ -179,7 +179,7 @@ pub(super) fn negotiate(socket: UnixStream, wanted: &Wanted) -> Result<Session, 
             frontend.set_vring_enable(number, true).map_err(said("SET_VRING_ENABLE"))?;
         }
         let buffers = BASE + at + layout.ring();
-        queues.push(Queue { ring, kick, call, buffers });
+        queues.push(FrontQueue { ring, kick, call, buffers });
     }
     Ok(Session { socket: kept, features, memory, queues })
 }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::sys::guest_memory::{GuestMemory, Piece, Window};
+use crate::sys::guest_memory::{GuestMemory, GuestPiece, Window};
 
 /// `VIRTQ_DESC_F_NEXT`.
 pub(super) const NEXT: u16 = 1;
@@ -212,7 +212,7 @@ impl Ring {
         &mut self,
         memory: &GuestMemory,
         direction: Direction,
-        pieces: &mut Vec<Piece>,
+        pieces: &mut Vec<GuestPiece>,
     ) -> Result<Option<Chain>, BadRing> {
         if self.next == self.seen && !self.look()? {
             return Ok(None);
@@ -315,7 +315,7 @@ impl Ring {
     }
 }
 
-/// Whether an index that went from `old` to `new` has passed `event` (virtio 1.2 §2.7.7.2, Linux `vring_need_event`).
+/// Tells whether an index that went from `old` to `new` has passed `event` (virtio 1.2 §2.7.7.2, Linux `vring_need_event`).
 pub(super) fn passes(event: u16, old: u16, new: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
@@ -324,7 +324,7 @@ pub(super) fn passes(event: u16, old: u16, new: u16) -> bool {
 struct Walk<'a> {
     memory: &'a GuestMemory,
     direction: Direction,
-    pieces: &'a mut Vec<Piece>,
+    pieces: &'a mut Vec<GuestPiece>,
     descriptors: usize,
     len: u64,
 }

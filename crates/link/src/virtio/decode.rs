@@ -29,13 +29,13 @@ const MAX_UDP_SEGS: usize = 128;
 pub enum BadHeader {
     /// `hdr_len` is more than the frame has.
     HeaderLen,
-    /// The checksum field lies beyond the frame, or segments are cut at a header that has it elsewhere.
+    /// The checksum field lies past the frame, or not at the place that the segmentation's header has it.
     ChecksumPlace,
     /// A type that was not negotiated, or ECN with a type other than TCP's.
     GsoType,
     /// `gso_size` is 0, or Linux's `GSO_BY_FRAGS`, or makes more segments than there may be.
     GsoSize,
-    /// The type is not the frame's protocol.
+    /// The type contradicts the frame's protocol.
     GsoProtocol,
     /// Segments are cut inside a tunnel, but its headers do not lead to `csum_start`, or differ between segments.
     GsoEncapsulation,
@@ -429,7 +429,7 @@ mod tests {
             assert_eq!(packet.to_vec(), want, "{start} and {offset}");
             assert_eq!(packet.meta.csum, if is_own { asked(&header) } else { Csum::None }, "{start} and {offset}");
         }
-        // No IP at all.
+        // No IP header.
         let header = Header { flags: NEEDS_CSUM, csum_start: 14, csum_offset: 8, ..Header::default() };
         let arp = [&[2; 12], &[8, 6][..], &[0x45; 28]].concat();
         let decoded = decode(&header, Framing::Ethernet, &arp, arp.len()).unwrap();

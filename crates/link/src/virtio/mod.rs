@@ -126,7 +126,7 @@ impl Decoded {
         packet.meta.cut = self.cut;
         if let Some(l3) = self.complete {
             checksum::complete(mem, packet, l3)?;
-            // Nothing is known of the packet's own transport checksum.
+            // The packet's own transport checksum is unknown.
             packet.meta.csum = Csum::None;
         }
         Ok(())

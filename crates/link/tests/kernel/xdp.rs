@@ -143,7 +143,7 @@ fn frames_pass(mode: XdpMode) -> Outcome {
         let mut got = receive(&mut *link, &mem, 32)?;
         for (number, packet) in numbers.zip(&mut got) {
             assert_eq!(packet.to_vec(), bytes(number, 60 + (number as usize * 7) % 1455), "{mode:?}");
-            assert!(packet.bufs().all(|buf| buf.is_scarce(&mem)) && packet.headroom() >= Memory::HEADROOM);
+            assert!(packet.bufs().all(|buf| buf.is_scarce_frame(&mem)) && packet.headroom() >= Memory::HEADROOM);
             packet.head_mut().expect("a frame is written where it lies").fill(0xee);
         }
         assert_eq!(ring(&*link).held, 32);

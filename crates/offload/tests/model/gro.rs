@@ -149,7 +149,7 @@ fn arrival(mem: &Memory, flow: &mut Flow, (number, action, len, n): Step) -> Pac
     flow.seq = flow.seq.wrapping_add(len as u32);
     flow.id = flow.id.wrapping_add(flow.id_step);
     fill_lengths(number, l4, &mut bytes);
-    // What is changed before the checks are made is another packet; what is changed after is a broken one.
+    // A change before the checksums are computed makes another valid packet; a change after them, a corrupt one.
     match action % 16 {
         0 => bytes[at] ^= (n >> 8) as u8,
         1 if is_tcp => bytes[l4 + 13] ^= n as u8,

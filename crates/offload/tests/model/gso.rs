@@ -72,7 +72,7 @@ pub(crate) fn run(claims: &Claims, payload: &[u8]) {
             }
             check_cut(cut, &before, &out, l3, tag);
             if !trusted && cut.gso().is_some() {
-                // What stays fat has its headers made when the device cuts it.
+                // A packet that stays fat gets its headers when the device segments it.
                 out.iter()
                     .filter(|packet| packet.meta.cut == Cut::Whole)
                     .for_each(|packet| check_right(packet, l3 + tag));

@@ -1,7 +1,7 @@
 //! Others' opinions. The host's kernel as an oracle: the same fragments go into a TUN device of a namespace, and into [`Reassembly`] under
 //! [`Policy::Linux`]; what is delivered, counted and answered is compared case by case.
 //!
-//! What is known to differ, and is not compared: what one fragment is charged with (Linux counts its own structures), so
+//! Known differences, which are not compared: what one fragment is charged with (Linux counts its own structures), so
 //! neither is which fragment is the first that finds memory full; and the empty queue that Linux keeps after it has
 //! answered a first fragment with a parameter problem.
 //!

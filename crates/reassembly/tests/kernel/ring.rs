@@ -134,7 +134,7 @@ impl Street {
     }
 }
 
-/// Whether a frame is of those that the socket sent.
+/// Tells whether a frame is of those that the socket sent.
 fn is_fragment(frame: &Packet) -> bool {
     let head = frame.to_vec();
     matches!(head.get(12..14), Some([0x08, 0x00])) && head[23] == 17

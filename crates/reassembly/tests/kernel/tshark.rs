@@ -32,7 +32,7 @@ pub(crate) fn judge() -> Outcome {
     let scratch = Scratch::new()?;
     for version in BOTH {
         let file = scratch.file(&format!("{version}.pcap"));
-        let mut capture = pcap::Writer::new(File::create(&file)?, LinkType::Raw)?;
+        let mut capture = pcap::PcapWriter::new(File::create(&file)?, LinkType::Raw)?;
         let mem = Memory::heap();
         let mut want = Vec::new();
         for (n, (len, mtu)) in CASES.into_iter().enumerate() {

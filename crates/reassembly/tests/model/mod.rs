@@ -225,7 +225,7 @@ fn hostile_for(user: User, packets: &[Vec<u8>]) {
         world.send_packet(pkt, bytes);
         for (whole, max_size) in world.delivered.drain(..).zip(world.max_sizes.drain(..)) {
             let bytes = whole.to_vec();
-            // Whatever the headers say now, they do not say that it is a fragment.
+            // No headers of a whole datagram may mark it as a fragment.
             let fragment = Info::parse(&bytes, bytes.len()).ok().and_then(|info| info.fragment);
             assert_eq!(fragment, None, "{whole:?}");
             goes_on(&world.mem, whole, max_size);

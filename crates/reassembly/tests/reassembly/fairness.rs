@@ -64,7 +64,7 @@ fn source_is_not_charged_for_its_address_in_other_domain() {
         let mut world = world(version, Policy::Fair);
         world.context.domain = Domain::vrf(LinkId(8));
         world.send_all(&[part(0, 1448), part(1448, 1448)]);
-        // Of the sources with more than half of all memory, the one that grew longest ago makes room.
+        // Eviction takes the source, among those with more than half of all memory, that grew longest ago.
         world.context.domain = Domain::vrf(LinkId(7));
         for n in 0..2000 {
             let at = n as usize % 2 * 1448;

@@ -3,7 +3,7 @@
 //! | rule | shown by |
 //! |---|---|
 //! | keys, users, L3 domains | `limits`: `datagrams_that_differ_in_their_key_…`, `pieces_from_two_links_join_…`; `users`: `each_user_and_each_domain_…` |
-//! | tables and their limits | `users`: `users_of_ipv4_share_one_limit_…`, `usage_is_that_of_each_table`; `lowpan` |
+//! | tables and their limits | `users`: `users_of_ipv4_share_one_limit_…`, `usage_is_that_of_each_table` |
 //! | contexts that may join pieces | `users`: `local_delivery_alone_joins_pieces_…`, `each_piece_is_one_child_…` |
 //! | runs in an ordered tree | `runs.rs`; `orders`: `sixty_four_kib_in_pieces_of_8_bytes_take_linear_time_…` |
 //! | duplicates, overlaps, ends, empty and odd lengths, ECN, DSCP | `kernel_table`; `ecn.rs`; the list of holes (`model`, `orders`); the kernel itself (`tests/kernel`) |
@@ -19,14 +19,13 @@
 //! | pages that others share | `thin` |
 //! | fragmentation, and again on the way | `fragmenting`, `refragmenting` |
 //! | fragments that come together | `trains`: as one by one |
-//! | tracking, 6LoWPAN | `users`: `ipv6_tracking_…`; `lowpan` |
+//! | tracking | `users`: `ipv6_tracking_…` |
 
 mod fairness;
 mod fragmenting;
 mod gathering;
 mod kernel_table;
 mod limits;
-mod lowpan;
 #[path = "../model/mod.rs"]
 mod model;
 mod orders;

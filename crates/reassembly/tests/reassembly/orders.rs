@@ -120,7 +120,7 @@ fn bad_day(version: Version, lens: &[usize], seed: u64) {
         state % below
     };
     let mut arrivals = Vec::new();
-    // How often each can be delivered: as often as every fragment of it comes.
+    // Number of deliveries of each datagram: that of its rarest fragment.
     let mut times = Vec::new();
     for &len in lens {
         let id = times.len();

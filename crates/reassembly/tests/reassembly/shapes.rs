@@ -144,7 +144,7 @@ fn checksums_add_up_unless_one_is_missing() {
     let none: State = |_| Csum::None;
     let unnecessary: State = |_| Csum::Unnecessary;
     let partial: State = |_| Csum::Partial { start: 48, offset: 6 };
-    // What the three fragments have, and what the whole has; `complete` stands for a right sum.
+    // Checksum states of the three fragments, and of the whole datagram; `complete` stands for a correct sum.
     let cases: [([State; 3], State); 8] = [
         ([complete; 3], complete),
         ([complete, none, complete], none),

@@ -104,7 +104,7 @@ impl Sums {
     }
 }
 
-/// Whether it is what waits for a link or a neighbour that was given up.
+/// Tells whether it is what waits for a link or a neighbour that was given up.
 fn is_of_queue(reason: DropReason) -> bool {
     matches!(
         reason,
@@ -112,7 +112,7 @@ fn is_of_queue(reason: DropReason) -> bool {
     )
 }
 
-/// Whether it is an SA that was missing, or at its end.
+/// Tells whether it is an SA that was missing, or at its end.
 fn is_without_sa(reason: DropReason) -> bool {
     use DropReason::{EspExpired, EspState, PolicyNoState, PolicyQueueFull};
     matches!(reason, PolicyNoState | PolicyQueueFull | EspExpired | EspState)

@@ -98,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// Whether the payload can be read on the wire.
+    /// Tells whether the payload can be read on the wire.
     pub(crate) const fn is_clear(&self) -> bool {
         matches!(
             self.algorithm,

@@ -200,7 +200,7 @@ fn exchange(socket: &UdpSocket, sent: &[u8], buffer: &mut [u8]) -> io::Result<()
     Ok(())
 }
 
-/// Whether sending may succeed later: no datagram came, nothing listened yet, or the datagram was longer than the
+/// Tells whether sending may succeed later: no datagram came, nothing listened yet, or the datagram was longer than the
 /// path's MTU, which the kernel has learnt by now (EMSGSIZE).
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, TimedOut, WouldBlock};

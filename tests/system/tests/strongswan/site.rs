@@ -81,7 +81,7 @@ impl Site {
         let left = End::start_with("left", 1, left, &scratch, &EXAMPLE, &of_left)?;
         let right = End::start_with("right", 2, right, &scratch, &EXAMPLE, &of_right)?;
         for end in [&left, &right] {
-            // That there is a NAT is found out.
+            // The ends detect the NAT themselves.
             end.files.change("swanctl.conf", "encap = yes", "encap = no")?;
         }
         // An end behind a NAT is identified by a name.

@@ -146,7 +146,7 @@ fn failover() -> Outcome {
     })
     .map_err(explain)?;
     node.far.sh("ping -n -q -c 1 -W 5 10.1.0.99")?;
-    // Its child ends with it.
+    // The child process ends with its parent.
     keepalived.signal(Signal::TERM)?;
     keepalived.wait(PATIENCE).map(drop)
 }

@@ -88,8 +88,8 @@ impl Crypto for Helper {
         }
     }
 
-    fn is_at_it(&self) -> bool {
-        self.pool.is_at_it()
+    fn is_running(&self) -> bool {
+        self.pool.is_running()
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

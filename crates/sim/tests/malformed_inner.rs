@@ -1,6 +1,6 @@
 //! Packets that are authentic and malformed, from seeds.
 
-use sim::{Choices, Rng, esp_inside};
+use sim::{Choices, Rng, malformed_inner};
 
 #[test]
 fn any_inside_of_esp_ends_in_one_place_without_a_leak() {
@@ -8,7 +8,7 @@ fn any_inside_of_esp_ends_in_one_place_without_a_leak() {
     for seed in 0..seeds {
         let mut rng = Rng::new(seed);
         let bytes: Vec<u8> = (0..rng.below(12_000)).map(|_| rng.bits() as u8).collect();
-        let run = std::panic::AssertUnwindSafe(|| esp_inside(&mut Choices::new(&bytes)));
+        let run = std::panic::AssertUnwindSafe(|| malformed_inner(&mut Choices::new(&bytes)));
         if let Err(why) = std::panic::catch_unwind(run) {
             eprintln!("the seed is {seed}");
             std::panic::resume_unwind(why);

@@ -1,7 +1,7 @@
-//! The functions behind this library: the C library's, or those of another library in front of it.
+//! The replaced functions of the C library, or of the next preloaded library (`RTLD_NEXT`).
 //!
-//! They are called as they are found, so a thread may be cancelled in them, and no frame of this library that waits in
-//! one has anything to clean up.
+//! They are called directly, so a thread may be cancelled in them, and no frame of this library that waits in one needs
+//! a destructor.
 
 use std::ffi::CStr;
 use std::mem::transmute;
@@ -15,8 +15,7 @@ use libc::{
 
 use crate::stream_functions::Functions;
 
-/// The address of the function `name` behind this library, kept in `found` once it is known. Threads that look for it at
-/// the same time find the same.
+/// Address of the next function `name`, cached in `found`. Concurrent look-ups find the same address.
 fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = found.load(Ordering::Relaxed);
     if !known.is_null() {
@@ -28,7 +27,7 @@ fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     address
 }
 
-/// The name of a function, for the linker.
+/// The name of a function, for the dynamic linker.
 macro_rules! name {
     ($name:ident) => {
         const {
@@ -42,7 +41,7 @@ macro_rules! name {
 
 macro_rules! next {
     ($($name:ident($($arg:ident: $type:ty),*) -> $returned:ty;)*) => {
-        /// Addresses of the functions, as far as they have been found.
+        /// Addresses of the functions, once found.
         #[allow(non_upper_case_globals, reason = "they are named as the functions are")]
         mod found {
             use super::{AtomicPtr, c_void, ptr};
@@ -50,8 +49,8 @@ macro_rules! next {
             $(pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());)*
         }
 
-        /// Finds all of them. What finds one takes the linker's lock, which a signal's handler or a child of `vfork` must
-        /// not wait for.
+        /// Finds all of them. A look-up takes the linker's lock, which a signal handler or a child of `vfork` must not
+        /// wait for.
         pub(crate) fn find_all() {
             $(find(&found::$name, name!($name));)*
         }
@@ -60,7 +59,7 @@ macro_rules! next {
             #[doc = concat!("`", stringify!($name), "(2)` or `(3)`.")]
             ///
             /// # Safety
-            /// As the manual page says.
+            /// As its manual page says.
             pub(crate) unsafe fn $name($($arg: $type),*) -> $returned {
                 type Function = Option<unsafe extern "C-unwind" fn($($type),*) -> $returned>;
                 // SAFETY: the C library's function of this name has this type; those with a variable argument take

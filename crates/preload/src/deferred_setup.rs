@@ -1,8 +1,7 @@
-//! Deferred calls of a program about a connection: they go in front of what is sent next.
+//! Deferred setup calls (protocol, port, options) of a connection: they are sent in front of the next data.
 //!
-//! None of it can be refused, so no caller waits for it, and a gateway that is not woken for it has less to do. It is noted as
-//! told when it has been. A thread or a child that sends at the same time, and does not know, tells it too, which changes
-//! nothing.
+//! They cannot fail, so no caller waits for them, and the gateway is woken less often. They are marked as sent after
+//! the send. A thread or a child that sends concurrently, without knowing, sends them too, which changes nothing.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
@@ -16,21 +15,21 @@ use crate::table::Slot;
 pub(crate) const HELLO: u32 = 1 << 16;
 /// The port.
 pub(crate) const PORT: u32 = 1 << 17;
-/// The room for what the program has not read.
+/// Limit of unread data.
 pub(crate) const ROOM: u32 = 1 << 18;
 /// Ports that bypass policies.
 pub(crate) const BYPASS: u32 = 1 << 20;
-/// The longest buffer. Option `n` of [`SWITCHES`] is bit `n`.
+/// Largest receive buffer. Option `n` of [`SWITCHES`] is bit `n`.
 pub(crate) const LEN: u32 = 1 << 19;
 
-/// Notes that something is yet to be told, which the slot holds by now.
-pub(crate) fn note(slot: &Slot, what: u32) {
-    slot.unsaid.fetch_or(what, AcqRel);
+/// Defers a call, whose values the slot already holds.
+pub(crate) fn defer(slot: &Slot, what: u32) {
+    slot.deferred.fetch_or(what, AcqRel);
 }
 
-/// Whether something is yet to be told.
-pub(crate) fn is_noted(slot: &Slot, what: u32) -> bool {
-    slot.unsaid.load(Relaxed) & what != 0
+/// Tells whether a call is deferred.
+pub(crate) fn is_deferred(slot: &Slot, what: u32) -> bool {
+    slot.deferred.load(Relaxed) & what != 0
 }
 
 /// Calls for the gateway.
@@ -38,21 +37,21 @@ pub(crate) fn is_noted(slot: &Slot, what: u32) -> bool {
 pub(crate) struct Calls {
     bytes: [u8; MAX_HEAD],
     len: usize,
-    unsaid: u32,
-    said: Said,
-    /// Connection that they are of.
+    deferred: u32,
+    said: SentSettings,
+    /// Connection of the calls.
     connection: u64,
 }
 
-/// Settings that may have been changed since they were written down.
+/// Settings at the time of encoding, which may change afterwards.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-struct Said {
+struct SentSettings {
     options: u32,
     room: u32,
     recv_len: u32,
 }
 
-impl Said {
+impl SentSettings {
     fn now(slot: &Slot) -> Self {
         let [options, room, recv_len] = [&slot.options, &slot.room, &slot.recv_len].map(|word| word.load(Acquire));
         Self { options, room, recv_len }
@@ -62,21 +61,27 @@ impl Said {
 impl Calls {
     /// None.
     pub(crate) const fn new() -> Self {
-        Self { bytes: [0; MAX_HEAD], len: 0, unsaid: 0, said: Said { options: 0, room: 0, recv_len: 0 }, connection: 0 }
+        Self {
+            bytes: [0; MAX_HEAD],
+            len: 0,
+            deferred: 0,
+            said: SentSettings { options: 0, room: 0, recv_len: 0 },
+            connection: 0,
+        }
     }
 
-    /// Calls that the gateway has yet to be told of a connection.
-    pub(crate) fn unsaid(slot: &Slot) -> Self {
+    /// The deferred calls of a connection.
+    pub(crate) fn deferred(slot: &Slot) -> Self {
         let mut calls = Self::new();
         calls.connection = slot.connection();
-        calls.unsaid = slot.unsaid.load(Acquire);
-        if calls.unsaid == 0 {
+        calls.deferred = slot.deferred.load(Acquire);
+        if calls.deferred == 0 {
             return calls;
         }
-        let said = Said::now(slot);
+        let said = SentSettings::now(slot);
         calls.said = said;
-        let unsaid = calls.unsaid;
-        let has = |what: u32| unsaid & what != 0;
+        let deferred = calls.deferred;
+        let has = |what: u32| deferred & what != 0;
         let protocol = slot.protocol.load(Relaxed);
         let hello = has(HELLO).then_some(ToDaemon::Hello { protocol });
         let room = has(ROOM).then_some(ToDaemon::RecvRoom(said.room));
@@ -94,7 +99,7 @@ impl Calls {
         calls
     }
 
-    /// Adds one. There is room for all that there can be.
+    /// Adds a call. There is room for all.
     pub(crate) fn push(&mut self, call: ToDaemon<'_>) {
         let head = call.head();
         let end = self.len + head.as_bytes().len();
@@ -108,19 +113,19 @@ impl Calls {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// Notes that they were told.
-    pub(crate) fn are_said(&self, slot: &Slot) {
-        if self.unsaid == 0 || slot.connection() != self.connection {
+    /// Marks them as sent.
+    pub(crate) fn mark_sent(&self, slot: &Slot) {
+        if self.deferred == 0 || slot.connection() != self.connection {
             return;
         }
-        slot.unsaid.fetch_and(!self.unsaid, AcqRel);
-        // Another thread may have said something else meanwhile, and noted it before.
-        let now = Said::now(slot);
-        let mut again = (now.options ^ self.said.options) & self.unsaid;
-        again |= if now.room != self.said.room { self.unsaid & ROOM } else { 0 };
-        again |= if now.recv_len != self.said.recv_len { self.unsaid & LEN } else { 0 };
+        slot.deferred.fetch_and(!self.deferred, AcqRel);
+        // Another thread may have changed a setting meanwhile, and deferred it before.
+        let now = SentSettings::now(slot);
+        let mut again = (now.options ^ self.said.options) & self.deferred;
+        again |= if now.room != self.said.room { self.deferred & ROOM } else { 0 };
+        again |= if now.recv_len != self.said.recv_len { self.deferred & LEN } else { 0 };
         if again != 0 {
-            note(slot, again);
+            defer(slot, again);
         }
     }
 }

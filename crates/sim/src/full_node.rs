@@ -1,4 +1,4 @@
-//! A node with one of everything, for packets that mean no good.
+//! A node with every kind of configuration, for malicious packets.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use wire::{EtherType, Protocol, eth, udp};
 
 use crate::{Medium, Node, PortOptions, Wire, esp, policy, unique_mask};
 
-/// A node with two Ethernet ports and two bare ones of different offloads, routes of every kind, SAs of every kind, of which
-/// the first protect nothing (ESP with NULL, so that a forger of packets gets inside), and policies.
+/// A node with two Ethernet ports and two bare ones of different offloads, routes of every kind, SAs of every kind (the
+/// first with NULL ciphers, so that forged packets are accepted), and policies.
 ///
-/// Each packet must end somewhere: sent, held, taken in or counted as dropped. [`rx`](Self::rx) checks that, and that the turn
-/// leaves no work to the next event; [`send`](Self::send) that the links take what is sent.
+/// Each packet must end somewhere: sent, held, delivered or counted as dropped. [`rx`](Self::rx) checks that, and that
+/// a call leaves no work to the next event; [`send`](Self::send) checks that the links can take what is sent.
 #[derive(Debug)]
-pub struct Maze {
+pub struct FullNode {
     /// The node.
     pub node: Node,
     now: Instant,
 }
 
-impl Maze {
-    /// The ports: a guest's, an Ethernet one without offloads, a UDP socket's, an Ethernet one with all.
+impl FullNode {
+    /// The ports: a guest's, an Ethernet one without offloads, a UDP socket's, an Ethernet one with all offloads.
     pub const PORTS: [LinkId; 4] = [LinkId(1), LinkId(2), LinkId(3), LinkId(4)];
 
     /// Options and addresses of each port.
@@ -39,8 +39,8 @@ impl Maze {
         ]
     }
 
-    /// SPIs 1 to 24: into this node from 192.0.2.1 or 2001:db8::1, tunnel or transport, raw or in UDP; the first eight
-    /// with NULL, then as many with AES-GCM, and with AES-CBC and HMAC.
+    /// SPIs 1 to 24: inbound SAs from 192.0.2.1 or 2001:db8::1, tunnel or transport, raw or in UDP; the first eight
+    /// with NULL, then eight with AES-GCM, and eight with AES-CBC and HMAC.
     pub fn sas() -> Vec<SaConfig> {
         let kinds = (0..24_u32).map(|bits| {
             let ends = if bits & 1 == 0 { ["192.0.2.1", "192.0.2.2"] } else { ["2001:db8::1", "2001:db8::2"] };
@@ -75,10 +75,10 @@ impl Maze {
         ]
     }
 
-    /// The node, on which nothing has happened yet.
+    /// The node in its initial state.
     ///
     /// # Panics
-    /// Never: its configuration is good.
+    /// Never: its configuration is valid.
     pub fn new() -> Self {
         let mut node = Node::new();
         for (id, (options, addresses)) in Self::PORTS.into_iter().zip(Self::ports()) {
@@ -109,7 +109,7 @@ impl Maze {
         Self { node, now: Instant::ZERO + Duration::from_secs(1) }
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn pass(&mut self, how_long: Duration) {
         self.now = self.now + how_long;
         self.node.timeout(self.now);
@@ -122,14 +122,14 @@ impl Maze {
         self.check_nothing_is_left();
     }
 
-    /// Checks that the turn which has just ended left no work behind: if it is ended again, nothing happens.
+    /// Checks that the last call left no work behind: to end it again changes nothing.
     fn check_nothing_is_left(&mut self) {
         let before = self.work_done();
         self.node.datapath.finish(self.now, &self.node.mem);
         assert_eq!(self.work_done(), before, "left to the next event");
     }
 
-    /// Packets that wait at each port and for neighbours, drops, and counters.
+    /// Numbers of packets queued at each port and for neighbours, drops, and counters.
     fn work_done(&mut self) -> WorkDone {
         let Node { datapath, .. } = &mut self.node;
         let sent =
@@ -138,10 +138,10 @@ impl Maze {
         WorkDone { sent, waiting: self.node.waiting(), drops: self.node.drops(), counters }
     }
 
-    /// Takes in one packet, and checks that it ended somewhere.
+    /// Receives one packet, and checks that it ended somewhere.
     ///
     /// # Panics
-    /// When it did not.
+    /// If it did not.
     pub fn rx(&mut self, link: LinkId, pkt: Packet) {
         let told = format!("{pkt:?} by {link:?}: {:02x?}", &pkt.to_vec()[..pkt.len().min(120)]);
         let plain = pkt.meta.cut == Cut::Whole;
@@ -157,10 +157,10 @@ impl Maze {
         }
     }
 
-    /// Takes in packets that came at once, and checks that something became of them.
+    /// Receives a burst, and checks that each packet ended somewhere.
     ///
     /// # Panics
-    /// When nothing did.
+    /// If one did not.
     pub fn rx_burst(&mut self, link: LinkId, packets: Vec<Packet>) {
         let quiet = packets.iter().all(|pkt| self.ends_quietly(link, pkt));
         let before = self.ends(link);
@@ -169,10 +169,10 @@ impl Maze {
         self.check_nothing_is_left();
     }
 
-    /// Sends what waits at a port, and checks it.
+    /// Sends the packets queued at a port, and checks them.
     ///
     /// # Panics
-    /// When the device does not take it, or it is too long or malformed.
+    /// When the device cannot take one, or it is too long or malformed.
     pub fn send(&mut self, link: LinkId) -> usize {
         let port = self.node.datapath.ports.get(link).expect("a port");
         let (features, l3) = (port.config.features, if port.config.mac.is_some() { eth::Header::LEN } else { 0 });
@@ -190,12 +190,13 @@ impl Maze {
         n
     }
 
-    /// Ends everything: no page is held any more.
+    /// Shuts down, and checks that no page is leaked.
     ///
     /// # Panics
-    /// When one is.
+    /// If one is.
     pub fn finish(mut self) {
-        // What waits for neighbours is answered when they are forgotten, which may wait for neighbours again.
+        // Packets that wait for a neighbour are answered when it is removed, and the answers may wait for neighbours
+        // again.
         for _ in 0..2 {
             for link in Self::PORTS {
                 self.send(link);
@@ -226,7 +227,7 @@ impl Maze {
             Mib::Icmp6InNeighborAdvertisements,
             Mib::IpReasmReqds,
             Mib::Ip6ReasmReqds,
-            // For a key manager.
+            // IKE for a key manager.
             Mib::UdpInDatagrams,
             Mib::Udp6InDatagrams,
         ];
@@ -240,7 +241,7 @@ impl Maze {
         }
     }
 
-    /// Whether a packet may end without a trace: ARP, and the keepalives of ESP in UDP (RFC 3948 §2.3).
+    /// Tells whether a packet may end without a trace: ARP, and the keepalives of ESP in UDP (RFC 3948 §2.3).
     fn ends_quietly(&self, link: LinkId, pkt: &Packet) -> bool {
         let bytes = pkt.to_vec();
         let ethernet = self.node.datapath.ports.get(link).is_some_and(|port| port.config.mac.is_some());
@@ -256,13 +257,13 @@ impl Maze {
     }
 }
 
-impl Default for Maze {
+impl Default for FullNode {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// Result of a turn, as far as a test sees it.
+/// Work of a call, as far as a test sees it.
 #[derive(Debug, Eq, PartialEq)]
 struct WorkDone {
     sent: Vec<usize>,
@@ -271,7 +272,7 @@ struct WorkDone {
     counters: Counters,
 }
 
-/// Numbers of packets by where they ended so far.
+/// Numbers of packets so far, by where they ended.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     dropped: u64,

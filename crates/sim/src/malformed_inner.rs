@@ -1,4 +1,4 @@
-//! Authentic ESP with an inside that means no good.
+//! Authentic ESP with malformed contents.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use ipsec::{Mode, SaConfig};
 use packet::{Cut, Gso, GsoKind, Packet};
 use wire::{Protocol, esp, udp};
 
-use crate::{Choices, Flow, Maze};
+use crate::{Choices, Flow, FullNode};
 
-/// Ends of flows inside, by family.
+/// Addresses of inner flows, by family.
 const HOSTS: [[&str; 6]; 2] = [
     ["10.5.0.1", "10.1.0.1", "10.2.0.254", "10.2.0.1", "192.0.2.1", "192.0.2.2"],
     ["fd00:5::1", "fd00:1::1", "fd00:2::254", "fd00:2::1", "2001:db8::1", "2001:db8::2"],
 ];
 
-/// Hands a [`Maze`] packets that are right in all but their text, alone, in bursts and in trains.
+/// Sends a [`FullNode`] ESP packets that are valid but for their plaintext, singly, in bursts and in trains.
 ///
 /// # Panics
-/// When one ends nowhere, something is sent that a link does not take, or memory does not come back.
-pub fn esp_inside(choices: &mut Choices<'_>) {
-    let mut maze = Maze::new();
-    let sas = Maze::sas();
+/// When a packet ends nowhere, a link gets a packet that it cannot take, or memory is leaked.
+pub fn malformed_inner(choices: &mut Choices<'_>) {
+    let mut full_node = FullNode::new();
+    let sas = FullNode::sas();
     let ciphers: Vec<Cipher> = sas.iter().map(|sa| Cipher::new(&sa.algorithm).expect("a good key")).collect();
     let mut seq = 0;
     for _ in 0..64 {
@@ -29,9 +29,9 @@ pub fn esp_inside(choices: &mut Choices<'_>) {
             break;
         }
         match choices.byte() % 16 {
-            0 => maze.pass(Duration::from_millis(100 * u64::from(choices.byte()))),
+            0 => full_node.pass(Duration::from_millis(100 * u64::from(choices.byte()))),
             1 => {
-                maze.send(Maze::PORTS[usize::from(choices.byte() & 3)]);
+                full_node.send(FullNode::PORTS[usize::from(choices.byte() & 3)]);
             }
             op => {
                 let which = usize::from(choices.byte()) % sas.len();
@@ -43,21 +43,21 @@ pub fn esp_inside(choices: &mut Choices<'_>) {
                 });
                 let sealed: Vec<Vec<u8>> = packets.collect();
                 if op >= 12 && sas[which].encap.is_some() {
-                    let train = train(&maze, &sas[which], &sealed);
-                    maze.rx_burst(Maze::PORTS[2], vec![train]);
+                    let train = train(&full_node, &sas[which], &sealed);
+                    full_node.rx_burst(FullNode::PORTS[2], vec![train]);
                 } else {
                     let wrapped = sealed.iter().map(|esp| wrap(&sas[which], esp));
-                    let burst = wrapped.map(|bytes| Packet::with_data(&maze.node.mem, &bytes).expect("memory"));
+                    let burst = wrapped.map(|bytes| Packet::with_data(&full_node.node.mem, &bytes).expect("memory"));
                     let burst = burst.collect();
-                    maze.rx_burst(Maze::PORTS[2], burst);
+                    full_node.rx_burst(FullNode::PORTS[2], burst);
                 }
             }
         }
     }
-    maze.finish();
+    full_node.finish();
 }
 
-/// The text of a packet: an IP packet or the inside of one, which may be spoilt, and a trailer, which may lie.
+/// The plaintext of a packet: an IP packet or its payload, possibly damaged, and a trailer, possibly wrong.
 fn text(choices: &mut Choices<'_>, sa: &SaConfig, cipher: &Cipher) -> Vec<u8> {
     let form = choices.byte();
     let len = usize::from(choices.word() % 1400);
@@ -105,7 +105,7 @@ fn text(choices: &mut Choices<'_>, sa: &SaConfig, cipher: &Cipher) -> Vec<u8> {
     text
 }
 
-/// An ESP packet with this text.
+/// An ESP packet with this plaintext.
 fn sealed(sa: &SaConfig, cipher: &Cipher, seq: u32, text: &[u8]) -> Vec<u8> {
     let room = |n| vec![0; n];
     let header = esp::Header::new(sa.spi, seq);
@@ -116,7 +116,7 @@ fn sealed(sa: &SaConfig, cipher: &Cipher, seq: u32, text: &[u8]) -> Vec<u8> {
     esp
 }
 
-/// Outer headers in front of ESP packets.
+/// Adds outer headers to ESP packets.
 fn wrap(sa: &SaConfig, esp: &[u8]) -> Vec<u8> {
     let flow = Flow { src: sa.src, dst: sa.dst, ..Flow::new("192.0.2.1", "192.0.2.2") };
     let Some(encap) = sa.encap else { return flow.raw(Protocol::ESP, esp) };
@@ -125,10 +125,10 @@ fn wrap(sa: &SaConfig, esp: &[u8]) -> Vec<u8> {
 }
 
 /// A train of ESP packets in UDP, as a socket receives it.
-fn train(maze: &Maze, sa: &SaConfig, sealed: &[Vec<u8>]) -> Packet {
+fn train(full_node: &FullNode, sa: &SaConfig, sealed: &[Vec<u8>]) -> Packet {
     let fits = 60_000 / sealed[0].len();
     let sealed = &sealed[..sealed.len().min(fits)];
-    let mut pkt = Packet::with_data(&maze.node.mem, &wrap(sa, &sealed.concat())).expect("memory");
+    let mut pkt = Packet::with_data(&full_node.node.mem, &wrap(sa, &sealed.concat())).expect("memory");
     if sealed.len() > 1 {
         let (size, segs) = (sealed[0].len() as u16, sealed.len() as u16);
         pkt.meta.cut = Cut::Gso(Gso { size, kind: GsoKind::Udp, segs, ecn: false, fixed_id: false });

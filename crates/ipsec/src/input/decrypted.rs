@@ -1,4 +1,4 @@
-//! Decrypted packets, as they are handed on.
+//! Decrypted packets, and the interface of their consumer.
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
@@ -7,29 +7,29 @@ use base::{DropReason, Origin};
 use packet::{Buf, Meta, Packet};
 
 /// Consumer of decrypted packets.
-pub trait Taker {
-    /// Value that it breaks off with.
-    type Left;
+pub trait DecryptSink {
+    /// Value to break off with.
+    type Break;
 
-    /// Takes a packet that lies in one buffer, TCP about which there was nothing to find out: most are such.
-    fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Self::Left>;
+    /// Takes a packet in one buffer, with TCP and no further facts: the common case.
+    fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Self::Break>;
 
-    /// Takes whatever came out of one ESP packet.
-    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Self::Left>;
+    /// Takes the contents of any ESP packet.
+    fn take(&mut self, inner: Decrypted<'_>) -> ControlFlow<Self::Break>;
 }
 
-/// Takes everything, and gives it to a function.
+/// Consumer that passes everything to a function.
 #[derive(Debug)]
-pub struct Each<F>(pub F);
+pub struct FnSink<F>(pub F);
 
-impl<F: FnMut(Inner<'_>)> Taker for Each<F> {
-    type Left = Infallible;
+impl<F: FnMut(Decrypted<'_>)> DecryptSink for FnSink<F> {
+    type Break = Infallible;
 
     fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Infallible> {
-        self.take(Inner::Content(Content::new(buf, meta)))
+        self.take(Decrypted::Packet(InnerPacket::new(buf, meta)))
     }
 
-    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Infallible> {
+    fn take(&mut self, inner: Decrypted<'_>) -> ControlFlow<Infallible> {
         self.0(inner);
         ControlFlow::Continue(())
     }
@@ -37,33 +37,33 @@ impl<F: FnMut(Inner<'_>)> Taker for Each<F> {
 
 /// Decrypted contents of one ESP packet.
 #[derive(Debug)]
-pub enum Inner<'a> {
+pub enum Decrypted<'a> {
     /// A packet.
-    Content(Content<'a>),
-    /// Nothing, of what came by that link. The counter is counted.
+    Packet(InnerPacket<'a>),
+    /// A dropped packet, with the link that it came by. The counter is counted.
     Dropped(DropReason, Origin),
 }
 
-/// A packet that was inside of ESP.
+/// A decrypted packet.
 #[derive(Debug)]
-pub struct Content<'a> {
+pub struct InnerPacket<'a> {
     /// Separate buffer for the IP headers, if there is no room for them in front of the payload.
     pub(super) front: Option<Buf>,
     pub(super) buf: Buf,
     pub(super) meta: &'a Meta,
 }
 
-impl<'a> Content<'a> {
-    /// All of it in one buffer.
+impl<'a> InnerPacket<'a> {
+    /// A packet in one buffer.
     #[inline]
     pub(super) fn new(buf: Buf, meta: &'a Meta) -> Self {
         Self { front: None, buf, meta }
     }
 
-    /// The buffer that all of it lies in, and what is known about it.
+    /// The buffer and metadata.
     ///
     /// # Errors
-    /// It lies in two: the packet.
+    /// The packet, if it has two buffers.
     #[inline]
     pub fn into_buf(self) -> Result<(Buf, &'a Meta), Packet> {
         if self.front.is_some() {
@@ -72,7 +72,7 @@ impl<'a> Content<'a> {
         Ok((self.buf, self.meta))
     }
 
-    /// As a packet.
+    /// Converts it to a packet.
     pub fn into_packet(self) -> Packet {
         let Self { front, buf, meta } = self;
         let mut pkt = match front {
