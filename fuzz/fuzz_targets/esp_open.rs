@@ -5,7 +5,8 @@
 use std::net::Ipv4Addr;
 
 use base::{Counters, Instant};
-use ipsec::{Algorithm, EspInUdp, Ipsec, Mode, Opened, SaConfig, SaFlags};
+use ipsec::{Ipsec, Opened};
+use xfrm::{Algorithm, EspInUdp, Mode, SaConfig, SaFlags, Aead};
 use libfuzzer_sys::fuzz_target;
 use packet::{Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Spi, ipv4, udp};
@@ -19,7 +20,7 @@ fn node() -> Ipsec {
     for bits in 0..8u32 {
         let key = vec![7; 20].into();
         let mode = if bits & 1 == 0 { Mode::Tunnel } else { Mode::Transport };
-        let algorithm = if bits & 4 == 0 { Algorithm::Null } else { Algorithm::GcmAes { key, icv_len: 12 } };
+        let algorithm = if bits & 4 == 0 { Algorithm::null() } else { Algorithm::aead(Aead::GcmAes, key, 96) };
         let config = SaConfig {
             replay_window: 64,
             flags: SaFlags { esn: bits & 1 == 0, decap_dscp: true, af_unspec: true, ..SaFlags::default() },

@@ -1,4 +1,4 @@
-//! Configuration of a node: the typed [`model`], the TOML file that describes one, and the [steps](reload) from one
+//! Configuration of a node: the typed [`model`] (of SAs and policies: crate `xfrm`), the TOML file that describes one, and the [steps](reload) from one
 //! configuration to the next.
 //!
 //! - [`Config::from_toml`] checks a file as a whole: names are unique, routes lead to links that exist, keys have their
@@ -10,17 +10,14 @@
 //! fits in memory; limits of its items (256 links of the host, 2^20 SAs) are checked where they are read.
 #![forbid(unsafe_code)]
 
-pub mod algorithm;
 pub mod bridge;
 pub mod features;
 mod file;
-mod key;
 pub mod model;
-mod protocols;
+pub mod protocols;
 pub mod reload;
 pub mod serde_display;
 pub mod settings;
-pub mod xfrm;
 
 pub use file::ConfigError;
 pub use model::Config;

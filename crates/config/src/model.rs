@@ -1,22 +1,16 @@
 //! The typed model: what a node can be told to be.
 //!
-//! A [`Config`] is plain data in the standard library's types. Whoever builds one ([`Config::from_toml`] today)
-//! checks it as a whole, so whoever applies one need not: names are unique, routes lead to links that exist, keys
-//! have their algorithm's length.
+//! A [`Config`] is plain data. Its reader ([`Config::from_toml`]) checks it as a whole, so code that applies it need not: names
+//! are unique, routes lead to links that exist, keys have their algorithm's length.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use base::{IfAddr, Prefix, TableId};
-use serde::{Deserialize, Serialize};
+use xfrm::{PolicyConfig, SaConfig};
 
 use crate::features::FeatureSet;
-use crate::protocols::PROTOCOLS;
 
-pub use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc};
 pub use crate::bridge::{BridgeConfig, BridgePort};
-pub use crate::key::Key;
-pub use crate::xfrm::{Bounds, Limit, Mark, PolicyDefault, XfrmOptions};
 pub use ila::{AdjTransport, CsumMode, HookType, IdentType, Locator, RouteEncap};
 
 /// Everything a node is configured with. The empty one is a node without links.
@@ -30,9 +24,9 @@ pub struct Config {
     pub sas: Vec<SaConfig>,
     /// Security policies.
     pub policies: Vec<PolicyConfig>,
-    /// What becomes of packets that none of them is for.
+    /// Default action on packets that no policy is for.
     pub policy_default: PolicyDefault,
-    /// What holds for all SAs.
+    /// Settings of all SAs.
     pub xfrm: XfrmOptions,
     /// The thread that moves packets.
     pub worker: WorkerConfig,
@@ -353,6 +347,30 @@ pub enum XdpMode {
     Generic,
 }
 
+/// Default action on packets that no policy is for, by direction: `ip xfrm policy setdefault`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct PolicyDefault {
+    /// Whether those to this node are dropped.
+    pub block_in: bool,
+    /// Whether those out of it are dropped.
+    pub block_out: bool,
+    /// Whether those through it are dropped.
+    pub block_fwd: bool,
+}
+
+/// Settings of all SAs: Linux's `net.core.xfrm_*`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct XfrmOptions {
+    /// Packets whose SA is missing are dropped, and do not wait for it.
+    pub larval_drop: bool,
+    /// Seconds that an SA may take which was asked for.
+    pub acq_expires: u32,
+    /// Packets after which an SA's numbers are told of; 0 for never.
+    pub aevent_rseqth: u32,
+    /// Tenths of a second after which they are told of again; 0 for never.
+    pub aevent_etime: u32,
+}
+
 /// A static route.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RouteConfig {
@@ -386,268 +404,16 @@ pub enum RouteAction {
     Prohibit,
 }
 
-/// An ESP security association (RFC 4301 §4.4.2), for one direction.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct SaConfig {
-    /// The outer source.
-    pub src: IpAddr,
-    /// The outer destination, of the same family.
-    pub dst: IpAddr,
-    /// The security parameters index, in host byte order; not 0.
-    pub spi: u32,
-    /// The only direction in which it may be used; `None` leaves it to its use.
-    pub dir: Option<SaDir>,
-    /// What is protected: whole packets or their payload.
-    pub mode: Mode,
-    /// Ties the SA to the templates with the same number; 0 ties it to none in particular.
-    pub reqid: u32,
-    /// How it protects.
-    pub algorithm: Algorithm,
-    /// Width of the anti-replay window in packets; 0 checks nothing. At most 4096.
-    pub replay_window: u32,
-    /// Options that are off unless named.
-    pub flags: SaFlags,
-    /// The UDP header around ESP, if there is one.
-    pub encap: Option<Encap>,
-    /// Which inner packets may use it; `None` lets any of its own family, or of both with the flag `af-unspec`.
-    pub selector: Option<Selector>,
-    /// The highest sequence number that counts as received when the SA is added.
-    pub seq: u64,
-    /// The last sequence number that counts as sent when it is added.
-    pub oseq: u64,
-    /// Which marked packets it is for; `None` is all.
-    pub mark: Option<Mark>,
-    /// What its packets are marked with.
-    pub output_mark: Option<Mark>,
-    /// The number of the XFRM interface that it is for; 0 for none.
-    pub if_id: u32,
-    /// When it ends.
-    pub limit: Limit,
-    /// To how many bytes inner packets are padded, if the path takes so many; 0 pads none.
-    pub tfcpad: u32,
-    /// What it does about a NAT.
-    pub nat: NatTraversal,
-}
-
-/// What an SA with a UDP header does about the NAT that it is for.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct NatTraversal {
-    /// Seconds without a packet after which a keepalive is sent; 0 for never.
-    pub keepalive_interval: u32,
-    /// Seconds after which it is told again that the peer sends from elsewhere; 0 tells each new place once.
-    pub mapping_threshold: u32,
-    /// Whether the tunnels to the peer follow it.
-    pub follow: bool,
-}
-
-/// Which way an SA's packets go: Linux's `XFRM_SA_DIR_*`.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SaDir {
-    /// They are received and opened: those to the node itself, and those to hosts behind it.
-    In,
-    /// They are sealed and sent.
-    Out,
-}
-
-/// RFC 4301's modes.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// The payload of the packet is protected; its own IP header stays outside.
-    Transport,
-    /// The whole packet is protected, inside a new IP header.
-    Tunnel,
-}
-
-macro_rules! sa_flags {
-    ($($(#[$doc:meta])* $field:ident $name:literal,)*) => {
-        /// Options of an SA, by the names that `ip xfrm state … flag` gives them.
-        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-        pub struct SaFlags { $($(#[$doc])* pub $field: bool,)* }
-
-        impl SaFlags {
-            /// Every name, in iproute2's order.
-            pub const NAMES: &'static [&'static str] = &[$($name,)*];
-
-            /// Switches the flag of that name on. False if there is none.
-            pub fn set(&mut self, name: &str) -> bool {
-                match name {
-                    $($name => self.$field = true,)*
-                    _ => return false,
-                }
-                true
-            }
-
-            /// The names of the flags that are on.
-            pub fn names(self) -> impl Iterator<Item = &'static str> {
-                [$(self.$field.then_some($name),)*].into_iter().flatten()
-            }
-        }
-    };
-}
-
-sa_flags! {
-    /// Congestion marks are not carried between the outer and the inner header (RFC 6040).
-    noecn "noecn",
-    /// The outer DSCP is copied to the inner header on the way in.
-    decap_dscp "decap-dscp",
-    /// The outer IPv4 header does not carry Don't Fragment.
-    nopmtudisc "nopmtudisc",
-    /// It is received by alone: no template finds it.
-    wildrecv "wildrecv",
-    /// An ICMP error comes through it also if only the packet that it quotes is one of the selector's.
-    icmp "icmp",
-    /// Without a selector it takes both families, and not only that of its own addresses.
-    af_unspec "af-unspec",
-    /// 64-bit sequence numbers (RFC 4303 §2.2.1).
-    esn "esn",
-    /// The inner DSCP is not copied to the outer header on the way out.
-    dont_encap_dscp "dont-encap-dscp",
-    /// 32-bit sequence numbers may start over instead of ending the SA.
-    oseq_may_wrap "oseq-may-wrap",
-}
-
-/// A UDP header around ESP (RFC 3948): `espinudp`.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Encap {
-    /// The source port.
-    pub sport: u16,
-    /// The destination port.
-    pub dport: u16,
-}
-
-/// Which packets a policy or an SA is for (RFC 4301 §4.4.1.1).
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
-pub struct Selector {
-    /// Their sources.
-    #[serde(with = "crate::serde_display")]
-    pub src: Prefix,
-    /// Their destinations, of the same family.
-    #[serde(with = "crate::serde_display")]
-    pub dst: Prefix,
-    /// Their IP protocol; any if `None`.
-    pub proto: Option<u8>,
-    /// Their source port; any if `None`. Only with a protocol that has ports.
-    pub sport: Option<u16>,
-    /// Their destination port.
-    pub dport: Option<u16>,
-}
-
-impl fmt::Display for Selector {
-    /// With a blank at its end, as iproute2's `xfrm_selector_print` leaves it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "src {} dst {} ", self.src, self.dst)?;
-        if let Some(proto) = self.proto {
-            match PROTOCOLS.iter().find(|&&(_, number)| number == proto) {
-                Some((name, _)) => write!(f, "proto {name} ")?,
-                None => write!(f, "proto {proto} ")?,
-            }
-        }
-        for (word, port) in [("sport", self.sport), ("dport", self.dport)] {
-            if let Some(port) = port {
-                write!(f, "{word} {port} ")?;
-            }
-        }
-        Ok(())
+impl Default for XfrmOptions {
+    fn default() -> Self {
+        Self { larval_drop: true, acq_expires: 30, aevent_rseqth: 2, aevent_etime: 10 }
     }
 }
 
-/// A security policy (RFC 4301 §4.4.1).
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct PolicyConfig {
-    /// Which way the packets go.
-    pub dir: Dir,
-    /// Which packets it is for.
-    pub selector: Selector,
-    /// The smallest wins.
-    pub priority: u32,
-    /// What becomes of them.
-    pub action: PolicyAction,
-    /// The SAs that they need, the innermost first. None: they pass in clear.
-    pub templates: Vec<Template>,
-    /// Which marked packets it is for; `None` is all.
-    pub mark: Option<Mark>,
-    /// The number of the XFRM interface that it is for; 0 for none.
-    pub if_id: u32,
-    /// When it ends.
-    pub limit: Limit,
-}
-
-/// Which way a policy's packets go: Linux's `XFRM_POLICY_*`.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dir {
-    /// To this node.
-    In,
-    /// Out of this node, forwarded or its own.
-    Out,
-    /// Through this node, judged as they came in.
-    Fwd,
-}
-
-/// What a policy says of its packets.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PolicyAction {
-    /// They pass, protected as the templates say.
-    Allow,
-    /// They are dropped.
-    Block,
-}
-
-/// One ESP SA that a policy asks for.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Template {
-    /// The outer source. `None`, in transport mode: the packet's own.
-    pub src: Option<IpAddr>,
-    /// The outer destination. `None`, in transport mode: the packet's own.
-    pub dst: Option<IpAddr>,
-    /// The SA's mode.
-    pub mode: Mode,
-    /// The SA's `reqid`; 0 is any.
-    pub reqid: u32,
-    /// Whether packets may go without.
-    pub level: Level,
-}
-
-/// Whether a template's SA has to be there.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// Without it the packet is dropped.
-    Required,
-    /// Without it the packet passes.
-    Use,
-}
-
-macro_rules! words {
-    ($($type:ident { $($variant:ident $word:literal,)* })*) => {$(
-        impl $type {
-            /// Every value, by iproute2's word for it.
-            pub const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$variant),)*];
-
-            /// iproute2's word.
-            pub const fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word,)* }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.word())
-            }
-        }
-    )*};
-}
-
-words! {
-    SaDir { In "in", Out "out", }
-    Mode { Transport "transport", Tunnel "tunnel", }
-    Dir { In "in", Out "out", Fwd "fwd", }
-    PolicyAction { Allow "allow", Block "block", }
-    Level { Required "required", Use "use", }
-    XdpMode { Auto "auto", Native "native", Generic "generic", }
+impl XdpMode {
+    /// Every value, by the word for it in a configuration.
+    pub const WORDS: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("native", Self::Native), ("generic", Self::Generic)];
 }
 
 impl LinkKind {

@@ -1,7 +1,7 @@
-//! Names of IP protocols.
+//! IP protocols: their names, and those with ports.
 
 /// IP protocols by name.
-pub(crate) const PROTOCOLS: &[(&str, u8)] = &[
+pub const PROTOCOLS: &[(&str, u8)] = &[
     ("icmp", 1),
     ("tcp", 6),
     ("udp", 17),
@@ -11,3 +11,6 @@ pub(crate) const PROTOCOLS: &[(&str, u8)] = &[
     ("sctp", 132),
     ("udplite", 136),
 ];
+
+/// IP protocols with ports, by number.
+pub const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];

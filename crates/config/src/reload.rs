@@ -8,7 +8,9 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use crate::model::{Config, LinkConfig, LinkKind, SaConfig};
+use xfrm::SaConfig;
+
+use crate::model::{Config, LinkConfig, LinkKind};
 use crate::settings::Settings;
 
 /// The steps from one configuration to the next. Positions are those in the two configurations' lists.

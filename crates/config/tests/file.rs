@@ -1,12 +1,14 @@
 //! The configuration file: what it says when it is right, and what is said of it when it is wrong.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use base::{Prefix, TableId};
 use config::Config;
-use config::algorithm::Name;
 use config::features::FeatureSet;
 use config::model::*;
+use wire::{Protocol, Spi};
+use xfrm::*;
 
 const GOOD: &str = include_str!("gw.toml");
 
@@ -79,84 +81,41 @@ fn a_file_becomes_the_model_that_it_describes() {
     ];
     assert_eq!(config.routes, routes);
     let key = (0..16).chain(0xa0..0xa4).collect::<Vec<u8>>().into();
+    let gcm = Algorithm::Aead { name: Aead::GcmAes, key, icv_bits: 128 };
     let sas = vec![
         SaConfig {
-            src: ip("192.0.2.1"),
-            dst: ip("192.0.2.2"),
-            spi: 0x1000,
-            dir: None,
-            mode: Mode::Tunnel,
             reqid: 1,
-            algorithm: Algorithm::Aead { name: Aead::GcmAes, key: Key::new(key), icv_bits: 128 },
             replay_window: 1024,
             flags: SaFlags { esn: true, ..SaFlags::default() },
-            encap: Some(Encap { sport: 4500, dport: 4500 }),
-            selector: None,
-            seq: 0,
-            oseq: 0,
-            mark: None,
-            output_mark: None,
-            if_id: 0,
-            limit: Limit::default(),
-            tfcpad: 0,
-            nat: NatTraversal::default(),
+            encap: Some(EspInUdp { sport: 4500, dport: 4500 }),
+            ..SaConfig::new(ip("192.0.2.1"), ip("192.0.2.2"), Spi(0x1000), Mode::Tunnel, gcm)
         },
         SaConfig {
-            src: ip("198.51.100.7"),
-            dst: ip("198.51.100.1"),
-            spi: 0x1001,
-            dir: None,
-            mode: Mode::Transport,
-            reqid: 0,
-            algorithm: Algorithm::null(),
-            replay_window: 0,
-            flags: SaFlags::default(),
-            encap: None,
             selector: Some(Selector {
-                src: prefix("198.51.100.7/32"),
-                dst: Prefix::ANY_V4,
-                proto: Some(17),
-                sport: None,
-                dport: Some(53),
+                protocol: Some(Protocol::UDP),
+                dport: PortMask::exactly(53),
+                ..Selector::new(prefix("198.51.100.7/32"), Prefix::ANY_V4)
             }),
-            seq: 0,
-            oseq: 0,
-            mark: None,
-            output_mark: None,
-            if_id: 0,
-            limit: Limit::default(),
-            tfcpad: 0,
-            nat: NatTraversal::default(),
+            ..SaConfig::new(ip("198.51.100.7"), ip("198.51.100.1"), Spi(0x1001), Mode::Transport, Algorithm::null())
         },
     ];
     assert_eq!(config.sas, sas);
-    let any = |src, dst| Selector { src, dst, proto: None, sport: None, dport: None };
     let policies = vec![
         PolicyConfig {
-            dir: Dir::Out,
-            selector: any(prefix("10.1.0.0/24"), prefix("10.2.0.0/24")),
-            priority: 0,
-            action: PolicyAction::Allow,
             templates: vec![Template {
                 src: Some(ip("192.0.2.1")),
                 dst: Some(ip("192.0.2.2")),
+                spi: None,
                 mode: Mode::Tunnel,
                 reqid: 1,
                 level: Level::Required,
             }],
-            mark: None,
-            if_id: 0,
-            limit: Limit::default(),
+            ..PolicyConfig::new(Dir::Out, Selector::new(prefix("10.1.0.0/24"), prefix("10.2.0.0/24")))
         },
         PolicyConfig {
-            dir: Dir::In,
-            selector: any(prefix("198.51.100.7/32"), Prefix::ANY_V4),
             priority: 7,
-            action: PolicyAction::Block,
-            templates: Vec::new(),
-            mark: None,
-            if_id: 0,
-            limit: Limit::default(),
+            action: Action::Block,
+            ..PolicyConfig::new(Dir::In, Selector::new(prefix("198.51.100.7/32"), Prefix::ANY_V4))
         },
     ];
     assert_eq!(config.policies, policies);
@@ -256,29 +215,29 @@ fn every_algorithm_is_read_by_each_of_its_names() {
         Config::from_toml(&text, "f").unwrap_or_else(|err| panic!("{text}: {err}")).sas.remove(1).algorithm
     };
     let mut seen = Vec::new();
-    for &(text, name) in Aead::NAMES {
+    for (text, name) in names::<Aead>() {
         for (&len, &icv_bits) in
-            name.key_lens().iter().flat_map(|len| name.icv_bits().iter().map(move |icv| (len, icv)))
+            name.spec().key_lens.iter().flat_map(|len| name.icv_bits().iter().map(move |icv| (len, icv)))
         {
             let got = read(&format!("aead = {{ name = \"{text}\", key = \"{}\", icv = {icv_bits} }}", key(len)));
-            assert_eq!(got, Algorithm::Aead { name, key: Key::new(vec![0x5a; len].into()), icv_bits });
+            assert_eq!(got, Algorithm::Aead { name, key: vec![0x5a; len].into(), icv_bits });
             seen.push((got.name(), got.key_bits(), got.icv_bits()));
         }
     }
-    for &(text, enc) in Enc::NAMES {
-        for &len in enc.key_lens() {
+    for (text, enc) in names::<Enc>() {
+        for &len in enc.spec().key_lens {
             let got = read(&format!("enc = {{ name = \"{text}\", key = \"{}\" }}", key(len)));
-            assert_eq!(got, Algorithm::Separate { enc, key: Key::new(vec![0x5a; len].into()), auth: None });
+            assert_eq!(got, Algorithm::Separate { enc, key: vec![0x5a; len].into(), auth: None });
             seen.push((got.name(), got.key_bits(), got.icv_bits()));
         }
     }
     assert_eq!(seen.len(), 3 * 3 + 3 + 3 * 3 + 1 + 3 * 3 + 2, "{seen:?}");
     let none = read("enc = \"ecb(cipher_null)\"\nauth = { name = \"digest_null\" }");
     assert_eq!(none, Algorithm::null());
-    for &(text, name) in Auth::NAMES {
+    for (text, name) in names::<Auth>() {
         let auth = |got: Algorithm| got.auth().cloned().unwrap();
         let got = auth(read(&format!("enc = \"cipher_null\"\nauth = {{ name = \"{text}\", key = \"{}\" }}", key(16))));
-        let key = Key::new(vec![0x5a; 16].into());
+        let key = Key::from(vec![0x5a; 16]);
         assert_eq!(got, AuthConfig { name, key: key.clone(), icv_bits: name.default_icv_bits() });
         for icv_bits in [32, 128, name.full_bits()] {
             let trunc =
@@ -287,6 +246,11 @@ fn every_algorithm_is_read_by_each_of_its_names() {
             assert_eq!(got, AuthConfig { name, key: key.clone(), icv_bits });
         }
     }
+}
+
+/// Every name of a kind of algorithm, aliases among them.
+fn names<N: Name>() -> impl Iterator<Item = (&'static str, N)> {
+    N::ALL.iter().flat_map(|&name| name.spec().names.iter().map(move |&text| (text, name)))
 }
 
 /// One case of `refused.txt`: its lines that begin with `mark`, without it.
@@ -380,19 +344,15 @@ fn marks_and_limits_are_read() {
                  time-hard = 6, time-use-soft = 7, time-use-hard = 8 }\n";
     let config = read(&[SA, marks, limit, POLICY, "mark = 5\nlimit = { time-hard = 9 }\n"]).unwrap();
     let (sa, policy) = (&config.sas[0], &config.policies[0]);
-    let five = Some(Mark { value: 5, mask: u32::MAX });
-    assert_eq!((sa.mark, sa.output_mark, sa.if_id), (five, Some(Mark { value: 0x10, mask: 0xf0 }), 0));
-    let bounds = |bytes, packets, add_secs, use_secs| Bounds {
-        bytes: Some(bytes),
-        packets: Some(packets),
-        add_secs: Some(add_secs),
-        use_secs: Some(use_secs),
-    };
-    assert_eq!(sa.limit, Limit { soft: bounds(1, 3, 5, 7), hard: bounds(2, 4, 6, 8) });
-    let hard = Bounds { add_secs: Some(9), ..Bounds::default() };
-    assert_eq!((policy.mark, policy.if_id, policy.limit), (five, 0, Limit { hard, ..Limit::default() }));
+    let five = Mark::exactly(5);
+    assert_eq!((sa.mark, sa.output_mark, sa.if_id), (five, Mark { value: 0x10, mask: 0xf0 }, 0));
+    let secs = |secs| Some(Duration::from_secs(secs));
+    let limits = |bytes, packets, added, used| Limits { bytes, packets, added: secs(added), used: secs(used) };
+    assert_eq!(sa.lifetime, Lifetime { soft: limits(1, 3, 5, 7), hard: limits(2, 4, 6, 8) });
+    let hard = Limits { added: secs(9), ..Limits::NONE };
+    assert_eq!((policy.mark, policy.if_id, policy.lifetime), (five, 0, Lifetime { hard, ..Lifetime::default() }));
     let none = read(&[SA, POLICY]).unwrap();
-    assert_eq!((none.sas[0].mark, none.policies[0].limit), (None, Limit::default()));
+    assert_eq!((none.sas[0].mark, none.policies[0].lifetime), (Mark::ANY, Lifetime::default()));
     // Two may differ by their marks alone.
     assert_eq!(read(&[SA, "mark = 1\n", SA, "mark = 2\n", POLICY, POLICY, "mark = 1\n"]).unwrap().sas.len(), 2);
 }

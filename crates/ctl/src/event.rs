@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use config::model::{Dir, Mode, Selector};
+use xfrm::{Dir, Mode};
+
+use crate::state::SelectorState;
 
 /// Something that happened to SAs and policies: what `ip xfrm monitor` shows.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -24,7 +26,7 @@ pub enum Event {
         /// `reqid`.
         reqid: u32,
         /// The packet's flow.
-        selector: Selector,
+        selector: SelectorState,
         /// The number of the policy that asks for it.
         policy: u32,
     },
@@ -54,7 +56,7 @@ pub enum Event {
         /// Direction.
         dir: Dir,
         /// Packets that it is for.
-        selector: Selector,
+        selector: SelectorState,
         /// Index.
         index: u32,
     },
@@ -121,7 +123,7 @@ mod tests {
     fn an_event_is_a_line_and_comes_back_equal() {
         let (src, dst): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
         let prefix = |text: &str| text.parse().unwrap();
-        let selector = Selector {
+        let selector = SelectorState {
             src: prefix("10.1.0.1/32"),
             dst: prefix("10.2.0.1/32"),
             proto: Some(17),

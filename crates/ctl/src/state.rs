@@ -5,8 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use base::{IfAddr, Prefix};
 use serde::{Deserialize, Serialize};
 
-use config::model::{Dir, Encap, Locator, Mode, NatTraversal, PolicyAction, SaDir, Selector, Template};
-use config::xfrm::{Ages, Limit, Mark};
+use config::protocols::WITH_PORTS;
+use ila::Locator;
+use xfrm::{
+    Action, Dir, EspInUdp, Level, Lifetime, Limits, Mark, Mode, NatTraversal, PortMask, SaDir, Selector, Template,
+};
 
 /// A link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -333,7 +336,7 @@ pub struct PmtuState {
     pub expires_secs: u64,
 }
 
-/// A security association, or one that is yet to come. Its key is never among this.
+/// A security association, or a larval one. Its key is never shown.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SaState {
     /// The outer source.
@@ -350,11 +353,11 @@ pub struct SaState {
     pub mode: Mode,
     /// The number that ties it to templates.
     pub reqid: u32,
-    /// Linux's name of what encrypts; `None` of one that is yet to come.
+    /// Linux's name of the algorithm that encrypts; `None` for a larval SA.
     pub algorithm: Option<String>,
     /// Length of its key in bits, without salt; 0 if it has none.
     pub key_bits: u16,
-    /// Linux's name of what authenticates, if it is apart from it.
+    /// Linux's name of the authentication algorithm, if the one that encrypts does not authenticate.
     pub auth: Option<String>,
     /// Length of the integrity check value in bits; 0 if there is none.
     pub icv_bits: u16,
@@ -363,38 +366,38 @@ pub struct SaState {
     /// The flags that are on, by iproute2's names.
     pub flags: Vec<String>,
     /// The UDP header around ESP.
-    pub encap: Option<Encap>,
-    /// Where its packets go instead of to `dst` and its port, because the peer has moved there.
+    pub encap: Option<EspInUdp>,
+    /// Address and port that its packets go to instead of `dst`, because the peer has moved there.
     pub moved_to: Option<SocketAddr>,
-    /// To how many bytes inner packets are padded.
+    /// Bytes to which inner packets are padded; 0 for none.
     pub tfcpad: u32,
-    /// What it does about a NAT.
+    /// Behaviour towards a NAT.
     pub nat: NatTraversal,
-    /// Which packets it may carry.
-    pub selector: Option<Selector>,
+    /// Inner packets that may use it.
+    pub selector: Option<SelectorState>,
     /// The last sequence number sent, all 64 bits of it.
     pub oseq: u64,
     /// The highest sequence number authenticated.
     pub seq: u64,
     /// The anti-replay window in words of 32 bits: bit `n`, counted from the first word's lowest, stands for `seq - n`.
     pub bitmap: Vec<u32>,
-    /// Which marked packets it is for.
+    /// Marked packets that it is for.
     pub mark: Option<Mark>,
-    /// What its packets are marked with.
+    /// Mark that its packets get.
     pub output_mark: Option<Mark>,
     /// The number of its XFRM interface; 0 for none.
     pub if_id: u32,
-    /// When it ends.
-    pub limit: Limit,
+    /// Limits at which it ends.
+    pub limit: LimitState,
     /// Whether a soft limit is reached.
     pub dying: bool,
-    /// Since when it is there and in use.
+    /// Time since it was added and since it was used first.
     pub ages: Ages,
-    /// What went through it.
+    /// Counters.
     pub stats: SaStats,
 }
 
-/// What went through an SA, and what did not.
+/// Counters of an SA: packets that it has carried, and refused ones by reason.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SaStats {
     /// ESP packets.
@@ -409,26 +412,89 @@ pub struct SaStats {
     pub integrity_failed: u64,
 }
 
+/// A selector of an SA or a policy. Ports are shown for protocols that have them.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SelectorState {
+    /// Sources.
+    #[serde(with = "config::serde_display")]
+    pub src: Prefix,
+    /// Destinations.
+    #[serde(with = "config::serde_display")]
+    pub dst: Prefix,
+    /// IP protocol; any if `None`.
+    pub proto: Option<u8>,
+    /// Source port; any if `None`.
+    pub sport: Option<u16>,
+    /// Destination port.
+    pub dport: Option<u16>,
+}
+
+/// An SA that a policy asks for.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct TemplateState {
+    /// The outer source.
+    pub src: Option<IpAddr>,
+    /// The outer destination.
+    pub dst: Option<IpAddr>,
+    /// The SA's mode.
+    pub mode: Mode,
+    /// The SA's `reqid`; 0 is any.
+    pub reqid: u32,
+    /// Whether packets may pass without the SA.
+    pub level: Level,
+}
+
+/// Limits at which an SA or a policy expires (iproute2's `limit`).
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LimitState {
+    /// Limits at which the listener is told.
+    pub soft: BoundsState,
+    /// Limits at which it ends.
+    pub hard: BoundsState,
+}
+
+/// Soft or hard limits; `None` is never.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct BoundsState {
+    /// Protected bytes.
+    pub bytes: Option<u64>,
+    /// Protected packets.
+    pub packets: Option<u64>,
+    /// Seconds since it was added.
+    pub add_secs: Option<u64>,
+    /// Seconds since it was used: an SA for the first time, a policy for the last.
+    pub use_secs: Option<u64>,
+}
+
+/// Age in seconds; `None` for a thing that has not happened yet.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Ages {
+    /// Since it was added.
+    pub add_secs: Option<u64>,
+    /// Since it was used: an SA for the first time, a policy for the last.
+    pub use_secs: Option<u64>,
+}
+
 /// A security policy.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PolicyState {
-    /// Which way the packets go.
+    /// Direction of the packets.
     pub dir: Dir,
-    /// Which packets.
-    pub selector: Selector,
+    /// Packets that it is for.
+    pub selector: SelectorState,
     /// The smallest wins.
     pub priority: u32,
     /// Pass or drop.
-    pub action: PolicyAction,
+    pub action: Action,
     /// The SAs they need.
-    pub templates: Vec<Template>,
-    /// Which marked packets.
+    pub templates: Vec<TemplateState>,
+    /// Marked packets that it is for.
     pub mark: Option<Mark>,
     /// The number of its XFRM interface; 0 for none.
     pub if_id: u32,
-    /// When it ends.
-    pub limit: Limit,
-    /// Since when it is there, and when it was used last.
+    /// Limits at which it ends.
+    pub limit: LimitState,
+    /// Time since it was added and since it was used last.
     pub ages: Ages,
 }
 
@@ -516,4 +582,33 @@ pub struct IlaState {
     pub csum_mode: String,
     /// Type of the identifiers.
     pub ident_type: String,
+}
+
+impl From<&Selector> for SelectorState {
+    fn from(selector: &Selector) -> Self {
+        let Selector { src, dst, protocol, sport, dport, .. } = *selector;
+        let has_ports = protocol.is_some_and(|protocol| WITH_PORTS.contains(&protocol.0));
+        let port = |port: PortMask| (has_ports && port.mask != 0).then_some(port.port);
+        Self { src, dst, proto: protocol.map(|protocol| protocol.0), sport: port(sport), dport: port(dport) }
+    }
+}
+
+impl From<&Template> for TemplateState {
+    fn from(template: &Template) -> Self {
+        let Template { src, dst, mode, reqid, level, .. } = *template;
+        Self { src, dst, mode, reqid, level }
+    }
+}
+
+impl From<&Lifetime> for LimitState {
+    fn from(lifetime: &Lifetime) -> Self {
+        let number = |limit: u64| (limit != u64::MAX).then_some(limit);
+        let bounds = |limits: &Limits| BoundsState {
+            bytes: number(limits.bytes),
+            packets: number(limits.packets),
+            add_secs: limits.added.map(|it| it.as_secs()),
+            use_secs: limits.used.map(|it| it.as_secs()),
+        };
+        Self { soft: bounds(&lifetime.soft), hard: bounds(&lifetime.hard) }
+    }
 }

@@ -6,14 +6,15 @@ use std::fmt::{self, Display, Formatter, Write as _};
 use std::net::IpAddr;
 
 use base::{Prefix, TableId};
+use config::protocols::PROTOCOLS;
+use xfrm::{Action, Level, NatTraversal};
 
 use crate::request::Shown;
 use crate::state::{
-    BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, GuestQueueState, GuestState,
-    HostState, IlaEncapState, IlaState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState, QdiscState,
-    RingState, RouteState, SaState,
+    Ages, BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, GuestQueueState, GuestState,
+    HostState, IlaEncapState, IlaState, LimitState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState,
+    QdiscState, RingState, RouteState, SaState, SelectorState,
 };
-use config::model::{Level, NatTraversal, PolicyAction};
 
 impl Shown {
     /// The text for a terminal, in whole lines. Counters at zero are left out unless `all`.
@@ -375,7 +376,7 @@ impl SaState {
 impl Display for PolicyState {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n\tdir {} ", self.selector, self.dir)?;
-        if self.action == PolicyAction::Block {
+        if self.action == Action::Block {
             write!(f, "action block ")?;
         }
         writeln!(f, "priority {} ", self.priority)?;
@@ -394,6 +395,49 @@ impl Display for PolicyState {
             writeln!(f, "\tif_id {:#x}", self.if_id)?;
         }
         write!(f, "{}\tlifetime current:\n{}", self.limit, self.ages)
+    }
+}
+
+impl Display for SelectorState {
+    /// With a blank at its end, as iproute2's `xfrm_selector_print` leaves it.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "src {} dst {} ", self.src, self.dst)?;
+        if let Some(proto) = self.proto {
+            match PROTOCOLS.iter().find(|&&(_, number)| number == proto) {
+                Some((name, _)) => write!(f, "proto {name} ")?,
+                None => write!(f, "proto {proto} ")?,
+            }
+        }
+        for (word, port) in [("sport", self.sport), ("dport", self.dport)] {
+            if let Some(port) = port {
+                write!(f, "{word} {port} ")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Display for LimitState {
+    /// As iproute2's `xfrm_lifetime_print`, if there is a limit.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if *self == Self::default() {
+            return Ok(());
+        }
+        let number = |limit: Option<u64>| limit.map_or("(INF)".to_owned(), |limit| limit.to_string());
+        let secs = |limit: Option<u64>| limit.unwrap_or(0);
+        let Self { soft, hard } = self;
+        writeln!(f, "\tlifetime config:")?;
+        writeln!(f, "\t  limit: soft {}(bytes), hard {}(bytes)", number(soft.bytes), number(hard.bytes))?;
+        writeln!(f, "\t  limit: soft {}(packets), hard {}(packets)", number(soft.packets), number(hard.packets))?;
+        writeln!(f, "\t  expire add: soft {}(sec), hard {}(sec)", secs(soft.add_secs), secs(hard.add_secs))?;
+        writeln!(f, "\t  expire use: soft {}(sec), hard {}(sec)", secs(soft.use_secs), secs(hard.use_secs))
+    }
+}
+
+impl Display for Ages {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let ago = |secs: Option<u64>| secs.map_or("-".to_owned(), |secs| format!("{secs}s ago"));
+        writeln!(f, "\t  add {} use {}", ago(self.add_secs), ago(self.use_secs))
     }
 }
 

@@ -1,12 +1,11 @@
 //! What `fatpath show` prints, to the last blank, and that its JSON comes back equal.
 
-use config::model::{Dir, Encap, Level, Mode, NatTraversal, PolicyAction, SaDir, Selector, Template};
-use config::xfrm::{Ages, Bounds, Limit, Mark};
 use ctl::state::*;
 use ctl::{Reply, Shown};
+use xfrm::{Action, Dir, EspInUdp, Level, Mark, Mode, NatTraversal, SaDir};
 
-fn selector(src: &str, dst: &str) -> Selector {
-    Selector { src: src.parse().unwrap(), dst: dst.parse().unwrap(), proto: None, sport: None, dport: None }
+fn selector(src: &str, dst: &str) -> SelectorState {
+    SelectorState { src: src.parse().unwrap(), dst: dst.parse().unwrap(), proto: None, sport: None, dport: None }
 }
 
 fn links() -> Shown {
@@ -168,7 +167,7 @@ fn sas() -> Shown {
         icv_bits: 128,
         replay_window: 288,
         flags: vec!["esn".to_owned(), "dont-encap-dscp".to_owned()],
-        encap: Some(Encap { sport: 4500, dport: 4501 }),
+        encap: Some(EspInUdp { sport: 4500, dport: 4501 }),
         moved_to: None,
         tfcpad: 0,
         nat: NatTraversal::default(),
@@ -179,7 +178,7 @@ fn sas() -> Shown {
         mark: None,
         output_mark: None,
         if_id: 0,
-        limit: Limit::default(),
+        limit: LimitState::default(),
         dying: false,
         ages: Ages { add_secs: Some(60), use_secs: None },
         stats: SaStats { packets: 3, bytes: 4200, replay: 1, replay_window: 2, integrity_failed: 4 },
@@ -196,7 +195,7 @@ fn sas() -> Shown {
         replay_window: 32,
         flags: Vec::new(),
         encap: None,
-        selector: Some(Selector { proto: Some(17), dport: Some(53), ..selector("198.51.100.7/32", "0.0.0.0/0") }),
+        selector: Some(SelectorState { proto: Some(17), dport: Some(53), ..selector("198.51.100.7/32", "0.0.0.0/0") }),
         oseq: 0,
         seq: 2,
         bitmap: vec![3],
@@ -211,7 +210,10 @@ fn sas() -> Shown {
         mark: Some(Mark { value: 1, mask: u32::MAX }),
         output_mark: Some(Mark { value: 2, mask: 3 }),
         if_id: 10,
-        limit: Limit { soft: Bounds { bytes: Some(1000), packets: Some(7), ..Bounds::default() }, ..Limit::default() },
+        limit: LimitState {
+            soft: BoundsState { bytes: Some(1000), packets: Some(7), ..BoundsState::default() },
+            ..LimitState::default()
+        },
         dying: true,
         ..null.clone()
     };
@@ -230,7 +232,7 @@ fn sas() -> Shown {
 }
 
 fn policies() -> Shown {
-    let template = Template {
+    let template = TemplateState {
         src: Some("192.0.2.1".parse().unwrap()),
         dst: Some("192.0.2.2".parse().unwrap()),
         mode: Mode::Tunnel,
@@ -241,28 +243,28 @@ fn policies() -> Shown {
         dir: Dir::Out,
         selector: selector("10.1.0.0/24", "10.2.0.0/24"),
         priority: 0,
-        action: PolicyAction::Allow,
+        action: Action::Allow,
         templates: vec![template],
         mark: None,
         if_id: 0,
-        limit: Limit::default(),
+        limit: LimitState::default(),
         ages: Ages { add_secs: Some(61), use_secs: Some(1) },
     };
-    let transport = Template { src: None, dst: None, mode: Mode::Transport, reqid: 2, level: Level::Use };
+    let transport = TemplateState { src: None, dst: None, mode: Mode::Transport, reqid: 2, level: Level::Use };
     let dir_in = PolicyState {
         dir: Dir::In,
-        selector: Selector { proto: Some(89), ..selector("fd00:1::/64", "::/0") },
+        selector: SelectorState { proto: Some(89), ..selector("fd00:1::/64", "::/0") },
         priority: 7,
         templates: vec![transport],
         ..out.clone()
     };
-    let hard = Bounds { add_secs: Some(9), ..Bounds::default() };
+    let hard = BoundsState { add_secs: Some(9), ..BoundsState::default() };
     let block = PolicyState {
-        action: PolicyAction::Block,
+        action: Action::Block,
         templates: Vec::new(),
         mark: Some(Mark { value: 4, mask: 12 }),
         if_id: 9,
-        limit: Limit { hard, ..Limit::default() },
+        limit: LimitState { hard, ..LimitState::default() },
         ..dir_in.clone()
     };
     Shown::Policies(vec![out, dir_in, block])

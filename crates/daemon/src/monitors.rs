@@ -4,8 +4,6 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 
 use ctl::event::Event;
 
-use super::translate::from_ipsec::{dir, mode, selector};
-
 /// Senders to the monitors.
 #[derive(Debug, Default)]
 pub(crate) struct Monitors(Vec<SyncSender<Event>>);
@@ -35,9 +33,9 @@ fn event(event: &ipsec::Event) -> Option<Event> {
             seq: it.seq,
             src: it.src,
             dst: it.dst,
-            mode: mode(it.template.mode),
+            mode: it.template.mode,
             reqid: it.template.reqid,
-            selector: selector(&it.selector),
+            selector: (&it.selector).into(),
             policy: it.policy,
         },
         ipsec::Event::SaExpired(it) => Event::Expire {
@@ -45,14 +43,14 @@ fn event(event: &ipsec::Event) -> Option<Event> {
             src: it.src,
             dst: it.dst,
             spi: it.spi.0,
-            mode: mode(it.mode),
+            mode: it.mode,
             reqid: it.reqid,
             bytes: it.stats.bytes,
             packets: it.stats.packets,
         },
         ipsec::Event::PolicyExpired(it) => {
-            let dir = dir(it.key.dir);
-            Event::PolicyExpire { hard: it.hard, dir, selector: selector(&it.key.selector), index: it.index }
+            let selector = (&it.key.selector).into();
+            Event::PolicyExpire { hard: it.hard, dir: it.key.dir, selector, index: it.index }
         }
         ipsec::Event::Mapping(it) => {
             Event::Mapping { dst: it.dst, spi: it.spi.0, reqid: it.reqid, old: it.old, new: it.new }
@@ -66,7 +64,7 @@ fn event(event: &ipsec::Event) -> Option<Event> {
 mod tests {
     use std::sync::mpsc::sync_channel;
 
-    use ipsec::{Dir, Flowi, Level, Mode, PolicyConfig, Selector, Template};
+    use xfrm::{Dir, Flowi, Level, Mode, PolicyConfig, Selector, Template};
 
     use super::*;
 

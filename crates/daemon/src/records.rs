@@ -2,11 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use config::model;
-use ipsec::{PolicyConfig, Request, SaConfig};
-use netlink::xfrm::{NewSa, Policy};
-
-use super::translate::{to_ipsec, to_netlink};
+use netlink::xfrm::{NewSa, Policy, convert};
+use xfrm::{PolicyConfig, Request, SaConfig};
 
 /// Request that made an SA.
 #[derive(Clone, Debug)]
@@ -39,15 +36,15 @@ impl PolicyRecord {
 }
 
 /// An SA of the file, with its record.
-pub(crate) fn sa_of_file(config: &model::SaConfig) -> SaConfig {
-    let record = SaRecord::now(to_netlink::sa(config));
-    SaConfig { request: Some(Request::new(record)), ..to_ipsec::sa(config) }
+pub(crate) fn sa_of_file(config: &SaConfig) -> SaConfig {
+    let record = SaRecord::now(convert::new_sa(config));
+    SaConfig { request: Some(Request::new(record)), ..config.clone() }
 }
 
 /// A policy of the file, with its record.
-pub(crate) fn policy_of_file(config: &model::PolicyConfig) -> PolicyConfig {
-    let record = PolicyRecord::now(to_netlink::policy(config));
-    PolicyConfig { request: Some(Request::new(record)), ..to_ipsec::policy(config) }
+pub(crate) fn policy_of_file(config: &PolicyConfig) -> PolicyConfig {
+    let record = PolicyRecord::now(convert::new_policy(config));
+    PolicyConfig { request: Some(Request::new(record)), ..config.clone() }
 }
 
 /// The time, in seconds since the Unix epoch.

@@ -5,14 +5,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 
 use base::{DropReason, Instant, LinkId, Mib};
-use config::algorithm::Name;
 use config::features::FeatureSet;
-use config::model::{LinkKind, NatTraversal, SaConfig};
-use config::xfrm::{Ages, Limit, Mark};
+use config::model::LinkKind;
 use ctl::state::{
-    CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, GuestQueueState, GuestState,
-    IlaEncapState, IlaState, LinkState, LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState, QdiscState,
-    RingState, RouteState, SaState, SaStats,
+    Ages, CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, GuestQueueState, GuestState,
+    IlaEncapState, IlaState, LimitState, LinkState, LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState,
+    QdiscState, RingState, RouteState, SaState, SaStats,
 };
 use ctl::{Shown, What};
 use datapath::{FatCounts, Port, Traffic};
@@ -23,13 +21,13 @@ use link::{Layer, Offload};
 use netlink::rtnl::{LinkDetail, LinkNow, Vrf};
 use reassembly::{Reassembly, Table};
 use switch::PortStats;
-use wire::Spi;
+use xfrm::{Mark, Name, NatTraversal, SaConfig};
 
 use super::bridges;
 use super::node::Node;
 use super::sadb;
 use super::slot::Slot;
-use super::translate::{features, from_ipsec};
+use super::translate::features;
 
 /// One kind of thing, as it is now.
 pub(crate) fn show(node: &mut Node, what: What) -> Shown {
@@ -352,8 +350,7 @@ fn sas(node: &Node) -> Vec<SaState> {
     let sad = node.datapath.ipsec.sad();
     let mut known = HashSet::new();
     let of_file = node.config.sas.iter().filter_map(|config| {
-        let mark = config.mark.map_or(0, |mark| mark.value);
-        let id = sad.by_spi(config.dst, Spi(config.spi), mark)?;
+        let id = sad.by_spi(config.dst, config.spi, config.mark.sought())?;
         known.insert(id);
         Some(sa(config, sad.get(id)?, node.now()))
     });
@@ -381,8 +378,8 @@ fn larval(larval: &Larval) -> SaState {
         dst: larval.dst,
         spi: larval.spi.0,
         state: word(State::Acq).to_owned(),
-        dir: larval.dir.map(from_ipsec::sa_dir),
-        mode: from_ipsec::mode(larval.mode),
+        dir: larval.dir,
+        mode: larval.mode,
         reqid: larval.reqid,
         algorithm: None,
         key_bits: 0,
@@ -394,14 +391,14 @@ fn larval(larval: &Larval) -> SaState {
         moved_to: None,
         tfcpad: 0,
         nat: NatTraversal::default(),
-        selector: larval.selector.as_ref().map(from_ipsec::selector),
+        selector: larval.selector.as_ref().map(Into::into),
         oseq: 0,
         seq: 0,
         bitmap: Vec::new(),
-        mark: (larval.mark != ipsec::Mark::ANY).then_some(Mark { value: larval.mark.value, mask: larval.mark.mask }),
+        mark: mark(larval.mark),
         output_mark: None,
         if_id: larval.if_id,
-        limit: Limit::default(),
+        limit: LimitState::default(),
         dying: false,
         ages: Ages { add_secs: None, use_secs: None },
         stats: SaStats::default(),
@@ -414,7 +411,7 @@ fn sa(config: &SaConfig, sa: &Sa, now: Instant) -> SaState {
     SaState {
         src: config.src,
         dst: config.dst,
-        spi: config.spi,
+        spi: config.spi.0,
         state: word(sa.state()).to_owned(),
         dir: config.dir,
         mode: config.mode,
@@ -429,14 +426,14 @@ fn sa(config: &SaConfig, sa: &Sa, now: Instant) -> SaState {
         moved_to: sa.moved_to(),
         tfcpad: config.tfcpad,
         nat: config.nat,
-        selector: config.selector,
+        selector: config.selector.as_ref().map(Into::into),
         oseq: sa.oseq(),
         seq: sa.replay().top(),
         bitmap: bitmap(sa.replay()),
-        mark: config.mark,
-        output_mark: config.output_mark,
+        mark: mark(config.mark),
+        output_mark: mark(config.output_mark),
         if_id: config.if_id,
-        limit: config.limit,
+        limit: (&config.lifetime).into(),
         dying: sa.is_dying(),
         ages: ages(now, sa.added(), sa.first_used()),
         stats: SaStats {
@@ -447,6 +444,11 @@ fn sa(config: &SaConfig, sa: &Sa, now: Instant) -> SaState {
             integrity_failed: stats.failed,
         },
     }
+}
+
+/// Mark to show; `None` for any.
+fn mark(mark: Mark) -> Option<Mark> {
+    (mark != Mark::ANY).then_some(mark)
 }
 
 fn ages(now: Instant, added: Option<Instant>, used: Option<Instant>) -> Ages {
@@ -468,16 +470,16 @@ fn bitmap(window: &ReplayWindow) -> Vec<u32> {
 /// Policies in the order of their lookup.
 fn policies(node: &Node) -> Vec<PolicyState> {
     let states = node.datapath.ipsec.spd().iter().map(|policy| {
-        let config = from_ipsec::policy_config(&policy.config);
+        let config = &policy.config;
         PolicyState {
             dir: config.dir,
-            selector: config.selector,
+            selector: (&config.selector).into(),
             priority: config.priority,
             action: config.action,
-            templates: config.templates,
-            mark: config.mark,
+            templates: config.templates.iter().map(Into::into).collect(),
+            mark: mark(config.mark),
             if_id: config.if_id,
-            limit: config.limit,
+            limit: (&config.lifetime).into(),
             ages: ages(node.now(), policy.added(), policy.used()),
         }
     });
@@ -570,20 +572,19 @@ mod tests {
     use std::time::Duration;
 
     use base::{Counters, Prefix};
-    use config::model::{Mode, SaDir};
-    use ipsec::{Flowi, Ipsec};
+    use ipsec::Ipsec;
     use wire::{FlowKey, Protocol};
+    use xfrm::{Flowi, Mode, SaDir};
 
     use super::*;
 
     #[test]
     fn acquired_sa_is_shown_until_it_is_added_or_expires() {
-        let any = ipsec::Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
+        let any = xfrm::Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
         let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse().unwrap());
-        let (mode, level) = (ipsec::Mode::Tunnel, ipsec::Level::Required);
-        let template = ipsec::Template { src: Some(src), dst: Some(dst), spi: None, mode, reqid: 4, level };
-        let policy =
-            ipsec::PolicyConfig { templates: vec![template], ..ipsec::PolicyConfig::new(ipsec::Dir::Out, any) };
+        let (mode, level) = (xfrm::Mode::Tunnel, xfrm::Level::Required);
+        let template = xfrm::Template { src: Some(src), dst: Some(dst), spi: None, mode, reqid: 4, level };
+        let policy = xfrm::PolicyConfig { templates: vec![template], ..xfrm::PolicyConfig::new(xfrm::Dir::Out, any) };
         let mut ipsec = Ipsec::new();
         ipsec.add_policy(policy).unwrap();
         ipsec.set_listener(true);

@@ -6,11 +6,11 @@ use std::time::Duration;
 use base::SaId;
 use client::CliError;
 use config::Change;
-use config::model::{self, Config, PolicyDefault, XfrmOptions};
-use ipsec::{Action, AeventLimits, ConfigError, Dir, Ipsec, PolicyConfig, PolicyKey, Request, SaConfig};
+use config::model::{Config, PolicyDefault, XfrmOptions};
+use ipsec::Ipsec;
+use xfrm::{Action, AeventLimits, ConfigError, Dir, PolicyConfig, PolicyKey, Request, SaConfig};
 
 use super::records::{SaRecord, policy_of_file, sa_of_file};
-use super::translate::to_ipsec::{policy, sa};
 
 /// One step of a change.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl Steps {
     ) -> Result<Self, CliError> {
         check(old, new, change)?;
         let mut steps = Vec::new();
-        steps.extend(change.sas.removed.iter().map(|&at| Step::RemoveSa(sa(&old.sas[at]))));
+        steps.extend(change.sas.removed.iter().map(|&at| Step::RemoveSa(old.sas[at].clone())));
         for kept in change.sas.kept.iter().filter(|kept| kept.changed) {
             steps.push(Step::UpdateSa(sa_of_file(&new.sas[kept.new])));
         }
@@ -51,7 +51,7 @@ impl Steps {
             steps.push(Step::SetDefault(new.policy_default));
         }
         if change.policies {
-            let gone = old.policies.iter().map(|it| Step::RemovePolicy(policy(it).key()));
+            let gone = old.policies.iter().map(|it| Step::RemovePolicy(it.key()));
             steps.extend(gone.chain(new.policies.iter().map(|it| Step::AddPolicy(policy_of_file(it)))));
         }
         Ok(Self(steps))
@@ -147,21 +147,21 @@ impl Step {
 
 /// Tries the whole of `new` out: as a node that begins with it, and the SAs that stay as changed ones.
 fn check(old: &Config, new: &Config, change: &Change) -> Result<(), CliError> {
-    let bad_sa = |it: &model::SaConfig, err: ConfigError| {
-        CliError::bad_config(format!("SA with destination {} and SPI {:#x}: {err}.", it.dst, it.spi))
+    let bad_sa = |it: &SaConfig, err: ConfigError| {
+        CliError::bad_config(format!("SA with destination {} and SPI {:#x}: {err}.", it.dst, it.spi.0))
     };
     let mut node = Ipsec::new();
     for kept in change.sas.kept.iter().filter(|kept| kept.changed) {
         let (old, new) = (&old.sas[kept.old], &new.sas[kept.new]);
         // No packet is sealed here, so any number will do.
-        node.add_sa(&sa(old), 0).and_then(|_| node.replace_sa(&sa(new))).map_err(|err| bad_sa(new, err))?;
+        node.add_sa(old, 0).and_then(|_| node.replace_sa(new)).map_err(|err| bad_sa(new, err))?;
     }
     let mut node = Ipsec::new();
     for it in &new.sas {
-        node.add_sa(&sa(it), 0).map_err(|err| bad_sa(it, err))?;
+        node.add_sa(it, 0).map_err(|err| bad_sa(it, err))?;
     }
     for it in &new.policies {
-        node.add_policy(policy(it)).map_err(|err| {
+        node.add_policy(it.clone()).map_err(|err| {
             CliError::bad_config(format!("policy {} from {} to {}: {err}.", it.dir, it.selector.src, it.selector.dst))
         })?;
     }
@@ -186,8 +186,9 @@ pub(super) fn set_options(ipsec: &mut Ipsec, options: XfrmOptions) {
 #[cfg(test)]
 mod tests {
     use base::{Counters, Instant};
-    use ipsec::{Decision, Mode, PortMask, SaDir, SaFlags, SpiRequest};
+    use ipsec::{Decision, SpiRequest};
     use wire::{FlowKey, Protocol, Spi};
+    use xfrm::{Mode, PortMask, SaDir, SaFlags};
 
     use super::*;
 
@@ -251,7 +252,7 @@ mod tests {
         for text in examples {
             let (mut ipsec, new) = (Ipsec::new(), config(text));
             change(&mut ipsec, &Config::default(), &new).unwrap();
-            let outbound = new.policies.iter().filter(|policy| policy.dir == model::Dir::Out);
+            let outbound = new.policies.iter().filter(|policy| policy.dir == Dir::Out);
             let flows: Vec<FlowKey> = outbound
                 .map(|policy| FlowKey {
                     src: policy.selector.src.addr(),
@@ -295,10 +296,10 @@ mod tests {
         let mine = ipsec.sad().iter().next().unwrap().id();
         assert!(of_file.sas.contains(&mine));
         // A program takes the file's away, and adds one of the same name that the file's cannot be changed to.
-        let other = SaConfig { flags: SaFlags { esn: true, ..SaFlags::default() }, ..sa(&old.sas[0]) };
+        let other = SaConfig { flags: SaFlags { esn: true, ..SaFlags::default() }, ..old.sas[0].clone() };
         ipsec.remove_sa(other.dst, other.spi, 0).unwrap();
         let theirs = ipsec.add_sa(&other, 1).unwrap();
-        let open = PolicyConfig { templates: Vec::new(), ..policy(&old.policies[0]) };
+        let open = PolicyConfig { templates: Vec::new(), ..old.policies[0].clone() };
         ipsec.update_policy(open.clone()).unwrap();
         of_file.forget_policy(&open.key());
         let is_theirs = |ipsec: &Ipsec| ipsec.sa(theirs).is_some_and(|sa| sa.flags().esn && sa.replay().size() == 64);
@@ -318,7 +319,7 @@ mod tests {
     #[test]
     fn an_sa_of_the_file_comes_though_its_spi_was_promised_or_taken() {
         let new = config(&[SA, POLICIES].concat());
-        let of_file = sa(&new.sas[0]);
+        let of_file = new.sas[0].clone();
         let promise = |ipsec: &mut Ipsec| {
             let &SaConfig { src, dst, mode, mark, if_id, dir, spi: Spi(spi), .. } = &of_file;
             let request = SpiRequest { src, dst, mode, reqid: 9, mark, if_id, dir, seq: 0, min: spi, max: spi };

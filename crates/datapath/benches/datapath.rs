@@ -7,9 +7,9 @@
 use base::{Instant, LinkId};
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
-use ipsec::{Algorithm, Mode, SaConfig};
 use packet::{Cut, Memory, Meta, Packet};
 use sim::{Flow, Node, PortOptions, esp, link_pair};
+use xfrm::{Aead, Algorithm, Mode, SaConfig};
 
 fn main() {
     divan::main();
@@ -40,7 +40,7 @@ fn gateways(sa: Option<SaConfig>) -> [Node; 2] {
 }
 
 fn sa(udp: bool) -> SaConfig {
-    let algorithm = Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 16 };
+    let algorithm = Algorithm::aead(Aead::GcmAes, vec![7; 36].into(), 128);
     SaConfig { algorithm, ..esp(ENDS[0], ENDS[1], 0x1000, Mode::Tunnel, udp) }
 }
 

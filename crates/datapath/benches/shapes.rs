@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::time::Instant as Clock;
 
 use base::{Counters, Instant, LinkId};
-use ipsec::{Algorithm, Mode, SaConfig};
 use offload::Features;
 use packet::{Allocations, Buf, Memory, Meta, Packet};
 use reassembly::{Reassembly, ReassemblyContext, Verdict};
 use sim::{Flow, Node, PortOptions, esp, link_pair};
 use wire::ip::Info;
+use xfrm::{Aead, Algorithm, Mode, SaConfig};
 
 #[global_allocator]
 static ALLOCATOR: Allocations = Allocations;
@@ -157,7 +157,7 @@ fn gateways(device: Features, is_esp: bool) -> [Node; 2] {
         node
     });
     if is_esp {
-        let algorithm = Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 16 };
+        let algorithm = Algorithm::aead(Aead::GcmAes, vec![7; 36].into(), 128);
         let sa = SaConfig { algorithm, ..esp(ENDS[0], ENDS[1], 0x1000, Mode::Tunnel, false) };
         let [near, far] = &mut nodes;
         link_pair(near, far, (NETS[0], NETS[1]), &[sa]);

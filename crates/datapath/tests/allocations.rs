@@ -1,9 +1,9 @@
 //! Steady traffic allocates nothing: packets are routed, encrypted, decrypted and coalesced.
 
 use base::{Instant, LinkId};
-use ipsec::Mode;
 use packet::{Allocations, Csum, Cut, Memory, Meta, Packet};
 use sim::{Flow, Node, PortOptions, esp, link_pair};
+use xfrm::Mode;
 
 #[global_allocator]
 static ALLOCATOR: Allocations = Allocations;

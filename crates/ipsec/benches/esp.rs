@@ -10,9 +10,10 @@ use base::{Counters, Instant, SaId};
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use ipsec::engine::{Cipher, Library};
-use ipsec::{Algorithm, Authentication, Code, Encryption, EspInUdp, Ipsec, Mode, Opened, SaConfig, Train};
+use ipsec::{Ipsec, Opened, Train};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Spi, ipv4, tcp};
+use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, EspInUdp, Mode, SaConfig};
 
 const SEGMENTS: usize = 46;
 const PAYLOAD: usize = 1386;
@@ -24,7 +25,7 @@ fn main() {
 
 fn sa(udp: bool) -> SaConfig {
     let [src, dst] = [1, 2].map(|host| Ipv4Addr::new(192, 0, 2, host).into());
-    let algorithm = Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 16 };
+    let algorithm = Algorithm::aead(Aead::GcmAes, vec![7; 36].into(), 128);
     SaConfig {
         reqid: 1,
         encap: udp.then_some(EspInUdp { sport: 4500, dport: 4500 }),
@@ -167,27 +168,27 @@ type Named = (&'static str, fn() -> Algorithm);
 
 /// Algorithms with keys of 256 bits where they have such.
 const NAMED: &[Named] = &[
-    ("gcm", || Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 16 }),
-    ("gcm-96", || Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 12 }),
-    ("chacha", || Algorithm::ChaCha20Poly1305 { key: vec![7; 36].into() }),
-    ("gmac", || Algorithm::GmacAes { key: vec![7; 36].into() }),
-    ("ccm", || Algorithm::CcmAes { key: vec![7; 35].into(), icv_len: 16 }),
-    ("cbc-sha1", || separate(Encryption::CbcAes { key: vec![7; 32].into() }, Code::HmacSha1, 12)),
-    ("cbc-sha256", || separate(Encryption::CbcAes { key: vec![7; 32].into() }, Code::HmacSha256, 16)),
-    ("ctr-sha256", || separate(Encryption::CtrAes { key: vec![7; 36].into() }, Code::HmacSha256, 16)),
-    ("null-md5", || separate(Encryption::Null, Code::HmacMd5, 12)),
-    ("null-sha1", || separate(Encryption::Null, Code::HmacSha1, 12)),
-    ("null-sha256", || separate(Encryption::Null, Code::HmacSha256, 16)),
-    ("null-sha384", || separate(Encryption::Null, Code::HmacSha384, 24)),
-    ("null-sha512", || separate(Encryption::Null, Code::HmacSha512, 32)),
-    ("null-rmd160", || separate(Encryption::Null, Code::HmacRipemd160, 12)),
-    ("null-sm3", || separate(Encryption::Null, Code::HmacSm3, 32)),
-    ("null-cmac", || separate(Encryption::Null, Code::CmacAes, 12)),
-    ("null-xcbc", || separate(Encryption::Null, Code::XcbcAes, 12)),
+    ("gcm", || Algorithm::aead(Aead::GcmAes, vec![7; 36].into(), 128)),
+    ("gcm-96", || Algorithm::aead(Aead::GcmAes, vec![7; 36].into(), 96)),
+    ("chacha", || Algorithm::aead(Aead::ChaCha20Poly1305, vec![7; 36].into(), 128)),
+    ("gmac", || Algorithm::aead(Aead::GmacAes, vec![7; 36].into(), 128)),
+    ("ccm", || Algorithm::aead(Aead::CcmAes, vec![7; 35].into(), 128)),
+    ("cbc-sha1", || separate(Enc::CbcAes, vec![7; 32], Auth::HmacSha1, 96)),
+    ("cbc-sha256", || separate(Enc::CbcAes, vec![7; 32], Auth::HmacSha256, 128)),
+    ("ctr-sha256", || separate(Enc::CtrAes, vec![7; 36], Auth::HmacSha256, 128)),
+    ("null-md5", || separate(Enc::Null, vec![], Auth::HmacMd5, 96)),
+    ("null-sha1", || separate(Enc::Null, vec![], Auth::HmacSha1, 96)),
+    ("null-sha256", || separate(Enc::Null, vec![], Auth::HmacSha256, 128)),
+    ("null-sha384", || separate(Enc::Null, vec![], Auth::HmacSha384, 192)),
+    ("null-sha512", || separate(Enc::Null, vec![], Auth::HmacSha512, 256)),
+    ("null-rmd160", || separate(Enc::Null, vec![], Auth::HmacRipemd160, 96)),
+    ("null-sm3", || separate(Enc::Null, vec![], Auth::HmacSm3, 256)),
+    ("null-cmac", || separate(Enc::Null, vec![], Auth::CmacAes, 96)),
+    ("null-xcbc", || separate(Enc::Null, vec![], Auth::XcbcAes, 96)),
 ];
 
-fn separate(enc: Encryption, code: Code, icv_len: usize) -> Algorithm {
-    Algorithm::Separate { enc, auth: Some(Authentication { code, key: vec![6; 16].into(), icv_len }) }
+fn separate(enc: Enc, key: Vec<u8>, auth: Auth, icv_bits: u16) -> Algorithm {
+    Algorithm::separate(enc, key.into(), Some(AuthConfig::new(auth, vec![6; 16].into(), icv_bits)))
 }
 
 /// The cipher of that name, and the length of a packet that holds a segment.

@@ -32,11 +32,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use base::{Counters, Instant, Prefix};
 use divan::{Bencher, black_box};
-use ipsec::{
-    Algorithm, Decision, Dir, Flowi, Ipsec, Level, Mark, Mode, PolicyConfig, PortMask, SaConfig, Selector, Template,
-};
+use ipsec::{Decision, Ipsec};
 use packet::SecPath;
 use wire::{FlowKey, Protocol, Spi};
+use xfrm::{Aead, Algorithm, Dir, Flowi, Level, Mark, Mode, PolicyConfig, PortMask, SaConfig, Selector, Template};
 
 /// Counts the bytes that are in use.
 struct Counting;
@@ -100,7 +99,7 @@ fn peer(n: u32) -> IpAddr {
 }
 
 fn sa(n: u32) -> SaConfig {
-    let algorithm = Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 16 };
+    let algorithm = Algorithm::aead(Aead::GcmAes, vec![7; 36].into(), 128);
     SaConfig { reqid: n + 1, replay_window: 128, ..SaConfig::new(HERE, peer(n), Spi(n + 1), Mode::Tunnel, algorithm) }
 }
 

@@ -5,9 +5,8 @@ use arrayvec::ArrayVec;
 use base::{DropReason, Mib};
 use packet::SecPath;
 use wire::FlowKey;
+use xfrm::{Action, Flowi, Level, MAX_TEMPLATES, Mode, PolicyConfig, Template};
 
-use crate::config::{Action, Level, MAX_TEMPLATES, Mode, PolicyConfig, Template};
-use crate::flowi::Flowi;
 use crate::sa::Sa;
 use crate::sad::Sad;
 

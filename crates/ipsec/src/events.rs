@@ -5,10 +5,8 @@ use std::net::IpAddr;
 
 use base::Instant;
 use wire::Spi;
+use xfrm::{Mark, Mode, PolicyKey, Request, SaDir, Selector, Template};
 
-use crate::config::{Mode, PolicyKey, SaDir, Selector, Template};
-use crate::mark::Mark;
-use crate::request::Request;
 use crate::sa::{Aevent, Mapping, SaStats};
 
 /// Maximum number of queued events. Later ones are lost, and counted.

@@ -2,8 +2,7 @@
 
 use std::hash::BuildHasher;
 
-use crate::config::Dir;
-use crate::flowi::Flowi;
+use xfrm::{Dir, Flowi};
 
 /// Number of cached flows. A flow evicts another one with the same slot, so the memory is bounded for any traffic.
 const PLACES: usize = 2048;

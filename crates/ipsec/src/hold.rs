@@ -7,8 +7,8 @@ use std::time::Duration;
 use base::{DropReason, Instant, LinkId};
 use hashbrown::HashMap;
 use packet::{Memory, Packet};
+use xfrm::Flowi;
 
-use crate::flowi::Flowi;
 use crate::spd::PolicyId;
 use crate::timers::{Timer, Timers};
 

@@ -1,8 +1,8 @@
 //! ICMP errors about ESP that this node has sent.
 
 use wire::{Protocol, Quote, Spi, udp};
+use xfrm::{EspInUdp, Offload, OffloadMode, SaDir};
 
-use crate::config::{EspInUdp, Offload, OffloadMode, SaDir};
 use crate::ipsec::Ipsec;
 use crate::sa::Sa;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use base::{Counters, DropReason, Instant, SaId};
 use packet::Buf;
 use wire::Spi;
+use xfrm::{Action, AeventLimits, ConfigError, Dir, PolicyConfig, PolicyKey, SaConfig};
 
-use crate::config::{Action, AeventLimits, ConfigError, Dir, PolicyConfig, PolicyKey, SaConfig};
 use crate::crypto::Crypto;
 use crate::crypto::queue::Queue;
 use crate::events::Event;

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{Instant, SaId};
+use xfrm::{EspInUdp, SaDir};
 
-use crate::config::{EspInUdp, SaDir};
 use crate::ipsec::Ipsec;
 use crate::nat::Nat;
 use crate::sa::Sa;

@@ -16,7 +16,8 @@
 //! - **Initialisation vectors** come from [`sequence`] alone. Debug builds keep a register of every pair of key and
 //!   nonce per thread and panic when one repeats.
 //!
-//! The files form layers, each of which uses only those before it: `engine` and `config`; `sa`; `device` and `events`; `sad` and
+//! Crate `xfrm` has the types of what is configured: SAs, policies, algorithms. The files form layers, each of which uses only
+//! those before it: `engine`; `sa`; `device` and `events`; `sad` and
 //! `spd`; jobs (`open_job`, `seal_job`); `crypto`; `nat`, `resolve`, `check`; `ipsec` with [`Ipsec`]; and on top of it `input`,
 //! `output`, `policy`, `keepalive` and `offload_decision`.
 //!
@@ -30,22 +31,18 @@
 
 mod admit;
 mod check;
-pub mod config;
 mod copy_sum;
 pub mod crypto;
 pub mod device;
 pub mod engine;
 mod events;
 mod flow_cache;
-mod flowi;
 mod hash_index;
 mod hold;
 mod icmp_quote;
 mod input;
 mod ipsec;
 mod keepalive;
-mod lifetime;
-mod mark;
 pub mod mtu;
 mod nat;
 #[cfg(debug_assertions)]
@@ -57,7 +54,6 @@ mod output;
 mod pieces;
 mod policy;
 pub mod replay;
-mod request;
 mod resolve;
 mod sa;
 pub mod sad;
@@ -67,24 +63,20 @@ pub mod sequence;
 pub mod spd;
 mod timers;
 
-pub use config::{
-    Action, AeventLimits, Aevents, ConfigError, Dir, EspInUdp, Level, MAX_SAS, Mode, NatTraversal, PolicyConfig,
-    PolicyKey, PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
-};
-pub use engine::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
 pub use events::{Acquire, Event, MAX_EVENTS, PolicyExpired, SaExpired};
-pub use flowi::Flowi;
 pub use hold::{MAX_HELD, Released};
 pub use input::{DecryptSink, Decrypted, ENCAP_PEEK, FnSink, InnerPacket, Opened, RunSummary, is_esp_in_udp};
 pub use ipsec::Ipsec;
 pub use keepalive::{KEEPALIVE, Keepalive};
-pub use lifetime::{Lifetime, Limits};
-pub use mark::Mark;
 pub use policy::Decision;
-pub use request::Request;
 pub use resolve::Bundle;
 pub use sa::{Aevent, Mapping, Sa, SaStats, State};
 pub use sad::Larval;
 pub use sad::spi::SpiRequest;
 pub use seal_job::Train;
 pub use spd::PolicyId;
+pub use xfrm::{
+    Action, AeventLimits, Aevents, Algorithm, AlgorithmError, ConfigError, Dir, EspInUdp, Flowi, Level, Lifetime,
+    Limits, MAX_SAS, Mark, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask, Request, SaConfig, SaDir, SaFlags,
+    Selector, Template,
+};

@@ -1,9 +1,9 @@
 //! Maximum length of an inner packet (Linux `xfrm_state_mtu` and `esp4`, `esp6` beneath it).
 
-use crate::config::Mode;
 use wire::Version;
 use wire::esp::{Header, TRAILER_LEN};
 use wire::udp;
+use xfrm::Mode;
 
 /// Bytes that an SA adds to a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

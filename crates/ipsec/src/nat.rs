@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use base::{Instant, SaId};
 use wire::Spi;
+use xfrm::{Mode, SaDir};
 
-use crate::config::{Mode, SaDir};
 use crate::events::Event;
 use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;
@@ -92,15 +92,14 @@ impl Nat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{EspInUdp, SaConfig};
-    use crate::engine::Algorithm;
+    use xfrm::{Algorithm, EspInUdp, SaConfig};
 
     #[test]
     fn a_peer_that_has_moved_is_rekeyed_for_ever_in_the_same_room() {
         let [src, dst] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
         let place: SocketAddr = "198.51.100.7:61000".parse().unwrap();
         let encap = Some(EspInUdp { sport: 4500, dport: 4500 });
-        let config = |spi| SaConfig { encap, ..SaConfig::new(src, dst, Spi(spi), Mode::Tunnel, Algorithm::Null) };
+        let config = |spi| SaConfig { encap, ..SaConfig::new(src, dst, Spi(spi), Mode::Tunnel, Algorithm::null()) };
         let mut sad = Sad::default();
         let mut nat = Nat::default();
         let first = sad.add(&config(1), 1).unwrap();

@@ -4,8 +4,8 @@
 use base::{Counters, DropReason, Instant, LinkId, Mib, SaId};
 use packet::{Esp, Packet};
 use wire::ip::Info;
+use xfrm::OffloadMode;
 
-use crate::config::OffloadMode;
 use crate::device::{Device, OffloadDecision, OffloadFacts, seed};
 use crate::ipsec::Ipsec;
 use crate::sa::Sa;

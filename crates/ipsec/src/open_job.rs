@@ -10,8 +10,8 @@ use packet::{Buf, Csum, Cut, Meta, Packet, prefetch, prefetch_to_write};
 use wire::esp::{Header, Trailer};
 use wire::ip::{self, Info};
 use wire::{Pattern, Protocol, RisingNumber, Spi, Version, ipv4, ipv6};
+use xfrm::Mode;
 
-use crate::config::Mode;
 use crate::engine::{Cipher, OpenError};
 use crate::sa::Sa;
 

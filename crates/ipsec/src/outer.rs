@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use base::DropReason;
 use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
+use xfrm::EspInUdp;
 
-use crate::config::EspInUdp;
 use crate::sa::Sa;
 
 /// The headers in front of ESP, of which lengths, identification and checksums are filled in for each packet.

@@ -3,10 +3,9 @@
 use base::{Counters, DropReason, Instant, Mib};
 use packet::{Memory, Packet, SecPath};
 use wire::FlowKey;
+use xfrm::{Action, Dir, Flowi};
 
 use crate::check::check;
-use crate::config::{Action, Dir};
-use crate::flowi::Flowi;
 use crate::hold::Released;
 use crate::ipsec::Ipsec;
 use crate::resolve::{Bundle, Refusal, Verdict, acquire, resolve};

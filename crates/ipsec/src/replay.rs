@@ -6,8 +6,7 @@
 //! Bits are kept in a ring of words, one more than the window needs, and a window that advances clears whole words
 //! (RFC 6479). The outcomes are those of a window that shifts bit by bit.
 
-/// The most packets that a window can span, as in Linux (`XFRMA_REPLAY_ESN_MAX`, in bits).
-pub const MAX_WINDOW: u32 = 4096;
+use xfrm::MAX_WINDOW;
 
 /// Sequence numbers that were authenticated, in a window.
 #[derive(Clone, Debug)]

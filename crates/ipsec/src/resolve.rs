@@ -7,10 +7,9 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use base::{Instant, SaId};
 use wire::Spi;
+use xfrm::{Action, Dir, Flowi, Level, MAX_TEMPLATES, Mode, PolicyConfig, SaDir, Selector, Template};
 
-use crate::config::{Action, Dir, Level, MAX_TEMPLATES, Mode, PolicyConfig, SaDir, Selector, Template};
 use crate::events::{Acquire, Event};
-use crate::flowi::Flowi;
 use crate::sad::search::Found;
 use crate::sad::{Larval, Sad};
 use crate::spd::{PolicyId, Spd};

@@ -12,8 +12,8 @@ use packet::{Buf, CopyReason, Csum, Cut, Esp, Frames, Gso, GsoKind, Memory, Meta
 use wire::ip::Info;
 use wire::ipv6::Chain;
 use wire::{Protocol, Spi, Version, esp, ipv4, udp};
+use xfrm::Mode;
 
-use crate::config::Mode;
 use crate::copy_sum::ByteCursor;
 use crate::device::leave_seed;
 use crate::engine::Cipher;

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use base::{Counters, DropReason, Instant, LinkId, Mib};
 use common::{HERE, Pair, THERE, mask, sa, udp_packet};
-use ipsec::{
-    Acquire, Action, ConfigError, Decision, Dir, Event, Flowi, Ipsec, Level, Lifetime, Limits, Mark, Mode,
-    PolicyConfig, PortMask, Released, SaConfig, SaDir, Selector, SpiRequest, Template,
-};
+use ipsec::{Acquire, Decision, Event, Ipsec, Released, SpiRequest};
 use packet::{Memory, Packet};
 use wire::{FlowKey, Protocol, Spi, Version};
+use xfrm::{
+    Action, ConfigError, Dir, Flowi, Level, Lifetime, Limits, Mark, Mode, PolicyConfig, PortMask, SaConfig, SaDir,
+    Selector, Template,
+};
 
 const fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use base::{Counters, Instant};
 use common::{Pair, sa, udp_packet};
-use ipsec::{Aevent, Aevents, Event, Ipsec, SaConfig, Train};
+use ipsec::{Aevent, Event, Ipsec, Train};
 use packet::Packet;
 use wire::Version;
+use xfrm::{Aevents, SaConfig};
 
 const fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)

@@ -3,19 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ipsec::engine::{Algorithm, AlgorithmError, Authentication, Cipher, Code, Encryption, OpenError};
-
-const CODES: [Code; 9] = [
-    Code::HmacMd5,
-    Code::HmacSha1,
-    Code::HmacSha256,
-    Code::HmacSha384,
-    Code::HmacSha512,
-    Code::HmacRipemd160,
-    Code::HmacSm3,
-    Code::CmacAes,
-    Code::XcbcAes,
-];
+use ipsec::engine::{Cipher, OpenError};
+use xfrm::{Aead, Algorithm, AlgorithmError, Auth, AuthConfig, Enc, Name};
 
 fn hex(text: &str) -> Vec<u8> {
     text.as_bytes()
@@ -25,45 +14,34 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 /// The algorithm of that name.
-fn named(name: &str, key: Vec<u8>, auth: Option<(&str, Vec<u8>)>, icv_len: usize) -> Algorithm {
-    let key = key.into();
-    let enc = match name {
-        "rfc4106(gcm(aes))" => return Algorithm::GcmAes { key, icv_len },
-        "rfc4543(gcm(aes))" => return Algorithm::GmacAes { key },
-        "rfc4309(ccm(aes))" => return Algorithm::CcmAes { key, icv_len },
-        "rfc7539esp(chacha20,poly1305)" => return Algorithm::ChaCha20Poly1305 { key },
-        "ecb(cipher_null)" => Encryption::Null,
-        "cbc(aes)" => Encryption::CbcAes { key },
-        "rfc3686(ctr(aes))" => Encryption::CtrAes { key },
-        other => panic!("{other}"),
-    };
-    let auth = auth.map(|(name, key)| {
-        let code = CODES.into_iter().find(|code| code.name() == name).unwrap_or_else(|| panic!("{name}"));
-        Authentication { code, key: key.into(), icv_len }
-    });
-    Algorithm::Separate { enc, auth }
+fn named(name: &str, key: Vec<u8>, auth: Option<(&str, Vec<u8>)>, icv_bits: u16) -> Algorithm {
+    if let Some(name) = Aead::by_name(name) {
+        return Algorithm::aead(name, key.into(), icv_bits);
+    }
+    let auth = auth.map(|(name, key)| AuthConfig::new(Auth::by_name(name).unwrap(), key.into(), icv_bits));
+    Algorithm::separate(Enc::by_name(name).unwrap(), key.into(), auth)
 }
 
 /// Every algorithm with every key and ICV length, so many bytes of the key being `fill`.
 fn every(fill: u8) -> Vec<Algorithm> {
-    let mut all = vec![Algorithm::Null];
+    let mut all = vec![Algorithm::null()];
     let key = |len: usize| vec![fill; len];
     for (name, lens, icvs) in [
-        ("rfc4106(gcm(aes))", &[20, 28, 36][..], &[8, 12, 16][..]),
-        ("rfc4543(gcm(aes))", &[20, 28, 36], &[16]),
-        ("rfc4309(ccm(aes))", &[19, 27, 35], &[8, 12, 16]),
-        ("rfc7539esp(chacha20,poly1305)", &[36], &[16]),
+        ("rfc4106(gcm(aes))", &[20, 28, 36][..], &[64, 96, 128][..]),
+        ("rfc4543(gcm(aes))", &[20, 28, 36], &[128]),
+        ("rfc4309(ccm(aes))", &[19, 27, 35], &[64, 96, 128]),
+        ("rfc7539esp(chacha20,poly1305)", &[36], &[128]),
     ] {
         for &len in lens {
-            all.extend(icvs.iter().map(|&icv_len| named(name, key(len), None, icv_len)));
+            all.extend(icvs.iter().map(|&icv_bits| named(name, key(len), None, icv_bits)));
         }
     }
     for (name, lens) in [("ecb(cipher_null)", &[0][..]), ("cbc(aes)", &[16, 24, 32]), ("rfc3686(ctr(aes))", &[20, 36])]
     {
         for &len in lens {
-            for code in CODES {
-                for icv_len in [12, code.full_len() / 2, code.full_len()] {
-                    all.push(named(name, key(len), Some((code.name(), key(16))), icv_len));
+            for &auth in Auth::ALL {
+                for icv_bits in [96, auth.full_bits() / 2, auth.full_bits()] {
+                    all.push(named(name, key(len), Some((auth.name(), key(16))), icv_bits));
                 }
             }
         }
@@ -93,7 +71,7 @@ fn packets_that_scapy_made_open_and_are_made_alike() {
         let [name, key, auth, auth_key, icv_len, high, payload, packet] = fields[..] else { panic!("{line}") };
         let bytes = |field: &str| if field == "-" { vec![] } else { hex(field) };
         let with = (auth != "-").then(|| (auth, bytes(auth_key)));
-        let cipher = Cipher::new(&named(name, bytes(key), with, icv_len.parse().unwrap())).unwrap();
+        let cipher = Cipher::new(&named(name, bytes(key), with, 8 * icv_len.parse::<u16>().unwrap())).unwrap();
         let high = (high != "-").then(|| u32::from_str_radix(high, 16).unwrap());
         let (payload, packet) = (bytes(payload), bytes(packet));
         let text = open(&cipher, &packet, high).unwrap_or_else(|err| panic!("{n}, {line}: {err:?}"));
@@ -136,7 +114,7 @@ fn every_algorithm_opens_what_it_seals_at_every_length() {
 //= test RFC 4303 §3.4.4.1 wrong-icv
 #[test]
 fn one_wrong_bit_anywhere_is_refused_by_every_algorithm() {
-    for algorithm in every(3).into_iter().filter(|it| !matches!(it, Algorithm::Null)) {
+    for algorithm in every(3).into_iter().filter(|it| !it.is_null()) {
         let cipher = Cipher::new(&algorithm).unwrap();
         for high in [None, Some(5)] {
             let packet = sealed(&cipher, 7, high, 48);
@@ -158,7 +136,7 @@ fn one_wrong_bit_anywhere_is_refused_by_every_algorithm() {
 
 #[test]
 fn a_packet_of_another_key_is_refused_by_every_algorithm() {
-    for (ours, theirs) in every(3).iter().zip(every(4)).filter(|(ours, _)| !matches!(ours, Algorithm::Null)) {
+    for (ours, theirs) in every(3).iter().zip(every(4)).filter(|(ours, _)| !ours.is_null()) {
         let (ours, theirs) = (Cipher::new(ours).unwrap(), Cipher::new(&theirs).unwrap());
         assert_eq!(open(&ours, &sealed(&theirs, 7, None, 48), None), Err(OpenError::IcvWrong));
     }
@@ -170,10 +148,7 @@ fn encrypted_bytes_do_not_show_and_null_ones_do() {
         let cipher = Cipher::new(&algorithm).unwrap();
         let packet = sealed(&cipher, 7, None, 64);
         let text: Vec<u8> = (0..64).map(|at| at ^ 0x5a).collect();
-        let in_clear = matches!(
-            algorithm,
-            Algorithm::Null | Algorithm::GmacAes { .. } | Algorithm::Separate { enc: Encryption::Null, .. }
-        );
+        let in_clear = !algorithm.encrypts();
         assert_eq!(packet[8 + cipher.iv_len()..][..64] == text, in_clear, "{algorithm:?}");
     }
 }
@@ -218,32 +193,32 @@ fn lengths_that_an_algorithm_does_not_have_are_refused() {
             ("rfc3686(ctr(aes))", &[20, 28, 36]),
         ] {
             let want = (!right.contains(&len)).then_some((name, len));
-            assert_eq!(key(&named(name, vec![0; len], None, 16)), want);
+            assert_eq!(key(&named(name, vec![0; len], None, 128)), want);
         }
-        for code in CODES {
-            let right = match code {
-                Code::CmacAes => [16, 24, 32].contains(&len),
-                Code::XcbcAes => len == 16,
+        for &auth in Auth::ALL {
+            let right = match auth {
+                Auth::CmacAes => [16, 24, 32].contains(&len),
+                Auth::XcbcAes => len == 16,
                 _ => len > 0,
             };
-            let algorithm = named("ecb(cipher_null)", vec![], Some((code.name(), vec![0; len])), 12);
-            assert_eq!(key(&algorithm), (!right).then_some((code.name(), len)));
+            let algorithm = named("ecb(cipher_null)", vec![], Some((auth.name(), vec![0; len])), 96);
+            assert_eq!(key(&algorithm), (!right).then_some((auth.name(), len)));
         }
     }
-    for icv_len in 0..80 {
+    for icv_bits in 0..640 {
         let icv = |algorithm: &Algorithm| match Cipher::new(algorithm).err() {
-            Some(AlgorithmError::IcvLen { len, .. }) => Some(len),
+            Some(AlgorithmError::IcvBits { bits, .. }) => Some(bits),
             Some(other) => panic!("{other}"),
             None => None,
         };
         for (name, key_len) in [("rfc4106(gcm(aes))", 20), ("rfc4309(ccm(aes))", 19)] {
-            let want = (![8, 12, 16].contains(&icv_len)).then_some(icv_len);
-            assert_eq!(icv(&named(name, vec![0; key_len], None, icv_len)), want, "{name}");
+            let want = (![64, 96, 128].contains(&icv_bits)).then_some(icv_bits);
+            assert_eq!(icv(&named(name, vec![0; key_len], None, icv_bits)), want, "{name}");
         }
-        for code in CODES {
-            let algorithm = named("ecb(cipher_null)", vec![], Some((code.name(), vec![0; 16])), icv_len);
-            let want = (!(4..=code.full_len()).contains(&icv_len)).then_some(icv_len);
-            assert_eq!(icv(&algorithm), want, "{code:?}");
+        for &auth in Auth::ALL {
+            let algorithm = named("ecb(cipher_null)", vec![], Some((auth.name(), vec![0; 16])), icv_bits);
+            let is_right = (32..=auth.full_bits()).contains(&icv_bits) && icv_bits % 8 == 0;
+            assert_eq!(icv(&algorithm), (!is_right).then_some(icv_bits), "{auth:?}");
         }
     }
 }

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex};
 use base::{DropReason, Instant, Mib};
 use common::{NAT_T, Pair, fat, sa, segments, udp_packet};
 use ipsec::crypto::{Crypto, Pool, Task};
-use ipsec::{Algorithm, Decrypted, FnSink, Mode, SaConfig, Train};
+use ipsec::{Decrypted, FnSink, Train};
 use offload::ip_headers;
 use packet::{Memory, Packet, geometry};
 use wire::{Version, esp, ipv4};
+use xfrm::{Algorithm, Mode, SaConfig};
 
 const NOW: Instant = Instant::from_nanos(7);
 
@@ -240,7 +241,7 @@ fn a_train_is_opened_in_several_tasks_wherever_its_bytes_lie() {
 /// One core does not pay for threads where no cipher works.
 #[test]
 fn null_cipher_is_not_handed_to_threads() {
-    let mut pair = Pair::new(&SaConfig { algorithm: Algorithm::Null, ..sa() });
+    let mut pair = Pair::new(&SaConfig { algorithm: Algorithm::null(), ..sa() });
     let packets: Vec<_> =
         (0..300).map(|n| pair.seal(pkt(&Memory::heap(), n), Train::None).remove(0).to_vec()).collect();
     let tasks = Arc::new(AtomicUsize::new(0));

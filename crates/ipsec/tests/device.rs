@@ -6,13 +6,13 @@ use base::{Counters, DropReason, Instant, LinkId, Mib, Origin};
 use common::*;
 use ipsec::device::{Offload, OffloadDecision, OffloadFacts, OffloadMode, Refused};
 use ipsec::engine::Cipher;
-use ipsec::{
-    Algorithm, ConfigError, Dir, Ipsec, Level, Limits, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector,
-    Template, Train,
-};
+use ipsec::{Ipsec, Train};
 use packet::{Esp, EspStatus, Memory, Packet};
 use sim::{Faults, SoftDevice, SoftStats};
 use wire::{Spi, Version};
+use xfrm::{
+    Algorithm, ConfigError, Dir, Level, Limits, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector, Template,
+};
 
 const NOW: Instant = Instant::from_nanos(7);
 const WAN: LinkId = LinkId(2);
@@ -33,7 +33,7 @@ fn node_with(device: &SoftDevice) -> Ipsec {
 }
 
 fn algorithms() -> Vec<Algorithm> {
-    vec![gcm(20, 8), gcm(36, 16), cbc(16, 12), cbc(32, 16), Algorithm::Null]
+    vec![gcm(20, 8), gcm(36, 16), cbc(16, 12), cbc(32, 16), Algorithm::null()]
 }
 
 /// SAs of every kind, whose numbers are about to cross 2³² if they may.
@@ -484,7 +484,7 @@ fn a_policy_is_on_its_device_as_long_as_it_is_here() {
     drop(node.remove_policy(&policy(Dir::In, None).key()));
     assert_eq!((node.spd().len(), device.load().1), (1, 0));
     let hard = Limits { added: Some(std::time::Duration::from_secs(5)), ..Limits::NONE };
-    let lifetime = ipsec::Lifetime { soft: Limits::NONE, hard };
+    let lifetime = xfrm::Lifetime { soft: Limits::NONE, hard };
     node.add_policy(PolicyConfig { lifetime, ..policy(Dir::In, Some(WAN)) }).unwrap();
     node.handle_timeout(NOW, &mut Counters::ZERO.clone());
     assert_eq!((node.spd().len(), device.load().1), (2, 1));

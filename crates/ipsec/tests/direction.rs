@@ -4,11 +4,10 @@ mod common;
 
 use base::{Counters, DropReason, Mib};
 use common::{HERE, Pair, THERE, mask, sa, udp_packet};
-use ipsec::{
-    ConfigError, Decision, Dir, Ipsec, Level, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector, Template, Train,
-};
+use ipsec::{Decision, Ipsec, Train};
 use packet::Packet;
 use wire::{FlowKey, Spi, Version};
+use xfrm::{ConfigError, Dir, Level, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector, Template};
 
 /// An SA of that direction without a replay window, which either may be.
 fn directed(dir: SaDir) -> SaConfig {

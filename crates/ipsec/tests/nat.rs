@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use base::{Counters, Instant};
 use common::{HERE, NAT_T, Pair, THERE, mask, sa, udp_packet};
-use ipsec::{ConfigError, EspInUdp, Event, Ipsec, Keepalive, Mapping, Mode, NatTraversal, SaConfig, SaDir, Train};
+use ipsec::{Event, Ipsec, Keepalive, Mapping, Train};
 use packet::{Csum, Memory, Packet};
 use wire::{Spi, Version, ipv4, ipv6, udp};
+use xfrm::{ConfigError, EspInUdp, Mode, NatTraversal, SaConfig, SaDir};
 
 /// SPI by which the receiver answers.
 const BACK: Spi = Spi(0x2000);

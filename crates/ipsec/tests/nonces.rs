@@ -7,19 +7,20 @@ use std::panic::AssertUnwindSafe;
 
 use base::{Counters, Instant};
 use common::{NAT_T, Pair, cbc, fat, gcm, mask, sa, udp_packet};
-use ipsec::{Algorithm, Encryption, Ipsec, SaConfig, Train};
+use ipsec::{Ipsec, Train};
 use packet::{Memory, Packet};
 use wire::{Spi, Version};
+use xfrm::{Aead, Algorithm, Enc, SaConfig};
 
 fn algorithms() -> [Algorithm; 6] {
     let key = |len| vec![9; len].into();
     [
         gcm(36, 16),
         cbc(16, 12),
-        Algorithm::Separate { enc: Encryption::CtrAes { key: key(20) }, auth: None },
-        Algorithm::GmacAes { key: key(20) },
-        Algorithm::CcmAes { key: key(19), icv_len: 8 },
-        Algorithm::ChaCha20Poly1305 { key: key(36) },
+        Algorithm::separate(Enc::CtrAes, key(20), None),
+        Algorithm::aead(Aead::GmacAes, key(20), 128),
+        Algorithm::aead(Aead::CcmAes, key(19), 64),
+        Algorithm::aead(Aead::ChaCha20Poly1305, key(36), 128),
     ]
 }
 

@@ -3,9 +3,10 @@
 mod common;
 
 use common::{BOTH_FAMILIES, HERE, Pair, THERE, fat, sa, segments, split_wire, udp_packet};
-use ipsec::{Mode, SaConfig, SaFlags, Train};
+use ipsec::Train;
 use packet::{Csum, Cut, Packet};
 use wire::{Version, ipv4, ipv6};
+use xfrm::{Mode, SaConfig, SaFlags};
 
 fn set_tos(bytes: &mut [u8], tos: u8) {
     match Version::of(bytes).unwrap() {

@@ -4,11 +4,13 @@ mod common;
 
 use base::DropReason;
 use common::{NAT_T, Pair, fat, gcm, sa, segments};
-use ipsec::engine::{Algorithm, Cipher, Library, OpenError};
-use ipsec::{Mode, SaConfig, SaFlags, Train};
+use ipsec::Train;
+use ipsec::engine::{Cipher, Library, OpenError};
 use packet::{Buf, CopyReason, Memory, Packet};
 use proptest::prelude::*;
 use wire::Version;
+use xfrm::{Aead, Algorithm};
+use xfrm::{Mode, SaConfig, SaFlags};
 
 /// Bytes around the text in the room for a packet.
 const AROUND: u8 = 0xa5;
@@ -123,7 +125,7 @@ fn in_pieces(mem: &Memory, bytes: &[u8], len: usize) -> Packet {
 
 #[test]
 fn datagram_in_pieces_is_opened_to_one_page_without_a_copy() {
-    let chacha = Algorithm::ChaCha20Poly1305 { key: vec![3; 36].into() };
+    let chacha = Algorithm::aead(Aead::ChaCha20Poly1305, vec![3; 36].into(), 128);
     for (outer, version) in [(0, Version::V4), (1, Version::V6)] {
         for (algorithm, is_copied) in [(gcm(20, 12), false), (gcm(36, 16), false), (chacha.clone(), true)] {
             let (src, dst) = (common::HERE[outer], common::THERE[outer]);

@@ -6,11 +6,10 @@ use std::net::IpAddr;
 
 use base::{Counters, DropReason, Instant, Mib, SaId};
 use common::{HERE, THERE, mask, sa};
-use ipsec::{
-    Action, ConfigError, Decision, Dir, Ipsec, Level, Mode, PolicyConfig, PortMask, SaConfig, Selector, Template,
-};
+use ipsec::{Decision, Ipsec};
 use packet::SecPath;
 use wire::{FlowKey, Protocol, Spi};
+use xfrm::{Action, ConfigError, Dir, Level, Mode, PolicyConfig, PortMask, SaConfig, Selector, Template};
 
 const NOW: Instant = Instant::from_nanos(7);
 
@@ -265,7 +264,7 @@ fn impossible_sa_or_policy_is_refused_and_changes_nothing() {
     refuse_sa(SaConfig { src: HERE[1], ..sa() }, ConfigError::Family(HERE[1], THERE[0]));
     refuse_sa(SaConfig { dst: addr("0.0.0.0"), ..sa() }, ConfigError::NoDestination);
     refuse_sa(SaConfig { replay_window: 4097, ..sa() }, ConfigError::ReplayWindow(4097));
-    let flags = ipsec::SaFlags { esn: true, ..ipsec::SaFlags::default() };
+    let flags = xfrm::SaFlags { esn: true, ..xfrm::SaFlags::default() };
     refuse_sa(SaConfig { flags, replay_window: 0, ..sa() }, ConfigError::EsnWithoutWindow);
     let mixed = selector("10.0.0.0/8", "fd00::/8");
     refuse_sa(SaConfig { selector: Some(mixed), ..sa() }, ConfigError::SelectorFamily);

@@ -6,10 +6,11 @@ use std::net::IpAddr;
 
 use base::{Counters, DropReason, Instant, Mib, SaId};
 use common::{NAT_T, Pair, THERE, cbc, fat, gcm, ip_header, mask, sa, split_wire, udp_packet};
+use ipsec::Train;
 use ipsec::engine::Cipher;
-use ipsec::{Algorithm, Authentication, Code, Encryption, EspInUdp, Mode, SaConfig, SaFlags, Train};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, Pool};
 use wire::{Protocol, Spi, Version, checksum, ipv4, udp};
+use xfrm::{Algorithm, Auth, AuthConfig, Enc, EspInUdp, Key, Mode, SaConfig, SaFlags};
 
 /// A sealed packet of 100 bytes of UDP payload, and the pair.
 fn sealed(config: &SaConfig) -> (Pair, Vec<u8>) {
@@ -114,9 +115,9 @@ fn sequence_number_zero_is_refused_under_no_count_of_the_sa() {
 
 #[test]
 fn each_length_below_the_least_is_refused_without_a_panic() {
-    for config in [sa(), SaConfig { algorithm: Algorithm::Null, ..sa() }] {
+    for config in [sa(), SaConfig { algorithm: Algorithm::null(), ..sa() }] {
         let (mut pair, wire) = sealed(&config);
-        let is_null = matches!(config.algorithm, Algorithm::Null);
+        let is_null = config.algorithm.is_null();
         for len in 0..wire.len() - 20 {
             let bytes = wrap(&config, &wire[20..20 + len]);
             if is_null && len >= 10 {
@@ -150,7 +151,7 @@ fn authentic_malformed_inside_leaves_the_window_unmoved() {
         (&[0, 0, 0, 0, 0, 59], DropReason::EspDummy), // a dummy packet
         (&[0xff; 40], DropReason::EspFormat),
     ];
-    for algorithm in [gcm(36, 16), Algorithm::Null] {
+    for algorithm in [gcm(36, 16), Algorithm::null()] {
         let config = SaConfig { algorithm, ..sa() };
         let mut pair = Pair::new(&config);
         for (text, want) in cases {
@@ -165,12 +166,12 @@ fn authentic_malformed_inside_leaves_the_window_unmoved() {
 /// Linux's `crypto_authenc_decrypt`: the ICV first, then the length.
 #[test]
 fn a_text_that_is_not_whole_blocks_is_forged_or_malformed() {
-    let auth = |icv_len| Authentication { code: Code::HmacSha1, key: vec![6; 20].into(), icv_len };
-    let enc = Encryption::CbcAes { key: vec![5; 16].into() };
-    let config = SaConfig { algorithm: Algorithm::Separate { enc, auth: Some(auth(12)) }, ..sa() };
+    let auth = |icv_bits| AuthConfig::new(Auth::HmacSha1, vec![6; 20].into(), icv_bits);
+    let cbc = Algorithm::separate(Enc::CbcAes, vec![5; 16].into(), Some(auth(96)));
+    let config = SaConfig { algorithm: cbc, ..sa() };
     let mut pair = Pair::new(&config);
     // An authenticator without cipher makes the ICV of any bytes.
-    let just_auth = Algorithm::Separate { enc: Encryption::Null, auth: Some(auth(12)) };
+    let just_auth = Algorithm::separate(Enc::Null, Key::default(), Some(auth(96)));
     let odd = authentic(&SaConfig { algorithm: just_auth, ..sa() }, 9, &[0x45; 16 + 15]);
     assert_eq!(pair.refuse(&odd), [DropReason::EspFormat]);
     assert_eq!(pair.receiver.sa(pair.in_sa).unwrap().stats().failed, 0);

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use ipsec::replay::{MAX_WINDOW, Replay, ReplayWindow};
+use ipsec::replay::{Replay, ReplayWindow};
+use xfrm::MAX_WINDOW;
 
 /// Number of packets that arrive in each mode.
 const ARRIVALS: usize = if cfg!(debug_assertions) { 1_000_000 } else { 10_000_000 };

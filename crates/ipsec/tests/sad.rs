@@ -4,12 +4,12 @@ mod common;
 
 use base::{Counters, DropReason, Instant, LinkId, Mib, Prefix};
 use common::{HERE, NAT_T, Pair, THERE, mask, sa, udp_packet};
-use ipsec::{
-    ConfigError, Dir, EspInUdp, Flowi, Ipsec, Level, Mark, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector,
-    Template, Train,
-};
+use ipsec::{Ipsec, Train};
 use packet::{Packet, SecPath};
 use wire::{FlowKey, Protocol, Spi, Version};
+use xfrm::{
+    ConfigError, Dir, EspInUdp, Flowi, Level, Mark, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector, Template,
+};
 
 const NOW: Instant = Instant::from_nanos(7);
 

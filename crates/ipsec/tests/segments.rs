@@ -5,10 +5,11 @@ mod common;
 use std::net::IpAddr;
 
 use common::{BOTH_FAMILIES, HERE, NAT_T, Pair, THERE, decode, gcm, sa, segments, split_wire};
-use ipsec::{Algorithm, Mode, SaConfig, SaFlags, Train};
+use ipsec::Train;
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, geometry};
 use proptest::prelude::*;
 use wire::{Version, checksum, ipv4, tcp, udp};
+use xfrm::{Algorithm, Mode, SaConfig, SaFlags};
 
 /// Fields of a fat packet's headers.
 #[derive(Clone, Debug)]
@@ -141,7 +142,7 @@ proptest! {
     fn a_fat_packet_is_sealed_as_its_segments_are_one_by_one(
         shape in shape(),
         (tunnel, outer, inner, udp) in any::<(bool, bool, bool, bool)>(),
-        algorithm in prop::sample::select(vec![gcm(20, 16), gcm(36, 12), Algorithm::Null]),
+        algorithm in prop::sample::select(vec![gcm(20, 16), gcm(36, 12), Algorithm::null()]),
         tfcpad in prop_oneof![3 => Just(0), 1 => 0..3000_u32],
         geometry in any::<prop::sample::Index>(),
     ) {

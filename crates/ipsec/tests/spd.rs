@@ -6,13 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::{Counters, Instant, LinkId, Prefix};
 use common::{HERE, THERE, mask, sa};
-use ipsec::{
-    Action, Dir, Flowi, Ipsec, Level, Mark, Mode, PolicyConfig, PortMask, SaConfig, SaDir, Selector, Template,
-};
+use ipsec::Ipsec;
 use packet::SecPath;
 use proptest::prelude::*;
 use proptest::sample::select;
 use wire::{FlowKey, Protocol, Spi};
+use xfrm::{Action, Dir, Flowi, Level, Mark, Mode, PolicyConfig, PortMask, SaConfig, SaDir, Selector, Template};
 
 /// Few addresses, so that many policies match.
 fn addr(v6: bool) -> impl Strategy<Value = IpAddr> {
@@ -175,7 +174,7 @@ proptest! {
             src: Some(HERE[0]), dst: Some(THERE[0]), spi: None, mode: Mode::Tunnel, reqid: 1, level: Level::Required,
         };
         for (what, n, policy, flag) in steps {
-            let config = SaConfig { spi: Spi(n + 1), reqid: n / 2 + 1, algorithm: ipsec::Algorithm::Null, ..sa() };
+            let config = SaConfig { spi: Spi(n + 1), reqid: n / 2 + 1, algorithm: xfrm::Algorithm::null(), ..sa() };
             let policy = if policy.action == Action::Allow && flag {
                 PolicyConfig { templates: vec![template], ..policy }
             } else {
@@ -190,8 +189,8 @@ proptest! {
                 5 => drop(node.remove_policy(&policy.key())),
                 6 => node.set_default_policy(Dir::Out, if flag { Action::Block } else { Action::Allow }),
                 7 => {
-                    let hard = ipsec::Limits { packets: u64::from(n), ..ipsec::Limits::NONE };
-                    let lifetime = ipsec::Lifetime { hard, ..ipsec::Lifetime::default() };
+                    let hard = xfrm::Limits { packets: u64::from(n), ..xfrm::Limits::NONE };
+                    let lifetime = xfrm::Lifetime { hard, ..xfrm::Lifetime::default() };
                     _ = node.update_sa(&SaConfig { lifetime, ..config }, mask());
                 }
                 _ => {

@@ -3,9 +3,10 @@
 mod common;
 
 use common::{HERE, NAT_T, Pair, THERE, decode, fat, sa, segments, udp_packet};
-use ipsec::{SaConfig, SaFlags, Train};
+use ipsec::Train;
 use packet::{Cut, Packet};
 use wire::Version;
+use xfrm::{SaConfig, SaFlags};
 
 /// A tunnel over IPv4 or IPv6 whose packets are padded to so many bytes.
 fn config(outer: usize, udp: bool, tfcpad: u32) -> SaConfig {

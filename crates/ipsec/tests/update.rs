@@ -4,9 +4,10 @@ mod common;
 
 use base::DropReason;
 use common::{Pair, sa, udp_packet};
-use ipsec::{ConfigError, EspInUdp, Ipsec, Level, Mark, Mode, SaConfig, SaFlags, Template};
+use ipsec::Ipsec;
 use packet::Packet;
 use wire::{FlowKey, Spi, Version};
+use xfrm::{ConfigError, EspInUdp, Level, Mark, Mode, SaConfig, SaFlags, Template};
 
 fn send(pair: &mut Pair) -> Packet {
     let inner = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 9)).unwrap();

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use config::algorithm::MAX_KEY;
 use netlink::message::{Header, Messages, Writer, flag};
 use netlink::xfrm::nums::{attr, msg};
 use netlink::xfrm::{Counts, Database, NewSa, NewSpi, Policy, PolicyQuery, Sa, SaQuery, Xfrm};
 use netlink::{Error, Groups, Outbox, Session};
+use xfrm::MAX_KEY;
 
 /// Has nothing, takes everything, and remembers what it took.
 #[derive(Debug, Default)]

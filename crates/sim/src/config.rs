@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ipsec::{Algorithm, Dir, EspInUdp, Level, Mode, PolicyConfig, SaConfig, SaFlags, Selector, Template};
 use wire::Spi;
+use xfrm::{Aead, Algorithm, Dir, EspInUdp, Level, Mode, PolicyConfig, SaConfig, SaFlags, Selector, Template};
 
 use crate::{Node, Rng};
 
@@ -15,8 +15,7 @@ use crate::{Node, Rng};
 /// When these are no addresses.
 pub fn esp(src: &str, dst: &str, spi: u32, mode: Mode, udp: bool) -> SaConfig {
     let [src, dst] = [src, dst].map(|addr| addr.parse().expect("an address"));
-    let algorithm =
-        Algorithm::GcmAes { key: (0..20).map(|at| at ^ spi as u8).collect::<Vec<u8>>().into(), icv_len: 16 };
+    let algorithm = Algorithm::aead(Aead::GcmAes, (0..20).map(|at| at ^ spi as u8).collect::<Vec<u8>>().into(), 128);
     SaConfig {
         reqid: spi,
         replay_window: 1024,

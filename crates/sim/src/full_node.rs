@@ -5,11 +5,11 @@ use std::time::Duration;
 use base::{Counters, DropReason, Instant, LinkId, Mib};
 use datapath::IkeAt;
 use fib::RouteKind;
-use ipsec::engine::{Algorithm, Authentication, Code, Encryption};
-use ipsec::{Dir, Mode, PolicyConfig, SaConfig};
 use packet::{Cut, Packet};
 use wire::ip::Info;
 use wire::{EtherType, Protocol, eth, udp};
+use xfrm::{Algorithm, Auth, AuthConfig, Enc};
+use xfrm::{Dir, Mode, PolicyConfig, SaConfig};
 
 use crate::{Medium, Node, PortOptions, Wire, esp, policy, unique_mask};
 
@@ -47,12 +47,13 @@ impl FullNode {
             let mode = if bits & 2 == 0 { Mode::Tunnel } else { Mode::Transport };
             let sa = esp(ends[0], ends[1], bits + 1, mode, bits & 4 != 0);
             let algorithm = match bits >> 3 {
-                0 => Algorithm::Null,
+                0 => Algorithm::null(),
                 1 => sa.algorithm.clone(),
-                _ => Algorithm::Separate {
-                    enc: Encryption::CbcAes { key: vec![bits as u8; 16].into() },
-                    auth: Some(Authentication { code: Code::HmacSha256, key: vec![7; 32].into(), icv_len: 16 }),
-                },
+                _ => Algorithm::separate(
+                    Enc::CbcAes,
+                    vec![bits as u8; 16].into(),
+                    Some(AuthConfig::new(Auth::HmacSha256, vec![7; 32].into(), 128)),
+                ),
             };
             SaConfig { algorithm, reqid: 1 + (bits & 1), ..sa }
         });
@@ -71,7 +72,7 @@ impl FullNode {
             policy(Dir::In, "10.5.0.0/16", "0.0.0.0/0", fwd),
             policy(Dir::Fwd, "fd00:5::/32", "::/0", fwd_v6),
             policy(Dir::In, "fd00:5::/32", "::/0", fwd_v6),
-            PolicyConfig { action: ipsec::Action::Block, ..policy(Dir::Fwd, "10.6.0.0/16", "0.0.0.0/0", &[]) },
+            PolicyConfig { action: xfrm::Action::Block, ..policy(Dir::Fwd, "10.6.0.0/16", "0.0.0.0/0", &[]) },
         ]
     }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use ipsec::engine::{Algorithm, Cipher};
-use ipsec::{Mode, SaConfig};
+use ipsec::engine::Cipher;
 use packet::{Cut, Gso, GsoKind, Packet};
 use wire::{Protocol, esp, udp};
+use xfrm::{Mode, SaConfig};
 
 use crate::{Choices, Flow, FullNode};
 
@@ -110,7 +110,7 @@ fn sealed(sa: &SaConfig, cipher: &Cipher, seq: u32, text: &[u8]) -> Vec<u8> {
     let room = |n| vec![0; n];
     let header = esp::Header::new(sa.spi, seq);
     let mut esp = [header.as_bytes(), &room(cipher.iv_len()), text, &room(cipher.icv_len())].concat();
-    if !matches!(sa.algorithm, Algorithm::Null) {
+    if !sa.algorithm.is_null() {
         cipher.seal(&mut esp, u64::from(seq).to_be_bytes(), None);
     }
     esp

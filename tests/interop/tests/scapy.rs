@@ -4,8 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use base::{Counters, Instant, SaId};
-use ipsec::engine::{Algorithm, Authentication, Code, Encryption};
-use ipsec::{Ipsec, Mode, Opened, SaConfig, SaFlags, Train};
+use ipsec::{Ipsec, Opened, Train};
 use libtest_mimic::Trial;
 use offload::{Features, fit};
 use packet::{Memory, Packet};
@@ -13,6 +12,8 @@ use serde_json::{Value, json};
 use sim::{Flow, esp, unique_mask};
 use system::{Need, Outcome, trial};
 use wire::Version;
+use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc};
+use xfrm::{Mode, SaConfig, SaFlags};
 
 /// Debian's own Python, whatever else is on the path.
 const PYTHON: &str = "/usr/bin/python3";
@@ -26,7 +27,7 @@ const NEEDS: &[Need] = &[
 struct Suite {
     name: &'static str,
     algorithm: Algorithm,
-    /// Encryption and its key, and authentication and its key.
+    /// Enc and its key, and authentication and its key.
     scapy: Value,
     /// Whether scapy supports extended sequence numbers with it: separate authentication leaves the upper half out.
     esn: bool,
@@ -39,24 +40,28 @@ fn suites() -> Vec<Suite> {
         scapy: json!({ "crypt": crypt, "key": hex(&key), "icv": icv_len }),
         esn: true,
     };
-    let gcm = |name, len| aead(name, Algorithm::GcmAes { key: key(len).into(), icv_len: 16 }, "AES-GCM", key(len), 16);
+    let gcm = |name, len| aead(name, Algorithm::aead(Aead::GcmAes, key(len).into(), 128), "AES-GCM", key(len), 16);
     let ccm = |name, len, icv_len| {
-        aead(name, Algorithm::CcmAes { key: key(len).into(), icv_len }, "AES-CCM", key(len), icv_len)
+        aead(name, Algorithm::aead(Aead::CcmAes, key(len).into(), 8 * icv_len as u16), "AES-CCM", key(len), icv_len)
     };
-    let chacha = Algorithm::ChaCha20Poly1305 { key: key(36).into() };
-    let separate = |name, (enc, crypt, len): (Encryption, _, _), (code, auth, auth_len, icv_len): (_, _, _, _)| Suite {
+    let chacha = Algorithm::aead(Aead::ChaCha20Poly1305, key(36).into(), 128);
+    let separate = |name, (enc, crypt, len): (Enc, _, _), (code, auth, auth_len, icv_len): (_, _, _, _)| Suite {
         name,
-        algorithm: Algorithm::Separate { enc, auth: Some(Authentication { code, key: key(auth_len).into(), icv_len }) },
+        algorithm: Algorithm::separate(
+            enc,
+            key(len).into(),
+            Some(AuthConfig::new(code, key(auth_len).into(), 8 * icv_len as u16)),
+        ),
         scapy: json!({ "crypt": crypt, "key": hex(&key(len)), "auth": auth, "auth_key": hex(&key(auth_len)) }),
         esn: false,
     };
-    let null = || (Encryption::Null, "NULL", 0);
-    let cbc = |len| (Encryption::CbcAes { key: key(len).into() }, "AES-CBC", len);
-    let ctr = |len| (Encryption::CtrAes { key: key(len).into() }, "AES-CTR", len);
-    let sha1 = (Code::HmacSha1, "HMAC-SHA1-96", 20, 12);
-    let sha256 = (Code::HmacSha256, "SHA2-256-128", 32, 16);
+    let null = || (Enc::Null, "NULL", 0);
+    let cbc = |len| (Enc::CbcAes, "AES-CBC", len);
+    let ctr = |len| (Enc::CtrAes, "AES-CTR", len);
+    let sha1 = (Auth::HmacSha1, "HMAC-SHA1-96", 20, 12);
+    let sha256 = (Auth::HmacSha256, "SHA2-256-128", 32, 16);
     vec![
-        Suite { name: "null", algorithm: Algorithm::Null, scapy: json!({ "crypt": "NULL", "key": "" }), esn: true },
+        Suite { name: "null", algorithm: Algorithm::null(), scapy: json!({ "crypt": "NULL", "key": "" }), esn: true },
         gcm("gcm_128", 20),
         gcm("gcm_192", 28),
         gcm("gcm_256", 36),
@@ -65,12 +70,12 @@ fn suites() -> Vec<Suite> {
         ccm("ccm_192_96", 27, 12),
         ccm("ccm_256_128", 35, 16),
         separate("null_hmac_sha1", null(), sha1),
-        separate("null_hmac_md5", null(), (Code::HmacMd5, "HMAC-MD5-96", 16, 12)),
+        separate("null_hmac_md5", null(), (Auth::HmacMd5, "HMAC-MD5-96", 16, 12)),
         separate("cbc_128_hmac_sha1", cbc(16), sha1),
         separate("cbc_192_hmac_sha256", cbc(24), sha256),
-        separate("cbc_256_hmac_sha384", cbc(32), (Code::HmacSha384, "SHA2-384-192", 48, 24)),
-        separate("cbc_256_hmac_sha512", cbc(32), (Code::HmacSha512, "SHA2-512-256", 64, 32)),
-        separate("cbc_128_cmac", cbc(16), (Code::CmacAes, "AES-CMAC-96", 16, 12)),
+        separate("cbc_256_hmac_sha384", cbc(32), (Auth::HmacSha384, "SHA2-384-192", 48, 24)),
+        separate("cbc_256_hmac_sha512", cbc(32), (Auth::HmacSha512, "SHA2-512-256", 64, 32)),
+        separate("cbc_128_cmac", cbc(16), (Auth::CmacAes, "AES-CMAC-96", 16, 12)),
         separate("ctr_128_hmac_sha256", ctr(20), sha256),
         separate("ctr_256_hmac_sha256", ctr(36), sha256),
     ]

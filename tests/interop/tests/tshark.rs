@@ -5,8 +5,7 @@ use std::io::BufWriter;
 use std::time::Duration;
 
 use base::{Counters, Instant};
-use ipsec::engine::{Algorithm, Authentication, Code, Encryption};
-use ipsec::{Mode, SaConfig, Train};
+use ipsec::Train;
 use libtest_mimic::Trial;
 use link::capture::LinkType;
 use link::pcap::PcapWriter;
@@ -14,6 +13,8 @@ use offload::{Features, fit};
 use packet::Packet;
 use sim::{Flow, esp};
 use system::{Need, Outcome, Scratch, decrypted, trial};
+use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc};
+use xfrm::{Mode, SaConfig};
 
 use crate::scapy::{gateway, hex, key};
 
@@ -30,24 +31,26 @@ struct Suite {
 fn suites() -> Vec<Suite> {
     let gcm = |name, len, icv_len, tshark| Suite {
         name,
-        algorithm: Algorithm::GcmAes { key: key(len).into(), icv_len },
+        algorithm: Algorithm::aead(Aead::GcmAes, key(len).into(), 8 * icv_len as u16),
         tshark: [(tshark, key(len)), ("NULL", Vec::new())],
     };
-    let separate = |name,
-                    (enc, cipher): (Encryption, (&'static str, Vec<u8>)),
-                    (code, icv_len, len, auth): (_, _, _, _)| {
-        let auth_key = Authentication { code, key: key(len).into(), icv_len };
-        Suite { name, algorithm: Algorithm::Separate { enc, auth: Some(auth_key) }, tshark: [cipher, (auth, key(len))] }
+    let separate = |name, (enc, cipher): (Enc, (&'static str, Vec<u8>)), (code, icv_len, len, auth): (_, _, _, _)| {
+        let auth_key = AuthConfig::new(code, key(len).into(), 8 * icv_len as u16);
+        Suite {
+            name,
+            algorithm: Algorithm::separate(enc, cipher.1.clone().into(), Some(auth_key)),
+            tshark: [cipher, (auth, key(len))],
+        }
     };
-    let null = || (Encryption::Null, ("NULL", Vec::new()));
-    let cbc = |len| (Encryption::CbcAes { key: key(len).into() }, ("AES-CBC [RFC3602]", key(len)));
-    let ctr = |len| (Encryption::CtrAes { key: key(len).into() }, ("AES-CTR [RFC3686]", key(len)));
-    let md5 = (Code::HmacMd5, 12, 16, "HMAC-MD5-96 [RFC2403]");
-    let sha1 = (Code::HmacSha1, 12, 20, "HMAC-SHA-1-96 [RFC2404]");
-    let sha256_96 = (Code::HmacSha256, 12, 32, "HMAC-SHA-256-96 [draft-ietf-ipsec-ciph-sha-256-00]");
-    let sha256 = (Code::HmacSha256, 16, 32, "HMAC-SHA-256-128 [RFC4868]");
-    let sha384 = (Code::HmacSha384, 24, 48, "HMAC-SHA-384-192 [RFC4868]");
-    let sha512 = (Code::HmacSha512, 32, 64, "HMAC-SHA-512-256 [RFC4868]");
+    let null = || (Enc::Null, ("NULL", Vec::new()));
+    let cbc = |len| (Enc::CbcAes, ("AES-CBC [RFC3602]", key(len)));
+    let ctr = |len| (Enc::CtrAes, ("AES-CTR [RFC3686]", key(len)));
+    let md5 = (Auth::HmacMd5, 12, 16, "HMAC-MD5-96 [RFC2403]");
+    let sha1 = (Auth::HmacSha1, 12, 20, "HMAC-SHA-1-96 [RFC2404]");
+    let sha256_96 = (Auth::HmacSha256, 12, 32, "HMAC-SHA-256-96 [draft-ietf-ipsec-ciph-sha-256-00]");
+    let sha256 = (Auth::HmacSha256, 16, 32, "HMAC-SHA-256-128 [RFC4868]");
+    let sha384 = (Auth::HmacSha384, 24, 48, "HMAC-SHA-384-192 [RFC4868]");
+    let sha512 = (Auth::HmacSha512, 32, 64, "HMAC-SHA-512-256 [RFC4868]");
     vec![
         gcm("gcm_128_64", 20, 8, "AES-GCM with 8 octet ICV [RFC4106]"),
         gcm("gcm_192_96", 28, 12, "AES-GCM with 12 octet ICV [RFC4106]"),

@@ -8,12 +8,13 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use ipsec::engine::{Algorithm, Authentication, Cipher, Code, Encryption, Library};
+use ipsec::engine::{Cipher, Library};
 use libtest_mimic::Trial;
 use system::{
     Gateway, Need, Netns, OUTER_V4, Outcome, Process, Scratch, Secrets, fatpath, ping_script, run, transfer, trial,
     veth, wait_until,
 };
+use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, Name};
 use zeroize::Zeroizing;
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
@@ -36,7 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// An algorithm with the lengths of its keys.
 #[derive(Clone, Copy)]
 enum Kind {
-    Aead { name: &'static str, key_len: usize, salt_len: usize, icv_bits: usize },
+    Aead { name: &'static str, key_len: usize, salt_len: usize, icv_bits: u16 },
     Separate { enc: &'static str, key_len: usize, salt_len: usize, auth: &'static str, auth_len: usize },
 }
 
@@ -143,37 +144,15 @@ impl Kind {
 
     /// The algorithm for the engine.
     fn algorithm(self, keys: &[u8]) -> Algorithm {
-        let owned = |bytes: &[u8]| Zeroizing::new(bytes.to_vec());
         match self {
             Self::Aead { name, icv_bits, .. } => {
-                let (key, icv_len) = (owned(keys), icv_bits / 8);
-                match name {
-                    "rfc4106(gcm(aes))" => Algorithm::GcmAes { key, icv_len },
-                    "rfc4543(gcm(aes))" => Algorithm::GmacAes { key },
-                    "rfc4309(ccm(aes))" => Algorithm::CcmAes { key, icv_len },
-                    _ => Algorithm::ChaCha20Poly1305 { key },
-                }
+                let name = Aead::by_name(name).expect("an AEAD");
+                Algorithm::aead(name, keys.to_vec().into(), icv_bits)
             }
             Self::Separate { enc, key_len, auth, .. } => {
                 let (key, auth_key) = keys.split_at(key_len);
-                let codes = [
-                    Code::HmacMd5,
-                    Code::HmacSha1,
-                    Code::HmacSha256,
-                    Code::HmacSha384,
-                    Code::HmacSha512,
-                    Code::HmacRipemd160,
-                    Code::HmacSm3,
-                    Code::CmacAes,
-                    Code::XcbcAes,
-                ];
-                let code = codes.into_iter().find(|code| code.name() == auth).unwrap_or(Code::XcbcAes);
-                let enc = match enc {
-                    "cbc(aes)" => Encryption::CbcAes { key: owned(key) },
-                    "rfc3686(ctr(aes))" => Encryption::CtrAes { key: owned(key) },
-                    _ => Encryption::Null,
-                };
-                Algorithm::Separate { enc, auth: Some(Authentication { code, key: owned(auth_key), icv_len: 12 }) }
+                let auth = AuthConfig::new(Auth::by_name(auth).expect("a code"), auth_key.to_vec().into(), 96);
+                Algorithm::separate(Enc::by_name(enc).expect("a cipher"), key.to_vec().into(), Some(auth))
             }
         }
     }

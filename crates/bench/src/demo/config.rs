@@ -171,7 +171,7 @@ tmpl = [{{ src = "{tmpl_src}", dst = "{tmpl_dst}", proto = "esp", mode = "tunnel
 mod tests {
     use super::*;
     use config::Config;
-    use config::model::{Dir, PolicyConfig};
+    use xfrm::{Dir, PolicyConfig};
 
     fn keys() -> Keys {
         Keys::from_bytes(&std::array::from_fn(|i| i as u8))

@@ -1,16 +1,12 @@
 //! `aead`, `enc`, `auth` and `auth-trunc` of an SA, refused as the kernel refuses them.
 
+use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, Key, MAX_KEY, MIN_ICV_BITS, Name};
 use zeroize::Zeroizing;
 
 use super::reader::{Result, Table, Value, one_of, quoted};
-use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc, MAX_KEY, Name};
-use crate::key::Key;
 
 /// The keys of an SA that name its algorithm.
 pub(super) const KEYS: [&str; 4] = ["aead", "enc", "auth", "auth-trunc"];
-
-/// Bits of the shortest integrity check value that may be asked for.
-const MIN_ICV_BITS: u16 = 32;
 
 /// `aead` alone, or `enc` with at most one of `auth` and `auth-trunc` (Linux `verify_newsa_info`, `esp_init_state`).
 pub(super) fn read(table: &Table<'_>) -> Result<Algorithm> {
@@ -84,7 +80,7 @@ fn read_trunc(value: &Value<'_>) -> Result<AuthConfig> {
     let hint = format!("use {MIN_ICV_BITS} to {}, in whole bytes", name.full_bits());
     let icv = table.need("icv", &hint)?;
     let icv_bits = icv.number(0..=u16::MAX)?;
-    if !(MIN_ICV_BITS..=name.full_bits()).contains(&icv_bits) || icv_bits % 8 != 0 {
+    if !name.takes_icv_of(icv_bits) {
         return Err(icv.error(format!("{icv_bits} is not an ICV length of {}; {hint}", name.name())));
     }
     Ok(AuthConfig { name, key, icv_bits })
@@ -97,13 +93,13 @@ fn name<N: Name>(table: &Table<'_>) -> Result<N> {
 
 /// The algorithm of that name (Linux `xfrm_aead_get_byname` and the like; ENOSYS).
 fn known<N: Name>(value: &Value<'_>, text: &str) -> Result<N> {
-    if let Some(&(_, name)) = N::NAMES.iter().find(|&&(known, _)| known == text) {
+    if let Some(name) = N::by_name(text) {
         return Ok(name);
     }
     let all = all::<N>();
     Err(value.error(match N::MISSING.iter().find(|&&missing| missing == text) {
         Some(missing) => format!("{missing} is not supported; use {all}"),
-        // What is not like a name may be a key that stands in the wrong place.
+        // A text unlike a name may be a key in the wrong place.
         None if text.contains('(') => {
             format!("Requested {} algorithm not found: {}; use {all}", N::KIND, quoted(text))
         }
@@ -111,13 +107,13 @@ fn known<N: Name>(value: &Value<'_>, text: &str) -> Result<N> {
     }))
 }
 
-/// The names, each once.
+/// Names, each algorithm once.
 fn all<N: Name>() -> String {
-    one_of(N::NAMES.iter().filter(|&&(text, name)| name.name() == text).map(|&(text, _)| text))
+    one_of(N::ALL.iter().map(|name| name.name()))
 }
 
 fn key<N: Name>(table: &Table<'_>, name: N) -> Result<Key> {
-    let (lens, salt) = (name.key_lens(), name.salt_len());
+    let (lens, salt) = (name.spec().key_lens, name.spec().salt_len);
     let what = match salt {
         0 => String::new(),
         _ => format!(", the last {salt} of them salt"),

@@ -6,17 +6,16 @@ use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 
 use base::{Prefix, TableId};
+use wire::Spi;
+use xfrm::{Mark, Mode, PolicyConfig, PolicyKey, SaConfig, Template};
 
-use crate::model::{Dir, LinkConfig, LinkKind, Mark, Mode, PolicyConfig, RouteConfig, SaConfig, Selector, Template};
+use crate::model::{LinkConfig, LinkKind, RouteConfig};
 
 /// What tells a route from others: where to, its table and its metric.
 pub(super) type RouteName = (Prefix, TableId, u32);
 
-/// What tells an SA from others (RFC 4301 §4.1).
-pub(super) type SaName = (IpAddr, u32, Option<Mark>);
-
-/// What tells a policy from others.
-pub(super) type PolicyName = (Dir, Selector, Option<Mark>, u32);
+/// Key of an SA (RFC 4301 §4.1).
+pub(super) type SaName = (IpAddr, Spi, Mark);
 
 /// Routes, SAs and policies by their names, as positions in the file.
 #[derive(Debug, Default)]
@@ -26,7 +25,7 @@ pub(super) struct Index {
     domains: HashMap<String, TableId>,
     direct: Direct,
     sas: HashMap<SaName, usize>,
-    policies: HashMap<PolicyName, usize>,
+    policies: HashMap<PolicyKey, usize>,
     serving: Serving,
 }
 
@@ -89,13 +88,13 @@ impl Index {
     }
 
     /// Where a policy of that name stands.
-    pub(super) fn policy(&self, name: &PolicyName) -> Option<usize> {
-        self.policies.get(name).copied()
+    pub(super) fn policy(&self, key: &PolicyKey) -> Option<usize> {
+        self.policies.get(key).copied()
     }
 
     /// Notes the next policy.
     pub(super) fn push_policy(&mut self, policy: &PolicyConfig) {
-        self.policies.insert((policy.dir, policy.selector, policy.mark, policy.if_id), self.policies.len());
+        self.policies.insert(policy.key(), self.policies.len());
     }
 
     /// The first of `sas` that would serve the template but for its mode, if there is none that does. `sas` is always the

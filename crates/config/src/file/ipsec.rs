@@ -1,16 +1,19 @@
-//! `[[sa]]` and `[[policy]]`: what `ip xfrm state add` and `ip xfrm policy add` say.
+//! `[[sa]]` and `[[policy]]`, with the words of `ip xfrm state add` and `ip xfrm policy add`.
 
 use std::net::IpAddr;
 
 use base::Prefix;
+use wire::{Protocol, Spi};
+use xfrm::{
+    Action, Dir, EspInUdp, Level, MAX_WINDOW, Mode, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, SaFlags,
+    Selector, Template,
+};
 
 use super::index::Index;
 use super::reader::{Result, Table, Value, one_of, quoted};
-use super::{algorithm, nat, xfrm};
-use crate::model::{
-    Config, Dir, Encap, Level, LinkKind, Mode, PolicyAction, PolicyConfig, SaConfig, SaDir, SaFlags, Selector, Template,
-};
-use crate::protocols::PROTOCOLS;
+use super::{algorithm, nat, xfrm as parts};
+use crate::model::{Config, LinkKind};
+use crate::protocols::{PROTOCOLS, WITH_PORTS};
 
 pub(super) const SA_KEYS: &[&str] = &[
     "src",
@@ -45,10 +48,8 @@ pub(super) const POLICY_KEYS: &[&str] =
     &["dir", "src", "dst", "proto", "sport", "dport", "priority", "action", "tmpl", "mark", "if_id", "limit"];
 const SELECTOR_KEYS: &[&str] = &["src", "dst", "proto", "sport", "dport"];
 
-/// Linux's `XFRMA_REPLAY_ESN_MAX` in bits: the widest window.
-const MAX_REPLAY_WINDOW: u32 = 4096;
-/// Templates in a policy. Linux takes one more (`XFRM_MAX_DEPTH`), but never finds such a policy satisfied.
-const MAX_TEMPLATES: usize = 5;
+/// Maximum number of templates of a policy that can be satisfied, one fewer than can be added.
+const MAX_TEMPLATES: usize = xfrm::MAX_TEMPLATES - 1;
 
 /// Reads one SA. `config` holds every link, and `index` the SAs before it.
 pub(super) fn read_sa(table: &Table<'_>, config: &Config, index: &Index) -> Result<SaConfig> {
@@ -57,10 +58,10 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config, index: &Index) -> Resu
     let (src_addr, dst_addr) = (address(&src)?, address(&dst)?);
     same_family(src_addr, dst_addr, &dst)?;
     let spi_value = table.need("spi", "use a number, such as 0x1000")?;
-    let spi = spi_value.number(1..=u32::MAX)?; // 0 never goes on the wire: RFC 4303 §2.1.
-    let mark = xfrm::mark(table, "mark")?;
+    let number = spi_value.number(1..=u32::MAX)?; // 0 never goes on the wire: RFC 4303 §2.1.
+    let (spi, mark) = (Spi(number), parts::mark(table, "mark")?);
     if let Some(n) = index.sa(&(dst_addr, spi, mark)) {
-        let what = format!("{spi:#x} with destination {dst_addr} is already sa[{n}]; use another SPI");
+        let what = format!("{number:#x} with destination {dst_addr} is already sa[{n}]; use another SPI");
         return Err(spi_value.error(what));
     }
     let dir = table.get("dir").map(|value| value.word(SaDir::WORDS)).transpose()?;
@@ -77,15 +78,11 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config, index: &Index) -> Resu
     let seq = sequence(table, flags, dir, ("replay-seq", "replay-seq-hi"), SaDir::In)?;
     let oseq = sequence(table, flags, dir, ("replay-oseq", "replay-oseq-hi"), SaDir::Out)?;
     let (src, dst) = (src_addr, dst_addr);
-    let (output_mark, if_id, limit) = (xfrm::mark(table, "output-mark")?, xfrm::if_id(table)?, xfrm::sa_limit(table)?);
+    let (output_mark, if_id, lifetime) =
+        (parts::mark(table, "output-mark")?, parts::if_id(table)?, parts::sa_lifetime(table)?);
     Ok(SaConfig {
-        src,
-        dst,
-        spi,
         dir,
-        mode,
         reqid,
-        algorithm,
         replay_window,
         flags,
         encap,
@@ -95,9 +92,10 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config, index: &Index) -> Resu
         mark,
         output_mark,
         if_id,
-        limit,
+        lifetime,
         tfcpad,
         nat,
+        ..SaConfig::new(src, dst, spi, mode, algorithm)
     })
 }
 
@@ -106,17 +104,17 @@ pub(super) fn read_policy(table: &Table<'_>, config: &Config, index: &mut Index)
     let dir_value = table.need("dir", "use in, out or fwd")?;
     let dir = dir_value.word(Dir::WORDS)?;
     let selector = selector(table)?;
-    let (mark, if_id) = (xfrm::mark(table, "mark")?, xfrm::if_id(table)?);
-    if let Some(n) = index.policy(&(dir, selector, mark, if_id)) {
+    let (mark, if_id) = (parts::mark(table, "mark")?, parts::if_id(table)?);
+    if let Some(n) = index.policy(&PolicyKey { dir, selector, mark, if_id }) {
         let what = format!("policy[{n}] has the same direction and selector; take one of them out");
         return Err(dir_value.error(what));
     }
     let priority = table.get("priority").map_or(Ok(0), |value| value.number(0..=u32::MAX))?;
-    let action = table.get("action").map_or(Ok(PolicyAction::Allow), |value| value.word(PolicyAction::WORDS))?;
+    let action = table.get("action").map_or(Ok(Action::Allow), |value| value.word(Action::WORDS))?;
     let mut templates = Vec::new();
     if let Some(value) = table.get("tmpl") {
         let items = value.list()?;
-        if action == PolicyAction::Block && !items.is_empty() {
+        if action == Action::Block && !items.is_empty() {
             return Err(value.error("a policy that blocks needs no SA; take the templates out"));
         }
         if items.len() > MAX_TEMPLATES {
@@ -126,8 +124,8 @@ pub(super) fn read_policy(table: &Table<'_>, config: &Config, index: &mut Index)
             templates.push(template(&item, dir, selector, config, index)?);
         }
     }
-    let limit = xfrm::policy_limit(table)?;
-    Ok(PolicyConfig { dir, selector, priority, action, templates, mark, if_id, limit })
+    let lifetime = parts::policy_lifetime(table)?;
+    Ok(PolicyConfig { priority, action, templates, mark, if_id, lifetime, ..PolicyConfig::new(dir, selector) })
 }
 
 fn address(value: &Value<'_>) -> Result<IpAddr> {
@@ -187,7 +185,7 @@ fn sa_flags(value: &Value<'_>, dir: Option<SaDir>) -> Result<SaFlags> {
 fn replay_window(table: &Table<'_>, flags: SaFlags, dir: Option<SaDir>) -> Result<u32> {
     let window = match table.get("replay-window") {
         Some(value) => {
-            let window = value.number(0..=MAX_REPLAY_WINDOW)?;
+            let window = value.number(0..=MAX_WINDOW)?;
             if dir == Some(SaDir::Out) {
                 return match window {
                     0 => Ok(0),
@@ -240,16 +238,16 @@ fn tfcpad(value: &Value<'_>, mode: Mode, dir: Option<SaDir>) -> Result<u32> {
     }
 }
 
-fn encap(value: &Value<'_>) -> Result<Encap> {
+fn encap(value: &Value<'_>) -> Result<EspInUdp> {
     let table = value.table(&["type", "sport", "dport"])?;
     table.need("type", "use \"espinudp\"")?.word(&[("espinudp", ())])?;
     let port = |key| table.need(key, "use a UDP port, such as 4500")?.number(1..=u16::MAX);
-    Ok(Encap { sport: port("sport")?, dport: port("dport")? })
+    Ok(EspInUdp { sport: port("sport")?, dport: port("dport")? })
 }
 
 /// A UDP link carries ESP in UDP alone, with the port it is bound to. An address that another kind of link has too
 /// can be reached by that one, with or without UDP.
-fn check_udp_link(table: &Table<'_>, config: &Config, ends: (IpAddr, IpAddr), encap: Option<Encap>) -> Result<()> {
+fn check_udp_link(table: &Table<'_>, config: &Config, ends: (IpAddr, IpAddr), encap: Option<EspInUdp>) -> Result<()> {
     let on_other = |addr| config.links.iter().any(|link| link.addresses.iter().any(|own| own.addr() == addr));
     let bound = |addr: IpAddr| {
         config.links.iter().filter_map(move |link| match link.kind {
@@ -289,9 +287,6 @@ fn sa_selector(value: &Value<'_>, mode: Mode, outer: IpAddr) -> Result<Selector>
     Ok(selector)
 }
 
-/// IP protocols with ports, by number.
-const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
-
 fn selector(table: &Table<'_>) -> Result<Selector> {
     let prefix = |key| table.get(key).map(|value| Ok((value.prefix(PREFIX_HINT)?, value))).transpose();
     let (src, dst) = match (prefix("src")?, prefix("dst")?) {
@@ -305,13 +300,14 @@ fn selector(table: &Table<'_>) -> Result<Selector> {
     };
     let proto = table.get("proto").map(|value| proto(&value)).transpose()?;
     let port = |key| {
-        let Some(value) = table.get(key) else { return Ok(None) };
+        let Some(value) = table.get(key) else { return Ok(PortMask::ANY) };
         if !proto.is_some_and(|proto| WITH_PORTS.contains(&proto)) {
             return Err(value.error("a port needs a protocol that has ports; use proto = \"tcp\", \"udp\" or \"sctp\""));
         }
-        value.number(1..=u16::MAX).map(Some)
+        value.number(1..=u16::MAX).map(PortMask::exactly)
     };
-    Ok(Selector { src, dst, proto, sport: port("sport")?, dport: port("dport")? })
+    let (sport, dport) = (port("sport")?, port("dport")?);
+    Ok(Selector { protocol: proto.map(Protocol), sport, dport, ..Selector::new(src, dst) })
 }
 
 const PREFIX_HINT: &str = "a prefix such as \"10.1.0.0/24\"";
@@ -347,7 +343,7 @@ fn template(value: &Value<'_>, dir: Dir, selector: Selector, config: &Config, in
     if let (Dir::Out, Mode::Tunnel, Level::Use, Some(value)) = (dir, mode, level, table.get("level")) {
         return Err(value.error("without its tunnel a packet would go out in clear; use required"));
     }
-    let template = Template { src, dst, mode, reqid, level };
+    let template = Template { src, dst, spi: None, mode, reqid, level };
     if let Some(n) = index.other_mode(template, &config.sas) {
         let (mode, other) = (template.mode, config.sas[n].mode);
         return Err(value.error(format!("asks for mode {mode}, but sa[{n}] is mode {other}; use one mode for both")));

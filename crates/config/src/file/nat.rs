@@ -1,7 +1,8 @@
-//! What an SA in UDP does about a NAT: the keys of `[[sa]]` that begin with `nat-`.
+//! Behaviour of an SA in UDP towards a NAT: the keys of `[[sa]]` that begin with `nat-`.
+
+use xfrm::{EspInUdp, NatTraversal, SaDir};
 
 use super::reader::{Result, Table};
-use crate::model::{Encap, NatTraversal, SaDir};
 
 const INTERVAL: &str = "nat-keepalive-interval";
 const THRESHOLD: &str = "nat-mapping-threshold";
@@ -13,7 +14,7 @@ pub(super) const KEYS: [&str; 3] = [INTERVAL, THRESHOLD, FOLLOW];
 /// Reads the keys of an SA with that UDP header, direction and replay window (Linux `verify_newsa_info`).
 pub(super) fn read(
     table: &Table<'_>,
-    encap: Option<Encap>,
+    encap: Option<EspInUdp>,
     dir: Option<SaDir>,
     replay_window: u32,
 ) -> Result<NatTraversal> {

@@ -1,8 +1,12 @@
-//! Marks, limits, and what is said of all SAs and policies.
+//! Marks, limits, and settings of all SAs and policies.
+
+use std::time::Duration;
+
+use xfrm::{Lifetime, Limits, Mark};
 
 use super::document::Document;
 use super::reader::{Result, Table, Value};
-use crate::xfrm::{Bounds, Limit, Mark, PolicyDefault, XfrmOptions};
+use crate::model::{PolicyDefault, XfrmOptions};
 
 pub(super) const OPTION_KEYS: &[&str] = &["larval-drop", "acq-expires", "aevent-rseqth", "aevent-etime"];
 pub(super) const DEFAULT_KEYS: &[&str] = &["in", "out", "fwd"];
@@ -10,11 +14,11 @@ pub(super) const DEFAULT_KEYS: &[&str] = &["in", "out", "fwd"];
 const USE_KEYS: [&str; 4] = ["byte-soft", "byte-hard", "packet-soft", "packet-hard"];
 const TIME_KEYS: [&str; 4] = ["time-soft", "time-hard", "time-use-soft", "time-use-hard"];
 
-/// A mark: a number, of which all bits count, or a table with a `mask`.
-pub(super) fn mark(table: &Table<'_>, key: &str) -> Result<Option<Mark>> {
-    let Some(value) = table.get(key) else { return Ok(None) };
+/// A mark: a number, whose bits all count, or a table with a `mask`.
+pub(super) fn mark(table: &Table<'_>, key: &str) -> Result<Mark> {
+    let Some(value) = table.get(key) else { return Ok(Mark::ANY) };
     if value.is_number() {
-        return Ok(Some(Mark { value: value.number(0..=u32::MAX)?, mask: u32::MAX }));
+        return Ok(Mark::exactly(value.number(0..=u32::MAX)?));
     }
     let table = value.table(&["value", "mask"])?;
     let bits = table.need("value", "use a number, such as 0x1")?.number(0..=u32::MAX)?;
@@ -22,11 +26,11 @@ pub(super) fn mark(table: &Table<'_>, key: &str) -> Result<Option<Mark>> {
     if bits & !mask != 0 {
         return Err(value.error(format!("{bits:#x} has bits outside of the mask {mask:#x}; use {:#x}", bits & mask)));
     }
-    Ok(Some(Mark { value: bits, mask }))
+    Ok(Mark { value: bits, mask })
 }
 
-/// The number of an XFRM interface, which no kind of link is: what is for one alone would be for no packet, and what a
-/// policy is to protect would pass in clear.
+/// Number of an XFRM interface. No kind of link is one: an SA for one would match no packet, and packets that a policy is to
+/// protect would pass in clear.
 pub(super) fn if_id(table: &Table<'_>) -> Result<u32> {
     match table.get("if_id") {
         Some(value) => Err(value.error("is for an XFRM interface, and no kind of link is one; take it out")),
@@ -34,29 +38,29 @@ pub(super) fn if_id(table: &Table<'_>) -> Result<u32> {
     }
 }
 
-/// The limits of an SA.
-pub(super) fn sa_limit(table: &Table<'_>) -> Result<Limit> {
-    limit(table, &[USE_KEYS, TIME_KEYS].concat())
+/// Lifetime of an SA.
+pub(super) fn sa_lifetime(table: &Table<'_>) -> Result<Lifetime> {
+    lifetime(table, &[USE_KEYS, TIME_KEYS].concat())
 }
 
-/// The limits of a policy, which are those of time (Linux `xfrm_policy_timer`).
-pub(super) fn policy_limit(table: &Table<'_>) -> Result<Limit> {
-    limit(table, &TIME_KEYS)
+/// Lifetime of a policy, which has limits of time alone (Linux `xfrm_policy_timer`).
+pub(super) fn policy_lifetime(table: &Table<'_>) -> Result<Lifetime> {
+    lifetime(table, &TIME_KEYS)
 }
 
-fn limit(table: &Table<'_>, keys: &[&str]) -> Result<Limit> {
-    let Some(value) = table.get("limit") else { return Ok(Limit::default()) };
+fn lifetime(table: &Table<'_>, keys: &[&str]) -> Result<Lifetime> {
+    let Some(value) = table.get("limit") else { return Ok(Lifetime::default()) };
     let table = value.table(keys)?;
     let number = |key: String| table.get(&key).map(|value: Value<'_>| value.number(1..=u64::MAX)).transpose();
-    let bounds = |end: &str| {
-        Ok(Bounds {
-            bytes: number(format!("byte-{end}"))?,
-            packets: number(format!("packet-{end}"))?,
-            add_secs: number(format!("time-{end}"))?,
-            use_secs: number(format!("time-use-{end}"))?,
+    let limits = |end: &str| {
+        Ok(Limits {
+            bytes: number(format!("byte-{end}"))?.unwrap_or(u64::MAX),
+            packets: number(format!("packet-{end}"))?.unwrap_or(u64::MAX),
+            added: number(format!("time-{end}"))?.map(Duration::from_secs),
+            used: number(format!("time-use-{end}"))?.map(Duration::from_secs),
         })
     };
-    Ok(Limit { soft: bounds("soft")?, hard: bounds("hard")? })
+    Ok(Lifetime { soft: limits("soft")?, hard: limits("hard")? })
 }
 
 /// `[ipsec]`.

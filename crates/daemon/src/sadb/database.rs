@@ -114,7 +114,7 @@ impl<A: Ask> Database for WorkerSadb<A> {
     fn defaults(&mut self) -> Result<[bool; 3], Error> {
         self.0.call(|node| {
             let spd = node.datapath.ipsec.spd();
-            Ok(DIRS.map(|dir| spd.default_action(dir) == ipsec::Action::Block))
+            Ok(DIRS.map(|dir| spd.default_action(dir) == xfrm::Action::Block))
         })
     }
 
@@ -123,8 +123,8 @@ impl<A: Ask> Database for WorkerSadb<A> {
             for (dir, block) in DIRS.into_iter().zip(block) {
                 let action = match block {
                     None => continue,
-                    Some(true) => ipsec::Action::Block,
-                    Some(false) => ipsec::Action::Allow,
+                    Some(true) => xfrm::Action::Block,
+                    Some(false) => xfrm::Action::Allow,
                 };
                 node.datapath.ipsec.set_default_policy(dir, action);
             }
@@ -134,4 +134,4 @@ impl<A: Ask> Database for WorkerSadb<A> {
 }
 
 /// Directions in the order of their numbers.
-const DIRS: [ipsec::Dir; 3] = [ipsec::Dir::In, ipsec::Dir::Out, ipsec::Dir::Fwd];
+const DIRS: [xfrm::Dir; 3] = [xfrm::Dir::In, xfrm::Dir::Out, xfrm::Dir::Fwd];

@@ -1,11 +1,13 @@
 //! Events of the `ipsec` crate, as netlink tells them.
 
-use ipsec::{Request, SaExpired, Template};
-use netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, SaInfo, family_of};
+use ipsec::SaExpired;
+use netlink::xfrm::convert;
+use netlink::xfrm::layout::{LifetimeCfg, PolicyInfo, SaInfo, family_of};
 use netlink::xfrm::nums::proto;
 use netlink::xfrm::{Acquire, Event, Policy, sa_id};
+use xfrm::{Request, Template};
 
-use super::{convert, netlink_view};
+use super::netlink_view;
 use crate::node::Node;
 use crate::records::{PolicyRecord, SaRecord};
 
@@ -42,28 +44,16 @@ fn acquire(node: &Node, it: &ipsec::Acquire) -> Event {
         daddr: it.dst.into(),
         spi: it.template.spi.map_or(0, |spi| spi.0),
         saddr: it.src.into(),
-        sel: convert::nl_selector(&it.selector, it.selector.dev.map_or(0, |dev| node.ifindex(dev).0)),
+        sel: convert::wire_selector(&it.selector, it.selector.dev.map_or(0, |dev| node.ifindex(dev).0)),
         // Linux tells of the one template that lacks its SA, and the policy's own come with it.
-        policy: Policy { mark: convert::nl_mark(it.mark), if_id: it.if_id, ..with_template(policy, &it.template) },
+        policy: Policy { mark: it.mark, if_id: it.if_id, ..with_template(policy, &it.template) },
     })
 }
 
 /// Adds the acquiring template to a policy that is otherwise unknown.
 fn with_template(mut policy: Policy, template: &Template) -> Policy {
     if policy.templates.is_empty() {
-        let addr = |addr: Option<std::net::IpAddr>| addr.map(Addr::from).unwrap_or_default();
-        let family = template.dst.or(template.src).map_or(policy.info.sel.family, family_of);
-        policy.templates.push(netlink::xfrm::layout::Tmpl {
-            daddr: addr(template.dst),
-            saddr: addr(template.src),
-            spi: template.spi.map_or(0, |spi| spi.0),
-            proto: proto::ESP,
-            family,
-            reqid: template.reqid,
-            mode: convert::nl_mode(template.mode),
-            algos: [u32::MAX; 3],
-            ..Default::default()
-        });
+        policy.templates.push(convert::wire_template(template, policy.info.sel.family));
     }
     policy
 }
@@ -72,7 +62,7 @@ fn expire(node: &Node, it: &SaExpired) -> Event {
     let record = it.request.as_ref().and_then(Request::get::<SaRecord>);
     let said = record.map(|record| (record.said.info, record.added));
     let bare = SaInfo {
-        sel: convert::nl_selector(&ipsec::Selector::new(base::Prefix::host(it.src), base::Prefix::host(it.dst)), 0),
+        sel: convert::wire_selector(&xfrm::Selector::new(base::Prefix::host(it.src), base::Prefix::host(it.dst)), 0),
         daddr: it.dst.into(),
         spi: it.spi.0,
         proto: proto::ESP,
@@ -80,12 +70,12 @@ fn expire(node: &Node, it: &SaExpired) -> Event {
         lft: LifetimeCfg::INFINITE,
         reqid: it.reqid,
         family: family_of(it.dst),
-        mode: convert::nl_mode(it.mode),
+        mode: convert::mode_number(it.mode),
         ..SaInfo::default()
     };
     let (mut info, add_time) = said.unwrap_or((bare, 0));
     (info.curlft, info.stats) = netlink_view::counted(&it.stats, add_time, netlink_view::seconds(node, it.first_used));
-    let (mark, dir) = (convert::nl_mark(it.mark), convert::nl_sa_dir(it.dir));
+    let (mark, dir) = (it.mark, convert::sa_dir_number(it.dir));
     Event::Expire { info, mark, if_id: it.if_id, dir, hard: it.hard }
 }
 

@@ -1,11 +1,10 @@
 //! SAs and policies as `NETLINK_XFRM` shows and changes them.
 //!
-//! The `ipsec` crate holds SAs and policies in the terms that packets need. Each of them keeps the request that made it
+//! The `ipsec` crate holds SAs and policies. Each of them keeps the request that made it
 //! ([`SaRecord`](super::records::SaRecord), [`PolicyRecord`](super::records::PolicyRecord)), in which names and keys of algorithms
 //! and structures have all their fields; a dump and an event of its end show it.
 
 mod config_view;
-mod convert;
 mod database;
 mod events;
 mod netlink_view;

@@ -1,11 +1,15 @@
 //! SAs and policies as netlink shows them: the request, and the present state.
 
-use base::Instant;
+use base::{Instant, LinkId, Prefix};
+use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, SaStats};
-use netlink::xfrm::layout::{LifetimeCfg, LifetimeCur};
+use netlink::xfrm::convert;
+use netlink::xfrm::layout::{LifetimeCfg, LifetimeCur, ReplayEsn, SaInfo, family_of};
+use netlink::xfrm::nums::proto;
 use netlink::xfrm::{NewSa, Policy, Replay, Sa};
 
-use super::convert;
+use xfrm::Selector;
+
 use crate::node::Node;
 use crate::records::{PolicyRecord, SaRecord, wall_clock};
 
@@ -32,7 +36,7 @@ pub(super) fn counted(stats: &SaStats, add_time: u64, use_time: u64) -> (Lifetim
 
 pub(super) fn larval_view(node: &Node, larval: &Larval) -> Sa {
     let lasts = u64::from(node.config.xfrm.acq_expires);
-    let mut info = convert::larval(larval, |dev| node.ifindex(dev).0, lasts);
+    let mut info = larval_info(larval, |dev| node.ifindex(dev).0, lasts);
     info.curlft.add_time = seconds(node, Some(larval.added));
     Sa {
         info,
@@ -40,13 +44,13 @@ pub(super) fn larval_view(node: &Node, larval: &Larval) -> Sa {
         encap: None,
         coaddr: None,
         last_used: 0,
-        mark: convert::nl_mark(larval.mark),
+        mark: larval.mark,
         set_mark: Default::default(),
         extra_flags: 0,
         replay: Replay::Legacy([0; 3]),
         tfcpad: 0,
         if_id: larval.if_id,
-        dir: convert::nl_sa_dir(larval.dir),
+        dir: convert::sa_dir_number(larval.dir),
         mapping_threshold: 0,
         nat_keepalive: 0,
         replay_thresh: 0,
@@ -78,7 +82,7 @@ impl SaRecord {
                 Some(said) if stats.packets == 0 && convert::begins_at(Some(said), sa.flags()).0 == sa.oseq() => {
                     said.clone()
                 }
-                as_made => convert::replay(as_made.as_ref(), sa.replay(), sa.oseq()),
+                as_made => replay(as_made.as_ref(), sa.replay(), sa.oseq()),
             },
             tfcpad: said.tfcpad,
             if_id: said.if_id,
@@ -86,7 +90,7 @@ impl SaRecord {
             mapping_threshold: said.mapping_threshold,
             nat_keepalive: said.nat_keepalive,
             replay_thresh: limits.packets,
-            etimer_thresh: (limits.time.as_millis() / convert::TENTH.as_millis()) as u32,
+            etimer_thresh: (limits.time.as_millis() / 100) as u32,
         }
     }
 
@@ -118,5 +122,48 @@ impl PolicyRecord {
         shown.info.curlft =
             LifetimeCur { add_time: self.added, use_time: seconds(node, policy.used()), ..LifetimeCur::default() };
         shown
+    }
+}
+
+/// Sequence numbers of an SA, in the form of the request that made it.
+fn replay(as_made: Option<&Replay>, window: &ReplayWindow, oseq: u64) -> Replay {
+    let Some(Replay::Esn(made)) = as_made else {
+        let bitmap = window.seen().map(|seq| window.top() - seq).filter(|&age| age < 32);
+        return Replay::Legacy([oseq as u32, window.top() as u32, bitmap.fold(0, |all, age| all | 1 << age)]);
+    };
+    let mut bmp = vec![0_u32; made.bmp.len()];
+    let size = u64::from(window.size());
+    for at in window.seen().filter(|&seq| seq > 0 && size > 0).map(|seq| ((seq - 1) % size) as usize) {
+        if let Some(word) = bmp.get_mut(at / 32) {
+            *word |= 1 << (at % 32);
+        }
+    }
+    Replay::Esn(ReplayEsn {
+        oseq: oseq as u32,
+        oseq_hi: (oseq >> 32) as u32,
+        seq: window.top() as u32,
+        seq_hi: (window.top() >> 32) as u32,
+        replay_window: made.replay_window,
+        bmp,
+    })
+}
+
+/// A larval SA's fixed part, with `ifindex` for the number of its selector's link (Linux `xfrm_find_acq`).
+fn larval_info(larval: &Larval, ifindex: impl Fn(LinkId) -> u32, lasts: u64) -> SaInfo {
+    let between = || Selector::new(Prefix::host(larval.src), Prefix::host(larval.dst));
+    let selector = larval.selector.unwrap_or_else(between);
+    let sel = convert::wire_selector(&selector, selector.dev.map_or(0, ifindex));
+    SaInfo {
+        sel,
+        daddr: larval.dst.into(),
+        spi: larval.spi.0,
+        proto: proto::ESP,
+        saddr: larval.src.into(),
+        lft: LifetimeCfg { hard_add_expires_seconds: lasts, ..LifetimeCfg::INFINITE },
+        seq: if larval.selector.is_some() { larval.seq } else { 0 },
+        reqid: larval.reqid,
+        family: family_of(larval.dst),
+        mode: convert::mode_number(larval.mode),
+        ..SaInfo::default()
     }
 }

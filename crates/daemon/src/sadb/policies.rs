@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 
-use ipsec::{PolicyConfig, PolicyKey, Request};
 use netlink::Error;
 use netlink::error::errno;
 use netlink::xfrm::{Policy, PolicyQuery};
+use xfrm::{PolicyConfig, PolicyKey, Request};
 
-use super::{convert, netlink_view};
+use super::netlink_view;
 use crate::node::Node;
 use crate::records::PolicyRecord;
+use netlink::xfrm::convert;
 
 pub(super) fn add_policy(node: &mut Node, said: Policy, update: bool) -> Result<(), Error> {
     let config = convert::policy(&said, node.link_of(said.info.sel.ifindex))?;
@@ -29,7 +30,7 @@ pub(super) fn find_policy(node: &mut Node, query: &PolicyQuery, remove: bool) ->
         PolicyKey {
             dir: convert::dir(query.id.dir),
             selector: convert::selector(&query.id.sel, query.id.sel.family, node.link_of(query.id.sel.ifindex))?,
-            mark: convert::mark(query.mark),
+            mark: query.mark,
             if_id: query.if_id,
         }
     } else {

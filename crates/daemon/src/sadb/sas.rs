@@ -3,18 +3,19 @@
 use std::collections::VecDeque;
 
 use base::SaId;
-use ipsec::{Larval, Request, SaConfig, SpiRequest};
+use ipsec::{Larval, SpiRequest};
 use netlink::Error;
 use netlink::error::errno;
 use netlink::xfrm::layout::{Addr, LifetimeCur};
 use netlink::xfrm::nums::proto;
 use netlink::xfrm::{Counts, Event, NewSa, NewSpi, Replay, Sa, SaQuery};
 use wire::Spi;
+use xfrm::{Request, SaConfig};
 
-use super::convert;
 use super::netlink_view::{self, larval_view};
 use crate::node::Node;
 use crate::records::SaRecord;
+use netlink::xfrm::convert;
 
 /// Above this are the places of SAs that are yet to come.
 const LARVAE: u64 = 1 << 63;
@@ -146,7 +147,7 @@ pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> R
     if let Some(used) = &counts.used {
         sa.resume_counts(used.packets, used.bytes);
     }
-    sa.set_aevent_limits(convert::aevents(counts.thresholds).or(sa.aevent_limits()));
+    sa.set_aevent_limits(counts.aevents.or(sa.aevent_limits()));
     Ok(())
 }
 
@@ -158,7 +159,7 @@ pub(super) fn alloc_spi(node: &mut Node, request: &NewSpi, mut random: impl FnMu
         dst: addr(info.daddr)?,
         mode: convert::mode(info.mode)?,
         reqid: info.reqid,
-        mark: convert::mark(request.mark),
+        mark: request.mark,
         if_id: request.if_id,
         dir: convert::sa_dir(request.dir),
         seq: info.seq,

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
     use crate::apply::apply;
     use crate::planner::Planner;
-    use crate::sadb::convert;
+    use netlink::xfrm::convert;
 
     const RECORDED: &str = include_str!("../../../../crates/netlink/tests/recordings/xfrm_requests.txt");
 
@@ -323,8 +323,8 @@ mod tests {
     fn policy(third: u8) -> Policy {
         let sel = layout::Selector {
             prefixlen_d: 24,
-            ..convert::nl_selector(
-                &ipsec::Selector::new(Prefix::ANY_V4, Prefix::new(Ipv4Addr::new(10, 0, third, 0).into(), 24).unwrap()),
+            ..convert::wire_selector(
+                &xfrm::Selector::new(Prefix::ANY_V4, Prefix::new(Ipv4Addr::new(10, 0, third, 0).into(), 24).unwrap()),
                 0,
             )
         };

@@ -5,20 +5,21 @@ use std::time::Duration;
 
 use base::{Counters, DropReason, Instant};
 use config::Config;
-use ipsec::{Decision, Flowi, Opened, SaFlags, Train};
+use ipsec::{Decision, Opened, Train};
 use netlink::error::errno;
+use netlink::xfrm::convert;
 use netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl};
 use netlink::xfrm::nums::{group, mode, proto};
-use netlink::xfrm::{Counts, Database, Event, Mark, NewSa, NewSpi, Policy, Replay, SaQuery, Thresholds};
+use netlink::xfrm::{Counts, Database, Event, NewSa, NewSpi, Policy, Replay, SaQuery};
 use netlink::{Error, Groups};
 use packet::Packet;
 use wire::{FlowKey, Protocol};
+use xfrm::{Aevents, Flowi, Mark, SaFlags};
 
-use super::{Alone, convert};
+use super::Alone;
 use crate::bell::News;
 use crate::node::Node;
 use crate::records::wall_clock;
-use crate::translate::to_netlink;
 
 const INET: u16 = 2;
 
@@ -87,7 +88,7 @@ fn query(spi: u32, mark: Mark) -> SaQuery {
     SaQuery { daddr: addr(2).into(), spi: Ok(spi), family: INET, proto: proto::ESP, mark }
 }
 
-const NONE: Mark = Mark { value: 0, mask: 0 };
+const NONE: Mark = Mark::ANY;
 
 #[test]
 fn only_who_hears_what_is_asked_for_is_asked() {
@@ -119,7 +120,7 @@ fn sa(spi: u32) -> Box<NewSa> {
         "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = {spi}\nreqid = 7\nmode = \"tunnel\"\n\
          enc = \"ecb(cipher_null)\"\n"
     );
-    Box::new(to_netlink::sa(&Config::from_toml(&file, "f").unwrap().sas[0]))
+    Box::new(convert::new_sa(&Config::from_toml(&file, "f").unwrap().sas[0]))
 }
 
 #[test]
@@ -197,8 +198,8 @@ fn larval_sa_cannot_be_expired() {
 #[test]
 fn aevents_go_to_group_members_at_the_sas_thresholds() {
     let mut alone = Alone::new(true);
-    let said = Thresholds { replay: Some(3), etimer: Some(5) };
-    alone.database().add_sa(Box::new(NewSa { thresholds: said, ..*sa(0x1000) }), false).unwrap();
+    let said = Aevents { packets: Some(3), time: Some(Duration::from_millis(500)) };
+    alone.database().add_sa(Box::new(NewSa { aevents: said, ..*sa(0x1000) }), false).unwrap();
     // Sends `packets` packets, and returns the notifications: the number sent last, and whether the timer caused it.
     let send = |alone: &mut Alone, packets: u32, tenths: u32| {
         alone.let_pass(Duration::ZERO);
@@ -231,7 +232,7 @@ fn aevents_go_to_group_members_at_the_sas_thresholds() {
     assert_eq!(send(&mut alone, 0, 1), [(12, true)]);
     assert_eq!(send(&mut alone, 8, 0), [(20, false)]);
     // A program that sets other limits hears by these.
-    let counts = Counts { thresholds: Thresholds { replay: Some(1), etimer: None }, ..Counts::default() };
+    let counts = Counts { aevents: Aevents { packets: Some(1), time: None }, ..Counts::default() };
     alone.database().set_counts(&query(0x1000, NONE), counts).unwrap();
     let shown = alone.database().find_sa(&query(0x1000, NONE)).unwrap();
     assert_eq!((shown.replay_thresh, shown.etimer_thresh), (1, 5));
@@ -248,7 +249,7 @@ fn expiry_of_an_sa_has_all_its_counters() {
     let config = Config::from_toml(file, "f").unwrap();
     let mut alone = Alone::new(true);
     alone.listen(true);
-    alone.database().add_sa(Box::new(to_netlink::sa(&config.sas[0])), false).unwrap();
+    alone.database().add_sa(Box::new(convert::new_sa(&config.sas[0])), false).unwrap();
     alone.let_pass(Duration::ZERO);
     let before = wall_clock();
     let node = alone.node();

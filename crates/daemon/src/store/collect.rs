@@ -7,13 +7,12 @@ use config::model::{IlaConfig, PolicyDefault};
 use config::settings::Settings;
 use netlink::generic::ila::{IlaHost as _, Mapping};
 use netlink::sysctl;
-use netlink::xfrm::{Database, Policy, Sa, saved_defaults};
+use netlink::xfrm::{Database, Policy, Sa, convert, saved_defaults};
 use netlink::{Error, Saved, rtnl, set_flags};
 
 use super::file::{Kept, State};
 use super::names::SaName;
 use crate::netlink::Protocols;
-use crate::translate::to_netlink;
 
 /// SAs and policies that are fetched at once.
 const CHUNK: usize = 256;
@@ -60,8 +59,7 @@ impl Collected {
 
     fn add_sa(&mut self, sa: &Sa) {
         let (Some(saved), Some(dst)) = (sa.saved(), sa.info.daddr.ip(sa.info.family)) else { return };
-        let mark = ipsec::Mark { value: sa.mark.value, mask: sa.mark.mask };
-        let name = SaName { dst, spi: sa.info.spi, mark };
+        let name = SaName { dst, spi: sa.info.spi, mark: sa.mark };
         if sa.has_time_limit() {
             self.limited.insert(name);
         } else {
@@ -191,11 +189,8 @@ impl OfFiles {
         let mut of_files = Self { defaults, settings, ..Self::default() };
         let route = collected.route.into_iter().filter(|saved| saved.noun != "neighbour");
         route.for_each(|saved| of_files.add(saved));
-        of_files.sas.extend(config.sas.iter().map(|sa| {
-            let mark = sa.mark.map_or(ipsec::Mark::ANY, |mark| ipsec::Mark { value: mark.value, mask: mark.mask });
-            SaName { dst: sa.dst, spi: sa.spi, mark }
-        }));
-        config.policies.iter().for_each(|policy| of_files.add(to_netlink::policy(policy).saved()));
+        of_files.sas.extend(config.sas.iter().map(|sa| SaName { dst: sa.dst, spi: sa.spi.0, mark: sa.mark }));
+        config.policies.iter().for_each(|policy| of_files.add(convert::new_policy(policy).saved()));
         let mappings: HashSet<&IlaConfig> = config.ila.iter().collect();
         let ila = collected.ila.into_iter().filter(|(mapping, _)| mappings.contains(mapping));
         ila.for_each(|(_, saved)| of_files.add(saved));

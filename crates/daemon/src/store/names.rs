@@ -9,7 +9,7 @@ use netlink::xfrm::Numbers;
 pub(crate) struct SaName {
     pub(crate) dst: IpAddr,
     pub(crate) spi: u32,
-    pub(crate) mark: ipsec::Mark,
+    pub(crate) mark: xfrm::Mark,
 }
 
 impl SaName {
@@ -40,7 +40,7 @@ impl SaName {
             6 => addr.into(),
             _ => return None,
         };
-        Some(Self { dst, spi: word(17), mark: ipsec::Mark { value: word(21), mask: word(25) } })
+        Some(Self { dst, spi: word(17), mark: xfrm::Mark { value: word(21), mask: word(25) } })
     }
 }
 

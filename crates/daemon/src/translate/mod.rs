@@ -2,7 +2,4 @@
 
 pub(crate) mod features;
 pub(crate) mod fib;
-pub(crate) mod from_ipsec;
 pub(crate) mod reassembly;
-pub(crate) mod to_ipsec;
-pub(crate) mod to_netlink;

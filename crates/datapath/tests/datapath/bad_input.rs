@@ -2,11 +2,12 @@
 //! packets.
 
 use base::{Counters, DropReason, Mib};
+use ipsec::SaStats;
 use ipsec::engine::Cipher;
-use ipsec::{EspInUdp, Lifetime, Limits, SaConfig, SaDir, SaStats};
 use packet::Packet;
 use sim::{Flow, Node, unique_mask};
 use wire::{Protocol, Spi, esp, udp};
+use xfrm::{EspInUdp, Lifetime, Limits, SaConfig, SaDir};
 
 use crate::common::*;
 use crate::gateways::*;

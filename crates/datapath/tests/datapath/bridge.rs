@@ -2,12 +2,12 @@
 
 use base::{Domain, DropReason, LinkId};
 use fib::Known;
-use ipsec::{Dir, Mode};
 use offload::Features;
 use packet::{CopyReason, Packet};
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
 use switch::{Vid, VlanFlags};
 use wire::{EtherType, MacAddr, Protocol, eth};
+use xfrm::{Dir, Mode};
 
 use crate::common::*;
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use base::{DropReason, Mib};
-use ipsec::{Dir, Mode, SaConfig, SaDir};
 use packet::Packet;
 use sim::{Flow, Medium, Node, World, esp, policy, unique_mask};
 use wire::{FragOffset, Protocol, Version};
+use xfrm::{Dir, Mode, SaConfig, SaDir};
 
 use crate::common::*;
 use crate::gateways::*;

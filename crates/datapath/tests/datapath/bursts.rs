@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 use base::{DropReason, Instant, Mib};
+use ipsec::SaStats;
 use ipsec::crypto::{Crypto, Pool, Task};
-use ipsec::{Action, Algorithm, Dir, Lifetime, Limits, PolicyConfig, SaConfig, SaStats, Selector};
 use offload::Features;
 use packet::{Memory, Packet};
 use sim::{Flow, Node, PortOptions, Rng, link_pair, policy};
 use wire::Spi;
+use xfrm::{Action, Algorithm, Dir, Lifetime, Limits, PolicyConfig, SaConfig, Selector};
 
 use crate::common::*;
 use crate::gateways::*;
@@ -33,7 +34,7 @@ fn sealed(limit: u64) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
 fn sealed_by(limit: u64, spis: [Spi; 2], is_null: bool) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
     let sas = move |nth: usize| {
         let sa = [TUNNELS[0], TUNNELS[2]][nth].sas(0).remove(0);
-        let algorithm = if nth == 0 && is_null { Algorithm::Null } else { sa.algorithm };
+        let algorithm = if nth == 0 && is_null { Algorithm::null() } else { sa.algorithm };
         [SaConfig { spi: spis[nth], algorithm, ..sa }]
     };
     let mut near = gateways(sim::Medium::Cable, 1).nodes.remove(0);

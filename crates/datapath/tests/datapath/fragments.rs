@@ -325,7 +325,7 @@ fn hop_by_hop_options_behind_fragment_header_are_refused() {
         assert_eq!((node.datapath.reassembly().queues(), node.pages_in_use()), (0, 0));
 
         let mut node = router();
-        node.datapath.ipsec.set_default_policy(ipsec::Dir::In, ipsec::Action::Block);
+        node.datapath.ipsec.set_default_policy(xfrm::Dir::In, xfrm::Action::Block);
         packets.iter().for_each(|bytes| node.rx_bytes(NOW, INSIDE, bytes));
         assert_eq!((node.tx(INSIDE).len(), node.datapath.counters.get(Mib::Ip6InUnknownProtos)), (0, 0));
         assert_eq!(node.drops(), [(1, DropReason::PolicyMismatch, 1)]);

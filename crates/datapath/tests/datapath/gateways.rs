@@ -1,9 +1,9 @@
 //! Two gateways with a guest behind each, and a wire between them.
 
-use ipsec::{Mode, SaConfig};
 use packet::{Cut, Packet};
 use sim::{End, Flow, Host, Medium, Node, PortOptions, Wire, World, esp, link_pair, stream_byte};
 use wire::tcp;
+use xfrm::{Mode, SaConfig};
 
 use crate::common::*;
 
@@ -93,10 +93,10 @@ fn protect(near: &mut Node, far: &mut Node, tunnel: Tunnel, from: usize) {
     let sas = tunnel.sas(from);
     let nets = [["10.1.0.0/16", "10.2.0.0/16"], ["fd00:1::/32", "fd00:2::/32"]].map(|net| (net[from], net[1 - from]));
     link_pair(near, far, nets[0], &sas);
-    for dir in [ipsec::Dir::In, ipsec::Dir::Fwd] {
+    for dir in [xfrm::Dir::In, xfrm::Dir::Fwd] {
         far.datapath.ipsec.add_policy(sim::policy(dir, nets[1].0, nets[1].1, &sas)).unwrap();
     }
-    near.datapath.ipsec.add_policy(sim::policy(ipsec::Dir::Out, nets[1].0, nets[1].1, &sas)).unwrap();
+    near.datapath.ipsec.add_policy(sim::policy(xfrm::Dir::Out, nets[1].0, nets[1].1, &sas)).unwrap();
 }
 
 /// The bytes of a stream that were received.

@@ -2,12 +2,12 @@
 
 use base::{DropReason, LinkId, Mib};
 use datapath::PortConfig;
-use ipsec::{Action, Dir, PolicyConfig, Selector};
 use offload::Features;
 use packet::{Csum, Cut, GsoKind, Packet};
 use sim::{Flow, Node, PortOptions};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Protocol, icmp, icmpv6, ipv4};
+use xfrm::{Action, Dir, PolicyConfig, Selector};
 
 use crate::common::*;
 

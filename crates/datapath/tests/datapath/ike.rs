@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use base::{DropReason, Mib};
 use datapath::{IkeAt, IkeMessage};
-use ipsec::{Action, Dir, Mode};
 use packet::{Cut, Gso, GsoKind, Packet};
 use sim::{Flow, Node, esp, unique_mask};
 use wire::udp;
+use xfrm::{Action, Dir, Mode};
 
 use crate::common::*;
 

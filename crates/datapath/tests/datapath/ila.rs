@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use base::{Domain, DropReason, LinkId, Mib, TableId};
 use datapath::{HookPoint, PortConfig, Step, TraceFilter};
 use ila::{AdjTransport, CsumMode, Direction, IdentType, Identifier, Locator, Mapping, Mappings, Rewrite};
-use ipsec::{Dir, Mode};
 use offload::checksum;
 use packet::{Csum, Packet};
 use sim::{Flow, Node, PortOptions, Rng, esp, policy, unique_mask};
 use wire::ipv6;
+use xfrm::{Dir, Mode};
 
 use crate::common::*;
 use crate::fragments::fragments;

@@ -1,10 +1,10 @@
 //! Packets that IPsec drops at a gateway, and their counters.
 
 use base::{Counters, DropReason, Mib};
-use ipsec::{Action, Dir, Mode};
 use packet::Packet;
 use sim::{Flow, Node, esp, policy};
 use wire::{FragOffset, Protocol, icmp, icmpv6};
+use xfrm::{Action, Dir, Mode};
 
 use crate::common::*;
 use crate::gateways::*;
@@ -75,7 +75,7 @@ fn later_fragment_in_clear_under_a_port_policy_is_dropped() {
         let sas = TUNNELS[0].sas(0);
         let mut some = policy(dir, "10.1.0.0/16", "10.2.0.0/16", if action == Action::Block { &[] } else { &sas[..] });
         some.selector.protocol = Some(Protocol::UDP);
-        some.selector.dport = ipsec::PortMask::exactly(53);
+        some.selector.dport = xfrm::PortMask::exactly(53);
         some.action = action;
         some
     };

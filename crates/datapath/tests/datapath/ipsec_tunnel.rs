@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use base::{DropReason, Mib};
-use ipsec::Mode;
 use packet::Packet;
 use sim::{Flow, Rng, esp, link_pair, policy};
 use wire::{Version, icmp, icmpv6};
+use xfrm::Mode;
 
 use crate::common::*;
 use crate::forward::{mixed_datagrams, on_wire, set_gro};
@@ -283,13 +283,13 @@ fn socket_fragments_only_datagrams_that_are_too_long() {
 fn bypass_policy_passes_packets_in_clear() {
     let [flow, _] = flows();
     let mut world = tunnelled(TUNNELS[0], 1);
-    let mut clear = policy(ipsec::Dir::Out, "10.1.0.1/32", "10.2.0.0/16", &[]);
+    let mut clear = policy(xfrm::Dir::Out, "10.1.0.1/32", "10.2.0.0/16", &[]);
     clear.priority = 0;
-    clear.selector.dport = ipsec::PortMask::exactly(22);
+    clear.selector.dport = xfrm::PortMask::exactly(22);
     let sas = TUNNELS[0].sas(0);
-    world.nodes[0].datapath.ipsec.remove_policy(&policy(ipsec::Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas).key());
+    world.nodes[0].datapath.ipsec.remove_policy(&policy(xfrm::Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas).key());
     world.nodes[0].datapath.ipsec.add_policy(clear).unwrap();
-    let mut rest = policy(ipsec::Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas);
+    let mut rest = policy(xfrm::Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas);
     rest.priority = 9;
     world.nodes[0].datapath.ipsec.add_policy(rest).unwrap();
     for (dport, protocol) in [(22, wire::Protocol::UDP), (23, wire::Protocol::ESP)] {

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use base::{DropReason, Instant, LinkId, Mib};
-use ipsec::{Dir, Event, Lifetime, Limits, Mode, SaConfig};
+use ipsec::Event;
 use packet::{Memory, Packet, Pool};
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
 use wire::{Protocol, Spi, ipv4};
+use xfrm::{Dir, Lifetime, Limits, Mode, SaConfig};
 
 use crate::common::{mac, solicitation};
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use base::{DropReason, Instant, Mib};
-use ipsec::{Dir, EspInUdp, Event, Mode, NatTraversal, SaConfig, SaDir};
+use ipsec::Event;
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
 use wire::{Protocol, ipv4, udp};
+use xfrm::{Dir, EspInUdp, Mode, NatTraversal, SaConfig, SaDir};
 
 use crate::common::*;
 
@@ -48,7 +49,7 @@ fn a_quiet_tunnel_is_kept_alive() {
             (counters([(sent, 3)]), Some(at(60)))
         );
         // Policies do not apply to a keepalive, and no page is left in use.
-        node.datapath.ipsec.set_default_policy(Dir::Out, ipsec::Action::Block);
+        node.datapath.ipsec.set_default_policy(Dir::Out, xfrm::Action::Block);
         node.timeout(at(60));
         assert_eq!(node.tx(OUTSIDE).len(), 1);
         assert_eq!((node.drops(), node.pages_in_use()), (vec![], 0));

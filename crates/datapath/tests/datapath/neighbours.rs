@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use base::{DropReason, Instant, LinkId, Mib};
-use ipsec::Mode;
 use ipsec::crypto::Pool;
 use packet::{Memory, Packet};
 use sim::{End, Flow, Host, Medium, Node, PortOptions, Wire, World, esp, link_pair};
 use wire::{EtherType, FragOffset, MacAddr, Version, arp, eth, icmp, icmpv6};
+use xfrm::Mode;
 
 use crate::common::*;
 

@@ -1,8 +1,8 @@
 //! Nested SAs: the maximum for a packet, and one more.
 
 use base::{DropReason, Mib};
-use ipsec::{Action, Dir, Mode, SaConfig};
 use sim::{Flow, Medium, World, esp, link_pair, policy};
+use xfrm::{Action, Dir, Mode, SaConfig};
 
 use crate::common::*;
 use crate::gateways::{ENDS, gateways};

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use base::{DropReason, Mib};
 use datapath::PortConfig;
-use ipsec::{Dir, Mode, SaConfig};
 use sim::{End, Flow, Host, Medium, Node, PortOptions, Wire, World, esp, policy, unique_mask};
 use wire::{Protocol, icmp, icmpv6};
+use xfrm::{Dir, Mode, SaConfig};
 
 use crate::common::*;
 use crate::gateways::{Received, Tunnel, overhead};

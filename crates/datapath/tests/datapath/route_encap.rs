@@ -7,10 +7,10 @@ use base::{DropReason, Mib};
 use datapath::{HookPoint, Step, TraceFilter};
 use fib::{IlaRoute, RouteKind};
 use ila::{AdjTransport, CsumMode, HookType, IdentType, Locator, RouteEncap};
-use ipsec::{Dir, Mode};
 use packet::{Cut, Packet};
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
 use wire::{icmpv6, ipv6};
+use xfrm::{Dir, Mode};
 
 use crate::common::*;
 use crate::host_side::{add_devices, down, down_bytes, up};

@@ -5,10 +5,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use base::{Domain, DropReason, LinkId, Mib};
 use datapath::{FatCounts, PortConfig, TapPoints, Tapped, TraceFilter, Traffic};
-use ipsec::Dir;
 use packet::{Cut, Packet};
 use sim::{Flow, Node, PortOptions, Rng, link_pair, policy};
 use wire::Spi;
+use xfrm::Dir;
 
 use crate::common::*;
 use crate::fragments::fragments;

@@ -2,10 +2,10 @@
 
 use base::{Domain, DropReason, LinkId, Mib, Prefix, TableId};
 use fib::{Fib, Route, RouteKind, Rule, Vrf};
-use ipsec::{Action, Dir, Mode, PolicyConfig, Selector};
 use packet::{Memory, Packet};
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
 use wire::{Protocol, Version, icmp, icmpv6};
+use xfrm::{Action, Dir, Mode, PolicyConfig, Selector};
 
 use crate::common::*;
 use crate::fragments::fragments;
@@ -344,7 +344,7 @@ fn sa_selector_by_vrf_protects_packets_of_its_links() {
         let out = policy(Dir::Out, "10.1.0.254/32", "10.1.0.1/32", std::slice::from_ref(&sa));
         node.datapath.ipsec.add_policy(out).unwrap();
         let selector = Selector { dev: Some(LinkId(dev)), ..Selector::new(Prefix::ANY_V4, Prefix::ANY_V4) };
-        node.datapath.ipsec.add_sa(&ipsec::SaConfig { selector: Some(selector), ..sa }, unique_mask()).unwrap();
+        node.datapath.ipsec.add_sa(&xfrm::SaConfig { selector: Some(selector), ..sa }, unique_mask()).unwrap();
         node.rx_bytes(NOW, INSIDE, &ping);
         let sent: Vec<_> = node.tx(INSIDE).iter().map(|pkt| info(pkt).protocol).collect();
         assert_eq!(sent, if fits { vec![Protocol::ESP] } else { vec![] }, "dev {dev}");

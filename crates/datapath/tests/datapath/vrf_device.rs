@@ -6,12 +6,12 @@ use std::time::Duration;
 use base::{DropReason, Instant, LinkId, Mib, TableId};
 use datapath::{HookPoint, Step, TapPoints, TraceFilter, Traffic};
 use fib::{Route, RouteKind, Vrf};
-use ipsec::{Dir, Mode};
 use packet::Packet;
 use qdisc::{Depth, LinkLayer, Options, RateSpec, Stats, Tbf};
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Protocol, icmpv6, nd};
+use xfrm::{Dir, Mode};
 
 use crate::common::*;
 use crate::host_side::{add_devices_to, down, down_bytes, up};

@@ -4,8 +4,8 @@ use std::fmt;
 
 use base::{DropReason, SaId};
 use wire::esp;
+use xfrm::{PolicyConfig, PolicyKey, SaConfig};
 
-use crate::config::{PolicyConfig, PolicyKey, SaConfig};
 use crate::sa::SaStats;
 
 /// An SA offered to a device.

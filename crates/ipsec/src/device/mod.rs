@@ -10,7 +10,7 @@
 mod driver;
 mod table;
 
-pub use crate::config::{Offload, OffloadMode};
 pub(crate) use driver::leave_seed;
 pub use driver::{Device, NewState, OffloadDecision, OffloadFacts, PacketDevice, Refused, seed};
 pub(crate) use table::Devices;
+pub use xfrm::{Offload, OffloadMode};

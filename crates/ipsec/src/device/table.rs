@@ -1,9 +1,9 @@
 //! Offloading devices of a node, with the SAs and policies on each.
 
 use base::{LinkId, SaId};
+use xfrm::{ConfigError, Offload, OffloadMode, PolicyConfig, PolicyKey};
 
 use super::driver::{Device, NewState, PacketDevice, Refused};
-use crate::config::{ConfigError, Offload, OffloadMode, PolicyConfig, PolicyKey};
 
 /// Devices by their links.
 #[derive(Debug, Default)]

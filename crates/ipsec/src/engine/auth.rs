@@ -5,8 +5,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
 use ripemd::Ripemd160;
 use sm3::Sm3;
+use xfrm::{Auth, AuthConfig};
 
-use super::algorithm::{Authentication, Code};
 use super::cbc_mac::CbcMac;
 
 /// Bytes of the longest code.
@@ -24,22 +24,22 @@ pub(super) enum Authenticator {
 
 impl Authenticator {
     /// Authenticator with this key; `None` for an unsupported key length.
-    pub(super) fn new(config: &Authentication) -> Option<Self> {
-        let key = config.key.as_slice();
+    pub(super) fn new(config: &AuthConfig) -> Option<Self> {
+        let key = config.key.bytes();
         if key.is_empty() {
             return None;
         }
         let hmac = |algorithm| Some(Self::AwsLc(Box::new(aws_lc::Key::new(algorithm, key))));
-        match config.code {
-            Code::HmacMd5 => Some(Self::HmacMd5(Box::new(KeyInit::new_from_slice(key).ok()?))),
-            Code::HmacRipemd160 => Some(Self::HmacRipemd160(Box::new(KeyInit::new_from_slice(key).ok()?))),
-            Code::HmacSm3 => Some(Self::HmacSm3(Box::new(KeyInit::new_from_slice(key).ok()?))),
-            Code::HmacSha1 => hmac(aws_lc::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
-            Code::HmacSha256 => hmac(aws_lc::HMAC_SHA256),
-            Code::HmacSha384 => hmac(aws_lc::HMAC_SHA384),
-            Code::HmacSha512 => hmac(aws_lc::HMAC_SHA512),
-            Code::CmacAes => CbcMac::cmac(key).map(Self::Aes),
-            Code::XcbcAes => CbcMac::xcbc(key).map(Self::Aes),
+        match config.name {
+            Auth::HmacMd5 => Some(Self::HmacMd5(Box::new(KeyInit::new_from_slice(key).ok()?))),
+            Auth::HmacRipemd160 => Some(Self::HmacRipemd160(Box::new(KeyInit::new_from_slice(key).ok()?))),
+            Auth::HmacSm3 => Some(Self::HmacSm3(Box::new(KeyInit::new_from_slice(key).ok()?))),
+            Auth::HmacSha1 => hmac(aws_lc::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
+            Auth::HmacSha256 => hmac(aws_lc::HMAC_SHA256),
+            Auth::HmacSha384 => hmac(aws_lc::HMAC_SHA384),
+            Auth::HmacSha512 => hmac(aws_lc::HMAC_SHA512),
+            Auth::CmacAes => CbcMac::cmac(key).map(Self::Aes),
+            Auth::XcbcAes => CbcMac::xcbc(key).map(Self::Aes),
         }
     }
 

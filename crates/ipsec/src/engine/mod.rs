@@ -7,7 +7,6 @@
 mod aead;
 #[expect(unsafe_code, reason = "calls the library's block cipher with key schedules that stay in place")]
 mod aes;
-mod algorithm;
 mod auth;
 mod cbc_mac;
 mod ccm;
@@ -26,12 +25,12 @@ mod stream;
 use std::fmt;
 
 use wire::esp::Header;
+use xfrm::{Aead, Algorithm, AlgorithmError};
 
-pub use algorithm::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
 pub use library::Library;
 pub use open_error::OpenError;
 
-use aead::{FULL_ICV, SaltedKey};
+use aead::SaltedKey;
 use ccm::CcmAes;
 use gmac::Gmac;
 use separate::Separate;
@@ -63,21 +62,22 @@ enum Engine {
 }
 
 impl Engine {
-    /// The engine of `algorithm`. Key material is in allocations of its own, so the engine may be moved.
-    ///
-    /// # Errors
-    /// As [`Cipher::with_library`].
+    /// The engine of `algorithm`. Parts of the key that it keeps are in allocations of its own, so it may be moved. `None` for a
+    /// key of a length that the algorithm does not have.
     #[inline(never)]
-    fn new(algorithm: &Algorithm, library: Library) -> Result<Self, AlgorithmError> {
-        let engine = match algorithm {
-            Algorithm::GcmAes { key, .. } => SaltedKey::gcm(key, library).map(Self::Aead),
-            Algorithm::ChaCha20Poly1305 { key } => SaltedKey::chacha20_poly1305(key).map(Self::Aead),
-            Algorithm::GmacAes { key } => Gmac::new(key).map(|gmac| Self::Gmac(Box::new(gmac))),
-            Algorithm::CcmAes { key, .. } => CcmAes::new(key).map(Self::Ccm),
-            Algorithm::Separate { enc, auth } => Some(Self::Separate(Box::new(Separate::new(enc, auth.as_ref())?))),
-            Algorithm::Null => Some(Self::Null),
-        };
-        engine.ok_or_else(|| algorithm.bad_key())
+    fn new(algorithm: &Algorithm, library: Library) -> Option<Self> {
+        match algorithm {
+            Algorithm::Aead { name, key, .. } => match name {
+                Aead::GcmAes => SaltedKey::gcm(key.bytes(), library).map(Self::Aead),
+                Aead::ChaCha20Poly1305 => SaltedKey::chacha20_poly1305(key.bytes()).map(Self::Aead),
+                Aead::GmacAes => Gmac::new(key.bytes()).map(|gmac| Self::Gmac(Box::new(gmac))),
+                Aead::CcmAes => CcmAes::new(key.bytes()).map(Self::Ccm),
+            },
+            Algorithm::Separate { .. } if algorithm.is_null() => Some(Self::Null),
+            Algorithm::Separate { enc, key, auth } => {
+                Separate::new(*enc, key, auth.as_ref()).map(|separate| Self::Separate(Box::new(separate)))
+            }
+        }
     }
 }
 
@@ -95,21 +95,11 @@ impl Cipher {
     /// # Errors
     /// A length that the algorithm does not have.
     pub fn with_library(algorithm: &Algorithm, library: Library) -> Result<Self, AlgorithmError> {
-        let icv_len = match algorithm {
-            Algorithm::GcmAes { icv_len, .. } | Algorithm::CcmAes { icv_len, .. } => {
-                if !matches!(*icv_len, 8 | 12 | FULL_ICV) {
-                    return Err(algorithm.bad_icv(*icv_len));
-                }
-                *icv_len
-            }
-            Algorithm::GmacAes { .. } | Algorithm::ChaCha20Poly1305 { .. } => FULL_ICV,
-            Algorithm::Separate { auth, .. } => auth.as_ref().map_or(0, |auth| auth.icv_len),
-            Algorithm::Null => 0,
-        };
+        algorithm.check()?;
         let engine = Engine::new(algorithm, library);
         // Some libraries make a schedule on the stack and move it to its place.
         secret::wipe_stack();
-        let engine = engine?;
+        let engine = engine.expect("an engine takes the lengths of the table of algorithms");
         let (iv_len, align) = match &engine {
             Engine::Null => (0, MIN_ALIGN),
             Engine::Aead(_) => (aead::IV_LEN, MIN_ALIGN),
@@ -120,10 +110,10 @@ impl Cipher {
         Ok(Self {
             engine,
             iv_len,
-            icv_len,
+            icv_len: usize::from(algorithm.icv_bits() / 8),
             align,
             #[cfg(debug_assertions)]
-            fingerprint: algorithm.fingerprint(),
+            fingerprint: crate::nonces::fingerprint(algorithm.key().bytes()),
         })
     }
 

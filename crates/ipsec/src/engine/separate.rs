@@ -3,18 +3,15 @@
 use aws_lc_rs::hmac;
 use subtle::ConstantTimeEq;
 use wire::esp::Header;
+use xfrm::{AuthConfig, Enc, Key};
 
 use super::aes::{BLOCK_LEN, Block, DecryptingKey, EncryptingKey};
-use super::algorithm::{AlgorithmError, Authentication, Encryption};
 use super::auth::Authenticator;
 use super::open_error::OpenError;
 
 /// Bytes of a CTR initialisation vector, and of the nonce in front of it.
 const CTR_IV_LEN: usize = 8;
 const CTR_NONCE_LEN: usize = 4;
-
-/// Minimum length of a sent code.
-const MIN_ICV: usize = 4;
 
 /// A cipher with its key, and an authentication code with its key.
 pub(super) struct Separate {
@@ -38,20 +35,18 @@ struct Cbc {
 }
 
 impl Separate {
-    pub(super) fn new(enc: &Encryption, auth: Option<&Authentication>) -> Result<Self, AlgorithmError> {
+    /// `None` for a key of a length that the algorithm does not have.
+    pub(super) fn new(enc: Enc, key: &Key, auth: Option<&AuthConfig>) -> Option<Self> {
         let cipher = match enc {
-            Encryption::Null => Some(Cipher::Null),
-            Encryption::CbcAes { key } => Cbc::new(key).map(Cipher::Cbc),
-            Encryption::CtrAes { key } => ctr(key),
+            Enc::Null => Cipher::Null,
+            Enc::CbcAes => Cipher::Cbc(Cbc::new(key.bytes())?),
+            Enc::CtrAes => ctr(key.bytes())?,
         };
-        if let Some(auth) = auth
-            && !(MIN_ICV..=auth.code.full_len()).contains(&auth.icv_len)
-        {
-            return Err(auth.bad_icv());
-        }
-        let cipher = cipher.ok_or_else(|| enc.bad_key())?;
-        let auth = auth.map(|auth| Authenticator::new(auth).ok_or_else(|| auth.bad_key())).transpose()?;
-        Ok(Self { cipher, auth })
+        let auth = match auth {
+            Some(auth) => Some(Authenticator::new(auth)?),
+            None => None,
+        };
+        Some(Self { cipher, auth })
     }
 
     pub(super) fn iv_len(&self) -> usize {

@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use base::{DropReason, Instant, Mib};
 use packet::{Buf, Csum, Memory};
 use wire::Protocol;
+use xfrm::Mode;
 
 use super::decap;
 use super::decrypted::{DecryptSink, InnerPacket};
 use super::refused::{Dropped, refuse};
-use crate::config::Mode;
 use crate::open_job::{OpenJob, Piece, PieceState};
 use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;

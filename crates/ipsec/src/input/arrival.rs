@@ -5,9 +5,9 @@ use packet::Meta;
 use wire::Spi;
 use wire::esp::Header;
 use wire::ip::Info;
+use xfrm::SaDir;
 
 use super::refused::{Dropped, refuse};
-use crate::config::SaDir;
 use crate::ipsec::Ipsec;
 use crate::open_job::{OpenJob, Storage};
 use crate::sad::Sad;

@@ -1,8 +1,7 @@
 //! Sequence numbers that the listener knows, and the time of the next report.
 
 use base::{Instant, SaId};
-
-use crate::config::AeventLimits;
+use xfrm::AeventLimits;
 
 /// Report: an SA's numbers differ from those reported last.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -1,11 +1,9 @@
 //! Lifetime of an SA and fields of its expiry that packets do not read.
 
 use base::{Instant, SaId};
+use xfrm::{Lifetime, Request, SaConfig};
 
 use super::aevents::ReportedNumbers;
-use crate::config::SaConfig;
-use crate::lifetime::Lifetime;
-use crate::request::Request;
 use crate::timers::{Timer, Timers};
 
 /// Age of an SA, apart from the fields that each packet reads.

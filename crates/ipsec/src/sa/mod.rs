@@ -14,14 +14,9 @@ use std::sync::Arc;
 use base::{Instant, SaId};
 use wire::{Spi, Version};
 
-use crate::config::{ConfigError, EspInUdp, Mode, NatTraversal, Offload, SaConfig, SaDir, SaFlags, Selector};
 use crate::engine::Cipher;
-use crate::flowi::Flowi;
-use crate::lifetime::Lifetime;
-use crate::mark::Mark;
 use crate::mtu::Overhead;
 use crate::replay::ReplayWindow;
-use crate::request::Request;
 use crate::sequence::OutSequence;
 
 pub use aevents::Aevent;
@@ -30,6 +25,10 @@ pub use place::Mapping;
 use place::Place;
 pub(crate) use state::Expired;
 pub use state::State;
+use xfrm::{
+    ConfigError, EspInUdp, Flowi, Lifetime, Mark, Mode, NatTraversal, Offload, Request, SaConfig, SaDir, SaFlags,
+    Selector,
+};
 
 /// A security association (RFC 4301 §4.4.2). An outbound one takes numbers from [`OutSequence`], an inbound one has a
 /// [`ReplayWindow`]; its direction decides, or, if it has none, its use, as in Linux.
@@ -378,11 +377,11 @@ mod tests {
     use std::mem::{offset_of, size_of};
 
     use super::*;
-    use crate::engine::Algorithm;
+    use xfrm::Algorithm;
 
     #[test]
     fn an_operator_says_what_an_sa_has_received_whatever_it_has() {
-        let algorithm = Algorithm::Null;
+        let algorithm = Algorithm::null();
         for (esn, top) in [(false, 100), (true, 7 << 32)] {
             let flags = SaFlags { esn, ..SaFlags::default() };
             let [src, dst] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));

@@ -2,9 +2,9 @@
 
 use base::{DropReason, LinkId, Mib};
 use packet::{Esp, EspStatus};
+use xfrm::{Offload, OffloadMode, SaDir};
 
 use super::Sa;
-use crate::config::{Offload, OffloadMode, SaDir};
 
 impl Sa {
     /// The device that it is offloaded to.

@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use base::Instant;
+use xfrm::{EspInUdp, NatTraversal, SaConfig};
 
 use super::Sa;
 use super::place::{Mapping, Place};
-use crate::config::{EspInUdp, NatTraversal, SaConfig};
 
 impl Sa {
     /// Outer destination of its packets: the configured one, or the address that its peer has moved to.

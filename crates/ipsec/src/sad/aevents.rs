@@ -5,9 +5,9 @@
 //! packets of a burst. Without a listener this costs nothing.
 
 use base::{Instant, SaId};
+use xfrm::AeventLimits;
 
 use super::Sad;
-use crate::config::AeventLimits;
 use crate::sa::Sa;
 use crate::sa::aevents::{Aevent, Numbers};
 

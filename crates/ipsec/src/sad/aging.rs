@@ -2,10 +2,10 @@
 //! `xfrm_timer_handler`).
 
 use base::{Instant, SaId};
+use xfrm::Lifetime;
 
 use super::Sad;
 use crate::events::{Event, Events, SaExpired};
-use crate::lifetime::Lifetime;
 use crate::sa::{Age, Expired, Sa, State};
 use crate::timers::Timers;
 

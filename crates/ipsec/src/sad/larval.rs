@@ -8,10 +8,9 @@ use std::time::Duration;
 use base::{DropReason, Instant, Mib};
 use hashbrown::HashMap;
 use wire::Spi;
+use xfrm::{Mark, Mode, SaConfig, SaDir, Selector};
 
-use crate::config::{Mode, SaConfig, SaDir, Selector};
 use crate::events::{Event, Events, SaExpired};
-use crate::mark::Mark;
 use crate::sa::SaStats;
 use crate::timers::{Timer, Timers};
 

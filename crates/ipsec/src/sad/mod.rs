@@ -19,17 +19,16 @@ use base::{LinkId, SaId};
 use hashbrown::HashMap;
 use wire::Spi;
 
-use crate::config::{AeventLimits, ConfigError, Offload, OffloadMode, SaConfig, SaDir};
 use crate::device::{Devices, NewState};
 use crate::events::Events;
 use crate::hash_index::HashIndex;
-use crate::mark::Mark;
 use crate::sa::{Sa, State};
 use crate::timers::Timers;
 
 pub(crate) use larval::Larvae;
 pub use larval::{Larval, MAX_LARVAE};
 use slots::{Slots, slot_of};
+use xfrm::{AeventLimits, ConfigError, Mark, Offload, OffloadMode, SaConfig, SaDir};
 
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 

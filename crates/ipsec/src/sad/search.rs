@@ -4,11 +4,9 @@ use std::net::IpAddr;
 
 use base::{LinkId, SaId};
 use wire::Version;
+use xfrm::{ConfigError, Flowi, Mark, Mode, SaConfig, SaDir, Template};
 
 use super::Sad;
-use crate::config::{ConfigError, Mode, SaConfig, SaDir, Template};
-use crate::flowi::Flowi;
-use crate::mark::Mark;
 use crate::sa::{Sa, State};
 
 /// Result of a search for a template.

@@ -1,8 +1,8 @@
 //! Storage of SAs: in chunks that never move, each SA on cache lines of its own.
 
 use base::SaId;
+use xfrm::MAX_SAS;
 
-use crate::config::MAX_SAS;
 use crate::sa::Sa;
 
 /// Bits of an [`SaId`] with the slot number; the bits above count the reuses of the slot, so that an id kept by a

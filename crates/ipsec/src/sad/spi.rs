@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use base::Instant;
 use wire::Spi;
+use xfrm::{ConfigError, Mark, Mode, SaDir};
 
 use super::{Larval, Sad};
-use crate::config::{ConfigError, Mode, SaDir};
-use crate::mark::Mark;
 
 /// Number of random SPIs that are tried before a linear search.
 const TRIES: usize = 32;

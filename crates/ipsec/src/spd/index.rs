@@ -10,10 +10,7 @@ use std::net::IpAddr;
 
 use base::{LinkId, Prefix};
 use hashbrown::HashMap;
-
-use crate::config::{PortMask, Selector};
-use crate::flowi::Flowi;
-use crate::mark::Mark;
+use xfrm::{Flowi, Mark, PortMask, Selector};
 
 /// Number of shapes that are tried one by one; with more, a look-up by destination finds the candidates.
 const FEW: usize = 4;

@@ -11,12 +11,11 @@ use std::time::Duration;
 
 use base::Instant;
 
-use crate::config::{Action, ConfigError, Dir, PolicyConfig, PolicyKey, PortMask};
 use crate::events::{Event, Events, PolicyExpired};
-use crate::flowi::Flowi;
 use crate::hash_index::HashIndex;
 use crate::timers::{Timer, Timers};
 use index::{Map, MatchKey, Shapes};
+use xfrm::{Action, ConfigError, Dir, Flowi, PolicyConfig, PolicyKey, PortMask};
 
 /// Time from a soft limit to its next report (Linux `XFRM_KM_TIMEOUT`).
 const TELL_AGAIN: Duration = Duration::from_secs(30);

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use base::{Counters, Instant, SaId};
 use ipsec::engine::Cipher;
-use ipsec::{Algorithm, Authentication, Code, Encryption, EspInUdp, Ipsec, Mode, Opened, SaConfig, SaFlags, Train};
+use ipsec::{Ipsec, Opened, Train};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Spi, Version, checksum, ipv4, ipv6, tcp, udp};
+use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, EspInUdp, Mode, SaConfig, SaFlags};
 
 pub(crate) const HERE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
@@ -48,13 +49,13 @@ pub(crate) fn sa() -> SaConfig {
 pub(crate) const NAT_T: Option<EspInUdp> = Some(EspInUdp { sport: 4500, dport: 4501 });
 
 pub(crate) fn gcm(key_len: u8, icv_len: usize) -> Algorithm {
-    Algorithm::GcmAes { key: (0..key_len).map(|i| i ^ 0x5a).collect::<Vec<u8>>().into(), icv_len }
+    Algorithm::aead(Aead::GcmAes, (0..key_len).map(|i| i ^ 0x5a).collect::<Vec<u8>>().into(), 8 * icv_len as u16)
 }
 
 /// `cbc(aes)` with `hmac(sha256)`.
 pub(crate) fn cbc(key_len: usize, icv_len: usize) -> Algorithm {
-    let auth = Authentication { code: Code::HmacSha256, key: vec![6; 32].into(), icv_len };
-    Algorithm::Separate { enc: Encryption::CbcAes { key: vec![5; key_len].into() }, auth: Some(auth) }
+    let auth = AuthConfig::new(Auth::HmacSha256, vec![6; 32].into(), 8 * icv_len as u16);
+    Algorithm::separate(Enc::CbcAes, vec![5; key_len].into(), Some(auth))
 }
 
 /// A sender and a receiver with one SA between them.
@@ -206,9 +207,10 @@ pub(crate) fn decode(config: &SaConfig, esp: &[u8], seq_high: u32) -> Decoded {
     assert_eq!(esp[..4], config.spi.0.to_be_bytes());
     let seq = u32::from_be_bytes(esp[4..8].try_into().unwrap());
     let mut text = match &config.algorithm {
-        Algorithm::Null => esp[8..].to_vec(),
-        Algorithm::GcmAes { key, icv_len } => {
-            let (key, salt) = key.split_at(key.len() - 4);
+        null if null.is_null() => esp[8..].to_vec(),
+        Algorithm::Aead { name: Aead::GcmAes, key, icv_bits } => {
+            let (key, salt) = key.bytes().split_at(key.bytes().len() - 4);
+            let icv_len = usize::from(icv_bits / 8);
             let (text, icv) = esp[16..].split_at(esp.len() - 16 - icv_len);
             let nonce: [u8; 12] = [salt, &esp[8..16]].concat().try_into().unwrap();
             let high = if config.flags.esn { seq_high.to_be_bytes().to_vec() } else { vec![] };
@@ -217,7 +219,7 @@ pub(crate) fn decode(config: &SaConfig, esp: &[u8], seq_high: u32) -> Decoded {
             seal_with(key, nonce, &aad, &mut text); // the key stream is its own inverse
             let mut again = text.clone();
             let tag = seal_with(key, nonce, &aad, &mut again);
-            assert_eq!(&tag[..*icv_len], icv, "ICV of sequence number {seq}");
+            assert_eq!(&tag[..icv_len], icv, "ICV of sequence number {seq}");
             text
         }
         other => {

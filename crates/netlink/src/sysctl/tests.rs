@@ -148,7 +148,7 @@ fn each_number_has_linuxs_bounds_and_then_this_nodes() {
             max_distance: i32::MAX as u32,
             ..Default::default()
         },
-        xfrm: config::xfrm::XfrmOptions {
+        xfrm: config::model::XfrmOptions {
             larval_drop: false,
             acq_expires: 165,
             aevent_rseqth: 0,

@@ -7,15 +7,12 @@ use super::nums::attr;
 use crate::attr::Attr;
 use crate::error::{Error, errno};
 use crate::message::Writer;
-use config::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc, Name};
-use config::model::Key;
+use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, Key, Name};
 
 /// The room of a name.
 const NAME: usize = 64;
 /// Linux's name of no authentication at all.
 const NO_AUTH: &str = "digest_null";
-/// Bits of the shortest code that can be asked for.
-const MIN_ICV_BITS: u16 = 32;
 
 /// Name, length of the key in bits, and what stands between it and the key.
 pub(super) struct Parts<'a> {
@@ -57,10 +54,6 @@ fn not_found(text: &'static str) -> Error {
     Error::text(errno::ENOSYS, text)
 }
 
-fn known<N: Name>(text: &str) -> Option<N> {
-    N::NAMES.iter().find(|&&(known, _)| known == text).map(|&(_, name)| name)
-}
-
 /// Reads the algorithm of an SA.
 ///
 /// # Errors
@@ -70,7 +63,7 @@ pub(super) fn read(attrs: &Attributes<'_>) -> Result<Algorithm, Error> {
     if let Some(attr) = attrs.get(attr::ALG_AEAD) {
         let parts = Parts::of(attr, true);
         let name =
-            known::<Aead>(parts.name).filter(|name| name.icv_bits().iter().any(|&it| u32::from(it) == parts.more));
+            Aead::by_name(parts.name).filter(|name| name.icv_bits().iter().any(|&it| u32::from(it) == parts.more));
         let name = name.ok_or(not_found("Requested AEAD algorithm not found"))?;
         let key = parts.key();
         return if name.takes_key_of(key.bytes().len()) {
@@ -84,7 +77,7 @@ pub(super) fn read(attrs: &Attributes<'_>) -> Result<Algorithm, Error> {
         return Err(Error::text(errno::EINVAL, "CRYPT algorithm must be provided"));
     };
     let parts = Parts::of(attr, false);
-    let enc = known::<Enc>(parts.name).ok_or(not_found("Requested CRYPT algorithm not found"))?;
+    let enc = Enc::by_name(parts.name).ok_or(not_found("Requested CRYPT algorithm not found"))?;
     let key = parts.key();
     let auth_fits = auth.as_ref().is_none_or(|auth| auth.name.takes_key_of(auth.key.bytes().len()));
     if enc.takes_key_of(key.bytes().len()) && auth_fits {
@@ -103,7 +96,7 @@ fn read_auth(attrs: &Attributes<'_>) -> Result<Option<AuthConfig>, Error> {
     if parts.name == NO_AUTH {
         return Ok(None);
     }
-    let name = known::<Auth>(parts.name).ok_or(not_found(missing))?;
+    let name = Auth::by_name(parts.name).ok_or(not_found(missing))?;
     let icv_bits = match parts.more {
         0 => name.default_icv_bits(),
         more if more > name.full_bits().into() => {
@@ -112,7 +105,7 @@ fn read_auth(attrs: &Attributes<'_>) -> Result<Option<AuthConfig>, Error> {
         more => more as u16,
     };
     // Linux would take a code of any length, also one of no whole bytes.
-    if icv_bits < MIN_ICV_BITS || icv_bits % 8 != 0 {
+    if !name.takes_icv_of(icv_bits) {
         return Err(Error::text(errno::EINVAL, "Truncated ICV must have at least 32 bits, in whole bytes"));
     }
     Ok(Some(AuthConfig { name, key: parts.key(), icv_bits }))

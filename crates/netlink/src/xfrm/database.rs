@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
+use xfrm::Aevents;
+
 use super::layout::LifetimeCur;
 use super::policy::{Policy, PolicyQuery};
 use super::replay::Replay;
-use super::sa::{NewSa, NewSpi, Sa, SaQuery, Thresholds};
+use super::sa::{NewSa, NewSpi, Sa, SaQuery};
 use crate::error::Error;
 
 /// SAs and policies, which requests are about.
@@ -119,7 +121,7 @@ pub struct Counts {
     /// Use so far.
     pub used: Option<LifetimeCur>,
     /// When its numbers are told of.
-    pub thresholds: Thresholds,
+    pub aevents: Aevents,
 }
 
 /// `NETLINK_XFRM`, over a database.

@@ -7,9 +7,10 @@ use super::layout::{Addr, Layout, PolicyInfo, SaId, SaInfo, Selector, family_of}
 use super::nums::{ae_flag, attr, group, msg, proto};
 use super::policy::Policy;
 use super::protocol::write_ae;
-use super::sa::{Mark, Sa, put_mark};
+use super::sa::{Sa, put_mark};
 use crate::message::Writer;
 use crate::session::{Groups, Outbox};
+use xfrm::Mark;
 
 /// Something that has happened.
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@
 mod algorithm;
 mod attributes;
 mod check;
+pub mod convert;
 mod database;
 mod dump;
 mod event;
@@ -24,5 +25,5 @@ pub use database::{Counts, Database, Xfrm};
 pub use event::{Acquire, Event, sa_id};
 pub use policy::{Policy, PolicyQuery};
 pub use replay::Replay;
-pub use sa::{Mark, NewSa, NewSpi, Sa, SaQuery, Thresholds};
+pub use sa::{NewSa, NewSpi, Sa, SaQuery};
 pub use saved::{Numbers, renumber, saved_defaults, set_numbers};

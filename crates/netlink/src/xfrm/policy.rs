@@ -1,10 +1,12 @@
 //! Policies in messages: read and written (Linux `xfrm_policy_construct`, `xfrm_dump_policy`).
 
+use xfrm::Mark;
+
 use super::attributes::Attributes;
 use super::check;
 use super::layout::{Layout, PolicyId, PolicyInfo, Tmpl};
 use super::nums::attr;
-use super::sa::{Mark, mark, put_mark};
+use super::sa::{mark, put_mark};
 use crate::attr::Attr;
 use crate::error::Error;
 use crate::message::Writer;

@@ -133,7 +133,7 @@ impl<D: Database> Xfrm<D> {
     fn new_sa(&mut self, kind: u16, fixed: &[u8], attrs: &Attributes<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
         let new = NewSa::parse(fixed, attrs)?;
         let SaInfo { daddr, spi, family, proto, .. } = new.info;
-        let sought = super::sa::Mark { value: new.mark.value & new.mark.mask, ..new.mark };
+        let sought = xfrm::Mark { value: new.mark.value & new.mark.mask, ..new.mark };
         let query = SaQuery { daddr, spi: Ok(spi), family, proto, mark: sought };
         self.database.add_sa(Box::new(new), kind == msg::UPD_SA)?;
         if reply.is_heard(group::SA)
@@ -201,7 +201,7 @@ impl<D: Database> Xfrm<D> {
             legacy: replay::legacy(attrs),
             esn: replay::esn(attrs),
             used: attrs.get(attr::LTIME_VAL).map(|attr| LifetimeCur::of(attr.data)),
-            thresholds: super::sa::Thresholds::of(attrs),
+            aevents: super::sa::aevents(attrs),
         };
         let query = ae_query(fixed, attrs);
         self.database.set_counts(&query, counts)?;

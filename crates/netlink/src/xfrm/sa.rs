@@ -1,6 +1,10 @@
 //! SAs in messages: read, checked and written (Linux `verify_newsa_info`, `xfrm_state_construct`,
 //! `copy_to_user_state_extra`).
 
+use std::time::Duration;
+
+use xfrm::{Aevents, Algorithm, Mark};
+
 use super::algorithm;
 use super::attributes::Attributes;
 use super::check;
@@ -10,16 +14,6 @@ use super::replay::{self, Replay};
 use crate::attr::Attr;
 use crate::error::{Error, errno};
 use crate::message::Writer;
-use config::algorithm::Algorithm;
-
-/// A mark and its mask (`struct xfrm_mark`).
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub struct Mark {
-    /// The mark.
-    pub value: u32,
-    /// The bits of it that count.
-    pub mask: u32,
-}
 
 /// SA of a message, found to be right as far as that can be told from the message.
 #[derive(Clone, Debug)]
@@ -52,25 +46,17 @@ pub struct NewSa {
     pub mapping_threshold: u32,
     /// Seconds between keepalives for a NAT.
     pub nat_keepalive: u32,
-    /// When its numbers are told of, as far as that is said.
-    pub thresholds: Thresholds,
+    /// Limits at which its numbers are reported.
+    pub aevents: Aevents,
 }
 
-/// When an SA's numbers are told of; `None` is as usual.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Thresholds {
-    /// After so many packets; 0 for never.
-    pub replay: Option<u32>,
-    /// After so many tenths of a second; 0 for never.
-    pub etimer: Option<u32>,
-}
+/// Unit of the timer of async events, whatever a kernel's `HZ`.
+const TENTH: Duration = Duration::from_millis(100);
 
-impl Thresholds {
-    /// Those of a request.
-    pub(super) fn of(attrs: &Attributes<'_>) -> Self {
-        let word = |kind| attrs.get(kind).map(Attr::u32);
-        Self { replay: word(attr::REPLAY_THRESH), etimer: word(attr::ETIMER_THRESH) }
-    }
+/// Limits of async events in a request.
+pub(super) fn aevents(attrs: &Attributes<'_>) -> Aevents {
+    let word = |kind| attrs.get(kind).map(Attr::u32);
+    Aevents { packets: word(attr::REPLAY_THRESH), time: word(attr::ETIMER_THRESH).map(|tenths| TENTH * tenths) }
 }
 
 impl NewSa {
@@ -108,7 +94,7 @@ impl NewSa {
             dir: attrs.get(attr::SA_DIR).map_or(0, Attr::u8),
             mapping_threshold: word(attr::MTIMER_THRESH),
             nat_keepalive: word(attr::NAT_KEEPALIVE_INTERVAL),
-            thresholds: Thresholds::of(attrs),
+            aevents: aevents(attrs),
             info,
         })
     }

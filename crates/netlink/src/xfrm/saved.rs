@@ -118,12 +118,12 @@ mod tests {
     use super::super::layout::{LifetimeCfg, LifetimeCur, ReplayEsn, family_of};
     use super::super::nums::{mode, proto, sa_flag};
     use super::super::protocol::split;
-    use super::super::{Mark, NewSa, Replay};
+    use super::super::{NewSa, Replay};
     use super::*;
     use crate::message::Messages;
     use crate::session::Request;
-    use config::algorithm::{Aead, Algorithm};
-    use config::model::Key;
+    use std::time::Duration;
+    use xfrm::{Aead, Algorithm, Mark};
 
     fn sa(dir: u8, esn: bool) -> Sa {
         let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse::<std::net::IpAddr>().unwrap());
@@ -150,7 +150,7 @@ mod tests {
             flags,
             ..SaInfo::default()
         };
-        let key = Key::new(vec![3; 20].into());
+        let key = vec![3; 20].into();
         Sa {
             info,
             algorithm: Some(Algorithm::Aead { name: Aead::GcmAes, key, icv_bits: 128 }),
@@ -203,7 +203,7 @@ mod tests {
                 assert_eq!(new.replay, Some(want), "{dir}");
                 assert_eq!(new.used.map(|used| [used.bytes, used.packets]), Some(numbers.used));
                 assert_eq!((new.info.seq, new.mark.value, new.dir), (0, 5, dir));
-                assert_eq!((new.thresholds.replay, new.thresholds.etimer), (Some(3), Some(50)));
+                assert_eq!((new.aevents.packets, new.aevents.time), (Some(3), Some(Duration::from_secs(5))));
             }
         }
     }

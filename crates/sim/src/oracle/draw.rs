@@ -4,12 +4,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::LinkId;
-use ipsec::engine::Algorithm;
-use ipsec::{
+use wire::{FlowKey, Protocol, Spi};
+use xfrm::Algorithm;
+use xfrm::{
     Action, Dir, EspInUdp, Flowi, Level, Lifetime, Limits, Mark, Mode, PolicyConfig, PortMask, SaConfig, SaDir,
     SaFlags, Selector, Template,
 };
-use wire::{FlowKey, Protocol, Spi};
 
 use crate::Choices;
 
@@ -117,7 +117,7 @@ pub(super) fn sa(choices: &mut Choices<'_>) -> SaConfig {
         mark: mark(choices),
         if_id: u32::from(choices.once_in(12)),
         lifetime: lifetime(choices),
-        ..SaConfig::new(src, dst, spi, mode, Algorithm::Null)
+        ..SaConfig::new(src, dst, spi, mode, Algorithm::null())
     }
 }
 

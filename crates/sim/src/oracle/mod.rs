@@ -8,9 +8,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use base::{Counters, Instant, SaId};
-use ipsec::{
-    Action, ConfigError, Decision, Dir, Flowi, Ipsec, Level, Limits, Mode, PolicyConfig, PolicyKey, SaConfig, Template,
-};
+use ipsec::{Decision, Ipsec};
+use xfrm::{Action, ConfigError, Dir, Flowi, Level, Limits, Mode, PolicyConfig, PolicyKey, SaConfig, Template};
 
 use crate::Choices;
 use draw::{HOSTS, dir, end, flow, policy, sa, spi};

@@ -1,6 +1,6 @@
 //! Keys of policies, as the databases compare and show them.
 
-use ipsec::{PolicyKey, PortMask, Selector};
+use xfrm::{PolicyKey, PortMask, Selector};
 
 /// Key of a policy as the databases show it: without port bits outside of the mask.
 pub(super) fn known(key: PolicyKey) -> PolicyKey {

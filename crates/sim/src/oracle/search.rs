@@ -3,10 +3,9 @@
 use std::net::IpAddr;
 
 use base::DropReason;
-use ipsec::{
-    Action, Decision, Dir, Flowi, Level, Mark, Mode, PolicyConfig, PortMask, SaConfig, SaDir, Selector, Template,
-};
+use ipsec::Decision;
 use wire::{Spi, Version};
+use xfrm::{Action, Dir, Flowi, Level, Mark, Mode, PolicyConfig, PortMask, SaConfig, SaDir, Selector, Template};
 
 use super::{Oracle, PlainPolicy, PlainSa};
 

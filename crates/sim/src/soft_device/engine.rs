@@ -5,10 +5,11 @@ use std::net::IpAddr;
 
 use base::{Counters, Instant, SaId};
 use ipsec::device::{NewState, Refused};
-use ipsec::{Decision, Dir, Flowi, Ipsec, Opened, PolicyConfig, PolicyKey, Sa, SaConfig, SaDir, SaStats, Train};
+use ipsec::{Decision, Ipsec, Opened, Sa, SaStats, Train};
 use offload::ip_headers;
 use packet::{Memory, Packet};
 use wire::{FlowKey, Spi};
+use xfrm::{Dir, Flowi, PolicyConfig, PolicyKey, SaConfig, SaDir};
 
 /// Number of bytes with the ports, behind a packet's headers.
 const PORTS_LEN: usize = 8;

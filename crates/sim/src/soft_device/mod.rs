@@ -9,13 +9,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Instant, SaId};
+use ipsec::SaStats;
 use ipsec::device::{Device, NewState, Offload, OffloadFacts, OffloadMode, PacketDevice, Refused, seed};
 use ipsec::engine::{Cipher, OpenError};
-use ipsec::{PolicyConfig, PolicyKey, SaDir, SaStats};
 use packet::{Csum, Cut, Esp, EspStatus, Memory, Packet};
 use wire::eth::EtherType;
 use wire::ip::Info;
 use wire::{Protocol, Spi, Version, esp, eth};
+use xfrm::{PolicyConfig, PolicyKey, SaDir};
 
 use engine::Engine;
 

@@ -17,8 +17,8 @@ mod traffic;
 use std::env;
 use std::time::Duration;
 
-use ipsec::Dir;
 use sim::Rng;
+use xfrm::Dir;
 
 use account::Sums;
 use ledger::Ledger;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use ipsec::engine::{Algorithm, Authentication, Code, Encryption};
-use ipsec::{Lifetime, Limits, Mode};
 use offload::{CsumOffload, Features};
 use sim::{Medium, Rng, Wire};
+use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, Key};
+use xfrm::{Lifetime, Limits, Mode};
 
 /// Form of the packets between the gateways.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -69,7 +69,7 @@ impl Plan {
         let udp = kind == Kind::UdpTunnel || kind == Kind::Transport && rng.happens(300);
         let algorithm = algorithm(rng);
         // The upper half of a number is nothing that can be told without integrity.
-        let esn = rng.happens(500) && !matches!(algorithm, Algorithm::Null);
+        let esn = rng.happens(500) && !algorithm.is_null();
         let wrap = u64::from(u32::MAX);
         let arounds = [None, None, Some(Mode::Transport), Some(Mode::Tunnel)];
         let around = rng.pick(&arounds).filter(|_| mode == Mode::Tunnel);
@@ -100,10 +100,7 @@ impl Plan {
 
     /// Tells whether the payload can be read on the wire.
     pub(crate) const fn is_clear(&self) -> bool {
-        matches!(
-            self.algorithm,
-            Algorithm::Null | Algorithm::GmacAes { .. } | Algorithm::Separate { enc: Encryption::Null, .. }
-        )
+        !self.algorithm.encrypts()
     }
 
     /// A wire between the gateways, on a day of the seed's choice.
@@ -112,7 +109,7 @@ impl Plan {
         let (loss, late, twice) = (some(&[0, 0, 5, 50]), some(&[0, 0, 30, 200]), some(&[0, 0, 10, 200]));
         let (busy, damaged) = (some(&[0, 0, 100, 300]), some(&[0, 0, 5, 50]));
         // Without integrity a flipped bit is delivered.
-        let damaged = if matches!(self.algorithm, Algorithm::Null) { 0 } else { damaged };
+        let damaged = if self.algorithm.is_null() { 0 } else { damaged };
         Wire { damaged, ..self.good_wire().troubled(loss, late, twice, busy) }
     }
 
@@ -145,21 +142,19 @@ fn worker(rng: &mut Rng) -> Worker {
 
 fn algorithm(rng: &mut Rng) -> Algorithm {
     let mut key = |len: u8| (0..len).map(|_| rng.bits() as u8).collect::<Vec<u8>>().into();
-    let hmac = |code, key, icv_len| Some(Authentication { code, key, icv_len });
-    let cbc = Encryption::CbcAes { key: key(32) };
-    let ctr = Encryption::CtrAes { key: key(20) };
+    let hmac = |code, key, icv_bits| Some(AuthConfig::new(code, key, icv_bits));
     let kinds = [
-        Algorithm::Null,
-        Algorithm::GcmAes { key: key(20), icv_len: 16 },
-        Algorithm::GcmAes { key: key(28), icv_len: 12 },
-        Algorithm::GcmAes { key: key(36), icv_len: 8 },
-        Algorithm::GcmAes { key: key(36), icv_len: 16 },
-        Algorithm::GmacAes { key: key(36) },
-        Algorithm::CcmAes { key: key(19), icv_len: 8 },
-        Algorithm::ChaCha20Poly1305 { key: key(36) },
-        Algorithm::Separate { enc: Encryption::Null, auth: hmac(Code::HmacSha1, key(20), 12) },
-        Algorithm::Separate { enc: cbc, auth: hmac(Code::HmacSha256, key(32), 16) },
-        Algorithm::Separate { enc: ctr, auth: hmac(Code::HmacSha512, key(64), 32) },
+        Algorithm::null(),
+        Algorithm::aead(Aead::GcmAes, key(20), 128),
+        Algorithm::aead(Aead::GcmAes, key(28), 96),
+        Algorithm::aead(Aead::GcmAes, key(36), 64),
+        Algorithm::aead(Aead::GcmAes, key(36), 128),
+        Algorithm::aead(Aead::GmacAes, key(36), 128),
+        Algorithm::aead(Aead::CcmAes, key(19), 64),
+        Algorithm::aead(Aead::ChaCha20Poly1305, key(36), 128),
+        Algorithm::separate(Enc::Null, Key::default(), hmac(Auth::HmacSha1, key(20), 96)),
+        Algorithm::separate(Enc::CbcAes, key(32), hmac(Auth::HmacSha256, key(32), 128)),
+        Algorithm::separate(Enc::CtrAes, key(20), hmac(Auth::HmacSha512, key(64), 256)),
     ];
     rng.pick(&kinds).clone()
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use ipsec::{Event, Lifetime, Mode, SaConfig, SaDir, SaExpired};
+use ipsec::{Event, SaExpired};
 use sim::unique_mask;
 use wire::Spi;
+use xfrm::{Lifetime, Mode, SaConfig, SaDir};
 
 use crate::site::{Generation, Lane, Site, Step};
 

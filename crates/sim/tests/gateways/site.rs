@@ -6,9 +6,9 @@ use std::time::Duration;
 use base::{IfAddr, Instant, LinkId, SaId, TableId};
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::Pool;
-use ipsec::{Action, Dir, Lifetime, Mode, PortMask, SaConfig, SaDir, SaFlags};
 use sim::{End, Host, Medium, Node, PortOptions, SlowCrypto, Wire, World, esp, policy};
 use wire::{Protocol, Spi};
+use xfrm::{Action, Dir, Lifetime, Mode, PortMask, SaConfig, SaDir, SaFlags};
 
 use crate::plan::{Plan, Worker};
 
@@ -220,12 +220,12 @@ impl Site {
             let node = &mut self.world.nodes[from];
             node.datapath
                 .ipsec
-                .add_policy(ipsec::PolicyConfig { priority: 100, ..policy(Dir::Out, &src, &dst, &sas) })
+                .add_policy(xfrm::PolicyConfig { priority: 100, ..policy(Dir::Out, &src, &dst, &sas) })
                 .unwrap();
             let node = &mut self.world.nodes[1 - from];
             node.datapath
                 .ipsec
-                .add_policy(ipsec::PolicyConfig { priority: 100, ..policy(Dir::Fwd, &src, &dst, &sas) })
+                .add_policy(xfrm::PolicyConfig { priority: 100, ..policy(Dir::Fwd, &src, &dst, &sas) })
                 .unwrap();
         }
     }

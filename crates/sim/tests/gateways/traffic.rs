@@ -1,9 +1,9 @@
 //! Traffic of the hosts: TCP-like streams, datagrams and pings of all sizes, fat and thin.
 
-use ipsec::Mode;
 use packet::Packet;
 use sim::{Flow, Rng};
 use wire::{Protocol, ipv4};
+use xfrm::Mode;
 
 use crate::ledger::Ledger;
 use crate::site::Site;

@@ -10,10 +10,10 @@ use base::{Instant, LinkId, SaId, TableId};
 use datapath::{Datapath, PortConfig};
 use fib::{Route, RouteKind};
 use ipsec::crypto::{Crypto, Pool, Task};
-use ipsec::{Dir, Mode, SaConfig, SaDir, SaFlags};
 use offload::Features;
 use packet::Memory;
 use sim::{policy, unique_mask};
+use xfrm::{Dir, Mode, SaConfig, SaDir, SaFlags};
 
 use super::load::FLOW;
 use super::setting::{Measured, STREAMS, Setting, Traffic, Way};

@@ -2,10 +2,10 @@
 
 use std::hint::black_box;
 
-use ipsec::Mode;
 use ipsec::engine;
 use packet::{Buf, Memory};
 use wire::{esp, ipv4};
+use xfrm::Mode;
 
 use super::gateway::Pair;
 use super::setting::{Cipher, Measured, Setting, Traffic};

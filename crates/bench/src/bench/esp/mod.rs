@@ -23,7 +23,7 @@ mod load;
 mod setting;
 mod turn;
 
-use ipsec::Mode;
+use xfrm::Mode;
 
 use self::forgery::Forgery;
 use self::gateway::Pair;

@@ -1,6 +1,6 @@
 //! Settings of the cases.
 
-use ipsec::{Algorithm, Mode};
+use xfrm::{Aead, Algorithm, Mode};
 
 /// Number of streams whose segments come in turn.
 pub(super) const STREAMS: u8 = 16;
@@ -71,12 +71,12 @@ impl Cipher {
     /// Algorithm with a fixed key, which protects no real traffic.
     pub(super) fn algorithm(self) -> Algorithm {
         let key = |len: u8| (0..len).collect::<Vec<u8>>().into();
-        let gcm = |len| Algorithm::GcmAes { key: key(len), icv_len: 16 };
+        let gcm = |len| Algorithm::aead(Aead::GcmAes, key(len), 128);
         match self {
-            Self::Null => Algorithm::Null,
+            Self::Null => Algorithm::null(),
             Self::AesGcm128 => gcm(16 + 4),
             Self::AesGcm256 => gcm(32 + 4),
-            Self::ChaCha20Poly1305 => Algorithm::ChaCha20Poly1305 { key: key(32 + 4) },
+            Self::ChaCha20Poly1305 => Algorithm::aead(Aead::ChaCha20Poly1305, key(32 + 4), 128),
         }
     }
 }

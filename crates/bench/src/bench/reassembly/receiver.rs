@@ -5,11 +5,11 @@ use std::time::Duration;
 use base::{Instant, LinkId, Mib, TableId};
 use datapath::{Datapath, PortConfig};
 use fib::{Route, RouteKind};
-use ipsec::{Dir, SaConfig, SaDir};
 use offload::Features;
 use packet::{Allocations, Memory, Packet};
 use reassembly::{Config, Table};
 use sim::{policy, unique_mask};
+use xfrm::{Dir, SaConfig, SaDir};
 
 use crate::bench::case::{Copied, Sample};
 

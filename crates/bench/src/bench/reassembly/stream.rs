@@ -3,10 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::{Counters, Instant};
-use ipsec::{Algorithm, Ipsec, Mode, SaConfig, SaDir, Train};
+use ipsec::{Ipsec, Train};
 use packet::{Buf, Memory, Packet};
 use sim::{Flow, unique_mask};
 use wire::{Spi, Version, ipv4};
+use xfrm::{Aead, Algorithm, Mode, SaConfig, SaDir};
 
 use super::receiver::MTU;
 
@@ -46,7 +47,7 @@ pub(super) struct Stream {
 /// S0's SA for packets of the first host.
 pub(super) fn sa() -> SaConfig {
     let [src, dst] = [FLOWS[1].src, FLOWS[1].dst];
-    let algorithm = Algorithm::GcmAes { key: vec![0x0b; 20].into(), icv_len: 12 };
+    let algorithm = Algorithm::aead(Aead::GcmAes, vec![0x0b; 20].into(), 96);
     SaConfig { reqid: 0, replay_window: 0, ..SaConfig::new(src, dst, Spi(0x1000), Mode::Transport, algorithm) }
 }
 

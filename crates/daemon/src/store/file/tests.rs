@@ -34,7 +34,7 @@ fn kept(label: &str, len: usize) -> Kept {
 
 fn name(spi: u32) -> SaName {
     let dst = if spi.is_multiple_of(2) { "192.0.2.1" } else { "2001:db8::1" };
-    SaName { dst: dst.parse().unwrap(), spi, mark: ipsec::Mark { value: spi, mask: 0xff } }
+    SaName { dst: dst.parse().unwrap(), spi, mark: xfrm::Mark { value: spi, mask: 0xff } }
 }
 
 fn state(n: u32) -> State {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use base::Counters;
-use ipsec::device::OffloadMode;
 use sim::{Faults, Flow, Medium, Node, SoftStats, Wire};
+use xfrm::OffloadMode;
 
 use super::{MODES, SEGMENTS, Secrets, fat, world_with};
 use crate::common::*;

@@ -1,9 +1,9 @@
 //! Choice between encryption by a device, in software, or a drop.
 
 use base::{DropReason, Mib};
-use ipsec::device::OffloadMode;
 use packet::{Esp, Packet};
 use sim::{Faults, Flow};
+use xfrm::OffloadMode;
 
 use super::{DETOUR, Lane, SEGMENTS};
 use crate::common::*;

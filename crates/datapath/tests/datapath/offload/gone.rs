@@ -1,9 +1,9 @@
 //! Removal of a device while packets are queued for it.
 
 use base::DropReason;
-use ipsec::Dir;
-use ipsec::device::OffloadMode;
 use sim::{Node, SoftDevice, SoftStats};
+use xfrm::Dir;
+use xfrm::OffloadMode;
 
 use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;
@@ -103,7 +103,7 @@ fn device_down_under_load_removes_its_sas_and_policies() {
             assert_eq!(lane.near.datapath.ipsec.spd().len(), 6 - policies, "{mode:?}");
             assert_eq!(lane.near.drops(), [(1, DropReason::LinkDown, waiting)], "{mode:?}");
             // Without a policy packets would pass, so the default policy of a setup with offloaded policies is to block.
-            lane.near.datapath.ipsec.set_default_policy(Dir::Out, ipsec::Action::Block);
+            lane.near.datapath.ipsec.set_default_policy(Dir::Out, xfrm::Action::Block);
             lane.send();
             assert!(removed || lane.near.tx(OUTSIDE).is_empty(), "{mode:?}");
             let reason = match mode {

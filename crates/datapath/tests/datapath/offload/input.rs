@@ -2,9 +2,9 @@
 
 use base::{DropReason, Mib};
 use datapath::TapPoints;
-use ipsec::device::OffloadMode;
 use packet::{Esp, EspStatus, Packet};
 use sim::{Faults, Flow};
+use xfrm::OffloadMode;
 
 use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;

@@ -12,10 +12,10 @@ use std::collections::HashSet;
 
 use base::LinkId;
 use ipsec::device::{Offload, OffloadMode};
-use ipsec::{Dir, SaConfig, SaDir};
 use offload::Features;
 use packet::{Esp, Packet};
 use sim::{Fate, Flow, Medium, Node, PortOptions, SoftDevice, World, policy, unique_mask};
+use xfrm::{Dir, SaConfig, SaDir};
 
 use crate::common::*;
 use crate::gateways::*;
@@ -44,7 +44,7 @@ fn configure(node: &mut Node, at: usize, tunnel: Tunnel, mode: Option<OffloadMod
         for (net, &dir) in NETS.iter().flat_map(|net| dirs.iter().map(move |dir| (net, dir))) {
             let offload = (packet_mode && dir != Dir::Fwd).then_some(OUTSIDE);
             let policy = policy(dir, net[from], net[1 - from], &sas);
-            node.datapath.ipsec.add_policy(ipsec::PolicyConfig { offload, ..policy }).unwrap();
+            node.datapath.ipsec.add_policy(xfrm::PolicyConfig { offload, ..policy }).unwrap();
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use base::{DropReason, Mib};
 use ipsec::device::{Offload, OffloadMode};
-use ipsec::{Dir, Mode, SaConfig, SaDir, SaFlags};
 use packet::Esp;
 use sim::{Flow, Node, PortOptions, SoftDevice, esp, policy, unique_mask};
+use xfrm::{Dir, Mode, SaConfig, SaDir, SaFlags};
 
 use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;
@@ -72,7 +72,7 @@ fn protected_discovery_is_numbered_by_the_device() {
         node.datapath.ipsec.add_sa(&SaConfig { offload, ..sa.clone() }, unique_mask()).unwrap();
         let offload = (mode == OffloadMode::Packet).then_some(OUTSIDE);
         let policy = policy(Dir::Out, here, there, &[sa]);
-        node.datapath.ipsec.add_policy(ipsec::PolicyConfig { offload, ..policy }).unwrap();
+        node.datapath.ipsec.add_policy(xfrm::PolicyConfig { offload, ..policy }).unwrap();
         let ask = Flow::new(there, here);
         let header = wire::eth::Header::new(mac(1), mac(2), wire::EtherType::IPV6);
         let mut frames = Vec::new();

@@ -1,8 +1,8 @@
 //! Packets for ESP by a device that are queued in a queueing discipline.
 
-use ipsec::device::OffloadMode;
 use qdisc::{Options, Stats};
 use sim::{Node, SoftDevice, SoftStats};
+use xfrm::OffloadMode;
 
 use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;

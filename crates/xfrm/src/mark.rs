@@ -1,7 +1,11 @@
-//! A packet's mark under a mask: which packets are meant, and what becomes of theirs.
+//! A packet's mark under a mask: selects packets, or is set on them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 /// A mark and the bits of it that count (Linux `struct xfrm_mark`). The default means every packet, and changes none.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub struct Mark {
     /// The bits.
     pub value: u32,
@@ -31,8 +35,14 @@ impl Mark {
     }
 
     /// Value by which entries with this mark are looked up (Linux `xfrm_mark_get`).
-    pub(crate) const fn sought(self) -> u32 {
+    pub const fn sought(self) -> u32 {
         self.value & self.mask
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}/{:#x}", self.value, self.mask)
     }
 }
 

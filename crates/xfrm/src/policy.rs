@@ -1,42 +1,18 @@
-//! Configuration of policies: selectors, actions, templates.
+//! Configuration of policies: their key, action and templates.
 
 use std::net::IpAddr;
 
-use base::{LinkId, Prefix};
-use wire::{FlowKey, Protocol, Spi, Version};
+use base::LinkId;
+use serde::{Deserialize, Serialize};
+use wire::Spi;
 
-use super::error::ConfigError;
-use super::mode::{Dir, MAX_TEMPLATES, Mode};
-use crate::flowi::Flowi;
+use crate::error::ConfigError;
 use crate::lifetime::{Lifetime, Limits};
+use crate::limits::MAX_TEMPLATES;
 use crate::mark::Mark;
+use crate::mode::{Dir, Mode, words};
 use crate::request::Request;
-
-/// Packets that a policy or an SA is for (RFC 4301 §4.4.1.1).
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Selector {
-    /// Their sources.
-    pub src: Prefix,
-    /// Their destinations, of the same family.
-    pub dst: Prefix,
-    /// Their upper-layer protocol; any if `None`.
-    pub protocol: Option<Protocol>,
-    /// Their source port, or ICMP type.
-    pub sport: PortMask,
-    /// Their destination port, or ICMP code.
-    pub dport: PortMask,
-    /// The link or the domain's device of a flow ([`Flowi::link`], [`Flowi::domain_device`]); any if `None`.
-    pub dev: Option<LinkId>,
-}
-
-/// A port under a mask, as XFRM selectors have it.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub struct PortMask {
-    /// The bits that a port must have.
-    pub port: u16,
-    /// Bits that are compared; 0 for any port, `0xffff` for exactly one.
-    pub mask: u16,
-}
+use crate::selector::{Selector, same_family};
 
 /// A security policy (RFC 4301 §4.4.1).
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -55,8 +31,7 @@ pub struct PolicyConfig {
     pub mark: Mark,
     /// The number of the XFRM interface that it is for; 0 for none.
     pub if_id: u32,
-    /// When it ends, of which [`Limits::bytes`](crate::Limits::bytes) and [`Limits::packets`](crate::Limits::packets) do
-    /// nothing.
+    /// Lifetime; limits of bytes and packets do nothing.
     pub lifetime: Lifetime,
     /// The device that knows it too, as the SAs that it asks for have to be on.
     pub offload: Option<LinkId>,
@@ -78,7 +53,8 @@ pub struct PolicyKey {
 }
 
 /// Action of a policy on its packets.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Action {
     /// They pass, protected as the templates say.
     #[default]
@@ -105,7 +81,8 @@ pub struct Template {
 }
 
 /// Whether a template's SA has to be there.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Level {
     /// Without it the packet is dropped.
     Required,
@@ -113,54 +90,9 @@ pub enum Level {
     Use,
 }
 
-impl Selector {
-    /// Everything between two prefixes.
-    pub const fn new(src: Prefix, dst: Prefix) -> Self {
-        Self { src, dst, protocol: None, sport: PortMask::ANY, dport: PortMask::ANY, dev: None }
-    }
-
-    /// The packets of one flow alone (Linux `xfrm_init_tempstate`).
-    pub(crate) const fn exactly(flow: &Flowi) -> Self {
-        let FlowKey { src, dst, protocol, sport, dport } = flow.key;
-        Self {
-            src: Prefix::host(src),
-            dst: Prefix::host(dst),
-            protocol: Some(protocol),
-            sport: PortMask::exactly(sport),
-            dport: PortMask::exactly(dport),
-            dev: flow.link,
-        }
-    }
-
-    /// Tells whether `flow` is one of its packets.
-    #[inline]
-    pub fn matches(&self, flow: &Flowi) -> bool {
-        self.src.contains(flow.key.src)
-            && self.dst.contains(flow.key.dst)
-            && self.protocol.is_none_or(|protocol| protocol == flow.key.protocol)
-            && self.sport.matches(flow.key.sport)
-            && self.dport.matches(flow.key.dport)
-            && self.dev.is_none_or(|dev| flow.devices().any(|its| its == dev))
-    }
-
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let families = (Version::of_addr(self.src.addr()), Version::of_addr(self.dst.addr()));
-        if families.0 == families.1 { Ok(()) } else { Err(ConfigError::SelectorFamily) }
-    }
-}
-
-impl PortMask {
-    /// Any port.
-    pub const ANY: Self = Self { port: 0, mask: 0 };
-
-    /// This port alone.
-    pub const fn exactly(port: u16) -> Self {
-        Self { port, mask: u16::MAX }
-    }
-
-    const fn matches(self, port: u16) -> bool {
-        (self.port ^ port) & self.mask == 0
-    }
+words! {
+    Action { Allow "allow", Block "block", }
+    Level { Required "required", Use "use", }
 }
 
 impl PolicyConfig {
@@ -185,8 +117,8 @@ impl PolicyConfig {
         PolicyKey { dir: self.dir, selector: self.selector, mark: self.mark, if_id: self.if_id }
     }
 
-    /// Whether its packets may be in clear.
-    pub(crate) fn allows_clear(&self) -> bool {
+    /// Tells whether its packets may be in clear.
+    pub fn allows_clear(&self) -> bool {
         self.action == Action::Allow && self.templates.iter().all(|template| template.level == Level::Use)
     }
 
@@ -194,7 +126,7 @@ impl PolicyConfig {
     ///
     /// # Errors
     /// The first thing that is wrong.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    pub fn check(&self) -> Result<(), ConfigError> {
         self.selector.check()?;
         if self.templates.len() > MAX_TEMPLATES {
             return Err(ConfigError::Templates(self.templates.len()));
@@ -214,8 +146,4 @@ impl PolicyConfig {
         }
         Ok(())
     }
-}
-
-pub(super) fn same_family(a: IpAddr, b: IpAddr) -> Result<(), ConfigError> {
-    if a.is_ipv4() == b.is_ipv4() { Ok(()) } else { Err(ConfigError::Family(a, b)) }
 }

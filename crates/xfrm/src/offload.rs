@@ -2,7 +2,7 @@
 
 use base::LinkId;
 
-use super::mode::SaDir;
+use crate::mode::SaDir;
 
 /// Device that does an SA's work: iproute2's `offload crypto|packet dev DEV dir in|out`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

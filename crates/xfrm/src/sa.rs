@@ -3,20 +3,21 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use wire::Spi;
 
-use super::error::ConfigError;
-use super::mode::{Mode, SaDir};
-use super::offload::{Offload, OffloadMode};
-use super::policy::{Selector, same_family};
-use crate::engine::Algorithm;
+use crate::algorithm::Algorithm;
+use crate::error::ConfigError;
 use crate::lifetime::Lifetime;
+use crate::limits::MAX_WINDOW;
 use crate::mark::Mark;
-use crate::replay::MAX_WINDOW;
+use crate::mode::{Mode, SaDir};
+use crate::offload::{Offload, OffloadMode};
 use crate::request::Request;
+use crate::selector::{Selector, same_family};
 
 /// An ESP security association (RFC 4301 §4.4.2), for one direction.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SaConfig {
     /// The outer source; unspecified for any.
     pub src: IpAddr,
@@ -25,7 +26,7 @@ pub struct SaConfig {
     /// The security parameters index.
     pub spi: Spi,
     /// The only direction in which it may be used; `None` leaves it to its use. One of [`SaDir::In`] is also used for
-    /// packets to hosts that this node stands in front of (see [`Sad::opens_for_others`](crate::sad::Sad::opens_for_others)).
+    /// packets to hosts that this node stands in front of.
     pub dir: Option<SaDir>,
     /// Mode: whole packets or their payload are protected.
     pub mode: Mode,
@@ -58,7 +59,7 @@ pub struct SaConfig {
     pub if_id: u32,
     /// When it ends.
     pub lifetime: Lifetime,
-    /// The number of the [`Acquire`](crate::Acquire) that it answers (`seq`); 0 for none.
+    /// The number of the acquire that it answers (`seq`); 0 for none.
     pub acquire_seq: u32,
     /// When its numbers are told of.
     pub aevents: Aevents,
@@ -69,7 +70,7 @@ pub struct SaConfig {
 }
 
 /// Behaviour of an SA with a UDP header around ESP towards the NAT that it is for.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NatTraversal {
     /// Seconds after which one of direction out that was not used sends a keepalive (RFC 3948 §4); 0 for never.
     pub keepalive_interval: u32,
@@ -79,7 +80,7 @@ pub struct NatTraversal {
     pub follow: bool,
 }
 
-/// Limits at which an SA's numbers are reported: `None` leaves it to the [node](crate::Ipsec::set_aevent_limits).
+/// Limits at which an SA's numbers are reported: `None` for those of the node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Aevents {
     /// After so many packets; 0: not by that.
@@ -111,31 +112,56 @@ impl Default for AeventLimits {
     }
 }
 
-/// Options of an SA, by the names that `ip xfrm state … flag` and `extra-flag` give them.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct SaFlags {
+macro_rules! sa_flags {
+    ($($(#[$doc:meta])* $field:ident $name:literal,)*) => {
+        /// Options of an SA, by the names that `ip xfrm state … flag` and `extra-flag` give them.
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        pub struct SaFlags { $($(#[$doc])* pub $field: bool,)* }
+
+        impl SaFlags {
+            /// Every name, in iproute2's order.
+            pub const NAMES: &'static [&'static str] = &[$($name,)*];
+
+            /// Sets the flag of that name. False if there is none.
+            pub fn set(&mut self, name: &str) -> bool {
+                match name {
+                    $($name => self.$field = true,)*
+                    _ => return false,
+                }
+                true
+            }
+
+            /// Names of the flags that are set.
+            pub fn names(self) -> impl Iterator<Item = &'static str> {
+                [$(self.$field.then_some($name),)*].into_iter().flatten()
+            }
+        }
+    };
+}
+
+sa_flags! {
     /// Congestion marks are not carried between the outer and the inner header (RFC 6040).
-    pub noecn: bool,
+    noecn "noecn",
     /// The outer DSCP is copied to the inner header on the way in.
-    pub decap_dscp: bool,
+    decap_dscp "decap-dscp",
     /// The outer IPv4 header does not carry Don't Fragment.
-    pub nopmtudisc: bool,
-    /// 64-bit sequence numbers (RFC 4303 §2.2.1).
-    pub esn: bool,
-    /// The inner DSCP is not copied to the outer header on the way out.
-    pub dont_encap_dscp: bool,
-    /// 32-bit sequence numbers may start over instead of ending the SA.
-    pub oseq_may_wrap: bool,
+    nopmtudisc "nopmtudisc",
     /// It is received by alone: no template finds it.
-    pub wildrecv: bool,
+    wildrecv "wildrecv",
     /// An ICMP error comes through it also if only the packet that it quotes is one of the selector's.
-    pub icmp: bool,
+    icmp "icmp",
     /// Without a selector it takes both families, and not only that of its own addresses.
-    pub af_unspec: bool,
+    af_unspec "af-unspec",
+    /// 64-bit sequence numbers (RFC 4303 §2.2.1).
+    esn "esn",
+    /// The inner DSCP is not copied to the outer header on the way out.
+    dont_encap_dscp "dont-encap-dscp",
+    /// 32-bit sequence numbers may start over instead of ending the SA.
+    oseq_may_wrap "oseq-may-wrap",
 }
 
 /// A UDP header around ESP (RFC 3948): `espinudp`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct EspInUdp {
     /// The source port.
     pub sport: u16,
@@ -174,7 +200,10 @@ impl SaConfig {
     }
 
     /// Checks what can be told without the key, the other SAs and devices.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), ConfigError> {
         same_family(self.src, self.dst)?;
         if self.dst.is_unspecified() {
             return Err(ConfigError::NoDestination);

@@ -1,10 +1,10 @@
-//! Key material that does not leak: neither into a log, nor into a reply, nor into memory that is handed back.
+//! Key material that does not leak: neither into a log, nor into a reply, nor into freed memory.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Keying material as it was given, with salt or nonce at its end where the algorithm has one. Zeroed when dropped; its
+/// Key material as it was configured, with salt or nonce at its end where the algorithm has one. Zeroed when dropped; its
 /// `Debug` shows no byte of it.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct Key {
@@ -29,6 +29,18 @@ impl Key {
     }
 }
 
+impl From<Vec<u8>> for Key {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes: bytes.into() }
+    }
+}
+
+impl From<Zeroizing<Vec<u8>>> for Key {
+    fn from(bytes: Zeroizing<Vec<u8>>) -> Self {
+        Self { bytes }
+    }
+}
+
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("<hidden>")
@@ -40,15 +52,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_as_long_as_it_is_without_its_salt() {
+    fn key_bits_exclude_salt() {
         for (len, salt_len, bits) in [(20, 4, 128), (36, 4, 256), (0, 0, 0), (3, 4, 0), (10_000, 0, u16::MAX)] {
-            assert_eq!(Key::new(vec![0; len].into()).bits(salt_len), bits);
+            assert_eq!(Key::from(vec![0; len]).bits(salt_len), bits);
         }
     }
 
     #[test]
-    fn a_key_shows_no_byte_of_itself() {
-        let key = Key::new(vec![0xab; 20].into());
+    fn key_debug_shows_no_byte() {
+        let key = Key::from(vec![0xab; 20]);
         assert_eq!(format!("{key:?}"), "<hidden>");
     }
 }

@@ -32,14 +32,14 @@ impl Limits {
     /// No limits.
     pub const NONE: Self = Self { bytes: u64::MAX, packets: u64::MAX, added: None, used: None };
 
-    /// Whether so much has been used that a limit is reached.
+    /// Tells whether so much has been used that a limit is reached.
     #[inline]
-    pub(crate) const fn are_reached(&self, bytes: u64, packets: u64) -> bool {
+    pub const fn are_reached(&self, bytes: u64, packets: u64) -> bool {
         bytes >= self.bytes || packets >= self.packets
     }
 
-    /// When time reaches a limit.
-    pub(crate) fn at(&self, added: Instant, used: Option<Instant>) -> Option<Instant> {
+    /// Instant at which time reaches a limit.
+    pub fn at(&self, added: Instant, used: Option<Instant>) -> Option<Instant> {
         let since = |from: Option<Instant>, limit: Option<Duration>| Some(from? + limit?);
         let at = since(Some(added), self.added).into_iter().chain(since(used, self.used)).min()?;
         // So far away that it is never.

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 /// Request that made an SA or a policy, in the control plane's own type, which this crate does not read.
 ///
-/// The SA or policy owns it: a removed or expired one frees its request, and the keys in it. An
-/// [`Event`](crate::Event) of its end shares it.
+/// The SA or policy owns it: a removed or expired one frees its request, and the keys in it. An event of its end shares it.
 #[derive(Clone)]
 pub struct Request(Arc<dyn Any + Send + Sync>);
 

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use base::LinkId;
 
-use super::mode::{MAX_SAS, MAX_TEMPLATES, SaDir};
-use crate::engine::AlgorithmError;
-use crate::replay::MAX_WINDOW;
+use crate::algorithm::AlgorithmError;
+use crate::limits::{MAX_SAS, MAX_TEMPLATES, MAX_WINDOW};
+use crate::mode::SaDir;
 
 /// Reason for which an SA or a policy was refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

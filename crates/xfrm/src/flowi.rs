@@ -23,7 +23,7 @@ pub struct Flowi {
 impl Flowi {
     /// Devices by which a selector may name the flow.
     #[inline]
-    pub(crate) fn devices(&self) -> impl Iterator<Item = LinkId> {
+    pub fn devices(&self) -> impl Iterator<Item = LinkId> {
         let domain_device = self.domain_device.filter(|_| self.domain_device != self.link);
         [self.link, domain_device].into_iter().flatten()
     }

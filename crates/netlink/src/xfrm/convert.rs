@@ -1,0 +1,388 @@
+//! Conversion between the structures of `linux/xfrm.h` and the types of crate `xfrm`.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base::{LinkId, Prefix};
+use wire::{Protocol, Spi};
+use xfrm::{
+    Action, ConfigError, Dir, EspInUdp, Level, Lifetime, Limits, Mode, NatTraversal, PolicyConfig, PortMask, SaConfig,
+    SaDir, SaFlags, Selector, Template,
+};
+
+use super::layout::{self, Addr, Encap, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Tmpl, family_of};
+use super::nums::{mode, proto, sa_flag};
+use super::policy::Policy;
+use super::replay::Replay;
+use super::sa::NewSa;
+use crate::error::{Error, errno};
+
+/// `UDP_ENCAP_ESPINUDP`.
+const ESPINUDP: u16 = 2;
+
+/// Refusal of an SA or a policy, with Linux's number and words.
+pub fn refusal(err: &ConfigError) -> Error {
+    let errno = match err {
+        ConfigError::Exists => return Error::new(errno::EEXIST),
+        ConfigError::NotFound => return Error::new(errno::ESRCH),
+        ConfigError::NoSpi => return Error::new(errno::ENOENT),
+        ConfigError::TooMany => errno::ENOMEM,
+        ConfigError::DirReversed | ConfigError::EncapChanged | ConfigError::NotValid => {
+            return Error::new(errno::EINVAL);
+        }
+        _ => errno::EINVAL,
+    };
+    Error::said(errno, err.to_string())
+}
+
+fn invalid() -> Error {
+    Error::new(errno::EINVAL)
+}
+
+/// Direction of `XFRMA_SA_DIR`.
+pub const fn sa_dir(dir: u8) -> Option<SaDir> {
+    match dir {
+        1 => Some(SaDir::In),
+        2 => Some(SaDir::Out),
+        _ => None,
+    }
+}
+
+/// Number of `XFRMA_SA_DIR`; 0 for none.
+pub const fn sa_dir_number(dir: Option<SaDir>) -> u8 {
+    match dir {
+        None => 0,
+        Some(SaDir::In) => 1,
+        Some(SaDir::Out) => 2,
+    }
+}
+
+/// Mode of an SA that is requested.
+///
+/// # Errors
+/// A mode that this program does not have.
+pub fn mode(number: u8) -> Result<Mode, Error> {
+    match number {
+        mode::TUNNEL | mode::TRANSPORT => Ok(to_mode(number)),
+        _ => Err(Error::text(errno::EPROTONOSUPPORT, "Requested mode not found")),
+    }
+}
+
+fn to_mode(number: u8) -> Mode {
+    if number == mode::TUNNEL { Mode::Tunnel } else { Mode::Transport }
+}
+
+/// Number of a mode.
+pub const fn mode_number(of: Mode) -> u8 {
+    match of {
+        Mode::Transport => mode::TRANSPORT,
+        Mode::Tunnel => mode::TUNNEL,
+    }
+}
+
+fn lifetime(lft: &LifetimeCfg) -> Lifetime {
+    let secs = |secs: u64| (secs != 0).then(|| Duration::from_secs(secs));
+    Lifetime {
+        soft: Limits {
+            bytes: lft.soft_byte_limit,
+            packets: lft.soft_packet_limit,
+            added: secs(lft.soft_add_expires_seconds),
+            used: secs(lft.soft_use_expires_seconds),
+        },
+        hard: Limits {
+            bytes: lft.hard_byte_limit,
+            packets: lft.hard_packet_limit,
+            added: secs(lft.hard_add_expires_seconds),
+            used: secs(lft.hard_use_expires_seconds),
+        },
+    }
+}
+
+/// A selector of packets by link `dev`; of `family`, if it names none itself.
+///
+/// # Errors
+/// `EINVAL` for a prefix of that family that does not exist.
+pub fn selector(sel: &layout::Selector, family: u16, dev: Option<LinkId>) -> Result<Selector, Error> {
+    let family = if sel.family == 0 { family } else { sel.family };
+    let prefix = |addr: Addr, len| Prefix::containing(addr.ip(family)?, len).ok();
+    let (src, dst) = (prefix(sel.saddr, sel.prefixlen_s), prefix(sel.daddr, sel.prefixlen_d));
+    Ok(Selector {
+        protocol: (sel.proto != 0).then_some(Protocol(sel.proto)),
+        // Same form as in the database: bits outside the mask are no part of a policy's name.
+        sport: PortMask { port: sel.sport & sel.sport_mask, mask: sel.sport_mask },
+        dport: PortMask { port: sel.dport & sel.dport_mask, mask: sel.dport_mask },
+        dev,
+        ..Selector::new(src.ok_or_else(invalid)?, dst.ok_or_else(invalid)?)
+    })
+}
+
+/// A selector with the link's index `ifindex`.
+pub fn wire_selector(selector: &Selector, ifindex: u32) -> layout::Selector {
+    let &Selector { src, dst, protocol, sport, dport, dev: _ } = selector;
+    layout::Selector {
+        daddr: dst.addr().into(),
+        saddr: src.addr().into(),
+        dport: dport.port,
+        dport_mask: dport.mask,
+        sport: sport.port,
+        sport_mask: sport.mask,
+        family: family_of(dst.addr()),
+        prefixlen_d: dst.len(),
+        prefixlen_s: src.len(),
+        proto: protocol.map_or(0, |it| it.0),
+        ifindex,
+        user: 0,
+    }
+}
+
+/// Sequence numbers with which an SA with those flags begins: sent, and received. Without ESN the lower halves count alone; but
+/// an outgoing number that may wrap is counted in both halves, so that its initialisation vectors do not repeat.
+pub fn begins_at(replay: Option<&Replay>, flags: SaFlags) -> (u64, u64) {
+    match replay {
+        None => (0, 0),
+        Some(&Replay::Legacy([oseq, seq, _])) => (oseq.into(), seq.into()),
+        Some(Replay::Esn(it)) => {
+            let whole = |is_wide: bool, hi: u32, lo: u32| u64::from(if is_wide { hi } else { 0 }) << 32 | u64::from(lo);
+            let goes_on = flags.esn || flags.oseq_may_wrap;
+            (whole(goes_on, it.oseq_hi, it.oseq), whole(flags.esn, it.seq_hi, it.seq))
+        }
+    }
+}
+
+/// The SA that a message describes.
+///
+/// # Errors
+/// `EINVAL` for addresses that do not exist.
+pub fn sa(new: &NewSa, dev: Option<LinkId>) -> Result<SaConfig, Error> {
+    let info = &new.info;
+    let addr = |addr: Addr| addr.ip(info.family).ok_or_else(invalid);
+    let (src, dst) = (addr(info.saddr)?, addr(info.daddr)?);
+    let flag = |flag: u8| info.flags & flag != 0;
+    let extra = |flag: u32| new.extra_flags & flag != 0;
+    let flags = SaFlags {
+        noecn: flag(sa_flag::NOECN),
+        decap_dscp: flag(sa_flag::DECAP_DSCP),
+        nopmtudisc: flag(sa_flag::NOPMTUDISC),
+        esn: flag(sa_flag::ESN),
+        dont_encap_dscp: extra(sa_flag::EXTRA_DONT_ENCAP_DSCP),
+        oseq_may_wrap: extra(sa_flag::EXTRA_OSEQ_MAY_WRAP),
+        wildrecv: flag(sa_flag::WILDRECV),
+        icmp: flag(sa_flag::ICMP),
+        af_unspec: flag(sa_flag::AF_UNSPEC),
+    };
+    // One that is for everything of the SA's own family says no more than none.
+    let sel = Some(info.sel).filter(|sel| sel.family != 0).map(|sel| selector(&sel, info.family, dev)).transpose()?;
+    let any = |prefix: Prefix| prefix.is_ipv4() == dst.is_ipv4() && prefix.len() == 0;
+    let everything = |sel: &Selector| *sel == Selector::new(sel.src, sel.dst) && any(sel.src) && any(sel.dst);
+    let sel = sel.filter(|sel| flags.af_unspec || !everything(sel));
+    let (oseq, seq) = begins_at(new.replay.as_ref(), flags);
+    Ok(SaConfig {
+        dir: sa_dir(new.dir),
+        reqid: info.reqid,
+        replay_window: new.replay_window(),
+        flags,
+        encap: new.encap.map(|encap| EspInUdp { sport: encap.sport, dport: encap.dport }),
+        selector: sel,
+        oseq,
+        seq,
+        tfcpad: new.tfcpad,
+        nat: NatTraversal {
+            keepalive_interval: new.nat_keepalive,
+            mapping_threshold: new.mapping_threshold,
+            follow: false,
+        },
+        mark: new.mark,
+        output_mark: new.set_mark,
+        if_id: new.if_id,
+        lifetime: lifetime(&info.lft),
+        acquire_seq: info.seq,
+        aevents: new.aevents,
+        ..SaConfig::new(src, dst, Spi(info.spi), to_mode(info.mode), new.algorithm.clone())
+    })
+}
+
+/// Sequence numbers that an SA with those flags has received, as far as a message holds them.
+pub fn seen(replay: &Replay, flags: SaFlags) -> Vec<u64> {
+    let (_, top) = begins_at(Some(replay), flags);
+    match replay {
+        Replay::Legacy([_, _, bitmap]) => {
+            (0..32).filter(|age| bitmap >> age & 1 == 1).filter_map(|age| top.checked_sub(age)).collect()
+        }
+        Replay::Esn(it) => {
+            let window = u64::from(it.replay_window).min(32 * it.bmp.len() as u64);
+            let is_set = |seq: u64| {
+                let at = (seq - 1) % window;
+                it.bmp.get(at as usize / 32).is_some_and(|word| word >> (at % 32) & 1 == 1)
+            };
+            let bottom = top.saturating_sub(window.saturating_sub(1)).max(1);
+            (bottom..=top).filter(|&seq| window > 0 && is_set(seq)).collect()
+        }
+    }
+}
+
+/// The policy that a message describes.
+///
+/// # Errors
+/// As [`selector`].
+pub fn policy(policy: &Policy, dev: Option<LinkId>) -> Result<PolicyConfig, Error> {
+    let info = &policy.info;
+    Ok(PolicyConfig {
+        priority: info.priority,
+        action: if info.action == 0 { Action::Allow } else { Action::Block },
+        templates: policy.templates.iter().map(template).collect(),
+        mark: policy.mark,
+        if_id: policy.if_id,
+        lifetime: lifetime(&info.lft),
+        ..PolicyConfig::new(dir(info.dir), selector(&info.sel, info.sel.family, dev)?)
+    })
+}
+
+/// Direction of a policy.
+pub const fn dir(dir: u8) -> Dir {
+    match dir {
+        0 => Dir::In,
+        1 => Dir::Out,
+        _ => Dir::Fwd,
+    }
+}
+
+fn template(tmpl: &Tmpl) -> Template {
+    let addr = |addr: Addr| addr.ip(tmpl.family).filter(|addr| !addr.is_unspecified());
+    Template {
+        src: addr(tmpl.saddr),
+        dst: addr(tmpl.daddr),
+        spi: (tmpl.spi != 0).then_some(Spi(tmpl.spi)),
+        mode: to_mode(tmpl.mode),
+        reqid: tmpl.reqid,
+        level: if tmpl.optional == 0 { Level::Required } else { Level::Use },
+    }
+}
+
+/// The request that makes an SA.
+pub fn new_sa(config: &SaConfig) -> NewSa {
+    let family = family_of(config.dst);
+    let of = |on: bool, flag: u8| if on { flag } else { 0 };
+    let flags = config.flags;
+    let sel = match &config.selector {
+        Some(it) => wire_selector(it, 0),
+        None if flags.af_unspec => layout::Selector::default(),
+        None => layout::Selector { family, ..layout::Selector::default() },
+    };
+    let wide = flags.esn || config.replay_window > 32;
+    let replay = if wide {
+        Replay::Esn(ReplayEsn {
+            oseq: config.oseq as u32,
+            oseq_hi: (config.oseq >> 32) as u32,
+            seq: config.seq as u32,
+            seq_hi: (config.seq >> 32) as u32,
+            replay_window: config.replay_window,
+            bmp: vec![0; config.replay_window.div_ceil(32) as usize],
+        })
+    } else {
+        Replay::Legacy([config.oseq as u32, config.seq as u32, 0])
+    };
+    let extra =
+        [(flags.dont_encap_dscp, sa_flag::EXTRA_DONT_ENCAP_DSCP), (flags.oseq_may_wrap, sa_flag::EXTRA_OSEQ_MAY_WRAP)];
+    NewSa {
+        info: SaInfo {
+            sel,
+            daddr: config.dst.into(),
+            spi: config.spi.0,
+            proto: proto::ESP,
+            saddr: config.src.into(),
+            lft: wire_lifetime(&config.lifetime),
+            reqid: config.reqid,
+            family,
+            mode: mode_number(config.mode),
+            replay_window: if wide { 0 } else { config.replay_window as u8 },
+            flags: of(flags.noecn, sa_flag::NOECN)
+                | of(flags.decap_dscp, sa_flag::DECAP_DSCP)
+                | of(flags.nopmtudisc, sa_flag::NOPMTUDISC)
+                | of(flags.wildrecv, sa_flag::WILDRECV)
+                | of(flags.icmp, sa_flag::ICMP)
+                | of(flags.af_unspec, sa_flag::AF_UNSPEC)
+                | of(flags.esn, sa_flag::ESN),
+            ..SaInfo::default()
+        },
+        algorithm: config.algorithm.clone(),
+        encap: config.encap.map(|encap| Encap {
+            kind: ESPINUDP,
+            sport: encap.sport,
+            dport: encap.dport,
+            ..Encap::default()
+        }),
+        coaddr: None,
+        mark: config.mark,
+        set_mark: config.output_mark,
+        extra_flags: extra.iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag),
+        replay: Some(replay),
+        used: None,
+        tfcpad: config.tfcpad,
+        if_id: config.if_id,
+        dir: sa_dir_number(config.dir),
+        mapping_threshold: config.nat.mapping_threshold,
+        nat_keepalive: config.nat.keepalive_interval,
+        aevents: config.aevents,
+    }
+}
+
+/// The request that makes a policy.
+pub fn new_policy(config: &PolicyConfig) -> Policy {
+    let family = family_of(config.selector.dst.addr());
+    Policy {
+        info: PolicyInfo {
+            sel: wire_selector(&config.selector, 0),
+            lft: wire_lifetime(&config.lifetime),
+            priority: config.priority,
+            dir: config.dir as u8,
+            action: match config.action {
+                Action::Allow => 0,
+                Action::Block => 1,
+            },
+            ..PolicyInfo::default()
+        },
+        templates: config.templates.iter().map(|it| wire_template(it, family)).collect(),
+        mark: config.mark,
+        if_id: config.if_id,
+    }
+}
+
+/// A template of a policy whose selector is of `family`.
+pub fn wire_template(template: &Template, family: u16) -> Tmpl {
+    let &Template { src, dst, spi, mode, reqid, level } = template;
+    Tmpl {
+        daddr: dst.map(Into::into).unwrap_or_default(),
+        spi: spi.map_or(0, |spi| spi.0),
+        saddr: src.map(Into::into).unwrap_or_default(),
+        proto: proto::ESP,
+        family: dst.or(src).map_or(family, family_of),
+        reqid,
+        mode: mode_number(mode),
+        optional: u8::from(level == Level::Use),
+        algos: [u32::MAX; 3],
+        ..Tmpl::default()
+    }
+}
+
+fn wire_lifetime(lifetime: &Lifetime) -> LifetimeCfg {
+    let secs = |limit: Option<Duration>| limit.map_or(0, |limit| limit.as_secs());
+    let Lifetime { soft, hard } = lifetime;
+    LifetimeCfg {
+        soft_byte_limit: soft.bytes,
+        hard_byte_limit: hard.bytes,
+        soft_packet_limit: soft.packets,
+        hard_packet_limit: hard.packets,
+        soft_add_expires_seconds: secs(soft.added),
+        hard_add_expires_seconds: secs(hard.added),
+        soft_use_expires_seconds: secs(soft.used),
+        hard_use_expires_seconds: secs(hard.used),
+    }
+}
+
+/// Address of a query.
+///
+/// # Errors
+/// `ESRCH` for a family that does not exist.
+pub fn addr(addr: Addr, family: u16) -> Result<IpAddr, Error> {
+    addr.ip(family).ok_or(Error::new(errno::ESRCH))
+}
