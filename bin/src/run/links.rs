@@ -7,6 +7,7 @@ use base::{DropReason, Instant, LinkId};
 use config::features::FeatureSet;
 use config::model::{LinkConfig, LinkKind};
 use datapath::{HostRole, PortConfig};
+use driver::DriverKind;
 use link::{Layer, Link, Sent};
 use qdisc::Options;
 use wire::eth::MacAddr;
@@ -181,16 +182,18 @@ impl Node {
             _ => None,
         };
         let role = match slot.config.kind {
-            LinkKind::Tun { .. } | LinkKind::Tap { .. } => HostRole::Peer,
-            LinkKind::Udp { .. } => HostRole::SharesAddress,
+            LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => HostRole::Peer,
+            LinkKind::Driver(DriverKind::Udp { .. }) => HostRole::SharesAddress,
             LinkKind::Loopback
             | LinkKind::Vrf { .. }
             | LinkKind::Bridge(_)
             | LinkKind::Vlan { .. }
-            | LinkKind::VhostUser { .. }
-            | LinkKind::VirtioUser { .. }
-            | LinkKind::Packet { .. }
-            | LinkKind::Xdp { .. } => HostRole::None,
+            | LinkKind::Driver(
+                DriverKind::VhostUser { .. }
+                | DriverKind::VirtioUser { .. }
+                | DriverKind::Packet { .. }
+                | DriverKind::Xdp { .. },
+            ) => HostRole::None,
         };
         let (is_new, is_up) = (self.datapath.ports.get(id).is_none(), slot.is_up());
         self.datapath.set_port(id, PortConfig { name, mac, mtu, features, gro, esp_gro });

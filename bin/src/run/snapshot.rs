@@ -16,6 +16,7 @@ use ctl::state::{
 };
 use ctl::{Shown, What};
 use datapath::{FatCounts, Port, Traffic};
+use driver::DriverKind;
 use fib::{Fib, RouteKind};
 use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
@@ -196,7 +197,7 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         name: port.config.name.clone(),
         kind: slot.link.kind().word().to_owned(),
         on: match &slot.config.kind {
-            LinkKind::Udp { bind } => Some(bind.to_string()),
+            LinkKind::Driver(DriverKind::Udp { bind }) => Some(bind.to_string()),
             LinkKind::Vlan { link, id } => Some(format!("{link} id {id}")),
             kind => kind.interface().or(kind.socket()).map(str::to_owned),
         },

@@ -13,6 +13,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::DropReason;
+use driver::XdpMode;
 use offload::Features;
 use packet::{Copied, CopyReason, Cut, Memory, Packet};
 use rustix::net::sockopt::socket_error;
@@ -33,8 +34,6 @@ use crate::sys::sockaddr::link_layer_of;
 use crate::sys::socket::{bind, has_lost_interface};
 use crate::sys::xsk::{Queue, Xsk};
 use crate::{Kind, Layer, Link, Offload, OpenError, RingState, Sent};
-
-pub use self::attach::XdpMode;
 
 /// Limit of frames that one call of [`Link::recv`] takes from each queue.
 const BURST_FRAMES: usize = 64;

@@ -2,12 +2,13 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use driver::DriverKind;
 use wire::MacAddr;
 
 use super::TunLink;
 use super::open::{attach, set_up_queue};
 use crate::af_packet::{PacketLink, Station};
-use crate::config::{Config, ConfigKind};
+use crate::config::Config;
 use crate::posted::Posted;
 use crate::stats::LinkStats;
 use crate::sys::ifreq::{Interface, tun_set_persistent};
@@ -87,7 +88,8 @@ impl HostDevice {
         let mac = self.mac.ok_or_else(|| OpenError::no_address(&self.name))?;
         let config = Config {
             name: self.name.clone(),
-            kind: ConfigKind::Packet { interface: peer.to_owned(), exclusive: false },
+            kind: DriverKind::Packet { interface: peer.to_owned(), exclusive: false },
+            mac: None,
             mtu: None,
             offloads: true,
             index: None,

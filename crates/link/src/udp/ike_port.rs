@@ -107,16 +107,18 @@ impl IkePort {
 
 #[cfg(test)]
 mod tests {
+    use driver::DriverKind;
+
     use super::super::UdpLink;
     use super::super::synthetic::unwrap;
     use super::*;
-    use crate::config::{Config, ConfigKind};
+    use crate::config::Config;
     use crate::{Link, Sent};
 
     fn link() -> UdpLink {
         let bind = "127.0.0.1:0".parse().unwrap();
-        let kind = ConfigKind::Udp { bind };
-        let config = Config { name: "wan".to_owned(), kind, mtu: None, offloads: true, index: None };
+        let kind = DriverKind::Udp { bind };
+        let config = Config { name: "wan".to_owned(), kind, mac: None, mtu: None, offloads: true, index: None };
         UdpLink::open(&config, bind).unwrap()
     }
 

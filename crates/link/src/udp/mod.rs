@@ -413,18 +413,25 @@ impl Link for UdpLink {
 
 #[cfg(test)]
 mod tests {
+    use driver::DriverKind;
     use packet::{Cut, Gso, GsoKind};
     use wire::{Protocol, ipv4, udp};
 
     use super::*;
-    use crate::config::{Config, ConfigKind};
+    use crate::config::Config;
 
     /// A forged "fragmentation needed" that quotes our port makes any call fail with `EMSGSIZE`.
     #[test]
     fn forged_emsgsize_for_a_train_costs_no_offload() {
         let bind: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-        let config =
-            Config { name: "wan".to_owned(), kind: ConfigKind::Udp { bind }, mtu: None, offloads: true, index: None };
+        let config = Config {
+            name: "wan".to_owned(),
+            kind: DriverKind::Udp { bind },
+            mac: None,
+            mtu: None,
+            offloads: true,
+            index: None,
+        };
         let mut link = UdpLink::open(&config, bind).expect("a socket");
         let mut train = ipv4::Header::new([127, 0, 0, 1].into(), [127, 0, 0, 1].into(), Protocol::UDP, 128);
         train.fill_check();

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::DropReason;
+use driver::DriverKind;
 use offload::Features;
 use packet::{CopyReason, Cut, Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -40,9 +41,6 @@ const SOCKET: u64 = 1;
 const CALL: u64 = 2;
 const AGAIN: u64 = 3;
 
-/// Default number of descriptors of a ring.
-const RING_SIZE: u16 = 256;
-
 /// Offset of a buffer relative to the previous one (cache colouring), so that small frames do not share the same cache sets.
 const STAGGER: u64 = 192;
 
@@ -69,7 +67,7 @@ impl FrontConfig {
     /// One pair of queues of 256 descriptors, with offloads.
     pub fn new(name: &str, socket: &Path, mac: MacAddr) -> Self {
         let (name, socket) = (name.to_owned(), socket.to_owned());
-        Self { name, socket, pairs: 1, ring_size: RING_SIZE, mac, mtu: None, offloads: true }
+        Self { name, socket, pairs: 1, ring_size: DriverKind::VIRTIO_RING, mac, mtu: None, offloads: true }
     }
 }
 
@@ -126,7 +124,7 @@ pub fn open(config: &FrontConfig) -> Result<VhostFront, OpenError> {
 pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFront, OpenError> {
     let name = &config.name;
     let error = |call| move |err: io::Error| OpenError::new(name, call, err);
-    let is_size = config.ring_size.is_power_of_two() && config.ring_size <= 1024;
+    let is_size = config.ring_size.is_power_of_two() && config.ring_size <= DriverKind::MAX_VIRTIO_RING;
     if config.pairs == 0 || config.pairs > MAX_PAIRS || !is_size {
         let text = format!("{} pairs of queues of {} descriptors", config.pairs, config.ring_size);
         return Err(error("queues")(io::Error::new(io::ErrorKind::InvalidInput, text)));
