@@ -31,7 +31,7 @@ use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::link_layer;
 use crate::sys::socket::{bind, has_lost_interface, set_buffer, set_option};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Layer, Link, Offload, OpenError, Sent};
 
 /// Frames requested in one system call from a quiet interface; up to [`MAX_MESSAGES`] from a busy one.
 const FEW_MESSAGES: usize = 4;
@@ -354,10 +354,6 @@ fn tag_of(auxdata: &[u8]) -> Option<u16> {
 impl Link for PacketLink {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Packet
     }
 
     fn host_index(&self) -> Option<u32> {

@@ -10,13 +10,12 @@ use wire::eth::MacAddr;
 use crate::config::DEFAULT_MTU;
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::stats::LinkStats;
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Layer, Link, Offload, OpenError, Sent};
 
 /// Own port of a bridge, or a VLAN device.
 #[derive(Debug)]
 pub struct InternalLink {
     name: String,
-    kind: Kind,
     mac: MacAddr,
     mtu: usize,
     wanted_mtu: Option<u16>,
@@ -27,31 +26,27 @@ pub struct InternalLink {
 impl InternalLink {
     /// Own port of a bridge, with that link-layer address. The MTU is 1500 bytes by default.
     pub fn bridge(name: &str, mac: MacAddr, mtu: Option<u16>) -> Self {
-        Self::new(name, Kind::Bridge, mac, mtu, "left to the ports")
+        Self::new(name, mac, mtu, "left to the ports")
     }
 
     /// A VLAN device. Its link-layer address is zero until it is set.
     pub fn vlan(name: &str, mtu: Option<u16>) -> Self {
-        Self::new(name, Kind::Vlan, MacAddr::ZERO, mtu, "left to the link below")
+        Self::new(name, MacAddr::ZERO, mtu, "left to the link below")
     }
 
-    fn new(name: &str, kind: Kind, mac: MacAddr, mtu: Option<u16>, whose: &str) -> Self {
+    fn new(name: &str, mac: MacAddr, mtu: Option<u16>, whose: &str) -> Self {
         let mut offloads = Offloads::new();
         for offload in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
             offloads.add(offload, Ok(Some(whose.to_owned())));
         }
         let (name, stats) = (name.to_owned(), LinkStats::ZERO);
-        Self { name, kind, mac, mtu: mtu.map_or(DEFAULT_MTU, usize::from), wanted_mtu: mtu, offloads, stats }
+        Self { name, mac, mtu: mtu.map_or(DEFAULT_MTU, usize::from), wanted_mtu: mtu, offloads, stats }
     }
 }
 
 impl Link for InternalLink {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn kind(&self) -> Kind {
-        self.kind
     }
 
     fn host_index(&self) -> Option<u32> {

@@ -57,7 +57,7 @@ pub use config::Config;
 pub use error::OpenError;
 pub use host_links::HostLinks;
 pub use internal::InternalLink;
-pub use link::{Kind, Layer, Link, Sent};
+pub use link::{Layer, Link, Sent};
 pub use offloads::Offload;
 pub use open::{has_device, has_interface, link_settings, open};
 pub use ring_state::RingState;

@@ -1,4 +1,4 @@
-//! The trait of all links, its results, and kinds of links.
+//! The trait of all links, and its results.
 
 use std::fmt;
 use std::io;
@@ -19,9 +19,6 @@ use crate::{LinkStats, Offload, OpenError, RingState};
 pub trait Link: fmt::Debug + Send {
     /// Name in this node.
     fn name(&self) -> &str;
-
-    /// Kind of the link.
-    fn kind(&self) -> Kind;
 
     /// Index of the host's interface, in the interface's network namespace; `None` if the link has none.
     fn host_index(&self) -> Option<u32>;
@@ -156,56 +153,4 @@ pub enum Layer {
     Ethernet(MacAddr),
     /// An IP header.
     Ip,
-}
-
-/// Kind of a link.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
-    /// A TUN device.
-    Tun,
-    /// A TAP device.
-    Tap,
-    /// A UDP socket.
-    Udp,
-    /// A packet socket on an interface.
-    Packet,
-    /// AF_XDP sockets on an interface.
-    Xdp,
-    /// The own port of a bridge.
-    Bridge,
-    /// A VLAN of another link.
-    Vlan,
-    /// A guest's memory, by vhost-user.
-    VhostUser,
-    /// A back end of vhost-user.
-    VirtioUser,
-    /// A simulated virtual Ethernet adapter, in this process.
-    TrunkAdapter,
-    /// A queue in this process.
-    Memory,
-}
-
-impl Kind {
-    /// Name of the kind in a configuration and in `fatpath show links`.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Tun => "tun",
-            Self::Tap => "tap",
-            Self::Udp => "udp",
-            Self::Packet => "packet",
-            Self::Xdp => "xdp",
-            Self::Bridge => "bridge",
-            Self::Vlan => "vlan",
-            Self::VhostUser => "vhost-user",
-            Self::VirtioUser => "virtio-user",
-            Self::TrunkAdapter => "trunk-adapter",
-            Self::Memory => "memory",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
-    }
 }

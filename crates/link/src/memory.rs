@@ -13,7 +13,7 @@ use packet::{Csum, Cut, Memory, Meta, Packet, SecPath};
 use crate::config::DEFAULT_MTU;
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::stats::LinkStats;
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Layer, Link, Offload, OpenError, Sent};
 
 /// Packets that one call of [`Link::recv`] returns at most.
 const BURST_PACKETS: usize = 64;
@@ -118,10 +118,6 @@ impl MemoryLink {
 impl Link for MemoryLink {
     fn name(&self) -> &str {
         &self.end.name
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Memory
     }
 
     fn host_index(&self) -> Option<u32> {

@@ -14,7 +14,7 @@ use wire::MacAddr;
 use crate::config::DEFAULT_MTU;
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::stats::LinkStats;
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Layer, Link, Offload, OpenError, Sent};
 
 /// Limit of packets that one call of [`Link::recv`] returns.
 const BURST_PACKETS: usize = 64;
@@ -159,10 +159,6 @@ impl Link for TrunkAdapter {
         &self.name
     }
 
-    fn kind(&self) -> Kind {
-        Kind::TrunkAdapter
-    }
-
     fn host_index(&self) -> Option<u32> {
         None
     }
@@ -291,7 +287,7 @@ mod tests {
     fn burst_is_sent_received_and_counted() {
         let mem = Memory::heap();
         let (mut trunk, mut guest) = pair();
-        assert_eq!((trunk.kind(), trunk.layer(), trunk.mtu()), (Kind::TrunkAdapter, Layer::Ethernet(A), 1500));
+        assert_eq!((trunk.layer(), trunk.mtu()), (Layer::Ethernet(A), 1500));
         assert!(trunk.features().frag_list && !guest.features().frag_list);
         let mut burst = vec![frame(&mem, 20), frame(&mem, 1000)];
         assert_eq!(trunk.send(&mut burst).unwrap(), Sent::All);

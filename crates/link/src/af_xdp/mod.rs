@@ -33,7 +33,7 @@ use crate::sys::ifreq::Interface;
 use crate::sys::sockaddr::link_layer_of;
 use crate::sys::socket::{bind, has_lost_interface};
 use crate::sys::xsk::{Queue, Xsk};
-use crate::{Kind, Layer, Link, Offload, OpenError, RingState, Sent};
+use crate::{Layer, Link, Offload, OpenError, RingState, Sent};
 
 /// Limit of frames that one call of [`Link::recv`] takes from each queue.
 const BURST_FRAMES: usize = 64;
@@ -310,10 +310,6 @@ fn frame_len(packet: &Packet) -> usize {
 impl Link for XdpLink {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Xdp
     }
 
     fn host_index(&self) -> Option<u32> {

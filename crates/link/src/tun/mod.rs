@@ -28,7 +28,7 @@ use crate::sys::ifreq::Interface;
 use crate::sys::mmsg::MAX_PIECES;
 use crate::sys::{errno, uninterrupted};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Layer, Link, Offload, OpenError, Sent};
 
 /// Limit of packets that one call of [`Link::recv`] returns.
 const BURST_PACKETS: usize = 64;
@@ -174,10 +174,6 @@ enum Read {
 impl Link for TunLink {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn kind(&self) -> Kind {
-        if self.layer == Layer::Ip { Kind::Tun } else { Kind::Tap }
     }
 
     fn host_index(&self) -> Option<u32> {

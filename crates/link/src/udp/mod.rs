@@ -35,7 +35,7 @@ use crate::sys::cmsg::{self, CONTROL_LEN, Control};
 use crate::sys::errno;
 use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::{self, SOCKADDR_LEN, SockAddr};
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Layer, Link, Offload, OpenError, Sent};
 use discovery::Discovery;
 use ike_port::IkePort;
 use message::Message;
@@ -329,10 +329,6 @@ fn features(offloads: &Offloads, is_fat: bool) -> Features {
 impl Link for UdpLink {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Udp
     }
 
     fn host_index(&self) -> Option<u32> {

@@ -19,7 +19,7 @@ use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::stats::LinkStats;
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Layer, Link, Offload, OpenError, Sent};
 
 use super::connection::{CONNECTION, Closed, Connection};
 use super::device::{Device, Vring};
@@ -436,10 +436,6 @@ impl Drop for VhostUser {
 impl Link for VhostUser {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::VhostUser
     }
 
     fn host_index(&self) -> Option<u32> {

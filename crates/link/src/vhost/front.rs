@@ -33,7 +33,7 @@ use crate::pieces::{tagged, vlan_tag};
 use crate::stats::LinkStats;
 use crate::sys::guest_memory::Piece;
 use crate::virtio::{HEADER_LEN, Header};
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Layer, Link, Offload, OpenError, Sent};
 
 /// Tokens of the epoll instance.
 const DONE: u64 = 0;
@@ -502,10 +502,6 @@ impl Running {
 impl Link for VhostFront {
     fn name(&self) -> &str {
         &self.config.name
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::VirtioUser
     }
 
     fn host_index(&self) -> Option<u32> {
