@@ -7,20 +7,17 @@ use offload::Features;
 use packet::{Memory, Packet};
 use wire::eth::MacAddr;
 
-use crate::config::DEFAULT_MTU;
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::stats::LinkStats;
-use crate::{Layer, Link, Offload, OpenError, Sent};
+use crate::{Common, Layer, Link, OpenError, Sent};
+
+/// Every offload: the ports, or the link below, segment frames and complete checksums where their devices do not.
+const FEATURES: Features = Features { frames: false, ..Features::ALL };
 
 /// Own port of a bridge, or a VLAN device.
 #[derive(Debug)]
 pub struct InternalLink {
-    name: String,
+    common: Common,
     mac: MacAddr,
-    mtu: usize,
-    wanted_mtu: Option<u16>,
-    offloads: Offloads,
-    stats: LinkStats,
 }
 
 impl InternalLink {
@@ -39,32 +36,17 @@ impl InternalLink {
         for offload in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
             offloads.add(offload, Ok(Some(whose.to_owned())));
         }
-        let (name, stats) = (name.to_owned(), LinkStats::ZERO);
-        Self { name, mac, mtu: mtu.map_or(DEFAULT_MTU, usize::from), wanted_mtu: mtu, offloads, stats }
+        Self { common: Common::new(name, mtu, offloads, FEATURES), mac }
     }
 }
 
 impl Link for InternalLink {
-    fn name(&self) -> &str {
-        &self.name
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn host_index(&self) -> Option<u32> {
-        None
-    }
-
-    fn mtu(&self) -> usize {
-        self.mtu
-    }
-
-    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
-        self.mtu = mtu.map_or(DEFAULT_MTU, usize::from);
-        self.wanted_mtu = mtu;
-        Ok(())
-    }
-
-    fn wanted_mtu(&self) -> Option<u16> {
-        self.wanted_mtu
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
     }
 
     fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
@@ -74,23 +56,6 @@ impl Link for InternalLink {
 
     fn layer(&self) -> Layer {
         Layer::Ethernet(self.mac)
-    }
-
-    /// Every offload: the ports, or the link below, segment frames and complete checksums where their devices do not.
-    fn features(&self) -> Features {
-        Features { frames: false, ..Features::ALL }
-    }
-
-    fn offloads(&self) -> &[Offload] {
-        self.offloads.all()
-    }
-
-    fn stats(&self) -> &LinkStats {
-        &self.stats
-    }
-
-    fn set_stats(&mut self, stats: LinkStats) {
-        self.stats = stats;
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

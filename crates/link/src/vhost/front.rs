@@ -26,14 +26,12 @@ use super::handshake::{Handshake, RX_BUFFER, Session, TX_BUFFER, Wanted};
 use super::notify::signal;
 use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
 use super::ring::WRITE;
-use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::pieces::{tagged, vlan_tag};
-use crate::stats::LinkStats;
 use crate::sys::guest_memory::Piece;
 use crate::virtio::{HEADER_LEN, Header};
-use crate::{Layer, Link, Offload, OpenError, Sent};
+use crate::{Common, Layer, Link, OpenError, Sent};
 
 /// Tokens of the epoll instance.
 const DONE: u64 = 0;
@@ -74,8 +72,8 @@ impl FrontConfig {
 /// A link to a back end.
 #[derive(Debug)]
 pub struct VhostFront {
+    common: Common,
     config: FrontConfig,
-    mtu: usize,
     mac: MacAddr,
     /// The one descriptor that the link is polled by.
     waiting: Arc<OwnedFd>,
@@ -84,12 +82,8 @@ pub struct VhostFront {
     handshake: Option<Handshake>,
     wanted: Bits,
     running: Option<Running>,
-    /// Negotiated features as of the last [`Sent::Refit`].
-    features: Features,
     /// Negotiated features now.
     current: Features,
-    offloads: Offloads,
-    stats: LinkStats,
     pieces: Vec<Piece>,
     connections: u64,
     violations: u64,
@@ -140,7 +134,7 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
     let mut offloads = Offloads::new();
     let features = Bits::default().features(&mut offloads, NO_BACK_END);
     let mut link = VhostFront {
-        mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
+        common: Common::new(name, config.mtu, offloads, features),
         mac: config.mac,
         config: config.clone(),
         waiting: Arc::new(waiting),
@@ -149,10 +143,7 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
         handshake: None,
         wanted,
         running: None,
-        features,
         current: features,
-        offloads,
-        stats: LinkStats::ZERO,
         pieces: Vec::new(),
         connections: 0,
         violations: 0,
@@ -252,7 +243,7 @@ impl VhostFront {
         }
         let view = session.features.swapped();
         let unless = if self.config.offloads { NOT_OFFERED } else { BY_CONFIGURATION };
-        self.current = view.features(&mut self.offloads, unless);
+        self.current = view.features(&mut self.common.offloads, unless);
         let pairs = session.queues.len() / 2;
         let queues = vec![QueueState { running: true, enabled: true, size, ..QueueState::default() }; 2 * pairs];
         self.running =
@@ -271,17 +262,17 @@ impl VhostFront {
                 let _ = epoll::delete(&*self.waiting, &queue.call);
             }
         }
-        self.current = Bits::default().features(&mut self.offloads, NO_BACK_END);
+        self.current = Bits::default().features(&mut self.common.offloads, NO_BACK_END);
         match self.connect() {
-            Ok(()) => failed(&self.config.name, call, why),
-            Err(err) => failed(&self.config.name, "thread", &err),
+            Ok(()) => failed(&self.common.name, call, why),
+            Err(err) => failed(&self.common.name, "thread", &err),
         }
     }
 
     #[cold]
     fn close_for(&mut self, bad: BadUsed) -> io::Error {
         self.violations += 1;
-        self.stats.rx_drop(DropReason::RingDescriptor);
+        self.common.stats.rx_drop(DropReason::RingDescriptor);
         let bad = io::Error::new(io::ErrorKind::InvalidData, bad.to_string());
         self.disconnect("vhost-user: connection closed", &bad)
     }
@@ -313,10 +304,10 @@ impl VhostFront {
                         match received {
                             Ok(packet) => {
                                 bytes += packet.len();
-                                self.stats.received(&packet);
+                                self.common.stats.received(&packet);
                                 out.push(packet);
                             }
-                            Err(reason) => self.stats.rx_drop(reason),
+                            Err(reason) => self.common.stats.rx_drop(reason),
                         }
                     }
                     None if running.session.queues[2 * pair].ring.want_calls(true) => looks += 1,
@@ -329,7 +320,7 @@ impl VhostFront {
                 signal(&queue.kick);
             }
         }
-        self.stats.rx_calls += u64::from(out.len() > before);
+        self.common.stats.rx_calls += u64::from(out.len() > before);
         mem.copied(CopyReason::Guest, bytes);
         self.copied += bytes as u64;
         Ok(is_more)
@@ -424,13 +415,13 @@ impl VhostFront {
                     self.copied += bytes as u64;
                     running.queues[2 * pair + 1].chains += 1;
                     match packet.meta.cut {
-                        Cut::Frames(_) => self.stats.sent_first_frame(packet),
-                        Cut::Whole | Cut::Gso(_) | Cut::Fragment => self.stats.sent(packet),
+                        Cut::Frames(_) => self.common.stats.sent_first_frame(packet),
+                        Cut::Whole | Cut::Gso(_) | Cut::Fragment => self.common.stats.sent(packet),
                     }
                 }
                 Err(reason) => {
                     running.free[pair].push(head);
-                    self.stats.tx_drop(reason);
+                    self.common.stats.tx_drop(reason);
                 }
             }
             if is_one { gone += 1 } else { packet.skip_frames(1) }
@@ -442,7 +433,7 @@ impl VhostFront {
                 signal(&queue.kick);
             }
         }
-        self.stats.tx_calls += u64::from(gone > 0);
+        self.common.stats.tx_calls += u64::from(gone > 0);
         self.owed += (self.copied - copied) as usize;
         (gone, outcome)
     }
@@ -500,21 +491,12 @@ impl Running {
 }
 
 impl Link for VhostFront {
-    fn name(&self) -> &str {
-        &self.config.name
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn host_index(&self) -> Option<u32> {
-        None
-    }
-
-    fn mtu(&self) -> usize {
-        self.mtu
-    }
-
-    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
-        self.mtu = mtu.map_or(DEFAULT_MTU, usize::from);
-        Ok(())
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
     }
 
     fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
@@ -524,22 +506,6 @@ impl Link for VhostFront {
 
     fn layer(&self) -> Layer {
         Layer::Ethernet(self.mac)
-    }
-
-    fn features(&self) -> Features {
-        self.features
-    }
-
-    fn offloads(&self) -> &[Offload] {
-        self.offloads.all()
-    }
-
-    fn stats(&self) -> &LinkStats {
-        &self.stats
-    }
-
-    fn set_stats(&mut self, stats: LinkStats) {
-        self.stats = stats;
     }
 
     fn has_carrier(&self) -> bool {
@@ -582,12 +548,12 @@ impl Link for VhostFront {
     }
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
-        if self.features != self.current {
-            self.features = self.current;
+        if self.common.features != self.current {
+            self.common.features = self.current;
             return Ok(Sent::Refit);
         }
         let Some(mut running) = self.running.take() else {
-            burst.drain(..).for_each(|_| self.stats.tx_drop(DropReason::LinkDown));
+            burst.drain(..).for_each(|_| self.common.stats.tx_drop(DropReason::LinkDown));
             return Ok(Sent::All);
         };
         let (gone, outcome) = self.transmit(&mut running, burst);
