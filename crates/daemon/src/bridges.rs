@@ -4,6 +4,7 @@ use base::LinkId;
 use config::bridge::{BridgeConfig, BridgePort};
 use config::model::{Config, LinkKind};
 use ctl::state::{BridgePortState, FdbState};
+use driver::DriverKind;
 use netlink::rtnl::{BridgeNow, Bridging, PortNow};
 use switch::{BridgeError, FdbEntry, FdbKind, Port, PortState, Vid, VidSet};
 
@@ -71,7 +72,8 @@ pub(crate) fn bridging(node: &Node, id: LinkId) -> Option<Bridging> {
     let port = bridge.port(id)?;
     let (number, config, vlans) = (port.number(), *port.config(), port.vlans().clone());
     // Of TAP devices Linux believes 10 Mb/s, of others it is told more.
-    let is_tap = matches!(node.slots.get(id.0 as usize)?.as_ref()?.config.kind, LinkKind::Tap { .. });
+    let is_tap =
+        matches!(node.slots.get(id.0 as usize)?.as_ref()?.config.kind, LinkKind::Driver(DriverKind::Tap { .. }));
     let cost = if is_tap { 100 } else { 2 };
     Some(Bridging::Port(Box::new(PortNow { number, cost, bridge_mac: bridge.mac().0, config, vlans })))
 }

@@ -9,6 +9,7 @@ use std::sync::mpsc::channel;
 use client::CliError;
 use config::Config;
 use config::model::{LinkConfig, LinkKind};
+use driver::DriverKind;
 use link::memory::{End, pair};
 use link::{Layer, Link};
 use netlink::rtnl::LOOPBACK;
@@ -97,14 +98,18 @@ fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
 /// Opens a link that leads nowhere.
 fn open(config: &LinkConfig, _: Option<u32>) -> Result<Box<dyn Link>, CliError> {
     let layer = match config.kind {
-        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Udp { .. } => Layer::Ip,
+        LinkKind::Loopback
+        | LinkKind::Vrf { .. }
+        | LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Udp { .. }) => Layer::Ip,
         // Locally administered, and no device's.
         LinkKind::Bridge(_) | LinkKind::Vlan { .. } => return super::open::open(config, None),
-        LinkKind::VhostUser { .. }
-        | LinkKind::VirtioUser { .. }
-        | LinkKind::Tap { .. }
-        | LinkKind::Packet { .. }
-        | LinkKind::Xdp { .. } => Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 1])),
+        LinkKind::Driver(
+            DriverKind::VhostUser { .. }
+            | DriverKind::VirtioUser { .. }
+            | DriverKind::Tap { .. }
+            | DriverKind::Packet { .. }
+            | DriverKind::Xdp { .. },
+        ) => Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 1])),
     };
     let end = End::new(&config.name);
     let mtu = config.mtu.map_or(end.mtu, usize::from);

@@ -6,6 +6,7 @@ use base::{DropReason, Instant, LinkId};
 use config::features::FeatureSet;
 use config::model::{LinkConfig, LinkKind};
 use datapath::{HostRole, PortConfig};
+use driver::DriverKind;
 use link::{Layer, Link, Sent};
 use qdisc::Options;
 use wire::eth::MacAddr;
@@ -93,16 +94,16 @@ impl Node {
     pub(crate) fn open(&mut self, id: LinkId, mut link: Box<dyn Link>, config: LinkConfig) {
         let at = id.0 as usize;
         if let LinkKind::Vlan { link: below, .. } = &config.kind
-            && let Some((_, lower)) = self.link_named(below)
+            && let Some((_, lower)) = self.slot_named(below)
         {
             // Both can be set.
-            if let Layer::Ethernet(mac) = lower.layer() {
+            if let Layer::Ethernet(mac) = lower.link.layer() {
                 let _ = link.set_mac(mac);
             }
             if config.mtu.is_none() {
                 // Interfaces take frames one tag longer than their MTU, and no second tag.
-                let second_tag = if lower.kind() == link::Kind::Vlan { vlan::Header::LEN } else { 0 };
-                let _ = link.set_mtu(u16::try_from(lower.mtu().saturating_sub(second_tag)).ok());
+                let second_tag = if matches!(lower.config.kind, LinkKind::Vlan { .. }) { vlan::Header::LEN } else { 0 };
+                let _ = link.set_mtu(u16::try_from(lower.link.mtu().saturating_sub(second_tag)).ok());
             }
         }
         if self.slots.len() <= at {
@@ -133,11 +134,11 @@ impl Node {
         });
     }
 
-    /// Link of that name.
-    fn link_named(&self, name: &str) -> Option<(LinkId, &dyn Link)> {
+    /// Slot of the link of that name.
+    fn slot_named(&self, name: &str) -> Option<(LinkId, &Slot)> {
         let slots = self.slots.iter().enumerate();
-        let mut slots = slots.filter_map(|(at, slot)| Some((LinkId(at as u32), &*slot.as_ref()?.link)));
-        slots.find(|(_, link)| link.name() == name)
+        let mut slots = slots.filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
+        slots.find(|(_, slot)| slot.link.name() == name)
     }
 
     pub(crate) fn close(&mut self, now: Instant, id: LinkId) {
@@ -177,16 +178,18 @@ impl Node {
             _ => None,
         };
         let role = match slot.config.kind {
-            LinkKind::Tun { .. } | LinkKind::Tap { .. } => HostRole::Peer,
-            LinkKind::Udp { .. } => HostRole::SharesAddress,
+            LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => HostRole::Peer,
+            LinkKind::Driver(DriverKind::Udp { .. }) => HostRole::SharesAddress,
             LinkKind::Loopback
             | LinkKind::Vrf { .. }
             | LinkKind::Bridge(_)
             | LinkKind::Vlan { .. }
-            | LinkKind::VhostUser { .. }
-            | LinkKind::VirtioUser { .. }
-            | LinkKind::Packet { .. }
-            | LinkKind::Xdp { .. } => HostRole::None,
+            | LinkKind::Driver(
+                DriverKind::VhostUser { .. }
+                | DriverKind::VirtioUser { .. }
+                | DriverKind::Packet { .. }
+                | DriverKind::Xdp { .. },
+            ) => HostRole::None,
         };
         let (is_new, is_up) = (self.datapath.ports.get(id).is_none(), slot.is_up());
         self.datapath.set_port(id, PortConfig { name, mac, mtu, features, gro, esp_gro });
@@ -195,7 +198,7 @@ impl Node {
         }
         self.datapath.set_host_role(id, role);
         if let Some((below, vid)) = vlan {
-            let set = match self.link_named(&below) {
+            let set = match self.slot_named(&below) {
                 Some((lower, _)) => self.datapath.set_vlan(id, lower, vid).map_err(|err| err.to_string()),
                 None => Err(format!("no link is named {below}")),
             };
@@ -345,7 +348,7 @@ impl Node {
         let Self { slots, datapath, mem, poller, .. } = self;
         let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { return };
         // Frames that wait in the own port of a bridge are the bridge's.
-        if slot.full || slot.down.is_some() || !slot.admin_up || slot.link.kind() == link::Kind::Bridge {
+        if slot.full || slot.down.is_some() || !slot.admin_up || matches!(slot.config.kind, LinkKind::Bridge(_)) {
             return;
         }
         loop {

@@ -1,11 +1,11 @@
 //! Links of the host, opened as a configuration says.
 
 use std::net::IpAddr;
-use std::num::NonZeroU32;
 
 use client::CliError;
-use config::model::{LinkConfig, LinkKind, XdpMode};
-use link::{ConfigKind, InternalLink, Link};
+use config::model::{LinkConfig, LinkKind};
+use driver::DriverKind;
+use link::{InternalLink, Link};
 use wire::eth::MacAddr;
 
 use super::host;
@@ -29,30 +29,23 @@ fn driver_config(config: &LinkConfig, index: Option<u32>) -> Result<link::Config
         LinkKind::Bridge(_) | LinkKind::Vlan { .. } => {
             return Err(CliError::failed(format!("link {}: it is no device of this host", config.name)));
         }
-        LinkKind::VhostUser { socket, queues } => {
-            ConfigKind::VhostUser { socket: socket.into(), mac: random_station()?, queues: *queues }
-        }
-        LinkKind::VirtioUser { socket, queues, ring } => {
-            ConfigKind::VirtioUser { socket: socket.into(), mac: random_station()?, queues: *queues, ring: *ring }
-        }
-        LinkKind::Tun { queues } => ConfigKind::Tun { queues: *queues },
-        LinkKind::Tap { queues } => ConfigKind::Tap { queues: *queues },
-        LinkKind::Udp { bind } => ConfigKind::Udp { bind: *bind },
-        LinkKind::Packet { interface, exclusive } => {
-            ConfigKind::Packet { interface: interface.clone(), exclusive: *exclusive }
-        }
-        LinkKind::Xdp { interface, ring, mode } => {
-            let ring = NonZeroU32::new(u32::from(*ring)).unwrap_or(NonZeroU32::MIN);
-            ConfigKind::Xdp { interface: interface.clone(), ring, mode: xdp_mode(*mode) }
-        }
+        LinkKind::Driver(kind) => kind.clone(),
+    };
+    let mac = match kind {
+        DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. } => Some(random_station()?),
+        DriverKind::Tun { .. }
+        | DriverKind::Tap { .. }
+        | DriverKind::Udp { .. }
+        | DriverKind::Packet { .. }
+        | DriverKind::Xdp { .. } => None,
     };
     let LinkConfig { ref name, mtu, offloads, .. } = *config;
-    Ok(link::Config { name: name.clone(), kind, mtu, offloads, index })
+    Ok(link::Config { name: name.clone(), kind, mac, mtu, offloads, index })
 }
 
 /// Tells whether the host has the device that a link is on.
 pub(crate) fn has_device(config: &LinkConfig) -> bool {
-    driver_config(config, None).is_ok_and(|config| link::has_device(&config))
+    config.kind.driver().is_some_and(|kind| link::has_device(&config.name, kind))
 }
 
 /// Opens a link of the host, or makes one of this node. A device that is made for it gets the number `index`, if that is given.
@@ -89,7 +82,7 @@ pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Li
 /// Warns of a link on an interface whose addresses are the host's as well: the host's kernel answers packets to them,
 /// as the node does.
 fn warn_of_host_addresses(config: &LinkConfig, link: &dyn Link) {
-    let LinkKind::Packet { interface, exclusive: false } = &config.kind else { return };
+    let LinkKind::Driver(DriverKind::Packet { interface, exclusive: false }) = &config.kind else { return };
     let found = link.host_index().map(host::addresses_of_interface);
     let Some(Ok(found)) = found else { return };
     // The kernel gives each interface one of its own link.
@@ -109,12 +102,4 @@ fn random_station() -> Result<MacAddr, CliError> {
     let bits = random().map_err(|err| CliError::system("getrandom", &err))?;
     let [first, b, c, d, e, f, ..] = bits.to_le_bytes();
     Ok(MacAddr([first & 0xfc | 2, b, c, d, e, f]))
-}
-
-fn xdp_mode(mode: XdpMode) -> link::XdpMode {
-    match mode {
-        XdpMode::Auto => link::XdpMode::Auto,
-        XdpMode::Native => link::XdpMode::Native,
-        XdpMode::Generic => link::XdpMode::Generic,
-    }
 }

@@ -10,6 +10,7 @@ use config::Change;
 use config::model::{Config, IlaConfig, LinkConfig, LinkKind, RouteAction, RouteConfig};
 use config::settings::Settings;
 use datapath::IkeAt;
+use driver::DriverKind;
 use fib::{Fib, IlaRoute, Route, RouteKind};
 use ila::{Mapping, Mappings};
 use link::Link;
@@ -134,16 +135,18 @@ impl Planner {
         }
         let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
             _ if !link.ike => None,
-            LinkKind::Udp { bind } => Some((id, IkeAt::Port(bind))),
-            LinkKind::Packet { .. } | LinkKind::Xdp { .. } => Some((id, IkeAt::Node)),
+            LinkKind::Driver(DriverKind::Udp { bind }) => Some((id, IkeAt::Port(bind))),
+            LinkKind::Driver(DriverKind::Packet { .. } | DriverKind::Xdp { .. }) => Some((id, IkeAt::Node)),
             LinkKind::Loopback
             | LinkKind::Vrf { .. }
             | LinkKind::Bridge(_)
             | LinkKind::Vlan { .. }
-            | LinkKind::VhostUser { .. }
-            | LinkKind::VirtioUser { .. }
-            | LinkKind::Tun { .. }
-            | LinkKind::Tap { .. } => None,
+            | LinkKind::Driver(
+                DriverKind::VhostUser { .. }
+                | DriverKind::VirtioUser { .. }
+                | DriverKind::Tun { .. }
+                | DriverKind::Tap { .. },
+            ) => None,
         };
         plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
         plan.defrag = new.links.iter().zip(&ids).filter(|(link, _)| link.defrag).map(|(_, &id)| id).collect();
@@ -215,17 +218,17 @@ enum OnlyOnce<'a> {
 
 fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
     match link.kind {
-        LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(OnlyOnce::Device(&link.name)),
-        LinkKind::Udp { bind } => Some(OnlyOnce::Port(bind)),
+        LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => Some(OnlyOnce::Device(&link.name)),
+        LinkKind::Driver(DriverKind::Udp { bind }) => Some(OnlyOnce::Port(bind)),
         LinkKind::Loopback
         | LinkKind::Vrf { .. }
         | LinkKind::Bridge(_)
         | LinkKind::Vlan { .. }
-        | LinkKind::Packet { .. } => None,
-        LinkKind::VhostUser { ref socket, .. } | LinkKind::VirtioUser { ref socket, .. } => {
+        | LinkKind::Driver(DriverKind::Packet { .. }) => None,
+        LinkKind::Driver(DriverKind::VhostUser { ref socket, .. } | DriverKind::VirtioUser { ref socket, .. }) => {
             Some(OnlyOnce::Socket(socket))
         }
-        LinkKind::Xdp { ref interface, .. } => Some(OnlyOnce::Interface(interface)),
+        LinkKind::Driver(DriverKind::Xdp { ref interface, .. }) => Some(OnlyOnce::Interface(interface)),
     }
 }
 
@@ -324,7 +327,7 @@ mod tests {
     fn udp(name: &str, port: u16) -> LinkConfig {
         LinkConfig {
             name: name.to_owned(),
-            kind: LinkKind::Udp { bind: ([127, 0, 0, 1], port).into() },
+            kind: LinkKind::Driver(DriverKind::Udp { bind: ([127, 0, 0, 1], port).into() }),
             mtu: None,
             addresses: Vec::new(),
             ike: false,

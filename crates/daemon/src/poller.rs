@@ -163,8 +163,8 @@ mod tests {
         let inbox = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let mut poller = Poller::new(&inbox).unwrap();
         let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let kind = link::ConfigKind::Udp { bind: port };
-        let config = link::Config { name: "wan".to_owned(), kind, mtu: None, offloads: false, index: None };
+        let kind = driver::DriverKind::Udp { bind: port };
+        let config = link::Config { name: "wan".to_owned(), kind, mac: None, mtu: None, offloads: false, index: None };
         let wan = link::open(&config).unwrap();
         let found = |poller: &mut Poller| {
             poller.wait(Some(Duration::from_millis(20))).unwrap();

@@ -14,6 +14,7 @@ use ctl::state::{
 };
 use ctl::{Shown, What};
 use datapath::{FatCounts, Port, Traffic};
+use driver::DriverKind;
 use fib::{Fib, RouteKind};
 use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
@@ -146,7 +147,7 @@ pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
     let (port, slot) = (node.datapath.ports.get(id)?, slot(node, id)?);
     let by_path = node.datapath.ports.drop_counts().filter(|&(link, ..)| link == Some(id));
     let drops = by_path.map(|(_, reason, count)| (reason, count)).chain(slot.link.stats().drops());
-    let (can, on) = (slot.can, slot.on() | features::always(&*slot.link));
+    let (can, on) = (slot.can, slot.on() | features::always(&*slot.link, &slot.config.kind));
     let fat = fat_counts(&port.fat);
     Some(LinkDetail { state: link(node, id, port, slot), drops: drops.collect(), fat, can, on })
 }
@@ -187,9 +188,9 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
     LinkState {
         index: node.ifindex(id).0,
         name: port.config.name.clone(),
-        kind: slot.link.kind().word().to_owned(),
+        kind: slot.config.kind.word().to_owned(),
         on: match &slot.config.kind {
-            LinkKind::Udp { bind } => Some(bind.to_string()),
+            LinkKind::Driver(DriverKind::Udp { bind }) => Some(bind.to_string()),
             LinkKind::Vlan { link, id } => Some(format!("{link} id {id}")),
             kind => kind.interface().or(kind.socket()).map(str::to_owned),
         },

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::DropReason;
-use link::{Kind, Layer, Link, LinkStats, Offload, OpenError, Sent};
+use link::{Common, Layer, Link, Offloads, OpenError, Sent};
 use offload::{CsumOffload, Features};
 use packet::{Copied, CopyReason, Memory, Packet};
 use wire::MacAddr;
@@ -24,14 +24,9 @@ pub type SharedLan = Arc<Mutex<Lan>>;
 /// An adapter as a link.
 #[derive(Debug)]
 pub struct TrunkAdapter {
-    name: String,
+    common: Common,
     lan: SharedLan,
     adapter: Adapter,
-    wanted_mtu: Option<u16>,
-    /// Features as of the last [`Sent::Refit`].
-    told: Features,
-    offloads: Vec<Offload>,
-    stats: LinkStats,
     /// Frames lost in the receive queue that are already counted.
     lost: u64,
     /// Copies that are already in the ledger.
@@ -51,15 +46,11 @@ impl TrunkAdapter {
         });
         drop(locked);
         let adapter = adapter.map_err(|why| refused(name, "H_REGISTER_LOGICAL_LAN", why))?;
-        let told = adapter.features();
+        let wanted_mtu = u16::try_from(adapter.mtu()).ok();
         let mut link = Self {
-            name: name.to_owned(),
+            common: Common { mtu: adapter.mtu(), ..Common::new(name, wanted_mtu, Offloads::new(), adapter.features()) },
             lan: Arc::clone(lan),
-            wanted_mtu: u16::try_from(adapter.mtu()).ok(),
             adapter,
-            told,
-            offloads: Vec::new(),
-            stats: LinkStats::ZERO,
             lost: 0,
             entered: [Copied::default(); CopyReason::ALL.len()],
         };
@@ -82,6 +73,7 @@ impl TrunkAdapter {
     ) -> Result<T, SettingError> {
         let lan = Arc::clone(&self.lan);
         let result = change(&mut self.adapter, &mut lock(&lan));
+        self.common.mtu = self.adapter.mtu();
         self.count_lost();
         result
     }
@@ -105,18 +97,19 @@ impl TrunkAdapter {
     }
 
     fn list_offloads(&mut self) {
-        let Features { csum, tso4, tso6, .. } = self.told;
-        let negotiated = [("tx-checksum", csum != CsumOffload::None), ("tx-tso4", tso4), ("tx-tso6", tso6)];
-        let refused = |on| if on { None } else { Some("not negotiated with the hypervisor".to_owned()) };
-        self.offloads = negotiated.map(|(name, on)| Offload { name, on, why: refused(on) }).into();
-        let why = Some("the adapter segments TCP only".to_owned());
-        self.offloads.push(Offload { name: "tx-uso", on: false, why });
+        let Features { csum, tso4, tso6, .. } = self.common.features;
+        let mut offloads = Offloads::new();
+        for (name, on) in [("tx-checksum", csum != CsumOffload::None), ("tx-tso4", tso4), ("tx-tso6", tso6)] {
+            offloads.add(name, if on { Ok(None) } else { Err("not negotiated with the hypervisor".to_owned()) });
+        }
+        offloads.add("tx-uso", Err("the adapter segments TCP only".to_owned()));
+        self.common.offloads = offloads;
     }
 
     /// Counts frames that a change of settings has lost.
     fn count_lost(&mut self) {
         let lost = self.adapter.counters().rx_lost;
-        (self.lost..lost).for_each(|_| self.stats.rx_drop(DropReason::LinkDown));
+        (self.lost..lost).for_each(|_| self.common.stats.rx_drop(DropReason::LinkDown));
         self.lost = lost;
     }
 }
@@ -153,57 +146,29 @@ impl Drop for TrunkAdapter {
 }
 
 impl Link for TrunkAdapter {
-    fn name(&self) -> &str {
-        &self.name
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn kind(&self) -> Kind {
-        Kind::TrunkAdapter
-    }
-
-    fn host_index(&self) -> Option<u32> {
-        None
-    }
-
-    fn mtu(&self) -> usize {
-        self.adapter.mtu()
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
     }
 
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
         let bytes = mtu.map_or(DEFAULT_MTU, usize::from);
         let set = self.configure(|adapter, lan| adapter.set_mtu(lan, bytes));
-        set.map_err(|why| refused(&self.name, "MTU", why))?;
-        self.wanted_mtu = mtu;
+        set.map_err(|why| refused(&self.common.name, "MTU", why))?;
+        self.common.wanted_mtu = mtu;
         Ok(())
-    }
-
-    fn wanted_mtu(&self) -> Option<u16> {
-        self.wanted_mtu
     }
 
     fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
         let set = self.configure(|adapter, lan| adapter.set_mac(lan, mac));
-        set.map_err(|why| refused(&self.name, "H_CHANGE_LOGICAL_LAN_MAC", why))
+        set.map_err(|why| refused(&self.common.name, "H_CHANGE_LOGICAL_LAN_MAC", why))
     }
 
     fn layer(&self) -> Layer {
         Layer::Ethernet(self.adapter.mac())
-    }
-
-    fn features(&self) -> Features {
-        self.told
-    }
-
-    fn offloads(&self) -> &[Offload] {
-        &self.offloads
-    }
-
-    fn stats(&self) -> &LinkStats {
-        &self.stats
-    }
-
-    fn set_stats(&mut self, stats: LinkStats) {
-        self.stats = stats;
     }
 
     /// Enters copies for sending, and out of small buffers, in the ledger. The hypervisor counts its own copies
@@ -227,35 +192,35 @@ impl Link for TrunkAdapter {
         let lan = Arc::clone(&self.lan);
         self.adapter.poll(&mut lock(&lan), mem, BURST_PACKETS, out);
         self.count_lost();
-        out[before..].iter().for_each(|packet| self.stats.received(packet));
-        self.stats.rx_calls += u64::from(out.len() > before);
+        out[before..].iter().for_each(|packet| self.common.stats.received(packet));
+        self.common.stats.rx_calls += u64::from(out.len() > before);
         if self.adapter.is_open() {
             Ok(())
         } else {
-            Err(io::Error::new(io::ErrorKind::NetworkDown, format!("{}: closed by the hypervisor", self.name)))
+            Err(io::Error::new(io::ErrorKind::NetworkDown, format!("{}: closed by the hypervisor", self.common.name)))
         }
     }
 
     /// Sends a whole burst. A burst that was fitted to other features than the present ones has to be fitted again first.
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
         let current = self.current();
-        if self.told != current {
-            self.told = current;
+        if self.common.features != current {
+            self.common.features = current;
             self.list_offloads();
             return Ok(if burst.is_empty() { Sent::All } else { Sent::Refit });
         }
         let lan = Arc::clone(&self.lan);
         let mut lan = lock(&lan);
-        self.stats.tx_calls += u64::from(!burst.is_empty());
+        self.common.stats.tx_calls += u64::from(!burst.is_empty());
         for packet in burst.drain(..) {
             let (segs, len) = (packet.meta.cut.segs(), packet.len() as u64);
             match self.adapter.transmit(&mut lan, 0, packet) {
                 Ok(()) => {
-                    self.stats.tx_packets += 1;
-                    self.stats.tx_wire_packets += segs;
-                    self.stats.tx_bytes += len;
+                    self.common.stats.tx_packets += 1;
+                    self.common.stats.tx_wire_packets += segs;
+                    self.common.stats.tx_bytes += len;
                 }
-                Err(why) => self.stats.tx_drop(reason(why)),
+                Err(why) => self.common.stats.tx_drop(reason(why)),
             }
         }
         Ok(Sent::All)
@@ -288,7 +253,7 @@ mod tests {
     fn burst_is_sent_received_and_counted() {
         let mem = Memory::heap();
         let (mut trunk, mut guest) = pair();
-        assert_eq!((trunk.kind(), trunk.layer(), trunk.mtu()), (Kind::TrunkAdapter, Layer::Ethernet(A), 1500));
+        assert_eq!((trunk.layer(), trunk.mtu()), (Layer::Ethernet(A), 1500));
         assert!(trunk.features().frag_list && !guest.features().frag_list);
         let mut burst = vec![frame(&mem, 20), frame(&mem, 1000)];
         assert_eq!(trunk.send(&mut burst).unwrap(), Sent::All);

@@ -5,11 +5,11 @@
 //! how many packets go in one, and which of the kernel's offloads are used. It leaves to its callers the meaning of packets,
 //! the fitting of packets to a link's [`features`](Link::features), when to poll, and what to do about a link that fails.
 //!
-//! - [`open`] makes a link of the host from a [`Config`]: a TUN or TAP device with virtio-net headers, a UDP socket with
+//! - [`open`] makes a link of the host from a [`Config`], of one of the [kinds](driver::DriverKind): a TUN or TAP device with virtio-net headers, a UDP socket with
 //!   the kernel's own UDP GSO and GRO, or an interface by a packet socket with virtio-net headers. Packets are fat in
 //!   both directions where the kernel can.
 //! - AF_XDP receives an interface's frames in pages that packets point into; a page goes back to the ring with its last packet
-//!   ([`Link::settle`]). The driver mode is probed ([`XdpMode`]), and [`Link::ring`] returns the state of the ring.
+//!   ([`Link::settle`]). The driver mode is probed ([`XdpMode`](driver::XdpMode)), and [`Link::ring`] returns the state of the ring.
 //! - [`HostDevice`] makes a persistent device of a node's host side in another network namespace, which [`unshare`] makes, and
 //!   the link over the device's queue.
 //! - [`vhost::open`] makes a port for a guest, by vhost-user: rings in the guest's memory, whose contents are not trusted.
@@ -31,6 +31,7 @@ mod af_packet;
 mod af_xdp;
 mod burst;
 pub mod capture;
+mod common;
 mod config;
 mod error;
 mod host_links;
@@ -51,13 +52,13 @@ mod udp;
 pub mod vhost;
 pub mod virtio;
 
-pub use af_xdp::XdpMode;
-pub use config::{Config, ConfigKind};
+pub use common::Common;
+pub use config::Config;
 pub use error::OpenError;
 pub use host_links::HostLinks;
 pub use internal::InternalLink;
-pub use link::{Kind, Layer, Link, Sent};
-pub use offloads::Offload;
+pub use link::{Layer, Link, Sent};
+pub use offloads::{Offload, Offloads};
 pub use open::{has_device, has_interface, link_settings, open};
 pub use ring_state::RingState;
 pub use stats::LinkStats;

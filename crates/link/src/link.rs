@@ -1,4 +1,4 @@
-//! The trait of all links, its results, and kinds of links.
+//! The trait of all links, and its results.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use packet::{Memory, Packet};
 use wire::eth::MacAddr;
 
 use crate::vhost::GuestState;
-use crate::{LinkStats, Offload, OpenError, RingState};
+use crate::{Common, LinkStats, Offload, OpenError, RingState};
 
 /// A link, which receives and sends packets in bursts; no call blocks.
 ///
@@ -17,27 +17,39 @@ use crate::{LinkStats, Offload, OpenError, RingState};
 /// and the call in its text. From then on `recv` fails until the device is up again. A device that [is gone](Self::is_gone)
 /// does not come back: the link is opened anew on another device of the same name.
 pub trait Link: fmt::Debug + Send {
-    /// Name in this node.
-    fn name(&self) -> &str;
+    /// State that every link has. The getters below return what is in it.
+    fn common(&self) -> &Common;
 
-    /// Kind of the link.
-    fn kind(&self) -> Kind;
+    /// State that every link has, to be changed.
+    fn common_mut(&mut self) -> &mut Common;
+
+    /// Name in this node.
+    fn name(&self) -> &str {
+        &self.common().name
+    }
 
     /// Index of the host's interface, in the interface's network namespace; `None` if the link has none.
-    fn host_index(&self) -> Option<u32>;
+    fn host_index(&self) -> Option<u32> {
+        None
+    }
 
     /// The layer-3 MTU in bytes.
-    fn mtu(&self) -> usize;
+    fn mtu(&self) -> usize {
+        self.common().mtu
+    }
 
     /// Changes the MTU of the open link; `None` as in [`Config::mtu`](crate::Config::mtu).
     ///
     /// # Errors
     /// The system refuses; the MTU is unchanged.
-    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError>;
+    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
+        self.common_mut().set_mtu(mtu);
+        Ok(())
+    }
 
     /// The last argument of [`set_mtu`](Self::set_mtu).
     fn wanted_mtu(&self) -> Option<u16> {
-        u16::try_from(self.mtu()).ok()
+        self.common().wanted_mtu
     }
 
     /// Rereads the state of the host's interface. Tells whether the MTU has changed.
@@ -77,16 +89,24 @@ pub trait Link: fmt::Debug + Send {
     fn layer(&self) -> Layer;
 
     /// Offloads of the link for packets that are sent. They change only with [`Sent::Refit`].
-    fn features(&self) -> Features;
+    fn features(&self) -> Features {
+        self.common().features
+    }
 
     /// Each offload of this kind of link, and whether it is on.
-    fn offloads(&self) -> &[Offload];
+    fn offloads(&self) -> &[Offload] {
+        self.common().offloads.all()
+    }
 
     /// Counters of packets moved and dropped.
-    fn stats(&self) -> &LinkStats;
+    fn stats(&self) -> &LinkStats {
+        &self.common().stats
+    }
 
     /// Sets the counters, to continue those of the link that this one replaces.
-    fn set_stats(&mut self, stats: LinkStats);
+    fn set_stats(&mut self, stats: LinkStats) {
+        self.common_mut().stats = stats;
+    }
 
     /// State of the device's ring, if the link receives into ring frames.
     fn ring(&self) -> Option<RingState> {
@@ -156,56 +176,4 @@ pub enum Layer {
     Ethernet(MacAddr),
     /// An IP header.
     Ip,
-}
-
-/// Kind of a link.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
-    /// A TUN device.
-    Tun,
-    /// A TAP device.
-    Tap,
-    /// A UDP socket.
-    Udp,
-    /// A packet socket on an interface.
-    Packet,
-    /// AF_XDP sockets on an interface.
-    Xdp,
-    /// The own port of a bridge.
-    Bridge,
-    /// A VLAN of another link.
-    Vlan,
-    /// A guest's memory, by vhost-user.
-    VhostUser,
-    /// A back end of vhost-user.
-    VirtioUser,
-    /// A simulated virtual Ethernet adapter, in this process.
-    TrunkAdapter,
-    /// A queue in this process.
-    Memory,
-}
-
-impl Kind {
-    /// Name of the kind in a configuration and in `fatpath show links`.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Tun => "tun",
-            Self::Tap => "tap",
-            Self::Udp => "udp",
-            Self::Packet => "packet",
-            Self::Xdp => "xdp",
-            Self::Bridge => "bridge",
-            Self::Vlan => "vlan",
-            Self::VhostUser => "vhost-user",
-            Self::VirtioUser => "virtio-user",
-            Self::TrunkAdapter => "trunk-adapter",
-            Self::Memory => "memory",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
-    }
 }

@@ -16,7 +16,7 @@ pub struct Offload {
 
 /// The offloads of a link.
 #[derive(Debug)]
-pub(crate) struct Offloads {
+pub struct Offloads {
     /// Offloads in display order.
     all: Vec<Offload>,
     max_segs: usize,
@@ -34,7 +34,8 @@ pub(crate) const SAFE_UDP_SEGS: usize = 64;
 pub(crate) const BY_CONFIGURATION: &str = "offloads = false";
 
 impl Offloads {
-    pub(crate) const fn new() -> Self {
+    /// No offloads yet.
+    pub const fn new() -> Self {
         Self { all: Vec::new(), max_segs: Features::NONE.gso_max_segs }
     }
 
@@ -43,7 +44,8 @@ impl Offloads {
         Self { all: Vec::new(), max_segs: SAFE_UDP_SEGS }
     }
 
-    pub(crate) fn add(&mut self, name: &'static str, answer: Result<Option<String>, String>) {
+    /// Adds an offload that is on, with the evidence that it works, or off, with the reason.
+    pub fn add(&mut self, name: &'static str, answer: Result<Option<String>, String>) {
         let (on, why) = match answer {
             Ok(how) => (true, how),
             Err(why) => (false, Some(why)),
@@ -51,7 +53,8 @@ impl Offloads {
         self.all.push(Offload { name, on, why });
     }
 
-    pub(crate) fn all(&self) -> &[Offload] {
+    /// The offloads, in display order.
+    pub fn all(&self) -> &[Offload] {
         &self.all
     }
 

@@ -7,7 +7,8 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use link::{Config, ConfigKind, Link, Sent};
+use driver::DriverKind;
+use link::{Config, Link, Sent};
 use packet::{Memory, Packet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -172,8 +173,8 @@ fn bare(site: &Site) -> Result<Sample, Failure> {
 
 fn open(names: [&str; 2]) -> Result<[Box<dyn Link>; 2], Failure> {
     let open = |name: &str| {
-        let (kind, mtu, index) = (ConfigKind::Tap { queues: 1 }, None, None);
-        let config = Config { name: name.to_owned(), kind, mtu, offloads: true, index };
+        let (kind, mac, mtu, index) = (DriverKind::Tap { queues: 1 }, None, None, None);
+        let config = Config { name: name.to_owned(), kind, mac, mtu, offloads: true, index };
         link::open(&config).map_err(|err| Failure::step("open a TAP device", err))
     };
     Ok([open(names[0])?, open(names[1])?])

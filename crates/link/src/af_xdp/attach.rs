@@ -5,23 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
+use driver::XdpMode;
+
 use crate::OpenError;
 use crate::error::text;
 use crate::sys::bpf::{self, Where};
 use crate::sys::errno;
 use crate::sys::xsk::{Failed, Xsk, XskQueue};
-
-/// Place where the XDP program runs.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum XdpMode {
-    /// In the driver if it supports XDP, else in the network stack.
-    #[default]
-    Auto,
-    /// In the driver.
-    Native,
-    /// In the network stack, on any interface.
-    Generic,
-}
 
 /// Attempts to get a busy interface or queue, and the pause between attempts: the kernel detaches the previous owner
 /// shortly after its descriptors are closed.

@@ -2,16 +2,16 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use driver::DriverKind;
 use wire::MacAddr;
 
 use super::TunLink;
 use super::open::{attach, set_up_queue};
 use crate::af_packet::{PacketLink, Station};
-use crate::config::{Config, ConfigKind};
+use crate::config::Config;
 use crate::posted::Posted;
-use crate::stats::LinkStats;
 use crate::sys::ifreq::{Interface, tun_set_persistent};
-use crate::{Layer, OpenError};
+use crate::{Common, Layer, OpenError};
 
 /// Configuration of a device of a node's host side.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -87,7 +87,8 @@ impl HostDevice {
         let mac = self.mac.ok_or_else(|| OpenError::no_address(&self.name))?;
         let config = Config {
             name: self.name.clone(),
-            kind: ConfigKind::Packet { interface: peer.to_owned(), exclusive: false },
+            kind: DriverKind::Packet { interface: peer.to_owned(), exclusive: false },
+            mac: None,
             mtu: None,
             offloads: true,
             index: None,
@@ -112,18 +113,14 @@ impl TunLink {
         let interface = Interface::with_control(&name, control);
         let index = interface.index().map_err(|err| OpenError::new(&name, "SIOCGIFINDEX", err))?;
         let offloads = set_up_queue(queue.as_fd(), &name, true)?;
-        let layer = device.layer();
+        let (layer, mtu, features) = (device.layer(), device.mtu(), offloads.features());
         Ok(Self {
-            name,
-            mtu: device.mtu(),
+            common: Common { mtu, ..Common::new(&name, u16::try_from(mtu).ok(), offloads, features) },
             layer,
             queues: vec![queue],
             next: 0,
             virtio: true,
-            longest: super::longest(true, device.mtu(), layer),
-            features: offloads.features(),
-            offloads,
-            stats: LinkStats::ZERO,
+            longest: super::longest(true, mtu, layer),
             posted: Posted::new(),
             interface,
             index,

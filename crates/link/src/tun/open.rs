@@ -11,10 +11,9 @@ use crate::config::Config;
 use crate::error::text;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::posted::Posted;
-use crate::stats::LinkStats;
 use crate::sys::ifreq::{Interface, tun_attach, tun_set_header_len, tun_set_index, tun_set_offload};
 use crate::virtio::HEADER_LEN;
-use crate::{Layer, OpenError};
+use crate::{Common, Layer, OpenError};
 
 /// Device node that creates TUN and TAP devices.
 const CLONE_DEVICE: &str = "/dev/net/tun";
@@ -62,17 +61,15 @@ impl TunLink {
                 Layer::Ethernet(other_station(host))
             }
         };
+        let features = if config.offloads { offloads.features() } else { Features::NONE };
+        let wanted_mtu = u16::try_from(mtu).ok();
         Ok(Self {
-            name: name.clone(),
-            mtu,
+            common: Common { mtu, ..Common::new(name, wanted_mtu, offloads, features) },
             layer,
             queues,
             next: 0,
             virtio: config.offloads,
             longest: longest(config.offloads, mtu, layer),
-            features: if config.offloads { offloads.features() } else { Features::NONE },
-            offloads,
-            stats: LinkStats::ZERO,
             posted: Posted::new(),
             interface,
             index,

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use base::DropReason;
+use driver::{DriverKind, XdpMode};
 use libtest_mimic::Trial;
-use link::{ConfigKind, Layer, Link, RingState, Sent, XdpMode};
+use link::{Layer, Link, RingState, Sent};
 use packet::{CopyReason, Cut, Frames, Memory, Packet, geometry};
 use system::{Need, Netns, Outcome, trial, veth, wait_until};
 
@@ -71,12 +72,12 @@ fn cable(mtu: u16) -> Outcome<Cable> {
 }
 
 fn xdp(netns: &Netns, interface: &str, ring: u32, mode: XdpMode) -> Outcome<Box<dyn Link>> {
-    let kind = ConfigKind::Xdp { interface: interface.to_owned(), ring: ring.try_into()?, mode };
+    let kind = DriverKind::Xdp { interface: interface.to_owned(), ring: ring.try_into()?, mode };
     open(netns, interface, kind, true)
 }
 
 fn at_the_host(cable: &Cable) -> Outcome<Box<dyn Link>> {
-    open(&cable.host, "host", ConfigKind::Packet { interface: "host".to_owned(), exclusive: false }, true)
+    open(&cable.host, "host", DriverKind::Packet { interface: "host".to_owned(), exclusive: false }, true)
 }
 
 fn ring(link: &dyn Link) -> RingState {
@@ -320,7 +321,7 @@ fn by_a_tap() -> Outcome {
     let netns = Netns::new("tap")?;
     netns.sh("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
     let mem = Memory::heap();
-    let mut outside = open(&netns, "tap0", ConfigKind::Tap { queues: 1 }, false)?;
+    let mut outside = open(&netns, "tap0", DriverKind::Tap { queues: 1 }, false)?;
     for mode in [XdpMode::Native, XdpMode::Generic] {
         let mut link = xdp(&netns, "tap0", 256, mode)?;
         assert_eq!(ring(&*link).native, mode == XdpMode::Native);

@@ -6,7 +6,8 @@ use std::ops::AddAssign;
 use std::os::fd::OwnedFd;
 
 use base::Mib;
-use link::{ConfigKind, Link, Sent};
+use driver::DriverKind;
+use link::{Link, Sent};
 use packet::{Memory, Packet};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
 use system::{Netns, Outcome};
@@ -72,7 +73,8 @@ impl Host {
         let netns = Netns::new("frag")?;
         let config = link::Config {
             name: "fat0".to_owned(),
-            kind: ConfigKind::Tun { queues: 1 },
+            kind: DriverKind::Tun { queues: 1 },
+            mac: None,
             mtu: None,
             offloads: false,
             index: None,

@@ -8,7 +8,8 @@
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-use link::{Config as LinkConfig, ConfigKind, Link, RingState, XdpMode};
+use driver::{DriverKind, XdpMode};
+use link::{Config as LinkConfig, Link, RingState};
 use packet::Packet;
 use reassembly::{Coalesce, Config};
 use system::{Netns, Outcome, veth, wait_until};
@@ -38,8 +39,8 @@ struct Street {
     _namespaces: [Netns; 3],
 }
 
-fn open(netns: &Netns, name: &str, kind: ConfigKind) -> Outcome<Box<dyn Link>> {
-    let config = LinkConfig { name: name.to_owned(), kind, mtu: None, offloads: true, index: None };
+fn open(netns: &Netns, name: &str, kind: DriverKind) -> Outcome<Box<dyn Link>> {
+    let config = LinkConfig { name: name.to_owned(), kind, mac: None, mtu: None, offloads: true, index: None };
     netns.enter(|| link::open(&config)).map_err(|error| error.to_string().into())
 }
 
@@ -62,9 +63,9 @@ impl Street {
         let socket = host.enter(|| UdpSocket::bind((from, 0)))?;
         socket.connect((to, 9))?;
         let packet =
-            |name: &str| open(&relay, name, ConfigKind::Packet { interface: name.to_owned(), exclusive: false });
+            |name: &str| open(&relay, name, DriverKind::Packet { interface: name.to_owned(), exclusive: false });
         let frames = FRAMES.try_into()?;
-        let ring = open(&us, "eth0", ConfigKind::Xdp { interface: "eth0".to_owned(), ring: frames, mode })?;
+        let ring = open(&us, "eth0", DriverKind::Xdp { interface: "eth0".to_owned(), ring: frames, mode })?;
         Ok(Self {
             version,
             socket,
