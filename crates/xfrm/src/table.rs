@@ -147,7 +147,7 @@ impl Auth {
 
     /// Tells whether so many bits of the code can be sent: whole bytes, at least [`MIN_ICV_BITS`].
     pub fn takes_icv_of(self, bits: u16) -> bool {
-        (MIN_ICV_BITS..=self.full_bits()).contains(&bits) && bits % 8 == 0
+        (MIN_ICV_BITS..=self.full_bits()).contains(&bits) && bits.is_multiple_of(8)
     }
 }
 
