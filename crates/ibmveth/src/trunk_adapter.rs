@@ -48,7 +48,7 @@ impl TrunkAdapter {
         let adapter = adapter.map_err(|why| refused(name, "H_REGISTER_LOGICAL_LAN", why))?;
         let wanted_mtu = u16::try_from(adapter.mtu()).ok();
         let mut link = Self {
-            common: Common { mtu: adapter.mtu(), ..Common::new(name, wanted_mtu, Offloads::new(), adapter.features()) },
+            common: Common { mtu: adapter.mtu(), ..Common::new(name, wanted_mtu, Offloads::EMPTY, adapter.features()) },
             lan: Arc::clone(lan),
             adapter,
             lost: 0,
@@ -98,7 +98,7 @@ impl TrunkAdapter {
 
     fn list_offloads(&mut self) {
         let Features { csum, tso4, tso6, .. } = self.common.features;
-        let mut offloads = Offloads::new();
+        let mut offloads = Offloads::EMPTY;
         for (name, on) in [("tx-checksum", csum != CsumOffload::None), ("tx-tso4", tso4), ("tx-tso6", tso6)] {
             offloads.add(name, if on { Ok(None) } else { Err("not negotiated with the hypervisor".to_owned()) });
         }

@@ -141,7 +141,7 @@ impl PacketLink {
         set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SOCKET_BUFFER).map_err(failed("SO_SNDBUF"))?;
         bind(fd, &link_layer(index)).map_err(failed("bind"))?;
 
-        let mut offloads = Offloads::new();
+        let mut offloads = Offloads::EMPTY;
         // This side cannot refuse a frame of the interface, so this type is always accepted.
         offloads.add("rx-super-packets", Ok(Some("as the interface delivers them".to_owned())));
         for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
@@ -223,7 +223,7 @@ impl PacketLink {
         for (slot, received) in slots.iter_mut().zip(&received) {
             match slot.received(mem, received) {
                 Ok(packet) if self.ip_only && !self.is_ip(&packet) => {
-                    self.common.stats.rx_drop(DropReason::EthNotForUs)
+                    self.common.stats.rx_drop(DropReason::EthNotForUs);
                 }
                 Ok(packet) => {
                     bytes += packet.len();

@@ -32,7 +32,7 @@ impl InternalLink {
     }
 
     fn new(name: &str, mac: MacAddr, mtu: Option<u16>, whose: &str) -> Self {
-        let mut offloads = Offloads::new();
+        let mut offloads = Offloads::EMPTY;
         for offload in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
             offloads.add(offload, Ok(Some(whose.to_owned())));
         }

@@ -5,7 +5,7 @@
 //! how many packets go in one, and which of the kernel's offloads are used. It leaves to its callers the meaning of packets,
 //! the fitting of packets to a link's [`features`](Link::features), when to poll, and what to do about a link that fails.
 //!
-//! - [`open`] makes a link of the host from a [`Config`], of one of the [kinds](driver::DriverKind): a TUN or TAP device with virtio-net headers, a UDP socket with
+//! - [`open`] makes a link of the host from a [`Config`]: a TUN or TAP device with virtio-net headers, a UDP socket with
 //!   the kernel's own UDP GSO and GRO, or an interface by a packet socket with virtio-net headers. Packets are fat in
 //!   both directions where the kernel can.
 //! - AF_XDP receives an interface's frames in pages that packets point into; a page goes back to the ring with its last packet

@@ -68,7 +68,7 @@ pub fn pair(a: End, b: End) -> (MemoryLink, MemoryLink) {
 
 impl MemoryLink {
     fn new(end: End, out: Arc<Queue>, into: Arc<Queue>) -> Self {
-        let mut offloads = Offloads::new();
+        let mut offloads = Offloads::EMPTY;
         let of = &end.features;
         let has = [(TX_CSUM, of.csum != CsumOffload::None), (TX_TSO4, of.tso4), (TX_TSO6, of.tso6), (TX_USO, of.uso)];
         for (name, on) in has {

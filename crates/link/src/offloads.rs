@@ -35,9 +35,7 @@ pub(crate) const BY_CONFIGURATION: &str = "offloads = false";
 
 impl Offloads {
     /// No offloads yet.
-    pub const fn new() -> Self {
-        Self { all: Vec::new(), max_segs: Features::NONE.gso_max_segs }
-    }
+    pub const EMPTY: Self = Self { all: Vec::new(), max_segs: Features::NONE.gso_max_segs };
 
     /// Offloads of a link that never takes more than [`SAFE_UDP_SEGS`] segments.
     pub(crate) const fn with_safe_trains() -> Self {
@@ -111,7 +109,7 @@ mod tests {
     use super::*;
 
     fn all_on() -> Offloads {
-        let mut offloads = Offloads::new();
+        let mut offloads = Offloads::EMPTY;
         for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
             offloads.add(name, Ok(None));
         }

@@ -215,7 +215,7 @@ fn offloads(attached: &Attached, mode: XdpMode, zero_copy: bool, why_copy: Optio
         true => Ok(None),
         false => Err(why_copy.unwrap_or_else(|| "not without xdp-native".to_owned())),
     };
-    let mut offloads = Offloads::new();
+    let mut offloads = Offloads::EMPTY;
     offloads.add("xdp-native", native);
     offloads.add("xdp-zero-copy", zero_copy);
     offloads

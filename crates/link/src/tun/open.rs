@@ -88,7 +88,7 @@ pub(super) fn set_up_queue(queue: BorrowedFd<'_>, name: &str, wanted: bool) -> R
         // An existing device may have offloads on.
         tun_set_offload(queue, 0).map_err(failed("TUNSETOFFLOAD"))?;
     }
-    let mut offloads = Offloads::new();
+    let mut offloads = Offloads::EMPTY;
     probe(queue, wanted, &mut offloads);
     Ok(offloads)
 }

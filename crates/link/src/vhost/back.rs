@@ -112,7 +112,7 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
     wait(again.as_fd(), AGAIN, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
     let waiting = Arc::new(waiting);
     let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), Arc::clone(&waiting));
-    let mut offloads = Offloads::new();
+    let mut offloads = Offloads::EMPTY;
     let features = Bits::default().features(&mut offloads, NO_GUEST);
     Ok(VhostUser {
         common: Common::new(name, config.mtu, offloads, features),

@@ -166,7 +166,7 @@ impl Bits {
             (TX_TSO6, GUEST_CSUM | GUEST_TSO6),
             (TX_USO, uso),
         ];
-        *offloads = Offloads::new();
+        *offloads = Offloads::EMPTY;
         for (name, bits) in
             [("rx-checksum", CSUM), ("rx-tso4", HOST_TSO4), ("rx-tso6", HOST_TSO6), ("rx-uso", HOST_USO)]
                 .into_iter()

@@ -131,7 +131,7 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
         let added = epoll::add(&waiting, fd, epoll::EventData::new_u64(token), flags);
         added.map_err(|err| error("epoll_ctl")(err.into()))?;
     }
-    let mut offloads = Offloads::new();
+    let mut offloads = Offloads::EMPTY;
     let features = Bits::default().features(&mut offloads, NO_BACK_END);
     let mut link = VhostFront {
         common: Common::new(name, config.mtu, offloads, features),

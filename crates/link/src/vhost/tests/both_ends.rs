@@ -131,7 +131,7 @@ fn back_end_without_offloads_offers_none() {
     let front = front::open(&front_of(&back)).unwrap();
     let mut wire = Wire { back, front, mem: Memory::heap() };
     wire.connect();
-    assert_eq!(wire.back.features(), Features { frames: true, ..Offloads::new().features() });
+    assert_eq!(wire.back.features(), Features { frames: true, ..Offloads::EMPTY.features() });
     assert_eq!(wire.front.features(), wire.back.features());
     assert_eq!(wire.back.offloads()[0].why.as_deref(), Some(BY_CONFIGURATION));
 }
