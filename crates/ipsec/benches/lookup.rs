@@ -66,13 +66,13 @@ const SAS: [u32; 3] = [64, 1_000, 100_000];
 const HOT: u32 = 64;
 const NOW: Instant = Instant::ZERO;
 
-/// More flows than are remembered.
+/// More flows than are cached.
 const FLOWS: u32 = 16_384;
 
-/// Random numbers, none of which is known before what it waits for.
+/// Random numbers that depend on a value which the compiler does not know.
 struct Random {
     state: u32,
-    /// 0, which the compiler does not know.
+    /// 0, opaque to the compiler.
     zero: u32,
 }
 
@@ -109,7 +109,7 @@ fn template(n: u32) -> Template {
     Template { src, dst, spi: None, mode: Mode::Tunnel, reqid: n + 1, level: Level::Required }
 }
 
-/// Kind of difference between policies.
+/// Difference between the policies of a case.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Nets,
@@ -186,13 +186,13 @@ fn print_memory() {
     }
 }
 
-/// The memory that this process has, in bytes; in use or not.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux's procfs");
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number of pages") * 4096
 }
 
-/// Flows in no order, so that neighbours in memory are not asked for one after the other.
+/// Flows in random order, so that successive look-ups are not neighbours in memory.
 fn flows(kind: Kind, n: u32, of: u32) -> Vec<Flowi> {
     let mut flows: Vec<Flowi> = (0..n).map(|at| kind.flow(at, of)).collect();
     let mut random = Random::new();
@@ -200,7 +200,7 @@ fn flows(kind: Kind, n: u32, of: u32) -> Vec<Flowi> {
     flows
 }
 
-/// Looks up flows, each of which comes again when all others have.
+/// Looks up flows in rotation.
 fn out(bencher: Bencher<'_, '_>, kind: Kind, n: u32, flows: Vec<Flowi>) {
     let mut node = with_policies(kind, Dir::Out, n);
     for n in 0..n {
@@ -246,7 +246,7 @@ mod policies {
     #[divan::bench(name = "remembered/nets", args = POLICIES, sample_count = 40, sample_size = 8192)]
     fn remembered(bencher: Bencher<'_, '_>, n: u32) {
         let mut flows = flows(Kind::Nets, FLOWS, n);
-        // Few enough to leave each its place.
+        // Few enough for each to stay cached.
         flows.truncate(HOT as usize);
         out(bencher, Kind::Nets, n, flows);
     }
