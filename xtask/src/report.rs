@@ -120,7 +120,8 @@ impl Report {
         }
     }
 
-    /// Records that the stage `name` cannot run because `what` is missing: skipped, or in continuous integration failed.
+    /// Records that the stage `name` cannot run because `what` is missing: skipped, or in continuous integration
+    /// failed.
     pub(crate) fn missing(&mut self, name: &str, what: &str) {
         let started = begin(name);
         if env::var_os("CI").is_some_and(|value| value == "true") {

@@ -30,8 +30,8 @@ pub(crate) fn check(report: &mut Report) {
     report.run("unit, property and simulation tests", &mut tests);
 }
 
-/// Everything: `check`, each benchmark once, the tests against real kernels, what is built on demand, the fuzz targets and the
-/// dependencies.
+/// Everything: `check`, each benchmark once, the tests against real kernels, what is built on demand, the fuzz targets
+/// and the dependencies.
 pub(crate) fn test(report: &mut Report) {
     check(report);
     report.run("benchmarks, each once", cargo("test --locked --workspace").args(["--bench", "*"]));

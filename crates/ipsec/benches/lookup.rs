@@ -1,14 +1,14 @@
-//! Nanoseconds per look-up among many policies and many SAs, and bytes per entry:
-//! `cargo bench -p fatpath-ipsec --bench lookup`. Look-ups do the same however many entries there are; what grows is the
-//! memory that they are spread over, and so the time of a cache line that comes from further away.
+//! Nanoseconds per look-up among many policies and many SAs, and bytes per entry: `cargo bench -p fatpath-ipsec --bench
+//! lookup`. Look-ups do the same however many entries there are; what grows is the memory that they are spread over,
+//! and so the time of a cache line that comes from further away.
 //!
 //! `floor/N` is that time: the read of one random number out of N that are as far from each other as SAs are. Every
 //! look-up but those of `fragment` waits for the result of the one before, as the work on a packet does for its SA.
 //!
 //! `out/N` finds one of N policies and its SA for a flow that is not cached, and `remembered/N` for one of 64 that are
-//! remembered; `in/N` checks a packet by one of N policies, `spi/N` finds one of N SAs by what arrives, and `hot/N` one of
-//! 64 among N. Policies are of /24 to /24 in `nets`, of one pair of prefixes and a port each in `ports`, of one pair and
-//! an interface each in `interfaces`, and of random lengths in `mixed`.
+//! remembered; `in/N` checks a packet by one of N policies, `spi/N` finds one of N SAs by what arrives, and `hot/N` one
+//! of 64 among N. Policies are of /24 to /24 in `nets`, of one pair of prefixes and a port each in `ports`, of one pair
+//! and an interface each in `interfaces`, and of random lengths in `mixed`.
 //!
 //! On a Zen 5 EPYC with 1 MiB of second-level cache, other work beside it, fastest of 40 samples:
 //!

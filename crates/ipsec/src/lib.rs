@@ -16,9 +16,9 @@
 //! - **Initialisation vectors** come from [`sequence`] alone. Debug builds keep a register of every pair of key and
 //!   nonce per thread and panic when one repeats.
 //!
-//! The files form layers, each of which uses only those before it: `engine` and `config`; `sa`; `device` and `events`; `sad` and
-//! `spd`; jobs (`open_job`, `seal_job`); `crypto`; `nat`, `resolve`, `check`; `ipsec` with [`Ipsec`]; and on top of it `input`,
-//! `output`, `policy`, `keepalive` and `offload_decision`.
+//! The files form layers, each of which uses only those before it: `engine` and `config`; `sa`; `device` and `events`;
+//! `sad` and `spd`; jobs (`open_job`, `seal_job`); `crypto`; `nat`, `resolve`, `check`; `ipsec` with [`Ipsec`]; and on
+//! top of it `input`, `output`, `policy`, `keepalive` and `offload_decision`.
 //!
 //! A program that uses this crate sets `AWS_LC_SYS_CFLAGS=-mtune=skylake` when it is built for x86-64, as this
 //! repository does: AES-GCM of fat packets takes 7 % less (docs/decisions/0034).

@@ -46,7 +46,8 @@ pub enum ConfigKind {
     },
     /// A packet socket.
     Packet {
-        /// Whether the interface's frames are kept from the host's own stack. Needs Linux 6.6, `CAP_BPF` and `CAP_NET_ADMIN`.
+        /// Whether the interface's frames are kept from the host's own stack. Needs Linux 6.6, `CAP_BPF` and
+        /// `CAP_NET_ADMIN`.
         exclusive: bool,
         /// Interface that the socket is bound to.
         interface: String,

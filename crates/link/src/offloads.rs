@@ -67,8 +67,8 @@ impl Offloads {
         Features { sg: true, frag_list: true, csum, tso4, tso6, uso, tso_ecn, gso_max_segs, ..Features::NONE }
     }
 
-    /// Turns off the offload that `packet` was refused for, if that is on. For a long UDP train it lowers the segment limit
-    /// first, so that one long train does not cost shorter ones their offload. Tells whether anything changed.
+    /// Turns off the offload that `packet` was refused for, if that is on. For a long UDP train it lowers the segment
+    /// limit first, so that one long train does not cost shorter ones their offload. Tells whether anything changed.
     #[cold]
     pub(crate) fn give_up(&mut self, packet: &Packet, why: &str) -> bool {
         let asked = match (packet.meta.cut.gso(), packet.meta.csum) {

@@ -42,8 +42,9 @@ pub struct Uml {
 }
 
 impl Uml {
-    /// Boots a kernel with one interface for each of `devices` of `netns`, named `eth0`, `eth1` and so on. A device that is
-    /// there is used by a packet socket, with virtio-net headers; otherwise a TAP device of that name is made. All are set up.
+    /// Boots a kernel with one interface for each of `devices` of `netns`, named `eth0`, `eth1` and so on. A device
+    /// that is there is used by a packet socket, with virtio-net headers; otherwise a TAP device of that name is made.
+    /// All are set up.
     ///
     /// # Errors
     /// It does not boot; the message holds its console.

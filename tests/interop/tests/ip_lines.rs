@@ -1,5 +1,5 @@
-//! VRFs and ILA by `ip`, word for word: the same lines under `fatpath exec` and in a Linux kernel that has them, about two Ethernet
-//! interfaces, eth0 and eth1. Their output, on either stream, and their exit codes are compared.
+//! VRFs and ILA by `ip`, word for word: the same lines under `fatpath exec` and in a Linux kernel that has them, about
+//! two Ethernet interfaces, eth0 and eth1. Their output, on either stream, and their exit codes are compared.
 
 use interop::Uml;
 use libtest_mimic::Trial;

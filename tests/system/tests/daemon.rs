@@ -42,7 +42,8 @@ fn sigterm_ends_it_cleanly() -> Outcome {
     Ok(())
 }
 
-/// The thread that closes descriptors of clients has a table of descriptors of its own: a handler's write would go astray.
+/// The thread that closes descriptors of clients has a table of descriptors of its own: a handler's write would go
+/// astray.
 fn discard_thread_takes_no_signals() -> Outcome {
     const TAKEN_ELSEWHERE: [u32; 3] = [1, 2, 15];
     let site = tunnel::Site::new()?;

@@ -1,4 +1,5 @@
-//! AES-GCM (NIST SP 800-38D) that opens a text piece by piece, or by the front of its tag, through AWS-LC's `EVP_CIPHER`.
+//! AES-GCM (NIST SP 800-38D) that opens a text piece by piece, or by the front of its tag, through AWS-LC's
+//! `EVP_CIPHER`.
 //!
 //! The one-shot interfaces need the whole text in one buffer and a whole tag. Here the tag is compared last, when the
 //! decrypted text is in the caller's buffer already, so a forged text is zeroed before the call returns.

@@ -74,8 +74,8 @@ impl Sad {
     /// its initialisation vectors are made. Its lifetime begins with the next timer call.
     ///
     /// # Errors
-    /// Fault of `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks or
-    /// under the same mark, or a larval one is to have it, which an [update](Self::update) completes (Linux `xfrm_state_add`).
+    /// Fault of `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks or under the
+    /// same mark, or a larval one is to have it, which an [update](Self::update) completes (Linux `xfrm_state_add`).
     pub fn add(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
         let (dst, spi, mark) = (config.dst, config.spi, config.mark.sought());
         let is_there = self.by_spi(dst, spi, mark).or_else(|| self.named(dst, spi, config.mark)).is_some();

@@ -108,7 +108,8 @@ pub(super) fn first_bytes(packet: &Packet, header_len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Tells whether an error is one that the network reported about an earlier packet (ip(7)); reading clears such an error.
+/// Tells whether an error is one that the network reported about an earlier packet (ip(7)); reading clears such an
+/// error.
 pub(super) fn is_soft(errno: i32) -> bool {
     [
         libc::ECONNREFUSED,

@@ -1,7 +1,9 @@
-//! The front end of a virtio-net device (virtio-user): rings and buffers in memory of ours, which a back end fills and empties. It
-//! connects this program to a switch in another process, or to another instance of itself, without privileges.
+//! The front end of a virtio-net device (virtio-user): rings and buffers in memory of ours, which a back end fills and
+//! empties. It connects this program to a switch in another process, or to another instance of itself, without
+//! privileges.
 //!
-//! Frames are copied into the shared memory and out of it: the back end is another program, and may write there at any moment.
+//! Frames are copied into the shared memory and out of it: the back end is another program, and may write there at any
+//! moment.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -43,7 +45,8 @@ const AGAIN: u64 = 3;
 /// Default number of descriptors of a ring.
 const RING_SIZE: u16 = 256;
 
-/// Offset of a buffer relative to the previous one (cache colouring), so that small frames do not share the same cache sets.
+/// Offset of a buffer relative to the previous one (cache colouring), so that small frames do not share the same cache
+/// sets.
 const STAGGER: u64 = 192;
 
 /// Configuration of a link to a back end.
@@ -269,7 +272,8 @@ impl VhostFront {
         if let Some(Running { session, .. }) = self.running.take() {
             let _ = epoll::delete(&*self.waiting, &session.socket);
             for queue in &session.queues {
-                // The back end may keep the eventfd open, so closing our descriptor would not remove it from the epoll instance.
+                // The back end may keep the eventfd open, so closing our descriptor would not remove it from the epoll
+                // instance.
                 let _ = epoll::delete(&*self.waiting, &queue.call);
             }
         }
@@ -459,7 +463,8 @@ impl Running {
         Ok(())
     }
 
-    /// Copies a packet, or the first frame of a packet with several, to a buffer, and lends it. Returns the bytes copied.
+    /// Copies a packet, or the first frame of a packet with several, to a buffer, and lends it. Returns the bytes
+    /// copied.
     fn fill(&mut self, pair: usize, head: u16, features: &Features, packet: &Packet) -> Result<usize, DropReason> {
         if let Cut::Frames(_) = packet.meta.cut {
             let frame = packet.frames().next().ok_or(DropReason::TxError)?;

@@ -68,8 +68,8 @@ impl std::error::Error for BadHeader {}
 /// Decodes the header of a frame of `len` bytes, whose first bytes are `head`.
 ///
 /// Offsets in the result count from the frame's first byte, and lie inside the frame. A frame whose payload is one
-/// segment is not fat (Linux's `virtio_net_hdr_to_skb`), unless it is in a tunnel. Headers end with the transport header at
-/// `csum_start`: `hdr_len` is only a hint (virtio 1.2 §5.1.6.2).
+/// segment is not fat (Linux's `virtio_net_hdr_to_skb`), unless it is in a tunnel. Headers end with the transport
+/// header at `csum_start`: `hdr_len` is only a hint (virtio 1.2 §5.1.6.2).
 ///
 /// # Errors
 /// [`BadHeader`], which names the drop reason of the frame.
@@ -139,8 +139,8 @@ pub fn decode(header: &Header, framing: Framing, head: &[u8], len: usize) -> Res
     Ok(Decoded { csum, cut, seed, complete: None })
 }
 
-/// Offset of the IP header in a frame whose partial checksum is not that of the TCP or UDP header right behind the IP header;
-/// the frame's end if it has no IP header. `None` if the checksum is that of TCP or UDP.
+/// Offset of the IP header in a frame whose partial checksum is not that of the TCP or UDP header right behind the IP
+/// header; the frame's end if it has no IP header. `None` if the checksum is that of TCP or UDP.
 fn anywhere(header: &Header, framing: Framing, head: &[u8], len: usize) -> Option<usize> {
     let Ok(l3) = ip_offset(framing, head) else { return Some(len) };
     let is_own = Transport::own(l3, head, len)

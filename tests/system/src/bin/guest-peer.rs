@@ -1,4 +1,5 @@
-//! Traffic of a guest, checked byte by byte. It runs where there is little more than a kernel, so it uses the standard library alone.
+//! Traffic of a guest, checked byte by byte. It runs where there is little more than a kernel, so it uses the standard
+//! library alone.
 //!
 //! - `serve`: answers the others, at port 5000 of all addresses.
 //! - `ask ADDR`: datagrams of many sizes that come back as they were.

@@ -112,7 +112,8 @@ fn address() -> Outcome {
     Ok(())
 }
 
-/// The neighbour has the address until it ends without a word; then the gateway has it, and the neighbour's kernel is told.
+/// The neighbour has the address until it ends without a word; then the gateway has it, and the neighbour's kernel is
+/// told.
 fn failover() -> Outcome {
     let node = Node::new()?;
     let program = unpacked("usr/sbin/keepalived");
