@@ -20,7 +20,7 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// The Ethernet header is cut short.
+    /// The Ethernet header is truncated.
     EthTruncated,
     /// A link-layer protocol that this node does not speak, or a frame for another station.
     EthNotForUs,

@@ -71,7 +71,7 @@ impl Functions {
     fn get() -> Option<&'static Self> {
         static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
         let functions = FUNCTIONS.get_or_init(|| {
-            // SAFETY: no preconditions; what it gives lives for ever.
+            // SAFETY: no preconditions; the returned value is static.
             NonNull::new(unsafe { fatpath_gcm_functions() }.cast_mut()).map(Self)
         });
         functions.as_ref()

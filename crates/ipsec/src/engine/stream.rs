@@ -178,7 +178,9 @@ impl Context {
 
     /// Ends a packet, and tells whether its tag begins with `icv`. Compared in constant time (`CRYPTO_memcmp`).
     fn ends_with(&mut self, icv: &[u8]) -> bool {
-        let (mut icv_copy, mut nothing, mut written) = ([0; 16], [0; 16], 0);
+        let mut icv_copy = [0; 16];
+        let mut nothing = [0; 16];
+        let mut written = 0;
         icv_copy[..icv.len()].copy_from_slice(icv);
         let (len, icv) = (icv.len() as c_int, icv_copy.as_mut_ptr().cast());
         // SAFETY: the context is valid and copies `len` bytes, which are there.

@@ -133,7 +133,7 @@ fn block_signals() -> io::Result<()> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the pointer is valid for writes; `sigfillset` initialises the set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the set is initialised, and the mask before is not asked for.
+    // SAFETY: the set is initialised, and the null pointer requests no previous mask.
     let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut()) };
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }

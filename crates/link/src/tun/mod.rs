@@ -253,7 +253,9 @@ impl Link for TunLink {
             // A read does not report that the device is up again.
             self.look()?;
         }
-        let (mut packets, mut bytes, mut empty) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut empty = 0;
         while packets < BURST_PACKETS && bytes < BURST_BYTES && empty < self.queues.len() {
             match self.read_one(self.next, mem)? {
                 Some(read) => {

@@ -386,7 +386,9 @@ impl Link for UdpLink {
     }
 
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
-        let (mut packets, mut bytes, mut errors) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut errors = 0;
         while packets < BURST_PACKETS && bytes < BURST_BYTES {
             let (more, more_bytes) = self.recv_batch(mem, out)?;
             (packets, bytes) = (packets + more, bytes + more_bytes);

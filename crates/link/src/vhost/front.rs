@@ -298,7 +298,9 @@ impl VhostFront {
 
     /// Receives one burst. Tells whether the rings may hold more.
     fn receive(&mut self, running: &mut Running, mem: &Memory, out: &mut Vec<Packet>) -> Result<bool, BadUsed> {
-        let (mut packets, mut bytes, mut looks) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut looks = 0;
         let before = out.len();
         let mut is_more = false;
         let (first, pairs) = (self.next, running.free.len());

@@ -57,7 +57,7 @@ impl fmt::Display for BadHeader {
             Self::GsoType => "gso_type unknown",
             Self::GsoSize => "gso_size impossible",
             Self::GsoProtocol => "gso_type is not the frame's protocol",
-            Self::GsoEncapsulation => "tunnel headers that cannot be followed to csum_start",
+            Self::GsoEncapsulation => "tunnel headers that do not lead to csum_start",
             Self::Frame => "segmentation of a frame with malformed headers",
         })
     }
@@ -377,7 +377,7 @@ mod tests {
             ("version", with(0, 0x55)),
             ("header length", with(0, 0x4f)),
             ("check", with(10, frame[10] ^ 1)),
-            ("tcp header cut short", frame[..39].to_vec()),
+            ("tcp header truncated", frame[..39].to_vec()),
         ] {
             assert_eq!(decode(&header, Framing::Ip, &bad, bad.len()), Err(BadHeader::Frame), "{what}");
             // Without segmentation, a checksum is completed in any frame that has room for it.
@@ -437,7 +437,7 @@ mod tests {
         let mut packet = Packet::with_data(&mem, &arp).unwrap();
         decoded.apply(&mem, &mut packet).unwrap();
         assert_eq!(packet.head()[22..24], finish(wire::checksum::sum(&arp[14..])).to_be_bytes());
-        // SCTP cut short in front of its four bytes of checksum.
+        // SCTP truncated in front of its four bytes of checksum.
         let mut sctp = [ip_header(V4, Protocol::SCTP, 11), vec![1; 11]].concat();
         let header = Header { flags: NEEDS_CSUM, csum_start: 20, csum_offset: 8, ..Header::default() };
         let decoded = decode(&header, Framing::Ip, &sctp, sctp.len()).unwrap();

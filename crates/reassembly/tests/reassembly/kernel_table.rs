@@ -192,11 +192,11 @@ fn ipv6_needs_upper_layer_header_behind_all_others() {
     let (ah, ah_dest) = (vec![(AH[0], vec![17, AH[1]])], vec![(AH[0], vec![60, AH[1]]), (60, vec![17, 0])]);
     // Headers, each of 8 bytes except AH; bytes of payload; whether it is refused.
     let cases = [
-        ("AH cut short", &ah, 8, true),
+        ("AH truncated", &ah, 8, true),
         ("nothing behind AH", &ah, 24, true),
         ("UDP behind AH", &ah, 32, false),
         ("nothing behind AH and options", &ah_dest, 32, true),
-        ("options behind AH cut short", &ah_dest, 24, true),
+        ("options behind AH truncated", &ah_dest, 24, true),
         ("UDP behind AH and options", &ah_dest, 40, false),
         ("nothing behind hop-by-hop options", &udp_behind(0), 8, true),
         ("UDP behind hop-by-hop options", &udp_behind(0), 16, false),
