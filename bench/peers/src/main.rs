@@ -1,8 +1,8 @@
 //! Cost of a fragment to fatpath, smoltcp and gVisor, in alternating rounds of one run: `make bench-peers`.
 //!
-//! All three get the same fragments, one after the other, and make datagrams of them that are as good as delivered to a
-//! socket. Buffers are filled before the clock starts. UDP's checksums are verified, as they are of fragments from a
-//! wire; in cases named `verified` the device has done it, so that an implementation that trusts it need not.
+//! All three get the same fragments in sequence, and reassemble them to datagrams ready for a socket. Buffers are
+//! filled before the clock starts. UDP's checksums are verified, as for fragments from a wire; in cases named
+//! `verified` the device has verified them, so that an implementation that trusts it can skip this.
 //!
 //! `fatpath-bench-peers [--json] [--rounds N] [--gvisor PROGRAM]`
 #![forbid(unsafe_code)]

@@ -113,7 +113,7 @@ pub fn veth((a, a_name): (&Netns, &str), (b, b_name): (&Netns, &str)) -> Outcome
 }
 
 /// Joins two namespaces that reach each other at these addresses by VXLAN of MTU 1350, with the addresses 172.31.0.1
-/// and 172.31.0.2. Its datagrams have a checksum or not.
+/// and 172.31.0.2. VXLAN's datagrams have a checksum or not.
 ///
 /// # Errors
 /// The error of `ip`.

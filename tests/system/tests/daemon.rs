@@ -154,7 +154,7 @@ fn a_lost_link_leaves_the_others_running() -> Outcome {
     Ok(())
 }
 
-/// No packet tells of that.
+/// Link state follows the interface without any packet.
 fn a_link_is_as_its_interface() -> Outcome {
     let mut site = router::PlainSite::new(true)?;
     let changes = [

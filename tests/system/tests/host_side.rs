@@ -593,7 +593,7 @@ fn bypass() -> Outcome {
         })
     };
     passes("a datagram passes")?;
-    // The next gateway is told of the port, too.
+    // The next gateway learns the port, too.
     site.gateway.kill()?;
     site.gateway = start(&site.scratch, &site.host, &format!("{AUTO}{LINKS}"))?;
     block(&site)?;

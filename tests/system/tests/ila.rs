@@ -246,8 +246,8 @@ fn node(own: u8) -> String {
     )
 }
 
-/// The routes of node `own`: to the other one's place, and from its own. Its own locator is fd0N. A prefix of 67 bits
-/// leaves the C bit open.
+/// The routes of node `own`: to the other node's locator, and from its own, which is fd0N. A prefix of 67 bits leaves
+/// the C bit open.
 fn routes(own: u8, csum_mode: &str) -> String {
     let peer = 3 - own;
     format!(
