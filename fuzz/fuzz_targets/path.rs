@@ -1,7 +1,7 @@
 //! A node with one of everything, as a list of operations: packets of the fuzzer's into its ports, whole or in pieces,
-//! with marks that may be lies; time that passes; links that go down, come back, lose an offload or take queued packets.
-//! After each operation every received packet is accounted for, and sent packets are ones that the link takes; in the end
-//! all memory has been returned.
+//! with marks that may be lies; time that passes; links that go down, come back, lose an offload or take queued
+//! packets. After each operation every received packet is accounted for, and sent packets are ones that the link takes;
+//! in the end all memory has been returned.
 #![no_main]
 
 use std::time::Duration;

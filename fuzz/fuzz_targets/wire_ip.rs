@@ -1,5 +1,5 @@
-//! An IP packet whose head holds a part of it: with any bytes, lengths stay within the packet, and views of the same bytes
-//! agree.
+//! An IP packet whose head holds a part of it: with any bytes, lengths stay within the packet, and views of the same
+//! bytes agree.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

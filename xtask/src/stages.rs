@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::report::Report;
 
-/// The test crates that need root, namespaces and Debian packages; each says what it lacks.
+/// The test crates that need root, namespaces and Debian packages; each prints its missing needs.
 const PRIVILEGED: [&str; 2] = ["fatpath-system-tests", "fatpath-interop-tests"];
 
 /// Compiler flags for libFuzzer: coverage counters and AddressSanitizer, both behind unstable flags.
@@ -30,8 +30,8 @@ pub(crate) fn check(report: &mut Report) {
     report.run("unit, property and simulation tests", &mut tests);
 }
 
-/// Everything: `check`, each benchmark once, the tests against real kernels, what is built on demand, the fuzz targets and the
-/// dependencies.
+/// All stages: `check`, each benchmark once, the tests against real kernels, crates built on demand, the fuzz targets
+/// and the dependencies.
 pub(crate) fn test(report: &mut Report) {
     check(report);
     report.run("benchmarks, each once", cargo("test --locked --workspace").args(["--bench", "*"]));

@@ -1,4 +1,5 @@
-//! Plain words, as far as a program can tell: first words of paragraphs of documentation, persons in comments, and names of tests.
+//! Plain words, as far as a program can tell: first words of paragraphs of documentation, persons in comments, and
+//! names of tests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

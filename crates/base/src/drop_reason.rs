@@ -20,7 +20,7 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// The Ethernet header is cut short.
+    /// The Ethernet header is truncated.
     EthTruncated,
     /// A link-layer protocol that this node does not speak, or a frame for another station.
     EthNotForUs,
@@ -56,8 +56,8 @@ drop_reasons! {
     RouteUnreachable,
     /// A prohibit route (RFC 1812 §5.2.7.1).
     RouteProhibit,
-    /// A route with an ILA encapsulation without a gateway, and no other route by its link leads to the translated destination
-    /// (Linux `ila_output`).
+    /// A route with an ILA encapsulation without a gateway, and no other route by its link leads to the translated
+    /// destination (Linux `ila_output`).
     IlaUnreachable,
     /// The next hop did not answer ARP or neighbour discovery (RFC 4861 §7.3.3).
     NeighbourFailed,

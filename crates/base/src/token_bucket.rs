@@ -28,7 +28,8 @@ impl Rate {
 /// A token bucket, stored as the time at which it was last empty (the generic cell rate algorithm).
 #[derive(Clone, Copy, Debug)]
 pub struct TokenBucket {
-    /// Nanoseconds on a clock that is a full bucket ahead of the caller's, so that a bucket is full at [`Instant::ZERO`].
+    /// Nanoseconds on a clock that is a full bucket ahead of the caller's, so that a bucket is full at
+    /// [`Instant::ZERO`].
     empty_at_ns: u64,
 }
 

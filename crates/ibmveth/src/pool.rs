@@ -34,13 +34,6 @@ impl PoolConfig {
         Self { active: true, count: 256, size: 64 * 1024 },
     ];
 
-    /// Default pools in a partition with limited I/O memory (`FW_FEATURE_CMO`).
-    pub const LIMITED: [Self; 5] = {
-        let mut pools = Self::DEFAULT;
-        pools[4].count = 64;
-        pools
-    };
-
     /// Checks ranges.
     ///
     /// # Errors
@@ -174,7 +167,6 @@ mod tests {
             assert_eq!(config.check(), want, "{config:?}");
         }
         assert!(PoolConfig::DEFAULT[1].holds(2026) && !PoolConfig::DEFAULT[1].holds(2027));
-        assert_eq!(PoolConfig::LIMITED.map(|pool| pool.count), [256, 512, 256, 256, 64]);
         assert_eq!(PoolConfig::DEFAULT.map(|pool| pool.active), [true, true, false, false, true]);
     }
 

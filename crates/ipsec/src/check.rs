@@ -53,8 +53,8 @@ pub(crate) fn check(
     if used[next..].iter().any(|sa| sa.mode == Mode::Tunnel) { Err(mismatch) } else { Ok(()) }
 }
 
-/// Index in `used` from which to go on after `template` is satisfied from `start` on (Linux `xfrm_policy_ok`). A transport SA that
-/// no template asks for may stand between; a tunnel may not.
+/// Index in `used` from which to go on after `template` is satisfied from `start` on (Linux `xfrm_policy_ok`). A
+/// transport SA that no template asks for may stand between; a tunnel may not.
 fn satisfy(template: &Template, flow: &Flowi, used: &[&Sa], start: usize) -> Option<usize> {
     let optional = template.level == Level::Use;
     if optional && template.mode == Mode::Transport {

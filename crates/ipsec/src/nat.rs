@@ -1,4 +1,5 @@
-//! Peers behind a NAT, whose address and port may change at any time (RFC 3948, RFC 7296 §2.23, Linux `km_new_mapping`).
+//! Peers behind a NAT, whose address and port may change at any time (RFC 3948, RFC 7296 §2.23, Linux
+//! `km_new_mapping`).
 //!
 //! A peer's mapping follows an authentic packet that is newer than all packets before it: an attacker may have delayed
 //! an older one and sent it again from any address.

@@ -331,7 +331,9 @@ impl OpenJob {
     #[inline(always)]
     pub(crate) fn push_whole(&mut self, next: NextMatch, seq: u64, mut buf: Buf) {
         let NextMatch { at, len, id, .. } = next;
-        let (begins_buf, ends_buf, state) = (true, true, PieceState::Sealed);
+        let begins_buf = true;
+        let ends_buf = true;
+        let state = PieceState::Sealed;
         self.segments.push(Segment { len: len as u32, begins_buf, ends_buf, id, seq, state });
         self.bytes += len;
         buf.pull(at);

@@ -122,8 +122,8 @@ impl Outer {
     }
 
     /// Writes the headers in front of `esp_len` bytes of ESP to `to`, which is [`len`](Self::len) bytes. `head` is the
-    /// packet's front, [prepared](crate::segmenter::Segmenter::prepare). `index` is added to the IPv4 identification. The caller
-    /// keeps within [`max_esp_len`](Self::max_esp_len).
+    /// packet's front, [prepared](crate::segmenter::Segmenter::prepare). `index` is added to the IPv4 identification.
+    /// The caller keeps within [`max_esp_len`](Self::max_esp_len).
     #[inline(always)]
     pub(crate) fn write(&self, to: &mut [u8], head: &[u8], esp_len: usize, index: u16) {
         let (ip, rest) = to.split_at_mut(self.ip_len);

@@ -40,7 +40,8 @@ pub enum Train {
     Frames,
     /// Each is a packet of its own.
     None,
-    /// Each is a packet of its own, in clear: sealing it is left to the device that the SA is on ([`packet::Esp::Seal`]).
+    /// Each is a packet of its own, in clear: sealing it is left to the device that the SA is on
+    /// ([`packet::Esp::Seal`]).
     Inline,
 }
 

@@ -66,7 +66,9 @@ mod tests {
     #[test]
     fn each_is_woken_once_at_its_latest_deadline() {
         let at = Instant::from_nanos;
-        let (mut timers, mut a, mut b) = (Timers::default(), Timer::default(), Timer::default());
+        let mut timers = Timers::default();
+        let mut a = Timer::default();
+        let mut b = Timer::default();
         timers.set('a', &mut a, Some(at(5)));
         timers.set('b', &mut b, Some(at(3)));
         timers.set('a', &mut a, Some(at(2)));

@@ -1,4 +1,4 @@
-//! Devices that offload ESP: what they are asked, what is left to them, and what their word is worth.
+//! Devices that offload ESP: offers to them, work left to them, and trust in their reports.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn on(dev: LinkId, dir: SaDir, mode: OffloadMode) -> Option<Offload> {
 const CRYPTO_OUT: Option<Offload> = Some(Offload { dev: WAN, dir: SaDir::Out, mode: OffloadMode::Crypto });
 const CRYPTO_IN: Option<Offload> = Some(Offload { dev: WAN, dir: SaDir::In, mode: OffloadMode::Crypto });
 
-/// A node whose link [`WAN`] has that device.
+/// A node with that device at the link [`WAN`].
 fn node_with(device: &SoftDevice) -> Ipsec {
     let mut node = Ipsec::new();
     node.set_device(WAN, Some(Box::new(device.clone())));
@@ -36,7 +36,7 @@ fn algorithms() -> Vec<Algorithm> {
     vec![gcm(20, 8), gcm(36, 16), cbc(16, 12), cbc(32, 16), Algorithm::null()]
 }
 
-/// SAs of every kind, whose numbers are about to cross 2³² if they may.
+/// SAs of every kind, whose numbers are about to cross 2³² where that is possible.
 fn configs() -> impl Iterator<Item = SaConfig> {
     algorithms().into_iter().flat_map(|algorithm| {
         [(Mode::Tunnel, false), (Mode::Tunnel, true), (Mode::Transport, true)].map(|(mode, esn)| SaConfig {
@@ -118,7 +118,7 @@ fn packet_opened_by_device_is_as_one_opened_here() {
         assert_eq!((got.len(), got), (20, want), "{config:?}");
         assert_eq!(pair.receiver.sa(pair.in_sa).unwrap().stats(), software, "{config:?}");
         assert_eq!((pair.received.clone(), device.stats().opened), (Counters::ZERO, 20), "{config:?}");
-        // The window is here: what comes again is refused, whatever the device says.
+        // The window is here: duplicates are refused, whatever the device reports.
         let mut again = copies(&pair);
         device.receive(&pair.mem, NOW, 0, &mut again);
         assert_eq!(open(&mut pair, again).len(), 0, "{config:?}");
@@ -133,7 +133,7 @@ fn a_device_follows_extended_numbers_as_far_as_it_is_told() {
     let mut pair = Pair::new(&config);
     pair.receiver = node_with(&device);
     pair.in_sa = pair.receiver.add_sa(&SaConfig { offload: CRYPTO_IN, ..config.clone() }, mask()).unwrap();
-    // Leaps of less than 2³¹, which a window tells from what is old: over all that 33 bits can say.
+    // Jumps of less than 2³¹, which a window can tell from old numbers: across all values of 33 bits.
     for (at, oseq) in (1..=9u64).map(|leap| leap * 1_600_000_000).enumerate() {
         pair.sender = Ipsec::new();
         pair.out_sa = pair.sender.add_sa(&SaConfig { oseq, ..config.clone() }, mask()).unwrap();
@@ -155,7 +155,7 @@ fn an_sa_goes_to_its_device_or_to_software_or_nowhere() {
     let failed = Some(Refused::Failed("no room"));
     let unsupported = Some(Refused::Unsupported);
     let mut cases = vec![
-        // (packet mode, ESN, fault; what is asked for; the outcome)
+        // (packet mode, ESN, fault; requested offload; outcome)
         (true, true, None, SaConfig { offload: out(crypto), ..sa() }, Ok(out(crypto))),
         (true, true, None, SaConfig { offload: out(packet), ..sa() }, Ok(out(packet))),
         (false, true, None, SaConfig { offload: out(packet), ..sa() }, Err(ConfigError::OffloadUnsupported(WAN))),
@@ -177,7 +177,7 @@ fn an_sa_goes_to_its_device_or_to_software_or_nowhere() {
         ),
         (true, true, None, SaConfig { offload: out(crypto), ..esn.clone() }, Ok(out(crypto))),
         (true, false, None, SaConfig { offload: out(crypto), ..esn.clone() }, Err(ConfigError::Offload("esn"))),
-        // In packet mode the numbers are the device's own.
+        // In packet mode the device assigns the numbers.
         (true, false, None, SaConfig { offload: out(packet), ..esn.clone() }, Ok(out(packet))),
         (true, true, None, SaConfig { offload: out(crypto), encap: NAT_T, ..sa() }, Ok(None)),
         (true, true, None, SaConfig { offload: out(crypto), tfcpad: 9, ..sa() }, Err(ConfigError::Offload("tfcpad"))),
@@ -257,7 +257,7 @@ fn the_word_of_a_device_is_counted_as_linux_counts_it() {
         );
         let sa = pair.receiver.sa(pair.in_sa).unwrap();
         assert_eq!((sa.stats().failed, sa.stats().packets, sa.replay().top()), (failed, 0, 0), "{status:?}");
-        // A device that has nothing to say leaves it to software.
+        // A device without a report leaves the work to software.
         device.set_faults(Faults { busy: true, ..Faults::default() });
         let mut again = vec![Packet::with_data(&pair.mem, &bytes).unwrap()];
         device.receive(&pair.mem, NOW, 0, &mut again);
@@ -375,7 +375,7 @@ fn packet_that_misses_its_device_is_sealed_here_or_dropped() {
         assert_eq!(pair.open(frame).len(), 1);
     }
     assert_eq!(pair.received, Counters::ZERO);
-    // The SA goes: no copy of the key is left, in the device or elsewhere.
+    // The SA is removed: no copy of the key is left, in the device or elsewhere.
     drop(pair.sender.remove_sa(config.dst, config.spi, 0));
     let mut left = frames.split_off(5);
     for mut frame in frames {
@@ -386,7 +386,7 @@ fn packet_that_misses_its_device_is_sealed_here_or_dropped() {
     assert_eq!((left.len(), device.stats()), (0, SoftStats { tx_dropped: 5, ..SoftStats::default() }));
 }
 
-/// A policy for everything from here to there, of that direction, which asks for [`sa`].
+/// A policy for all traffic from here to there, in that direction, which requires [`sa`].
 fn policy(dir: Dir, offload: Option<LinkId>) -> PolicyConfig {
     let [src, dst] = [HERE[0], THERE[0]].map(base::Prefix::host);
     let template = Template {
@@ -508,7 +508,7 @@ fn removed_device_takes_its_sas_and_policies_alone() {
     node.flush_device(WAN);
     assert_eq!((device.load(), node.spd().len()), ((0, 0), 1));
     assert_eq!(node.sad().iter().map(|sa| sa.spi().0).collect::<Vec<_>>(), [4]);
-    // The device is still there when its link comes up again.
+    // The device is still attached when its link comes up again.
     node.add_sa(&SaConfig { spi: Spi(5), offload: packet, ..sa() }, mask()).unwrap();
     node.set_device(WAN, None);
     assert_eq!((device.load(), node.sad().len()), ((0, 0), 1));

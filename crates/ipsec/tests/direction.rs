@@ -1,4 +1,4 @@
-//! SAs that name their direction: in the other one they are refused, and so are its options.
+//! SAs with a direction: refused in the other one, along with options of the other one.
 
 mod common;
 
@@ -101,7 +101,7 @@ fn an_sa_to_receive_by_serves_no_template() {
     for (mode, level) in [
         (Mode::Tunnel, Level::Required),
         (Mode::Transport, Level::Required),
-        // Sent in clear it would be if there were none (Linux `xfrm_tmpl_resolve_one`).
+        // Without an SA this level would send in clear (Linux `xfrm_tmpl_resolve_one`).
         (Mode::Transport, Level::Use),
     ] {
         let mut node = Ipsec::new();

@@ -59,7 +59,7 @@ impl Display for Reason {
                 "it would run with another account's rights (setuid or setgid), and its loader ignore the library; use \
                  that account first, as with sudo"
             }
-            Self::Capabilities => "its file has capabilities, which has its loader ignore the library; use root",
+            Self::Capabilities => "its file has capabilities, which makes its loader ignore the library; use root",
         })
     }
 }
@@ -381,7 +381,9 @@ mod tests {
     #[test]
     fn check_judges_programs_by_loader_machine_and_notes() {
         let gnu = [b"/lib64/", LOADER, b"\0"].concat();
-        let (load, interp, notes) = (1, Segment::INTERPRETER, Segment::NOTE);
+        let load = 1;
+        let interp = Segment::INTERPRETER;
+        let notes = Segment::NOTE;
         let of_gnu = note(b"GNU\0", 3, &[7; 20]);
         let of_go = note(b"Go\0\0", 4, &[b'x'; 83]);
         let both = [&of_gnu[..], &of_go].concat();

@@ -1,8 +1,8 @@
 //! Packet sockets (packet(7)): whole frames of an interface of this host, with virtio-net headers.
 //!
-//! The kernel delivers frames as the interface received them, merged by its GRO or never segmented (veth), and segments what
-//! we send if the interface does not. The host's own stack sees the same frames, unless the link is exclusive: an interface
-//! that fatpath owns has no addresses there.
+//! The kernel delivers frames as the interface received them, merged by its GRO or never segmented (veth), and segments
+//! what we send if the interface does not. The host's own stack sees the same frames, unless the link is exclusive: an
+//! interface that fatpath owns has no addresses there.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -177,7 +177,8 @@ impl PacketLink {
         is_ip && (is_group || self.layer == Layer::Ethernet(dst))
     }
 
-    /// Checks whether the interface is up again. The socket reports that it went down once, and never that it came back.
+    /// Checks whether the interface is up again. The socket reports that it went down once, and never that it came
+    /// back.
     #[cold]
     fn see_if_back(&mut self) -> io::Result<()> {
         self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.common.name, call, &err))?;

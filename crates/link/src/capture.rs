@@ -76,7 +76,7 @@ impl fmt::Display for CaptureError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(err) => err.fmt(f),
-            Self::CutShort => f.write_str("the file is cut short"),
+            Self::CutShort => f.write_str("the file is truncated"),
             Self::Magic => f.write_str("not a capture file of this kind"),
             Self::Version => f.write_str("unsupported version"),
             Self::TooLong(len) => write!(f, "length of {len} bytes is above the limit"),

@@ -1,11 +1,12 @@
-//! Links, the drivers that receive and send packets: TUN, TAP, UDP sockets, packet sockets, AF_XDP, guests, memory; and capture
-//! files.
+//! Links, the drivers that receive and send packets: TUN, TAP, UDP sockets, packet sockets, AF_XDP, guests, memory; and
+//! capture files.
 //!
-//! A [`Link`] moves [`Packet`](packet::Packet)s in bursts, without blocking. This crate decides which system calls are made,
-//! how many packets go in one, and which of the kernel's offloads are used. It leaves to its callers the meaning of packets,
-//! the fitting of packets to a link's [`features`](Link::features), when to poll, and what to do about a link that fails.
+//! A [`Link`] moves [`Packet`](packet::Packet)s in bursts, without blocking. This crate decides which system calls are
+//! made, how many packets go in one, and which of the kernel's offloads are used. It leaves to its callers the meaning
+//! of packets, the fitting of packets to a link's [`features`](Link::features), when to poll, and what to do about a
+//! link that fails.
 //!
-//! - [`open`] makes a link of the host from a [`Config`]: a TUN or TAP device with virtio-net headers, a UDP socket with
+//! - [`open()`] makes a link of the host from a [`Config`]: a TUN or TAP device with virtio-net headers, a UDP socket with
 //!   the kernel's own UDP GSO and GRO, or an interface by a packet socket with virtio-net headers. Packets are fat in
 //!   both directions where the kernel can.
 //! - AF_XDP receives an interface's frames in pages that packets point into; a page goes back to the ring with its last packet
@@ -20,9 +21,9 @@
 //! - [`virtio`] reads virtio-net headers, from guests as hostile as they like.
 //! - [`pcap`] and [`pcapng`] read and write capture files.
 //!
-//! Limits: a packet has at most 1024 pieces when it is sent (`UIO_MAXIOV`). The kernel interfaces are Linux's, from 4.20
-//! (`PACKET_IGNORE_OUTGOING`) on; UDP GRO needs 5.0, AF_XDP 5.9 (`BPF_LINK_CREATE`), USO through TUN 6.2, frames longer
-//! than a page by AF_XDP 6.6.
+//! Limits: a packet has at most 1024 pieces when it is sent (`UIO_MAXIOV`). The kernel interfaces are Linux's, from
+//! 4.20 (`PACKET_IGNORE_OUTGOING`) on; UDP GRO needs 5.0, AF_XDP 5.9 (`BPF_LINK_CREATE`), USO through TUN 6.2, frames
+//! longer than a page by AF_XDP 6.6.
 //!
 //! Sources: tun(4) and `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6, packet(7), udp(7),
 //! `Documentation/networking/af_xdp.rst`, bpf(2); virtio 1.2 §2.7 and §5.1, `docs/interop/vhost-user.rst` of QEMU.

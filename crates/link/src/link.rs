@@ -14,8 +14,8 @@ use crate::{Common, LinkStats, Offload, OpenError, RingState};
 /// A link, which receives and sends packets in bursts; no call blocks.
 ///
 /// [`recv`](Self::recv) or [`send`](Self::send) of a link whose device goes down or away is an error, with the device
-/// and the call in its text. From then on `recv` fails until the device is up again. A device that [is gone](Self::is_gone)
-/// does not come back: the link is opened anew on another device of the same name.
+/// and the call in its text. From then on `recv` fails until the device is up again. A device that [is
+/// gone](Self::is_gone) does not come back: the link is opened anew on another device of the same name.
 pub trait Link: fmt::Debug + Send {
     /// State that every link has. The getters below return what is in it.
     fn common(&self) -> &Common;
@@ -65,7 +65,8 @@ pub trait Link: fmt::Debug + Send {
         false
     }
 
-    /// Releases a device that [is gone](Self::is_gone), so that the link can be opened again on a new device of that name.
+    /// Releases a device that [is gone](Self::is_gone), so that the link can be opened again on a new device of that
+    /// name.
     fn release(&mut self) {}
 
     /// Changes the link-layer address of the open link, and of its interface of the host, if it has one.
@@ -76,8 +77,8 @@ pub trait Link: fmt::Debug + Send {
         Err(OpenError::no_address(self.name()))
     }
 
-    /// Opens or closes port 500 of the link's address, where IKE begins. Only a UDP link that is bound to a single address and
-    /// to the port of ESP in UDP has this port; for any other link the call does nothing.
+    /// Opens or closes port 500 of the link's address, where IKE begins. Only a UDP link that is bound to a single
+    /// address and to the port of ESP in UDP has this port; for any other link the call does nothing.
     ///
     /// # Errors
     /// The system refuses; the port is closed.
@@ -135,7 +136,8 @@ pub trait Link: fmt::Debug + Send {
     /// Descriptors to poll: readable when there is something to receive. None for a link in memory.
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Descriptors that become writable again after [`Sent::Busy`]. If there are none, the caller retries after a while.
+    /// Descriptors that become writable again after [`Sent::Busy`]. If there are none, the caller retries after a
+    /// while.
     fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.poll_fds()
     }
@@ -148,8 +150,8 @@ pub trait Link: fmt::Debug + Send {
     /// The link is down or gone. Packets appended before the error are valid.
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()>;
 
-    /// Sends packets from the front of `burst` and removes them. A packet that the system refuses for another reason than
-    /// an offload is dropped and counted.
+    /// Sends packets from the front of `burst` and removes them. A packet that the system refuses for another reason
+    /// than an offload is dropped and counted.
     ///
     /// # Errors
     /// The link is down or gone. Packets that were not sent are still in `burst`.

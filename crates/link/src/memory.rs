@@ -1,5 +1,5 @@
-//! Two ends of a wire in this process, for tests and benchmarks. Nothing is copied: the receiver gets the sent packet itself,
-//! with the metadata that a virtio-net device would carry.
+//! Two ends of a wire in this process, for tests and benchmarks. Nothing is copied: the receiver gets the sent packet
+//! itself, with the metadata that a virtio-net device would carry.
 
 use std::collections::VecDeque;
 use std::io;
@@ -79,8 +79,8 @@ impl MemoryLink {
         Self { common, layer, queue, out, into, refuses: None }
     }
 
-    /// Makes the link refuse the next packet that needs an offload, once per offload, like a kernel that lacks an offload it
-    /// had accepted.
+    /// Makes the link refuse the next packet that needs an offload, once per offload, like a kernel that lacks an
+    /// offload it had accepted.
     pub fn refuse_offloads(&mut self, why: &str) {
         self.refuses = Some(why.to_owned());
     }

@@ -63,13 +63,15 @@ impl Offloads {
     /// Features of the link for packets that are sent, from the `tx-` offloads that are on.
     pub(crate) fn features(&self) -> Features {
         let csum = if self.is_on(TX_CSUM) { CsumOffload::Any } else { CsumOffload::None };
-        let (tso4, tso6, uso) = (self.is_on(TX_TSO4), self.is_on(TX_TSO6), self.is_on(TX_USO));
+        let tso4 = self.is_on(TX_TSO4);
+        let tso6 = self.is_on(TX_TSO6);
+        let uso = self.is_on(TX_USO);
         let (tso_ecn, gso_max_segs) = (tso4 || tso6, self.max_segs);
         Features { sg: true, frag_list: true, csum, tso4, tso6, uso, tso_ecn, gso_max_segs, ..Features::NONE }
     }
 
-    /// Turns off the offload that `packet` was refused for, if that is on. For a long UDP train it lowers the segment limit
-    /// first, so that one long train does not cost shorter ones their offload. Tells whether anything changed.
+    /// Turns off the offload that `packet` was refused for, if that is on. For a long UDP train it lowers the segment
+    /// limit first, so that one long train does not cost shorter ones their offload. Tells whether anything changed.
     #[cold]
     pub(crate) fn give_up(&mut self, packet: &Packet, why: &str) -> bool {
         let asked = match (packet.meta.cut.gso(), packet.meta.csum) {

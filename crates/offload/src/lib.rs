@@ -6,7 +6,7 @@
 //!   `__udp_gso_segment`), also inside tunnels (`skb_udp_tunnel_segment`, `gre_gso_segment`).
 //! - [`gro`]: merging of TCP (RFC 9293) and UDP (RFC 768) over IPv4 and IPv6 (Linux `dev_gro_receive`). `gso` segments
 //!   a merged packet into the same bytes.
-//! - [`Features`] and [`fit`]: the offloads of a device, and the conversion of a packet for it (Linux
+//! - [`Features`] and [`fit()`]: the offloads of a device, and the conversion of a packet for it (Linux
 //!   `validate_xmit_skb`).
 //! - [`ip_headers`]: a packet's IP headers, across buffers.
 //!

@@ -1,5 +1,5 @@
-//! The system's allocator, counting allocations for programs that report the cost of a packet, and zeroing freed memory for
-//! programs that hold keys.
+//! The system's allocator, counting allocations for programs that report the cost of a packet, and zeroing freed memory
+//! for programs that hold keys.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

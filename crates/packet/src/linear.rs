@@ -77,8 +77,8 @@ impl Packet {
         Ok(copy)
     }
 
-    /// Copies the packet if some of it lies in [scarce device frames](Buf::is_scarce_frame), which the device needs while the
-    /// packet is queued. Without free memory it stays in them.
+    /// Copies the packet if some of it lies in [scarce device frames](Buf::is_scarce_frame), which the device needs
+    /// while the packet is queued. Without free memory it stays in them.
     pub fn release_device_frames(&mut self, mem: &Memory) {
         if self.has_scarce_frames(mem)
             && let Ok(copy) = self.copy(mem, CopyReason::Spare)

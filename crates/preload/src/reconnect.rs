@@ -334,7 +334,7 @@ fn receive(channel: c_int) -> Result<Option<Kept>, Errno> {
     if checked(len as c_int)? == 0 {
         return Err(Errno(libc::EPIPE));
     }
-    // SAFETY: zeros are valid, and what was written over them is a control message.
+    // SAFETY: zeros are valid, and the kernel wrote a control message over them.
     let rights = unsafe { rights.assume_init() };
     let is_one = rights.header.cmsg_level == libc::SOL_SOCKET && rights.header.cmsg_type == libc::SCM_RIGHTS;
     let end = (is_one && message.msg_controllen != 0).then_some(Fd(rights.fd));

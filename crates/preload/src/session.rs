@@ -184,7 +184,7 @@ pub(crate) fn settle(fd: c_int, slot: &Slot) {
     let mut wanted = libc::pollfd { fd: answers.0, events: libc::POLLIN, revents: 0 };
     let limit = libc::timespec { tv_sec: SETTLE_MS / 1000, tv_nsec: SETTLE_MS % 1000 * 1_000_000 };
     let (no_mask, none): (*const c_void, c_long) = (std::ptr::null(), 0);
-    // SAFETY: one place is given and one is told of. Any outcome ends the wait.
+    // SAFETY: one entry is passed and its count is one. Any outcome ends the wait.
     unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1, &raw const limit, no_mask, none) };
 }
 

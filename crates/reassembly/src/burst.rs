@@ -6,7 +6,7 @@ use wire::Version;
 
 use crate::cache::QUEUE_SIZE;
 use crate::contiguous::CopyPolicy;
-use crate::page_waste::{copy_to_small_page, is_thin, wastes_pages};
+use crate::page_waste::{copy_to_small_page, wastes_page, wastes_pages};
 use crate::queue::{Added, Refused};
 use crate::reassembly::{End, Reassembly};
 use crate::table::Table;
@@ -60,7 +60,7 @@ impl Reassembly {
             let (Some((at, span)), Some(pkt)) = (next, burst.first()) else { break End::Waits };
             packets += 1;
             burst.look_ahead();
-            let is_copied = wastes_pages && is_thin(pkt);
+            let is_copied = wastes_pages && wastes_page(pkt);
             let is_moved = moves && !is_copied && !(how.spares && pkt.head_buf().is_scarce_frame(mem));
             let csum = pkt.meta.csum;
             let added = if !is_moved {

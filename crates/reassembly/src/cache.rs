@@ -45,7 +45,7 @@ pub(crate) struct Waiting {
     since: Instant,
     /// The source, once it is in the table.
     source: Option<SlabId>,
-    standing: Progress,
+    progress: Progress,
     links: [ListLinks; ListKind::COUNT],
 }
 
@@ -158,7 +158,7 @@ impl Cache {
         let source = self.open_source(key.source());
         self.sources[source].queues += 1;
         let waiting = &mut self.queues[id];
-        (waiting.since, waiting.source, waiting.standing) = (now, Some(source), Progress::New);
+        (waiting.since, waiting.source, waiting.progress) = (now, Some(source), Progress::New);
         let charged = waiting.charged();
         self.queues.insert(id, hash, key);
         self.by_age.push(&mut self.queues, ListKind::Age, id);
@@ -187,14 +187,16 @@ impl Cache {
     /// former charge.
     pub(crate) fn note_added(&mut self, id: SlabId, charged: usize, fragments: u32, grew: bool) {
         let waiting = &mut self.queues[id];
-        let (source, standing, after) = (waiting.source(), waiting.standing, waiting.queue.charged());
+        let source = waiting.source();
+        let progress = waiting.progress;
+        let after = waiting.queue.charged();
         if self.max_distance > 0 {
             self.sources[source].pass(&mut waiting.queue.number, fragments);
         }
         if after != charged {
             // The former charge was not released before.
-            self.release(source, standing, charged);
-            self.charge(source, standing, after);
+            self.release(source, progress, charged);
+            self.charge(source, progress, after);
         }
         if grew {
             self.promote(id);
@@ -223,7 +225,7 @@ impl Cache {
     pub(crate) fn restart_if_too_far(&mut self, id: SlabId, now: Instant) -> u64 {
         let max_distance = self.max_distance;
         let waiting = &mut self.queues[id];
-        let (source, standing) = (waiting.source(), waiting.standing);
+        let (source, progress) = (waiting.source(), waiting.progress);
         if max_distance == 0 || !self.sources[source].advance(&mut waiting.queue.number, max_distance) {
             return 0;
         }
@@ -233,7 +235,7 @@ impl Cache {
         }
         waiting.queue.restart();
         waiting.since = now;
-        self.release(source, standing, charged);
+        self.release(source, progress, charged);
         self.by_age.refresh(&mut self.queues, ListKind::Age, id);
         held
     }
@@ -250,11 +252,13 @@ impl Cache {
         let how = CopyPolicy { gathers_from: self.gathering().from(0), ..how };
         let Self { queues, spare, .. } = self;
         let waiting = &mut queues[id];
-        let (source, standing, before) = (waiting.source(), waiting.standing, waiting.queue.charged());
+        let source = waiting.source();
+        let progress = waiting.progress;
+        let before = waiting.queue.charged();
         let added = waiting.queue.add(mem, pkt, span, first, how, spare)?;
         let after = waiting.queue.charged();
-        self.release(source, standing, before);
-        self.charge(source, standing, after);
+        self.release(source, progress, before);
+        self.charge(source, progress, after);
         if added == Added::Nearer {
             self.promote(id);
         }
@@ -301,16 +305,16 @@ impl Cache {
     /// The datagram to be evicted next.
     fn victim(&self) -> Option<SlabId> {
         let Limits { high_thresh, .. } = self.limits;
-        let (standing, other) = match self.all.charged_to(Progress::New) > high_thresh / 8 {
+        let (progress, other) = match self.all.charged_to(Progress::New) > high_thresh / 8 {
             true => (Progress::New, Progress::Growing),
             false => (Progress::Growing, Progress::New),
         };
         let heaviest = self.heaviest.filter(|&source| self.sources.contains(source));
         let has_most = |group: &&EvictionLists| {
-            group.charged() > high_thresh / 2 && group.charged_to(standing) > self.all.charged_to(standing) / 2
+            group.charged() > high_thresh / 2 && group.charged_to(progress) > self.all.charged_to(progress) / 2
         };
         let group = heaviest.map(|source| &self.sources[source].group).filter(has_most).unwrap_or(&self.all);
-        group.oldest(standing).or(self.all.oldest(other))
+        group.oldest(progress).or(self.all.oldest(other))
     }
 
     /// Removes a queue, whether it is in the table or has a slot only, and its charge. Buffers that `with` leaves in it
@@ -346,10 +350,10 @@ impl Cache {
         if cfg!(debug_assertions) {
             waiting.queue.check_charged();
         }
-        let (source, standing) = (waiting.source(), waiting.standing);
-        self.release(source, standing, waiting.charged());
+        let (source, progress) = (waiting.source(), waiting.progress);
+        self.release(source, progress, waiting.charged());
         self.by_age.unlink(&mut self.queues, ListKind::Age, id);
-        self.unlink(id, source, standing);
+        self.unlink(id, source, progress);
         self.sources[source].queues -= 1;
         if self.sources[source].queues == 0
             && let Some(idle) = self.idle.replace(source)
@@ -387,44 +391,46 @@ impl Cache {
         self.queues.len()
     }
 
-    fn charge(&mut self, source: SlabId, standing: Progress, bytes: usize) {
-        *self.all.charged_mut(standing) += bytes;
+    fn charge(&mut self, source: SlabId, progress: Progress, bytes: usize) {
+        *self.all.charged_mut(progress) += bytes;
         let group = &mut self.sources[source].group;
-        *group.charged_mut(standing) += bytes;
+        *group.charged_mut(progress) += bytes;
         if group.charged() > self.limits.high_thresh / 2 {
             self.heaviest = Some(source);
         }
     }
 
-    fn release(&mut self, source: SlabId, standing: Progress, bytes: usize) {
-        *self.all.charged_mut(standing) -= bytes;
-        *self.sources[source].group.charged_mut(standing) -= bytes;
+    fn release(&mut self, source: SlabId, progress: Progress, bytes: usize) {
+        *self.all.charged_mut(progress) -= bytes;
+        *self.sources[source].group.charged_mut(progress) -= bytes;
     }
 
     /// Moves a datagram that has grown to the end of the eviction lists.
     fn promote(&mut self, id: SlabId) {
         let waiting = &self.queues[id];
-        let (source, standing, charged) = (waiting.source(), waiting.standing, waiting.charged());
-        if standing == Progress::Growing {
-            self.sources[source].group.list(standing).refresh(&mut self.queues, ListKind::Source, id);
-            self.all.list(standing).refresh(&mut self.queues, ListKind::All, id);
+        let source = waiting.source();
+        let progress = waiting.progress;
+        let charged = waiting.charged();
+        if progress == Progress::Growing {
+            self.sources[source].group.list(progress).refresh(&mut self.queues, ListKind::Source, id);
+            self.all.list(progress).refresh(&mut self.queues, ListKind::All, id);
             return;
         }
-        self.release(source, standing, charged);
-        self.unlink(id, source, standing);
-        self.queues[id].standing = Progress::Growing;
+        self.release(source, progress, charged);
+        self.unlink(id, source, progress);
+        self.queues[id].progress = Progress::Growing;
         self.link(id, source, Progress::Growing);
         self.charge(source, Progress::Growing, charged);
     }
 
-    fn link(&mut self, id: SlabId, source: SlabId, standing: Progress) {
-        self.sources[source].group.list(standing).push(&mut self.queues, ListKind::Source, id);
-        self.all.list(standing).push(&mut self.queues, ListKind::All, id);
+    fn link(&mut self, id: SlabId, source: SlabId, progress: Progress) {
+        self.sources[source].group.list(progress).push(&mut self.queues, ListKind::Source, id);
+        self.all.list(progress).push(&mut self.queues, ListKind::All, id);
     }
 
-    fn unlink(&mut self, id: SlabId, source: SlabId, standing: Progress) {
-        self.sources[source].group.list(standing).unlink(&mut self.queues, ListKind::Source, id);
-        self.all.list(standing).unlink(&mut self.queues, ListKind::All, id);
+    fn unlink(&mut self, id: SlabId, source: SlabId, progress: Progress) {
+        self.sources[source].group.list(progress).unlink(&mut self.queues, ListKind::Source, id);
+        self.all.list(progress).unlink(&mut self.queues, ListKind::All, id);
     }
 
     /// Panics unless the charges match the queues, and the sources' charges theirs. For tests.

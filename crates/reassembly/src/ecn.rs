@@ -13,8 +13,8 @@ impl Seen {
         self.0 |= 1 << ecn as u8;
     }
 
-    /// The TOS or traffic class of the datagram, whose first fragment has `tos`: congestion that one fragment met is the
-    /// datagram's (Linux's `ip_frag_ecn_table`).
+    /// The TOS or traffic class of the datagram, whose first fragment has `tos`: congestion that one fragment met is
+    /// the datagram's (Linux's `ip_frag_ecn_table`).
     ///
     /// # Errors
     /// [`DropReason::FragmentEcn`] if only some are not ECN-capable: the sender's codepoint was changed on the way.

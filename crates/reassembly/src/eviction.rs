@@ -91,13 +91,13 @@ pub(crate) struct EvictionLists {
 
 impl EvictionLists {
     /// The list of one progress.
-    pub(crate) fn list(&mut self, standing: Progress) -> &mut List {
-        &mut self.lists[standing as usize]
+    pub(crate) fn list(&mut self, progress: Progress) -> &mut List {
+        &mut self.lists[progress as usize]
     }
 
     /// Memory charged to queues of one progress.
-    pub(crate) fn charged_mut(&mut self, standing: Progress) -> &mut usize {
-        &mut self.charged[standing as usize]
+    pub(crate) fn charged_mut(&mut self, progress: Progress) -> &mut usize {
+        &mut self.charged[progress as usize]
     }
 
     /// Memory charged to all queues.
@@ -106,12 +106,12 @@ impl EvictionLists {
     }
 
     /// Memory charged to queues of one progress.
-    pub(crate) fn charged_to(&self, standing: Progress) -> usize {
-        self.charged[standing as usize]
+    pub(crate) fn charged_to(&self, progress: Progress) -> usize {
+        self.charged[progress as usize]
     }
 
     /// The queue of one progress that grew least recently.
-    pub(crate) fn oldest(&self, standing: Progress) -> Option<SlabId> {
-        self.lists[standing as usize].oldest
+    pub(crate) fn oldest(&self, progress: Progress) -> Option<SlabId> {
+        self.lists[progress as usize].oldest
     }
 }

@@ -1,11 +1,11 @@
 //! IP fragmentation and reassembly.
 //!
-//! [`fragment`] fragments an IPv4 packet (RFC 791 §3.2, Linux's `ip_do_fragment`), and [`fragment_v6`] an IPv6 packet
-//! at its source (RFC 8200 §4.5). [`refragment`] restores the fragment sizes of a datagram that was reassembled on its
-//! way. [`Reassembly`] holds fragments until their datagram is complete (RFC 791 §3.2, RFC 8200 §4.5, RFC 5722, RFC
-//! 6946; Linux's `ip_defrag`, `ipv6_frag_rcv` and `nf_ct_frag6_gather`), separately for each [`User`]. Its behaviour is
-//! that of Linux 6.18, which `tests/reassembly/kernel_table.rs` lists case by case. [`TruncatedChain`] is the answer to
-//! a fragment with a truncated header chain.
+//! [`fragment()`] fragments an IPv4 packet (RFC 791 §3.2, Linux's `ip_do_fragment`), and [`fragment_v6()`] an IPv6
+//! packet at its source (RFC 8200 §4.5). [`refragment()`] restores the fragment sizes of a datagram that was
+//! reassembled on its way. [`Reassembly`] holds fragments until their datagram is complete (RFC 791 §3.2, RFC 8200
+//! §4.5, RFC 5722, RFC 6946; Linux's `ip_defrag`, `ipv6_frag_rcv` and `nf_ct_frag6_gather`), separately for each
+//! [`User`]. Its behaviour is that of Linux 6.18, which `tests/reassembly/kernel_table.rs` lists case by case.
+//! [`TruncatedChain`] is the answer to a fragment with a truncated header chain.
 //!
 //! For local delivery, payload is moved by reference. A fragment that fits the tailroom of the one before it is copied
 //! there, and its page is freed at once. The result is one packet. For all other users each fragment stays a child of

@@ -12,7 +12,7 @@ use crate::queue::{DENSITY, Queue};
 use crate::train::Train;
 
 /// Tells whether a packet pins a page that is many times its size, and would fit a small page.
-pub(crate) fn is_thin(pkt: &Packet) -> bool {
+pub(crate) fn wastes_page(pkt: &Packet) -> bool {
     let is_wasted = |size: usize| size > Memory::SMALL && size / DENSITY > pkt.len();
     let fits = Memory::HEADROOM + pkt.len() <= Memory::SMALL;
     fits && pkt.bufs().any(|buf| is_wasted(buf.page().1))
@@ -35,7 +35,7 @@ pub(crate) fn wastes_pages(
     burst: &Burst<'_>,
     l3: &impl Fn(&Packet) -> Option<usize>,
 ) -> bool {
-    if !burst.first().is_some_and(is_thin) {
+    if !burst.first().is_some_and(wastes_page) {
         return false;
     }
     let mut pinned = MemoryCharge::default();

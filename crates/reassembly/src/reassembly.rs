@@ -10,7 +10,7 @@ use crate::config::{Coalesce, Config};
 use crate::contiguous::{CopyPolicy, TINY};
 use crate::fragment_meta::{FragmentMeta, ParameterProblem};
 use crate::key::Key;
-use crate::page_waste::{copy_to_small_page, is_thin};
+use crate::page_waste::{copy_to_small_page, wastes_page};
 use crate::queue::{Added, Refused};
 use crate::rebuild_header;
 use crate::slab_map::SlabId;
@@ -104,7 +104,7 @@ impl Reassembly {
             }
         }
         let table = Table::of(context, version);
-        self.thin_out(mem, table, &mut pkt);
+        self.copy_out_of_large_page(mem, table, &mut pkt);
         if !self.table(table).admits(&pkt) {
             count.fail();
             return Verdict::Drop { reason: DropReason::FragmentMemory, packets: 1 };
@@ -322,9 +322,9 @@ impl Reassembly {
     }
 
     /// Copies a fragment that uses little of a large page, unless there is plenty of memory.
-    pub(crate) fn thin_out(&mut self, mem: &Memory, table: Table, pkt: &mut Packet) {
+    pub(crate) fn copy_out_of_large_page(&mut self, mem: &Memory, table: Table, pkt: &mut Packet) {
         let looks = self.coalesce == Coalesce::Move && !self.table(table).gathering().is_plenty(0);
-        if looks && is_thin(pkt) {
+        if looks && wastes_page(pkt) {
             copy_to_small_page(mem, pkt);
         }
     }

@@ -16,7 +16,7 @@ use crate::fragment_v6::cut_v6;
 /// (`max_size` 0) goes out unchanged.
 ///
 /// # Errors
-/// The packet is dropped as in [`fragment`](crate::fragment) and [`fragment_v6`](crate::fragment_v6); and for
+/// The packet is dropped as in [`fragment`](crate::fragment()) and [`fragment_v6`](crate::fragment_v6()); and for
 /// [`DropReason::PacketTooBig`], which the caller answers with `mtu`, if the largest fragment was larger than that and
 /// DF, or IPv6, forbids routers to fragment it.
 pub fn refragment(

@@ -193,7 +193,10 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
 
 impl<K, V> Default for SlabMap<K, V> {
     fn default() -> Self {
-        let (chains, places, nodes, free) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let chains = Vec::new();
+        let places = Vec::new();
+        let nodes = Vec::new();
+        let free = Vec::new();
         Self { secret: Secret::new(), chains, len: 0, places, nodes, free, latest: None }
     }
 }

@@ -70,7 +70,9 @@ impl Train {
         // Word by word: a move of recent smaller stores would stall.
         let (words, &[a, b, c, d]) = (bytes.as_chunks().0, bytes.last_chunk()?);
         let headers = [words[0], words[1], [a, b, c, d, 0, 0, 0, 0], [0; 8], [0; 8], [0; 8]];
-        let (protocol, tos, dont_fragment) = (header.protocol(), header.tos(), header.dont_fragment());
+        let protocol = header.protocol();
+        let tos = header.tos();
+        let dont_fragment = header.dont_fragment();
         Some(Self {
             origin,
             domain: Domain::DEFAULT,

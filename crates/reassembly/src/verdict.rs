@@ -16,7 +16,7 @@ pub enum Verdict {
         /// Datagram, for [`User::Local`](crate::User::Local) in as few buffers as possible, else the first fragment
         /// with each later one as a child.
         pkt: Packet,
-        /// Length of the largest fragment with its headers, an upper bound for [`refragment`](crate::refragment)
+        /// Length of the largest fragment with its headers, an upper bound for [`refragment`](crate::refragment())
         /// (Linux's `frag_max_size`); 0 if it was no fragment.
         max_size: usize,
     },

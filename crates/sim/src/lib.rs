@@ -14,8 +14,8 @@
 //!
 //! [`World::watch`] captures every frame of a wire.
 //!
-//! An [`Oracle`] checks IPsec's databases against plain lists, and a [`FullNode`] checks that each packet ends somewhere;
-//! [`Choices`] drive both, from a fuzzer or a seed.
+//! An [`Oracle`] checks IPsec's databases against plain lists, and a [`FullNode`] checks that each packet ends
+//! somewhere; [`Choices`] drive both, from a fuzzer or a seed.
 //!
 //! [`Flow`] makes packets, finished ones and fat ones, whose every payload byte depends on its offset in the stream.
 //!

@@ -135,11 +135,6 @@ impl RouterAdvert {
     }
 }
 
-/// A router solicitation without its options. The checksum comes last, by [`icmpv6::fill_check`].
-pub const fn router_solicit() -> [u8; 8] {
-    [ROUTER_SOLICIT, 0, 0, 0, 0, 0, 0, 0]
-}
-
 /// A source or target link-layer address option of an Ethernet (RFC 4861 §4.6.1, RFC 2464 §6).
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
@@ -385,7 +380,7 @@ mod tests {
         let of_group = Neighbour::solicit(multicast).as_bytes().to_vec();
         let advert_of_group = Neighbour::advert(multicast, AdvertFlags::default()).as_bytes().to_vec();
         let router = [ROUTER_ADVERT, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 1, 0, 0, 0, 2].to_vec();
-        let ask = router_solicit().to_vec();
+        let ask = vec![ROUTER_SOLICIT, 0, 0, 0, 0, 0, 0, 0];
         let ask_lladdr = with_option(&ask, LinkAddr::source(MAC).as_bytes());
 
         let (invalid, ok) = (Some(Malformed::NdInvalid), None);

@@ -27,11 +27,6 @@ impl Tci {
     pub const fn priority(self) -> u8 {
         (self.0 >> 13) as u8
     }
-
-    /// Drop eligible indicator.
-    pub const fn drop_eligible(self) -> bool {
-        self.0 & 0x1000 != 0
-    }
 }
 
 /// Tag behind a type of [`EtherType::VLAN`].
@@ -96,8 +91,7 @@ mod tests {
     #[test]
     fn a_tag_holds_priority_and_vlan_within_their_bits() {
         let tci = Tci::new(4094, 7).unwrap();
-        assert_eq!((tci.0, tci.vid(), tci.priority(), tci.drop_eligible()), (0xeffe, 4094, 7, false));
-        assert!(Tci(0x1000).drop_eligible());
+        assert_eq!((tci.0, tci.vid(), tci.priority()), (0xeffe, 4094, 7));
         assert_eq!((Tci::new(4095, 0), Tci::new(1, 8)), (None, None));
     }
 

@@ -1,5 +1,6 @@
-//! Guests of a bridge with kernels of their own, on TAP devices with virtio-net headers: one whose frames are untagged, on devices of
-//! the bridge; one whose frames are tagged, on a device that it made; and hosts behind the uplink and the own port.
+//! Guests of a bridge with kernels of their own, on TAP devices with virtio-net headers: one whose frames are untagged,
+//! on devices of the bridge; one whose frames are tagged, on a device that it made; and hosts behind the uplink and the
+//! own port.
 
 use std::time::Duration;
 

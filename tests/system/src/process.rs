@@ -1,4 +1,4 @@
-//! Programs that a test runs, to their end or beside it.
+//! Programs that a test runs, to their end or in the background.
 
 use std::fs::{self, File};
 use std::path::PathBuf;

@@ -102,7 +102,7 @@ fn switched() -> Outcome {
     // Frames of the wire's size come in.
     site.a.sh("ethtool -K eth0 tx off tso off gso off >/dev/null")?;
     site.gateway_ns.sh("ethtool -K left gro off >/dev/null")?;
-    // Counters of gluing and of cutting, one after the other.
+    // Counters of GRO, then of GSO.
     let gro_and_gso_counts = || -> Outcome<[u64; 3]> {
         let (left, right) = (statistics(&site.scratch, "plain", "left")?, statistics(&site.scratch, "plain", "right")?);
         Ok([counted(&left, "rx_gro_segs")?, counted(&right, "tx_gso_segs")?, counted(&right, "tx_gso_cut_segs")?])

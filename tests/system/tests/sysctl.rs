@@ -1,5 +1,5 @@
-//! `sysctl`, `cat` and `echo` on files of `/proc/sys/net`: the same commands under `fatpath exec` and on this host's kernel; and
-//! that they change the gateway, and nothing of the host.
+//! `sysctl`, `cat` and `echo` on files of `/proc/sys/net`: the same commands under `fatpath exec` and on this host's
+//! kernel; and that they change the gateway, and nothing of the host.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

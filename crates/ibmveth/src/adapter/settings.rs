@@ -151,8 +151,8 @@ impl Adapter {
     /// Enables or disables a pool.
     ///
     /// # Errors
-    /// [`SettingError::LastPool`] if no other active pool holds the MTU; [`SettingError::Range`] if there is no such pool. As
-    /// [`open`](Self::open).
+    /// [`SettingError::LastPool`] if no other active pool holds the MTU; [`SettingError::Range`] if there is no such
+    /// pool. As [`open`](Self::open).
     pub fn set_pool_active(&mut self, lan: &mut Lan, index: usize, active: bool) -> Result<(), SettingError> {
         let config = self.pool(index).ok_or(SettingError::Range(index))?;
         let others = self.pools.iter().enumerate().filter(|&(at, pool)| at != index && pool.config.active);

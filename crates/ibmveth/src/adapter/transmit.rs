@@ -48,7 +48,7 @@ impl fmt::Display for TxError {
             Self::OwnAddress => f.write_str("the adapter's own address is the destination"),
             Self::Truncated => f.write_str("no Ethernet header"),
             Self::TooLong => f.write_str("longer than a transmit buffer"),
-            Self::Offload(reason) => write!(f, "cannot be cut or finished: {reason:?}"),
+            Self::Offload(reason) => write!(f, "cannot be segmented or completed: {reason:?}"),
             Self::Refused(refusal) => write!(f, "refused: {refusal}"),
         }
     }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::box_pool::PooledBox;
 use crate::open_job::OpenJob;
 
-/// Open batches, each a job with the packets of one SA, in the order in which they began. The latest is the one that began or
-/// was found last.
+/// Open batches, each a job with the packets of one SA, in the order in which they began. The latest is the one that
+/// began or was found last.
 #[derive(Debug, Default)]
 pub(crate) struct Batcher {
     jobs: VecDeque<PooledBox<OpenJob>>,

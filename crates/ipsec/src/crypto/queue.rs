@@ -47,8 +47,8 @@ pub(crate) struct Queue {
     pub(crate) batcher: Batcher,
     /// Finished open job that is being passed on.
     pub(crate) passing: Option<PooledBox<OpenJob>>,
-    /// Receive template of each SA: the job that was passed on last, emptied. A packet that matches it skips admission, until an
-    /// invalidation. This thread opens such packets at once, or batches them.
+    /// Receive template of each SA: the job that was passed on last, emptied. A packet that matches it skips admission,
+    /// until an invalidation. This thread opens such packets at once, or batches them.
     recent: HashMap<Spi, PooledBox<OpenJob>, foldhash::fast::RandomState>,
     /// SPIs of the templates, in no order.
     recent_spis: Vec<Spi>,
@@ -193,8 +193,8 @@ impl Queue {
         self.recent.get_mut(&spi).filter(|_| !is_here).map(|job| &mut **job)
     }
 
-    /// Batch for one more packet that matches [the template](Self::template_mut) of this SPI. A full batch is handed in,
-    /// and a new one begins.
+    /// Batch for one more packet that matches [the template](Self::template_mut) of this SPI. A full batch is handed
+    /// in, and a new one begins.
     #[inline]
     pub(crate) fn collect(&mut self, now: Instant, spi: Spi) -> &mut OpenJob {
         let is_collected = self.batcher.find(|job| job.spi() == spi).is_some();
@@ -218,7 +218,8 @@ impl Queue {
         self.close_first(now, self.batcher.up_to_latest(), false);
     }
 
-    /// Hands in the same batches if the latest is large enough for a thread. `more` says that packets for another task follow.
+    /// Hands in the same batches if the latest is large enough for a thread. `more` says that packets for another task
+    /// follow.
     #[inline]
     pub(crate) fn close_if_large(&mut self, now: Instant, more: bool) {
         if self.has_task() {

@@ -70,7 +70,8 @@ pub trait Device: fmt::Debug + Send {
     /// Tells whether it can do this packet (`xdo_dev_offload_ok`).
     fn offload_ok(&self, packet: &OffloadFacts) -> bool;
 
-    /// Tells whether it tracks extended sequence numbers: in crypto mode, a device that does not gets no SA that has them.
+    /// Tells whether it tracks extended sequence numbers: in crypto mode, a device that does not gets no SA that has
+    /// them.
     fn follows_esn(&self) -> bool;
 
     /// Reports `top`, the highest number received by an SA of crypto mode (`xdo_dev_state_advance_esn`). Called

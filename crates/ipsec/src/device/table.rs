@@ -62,9 +62,9 @@ impl Devices {
         }
     }
 
-    /// Offers a policy to the device that its configuration names (Linux `xfrm_dev_policy_add`). It has one template at most, as
-    /// for the one driver of Linux that offloads policies (`mlx5e_xfrm_validate_policy`): a device does one layer of ESP, and
-    /// the keys of packet mode are used by that device alone.
+    /// Offers a policy to the device that its configuration names (Linux `xfrm_dev_policy_add`). It has one template at
+    /// most, as for the one driver of Linux that offloads policies (`mlx5e_xfrm_validate_policy`): a device does one
+    /// layer of ESP, and the keys of packet mode are used by that device alone.
     ///
     /// # Errors
     /// The reason to refuse the policy.

@@ -20,8 +20,8 @@ const CHAIN_LEN: usize = 32 * BLOCK_LEN;
 
 /// A key schedule, zeroed on drop.
 ///
-/// Invariant: `AES_set_encrypt_key` or `AES_set_decrypt_key` has succeeded on it, as the type around it says. Nothing changes it
-/// from then on, so threads may share it.
+/// Invariant: `AES_set_encrypt_key` or `AES_set_decrypt_key` has succeeded on it, as the type around it says. Nothing
+/// changes it from then on, so threads may share it.
 struct Schedule(Box<aws_lc::AES_KEY>);
 
 impl Drop for Schedule {
@@ -39,8 +39,8 @@ pub(super) struct DecryptingKey(Schedule);
 type Expand = unsafe extern "C" fn(*const u8, c_uint, *mut aws_lc::AES_KEY) -> c_int;
 
 impl Schedule {
-    /// The schedule that `expand`, one of the two functions of the invariant, makes of `key`; `None` for a length that AES does
-    /// not have.
+    /// The schedule that `expand`, one of the two functions of the invariant, makes of `key`; `None` for a length that
+    /// AES does not have.
     fn new(key: &[u8], expand: Expand) -> Option<Self> {
         let bits = match key.len() {
             16 => 128,

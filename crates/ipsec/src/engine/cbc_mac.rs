@@ -1,5 +1,5 @@
-//! AES-CMAC (RFC 4493, of any AES key) and AES-XCBC-MAC (RFC 3566): CBC-MACs whose last block is masked, so that messages of
-//! different lengths cannot be continued into each other.
+//! AES-CMAC (RFC 4493, of any AES key) and AES-XCBC-MAC (RFC 3566): CBC-MACs whose last block is masked, so that
+//! messages of different lengths cannot be continued into each other.
 
 use zeroize::Zeroizing;
 
@@ -61,8 +61,8 @@ impl CbcMac {
             last[last_len] = 0x80;
         }
         let mask = &self.masks[usize::from(last_len < BLOCK_LEN)];
-        // Added to the chained block and not to the last one, because encryption overwrites the former: a last block of zeros
-        // would leave the mask itself on the stack.
+        // Added to the chained block and not to the last one, because encryption overwrites the former: a last block of
+        // zeros would leave the mask itself on the stack.
         mac.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
         self.key.chain(&mut mac, &last[..BLOCK_LEN]);
         mac

@@ -25,7 +25,8 @@ pub(super) struct CcmAes {
 }
 
 impl CcmAes {
-    /// AES-CCM with an AES key and, in the last three bytes of `material`, the salt; `None` for a length that AES does not have.
+    /// AES-CCM with an AES key and, in the last three bytes of `material`, the salt; `None` for a length that AES does
+    /// not have.
     pub(super) fn new(material: &[u8]) -> Option<Self> {
         let (key, &salt) = material.split_last_chunk()?;
         Some(Self { key: EncryptingKey::new(key)?, salt })

@@ -71,7 +71,7 @@ impl Functions {
     fn get() -> Option<&'static Self> {
         static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
         let functions = FUNCTIONS.get_or_init(|| {
-            // SAFETY: no preconditions; what it gives lives for ever.
+            // SAFETY: no preconditions; the returned value is static.
             NonNull::new(unsafe { fatpath_gcm_functions() }.cast_mut()).map(Self)
         });
         functions.as_ref()
@@ -86,13 +86,15 @@ pub(super) fn is_wide() -> bool {
 
 /// A key.
 ///
-/// Invariant: a block of [`layout`](Self::layout) that the library has made a key in, and that nothing writes to from then on.
+/// Invariant: a block of [`layout`](Self::layout) that the library has made a key in, and that nothing writes to from
+/// then on.
 pub(super) struct Gcm(NonNull<u8>);
 
 // SAFETY: the block is its owner's alone and bound to no thread.
 unsafe impl Send for Gcm {}
 // SAFETY: the block is only read; what a packet needs is in the caller's stack. The library's table, for which it wants a
-// thread each, is not used for packets. Its release 1.3 notes "no error" in a variable of the process, which is never read.
+// thread each, is not used for packets. Its release 1.3 notes "no error" in a variable of the process, which is never
+// read.
 unsafe impl Sync for Gcm {}
 
 impl Gcm {

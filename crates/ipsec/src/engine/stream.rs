@@ -1,4 +1,5 @@
-//! AES-GCM (NIST SP 800-38D) that opens a text piece by piece, or by the front of its tag, through AWS-LC's `EVP_CIPHER`.
+//! AES-GCM (NIST SP 800-38D) that opens a text piece by piece, or by the front of its tag, through AWS-LC's
+//! `EVP_CIPHER`.
 //!
 //! The one-shot interfaces need the whole text in one buffer and a whole tag. Here the tag is compared last, when the
 //! decrypted text is in the caller's buffer already, so a forged text is zeroed before the call returns.
@@ -177,7 +178,9 @@ impl Context {
 
     /// Ends a packet, and tells whether its tag begins with `icv`. Compared in constant time (`CRYPTO_memcmp`).
     fn ends_with(&mut self, icv: &[u8]) -> bool {
-        let (mut icv_copy, mut nothing, mut written) = ([0; 16], [0; 16], 0);
+        let mut icv_copy = [0; 16];
+        let mut nothing = [0; 16];
+        let mut written = 0;
         icv_copy[..icv.len()].copy_from_slice(icv);
         let (len, icv) = (icv.len() as c_int, icv_copy.as_mut_ptr().cast());
         // SAFETY: the context is valid and copies `len` bytes, which are there.

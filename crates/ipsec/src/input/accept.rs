@@ -100,8 +100,8 @@ pub(super) fn accept<'j>(
 }
 
 impl Sa {
-    /// Accounts for a decrypted packet that needs [no more than its sum](OpenJob::is_noop_decap), and puts its IP headers in
-    /// front of it again if they were outside of ESP.
+    /// Accounts for a decrypted packet that needs [no more than its sum](OpenJob::is_noop_decap), and puts its IP
+    /// headers in front of it again if they were outside of ESP.
     #[expect(clippy::inline_always, reason = "a packet that is handed over has to be written and read once more")]
     #[inline(always)]
     pub(super) fn pass_noop_decap(

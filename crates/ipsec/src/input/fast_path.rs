@@ -1,9 +1,9 @@
 //! Fast path for a run of ESP packets of one SA behind equal headers: the receive template of the first applies to all.
 //!
-//! Input has three tiers. A packet that matches a receive template ([`OpenJob::match_next`]) skips the header checks and, while
-//! its SA is far from its limits ([`Sa::may_skip_admission`]), admission. Before or after decryption it may leave this tier. A
-//! decrypted packet that decapsulation would not change ([`OpenJob::is_noop_decap`]) skips decapsulation and goes to
-//! [`DecryptSink::take_plain`]. All other packets take every step ([`accept`]).
+//! Input has three tiers. A packet that matches a receive template ([`OpenJob::match_next`]) skips the header checks
+//! and, while its SA is far from its limits ([`Sa::may_skip_admission`]), admission. Before or after decryption it may
+//! leave this tier. A decrypted packet that decapsulation would not change ([`OpenJob::is_noop_decap`]) skips
+//! decapsulation and goes to [`DecryptSink::take_plain`]. All other packets take every step ([`accept`]).
 
 use std::ops::ControlFlow;
 
@@ -36,7 +36,8 @@ impl Ipsec {
     /// Opens the packets at the front of `burst` that match a receive template, and gives `sink` their contents, until
     /// it breaks off; packets for crypto threads come from [`pass_opened`](Self::pass_opened). The packets of a run are
     /// raw ESP of one SA, behind equal headers. `l3` returns the offset of a packet's IP header, if the packet
-    /// qualifies. `None` without a match. [`invalidate_templates`](Self::invalidate_templates) invalidates the templates.
+    /// qualifies. `None` without a match. [`invalidate_templates`](Self::invalidate_templates) invalidates the
+    /// templates.
     #[inline]
     pub fn open_run<T: DecryptSink>(
         &mut self,

@@ -221,7 +221,9 @@ impl Larvae {
         }
         if let Some(gone) = self.remove(seq) {
             let Larval { src, dst, spi, mark, mode, reqid, if_id, dir, .. } = gone;
-            let (hard, first_used, stats) = (true, None, SaStats::default());
+            let hard = true;
+            let first_used = None;
+            let stats = SaStats::default();
             let request = None;
             let gone = SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats, request };
             events.push(Event::SaExpired(gone));

@@ -73,10 +73,12 @@ impl Sad {
     /// its initialisation vectors are made. Its lifetime begins with the next timer call.
     ///
     /// # Errors
-    /// Fault of `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks or
-    /// under the same mark, or a larval one is to have it, which an [update](Self::update) completes (Linux `xfrm_state_add`).
+    /// Fault of `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks or under the
+    /// same mark, or a larval one is to have it, which an [update](Self::update) completes (Linux `xfrm_state_add`).
     pub fn add(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
-        let (dst, spi, mark) = (config.dst, config.spi, config.mark.sought());
+        let dst = config.dst;
+        let spi = config.spi;
+        let mark = config.mark.sought();
         let is_there = self.by_spi(dst, spi, mark).or_else(|| self.named(dst, spi, config.mark)).is_some();
         if is_there || self.larval(dst, spi, mark).is_some() {
             config.check()?;
@@ -130,7 +132,9 @@ impl Sad {
         config.check()?;
         let id = self.named(config.dst, config.spi, config.mark).ok_or(ConfigError::NotFound)?;
         let sa = self.get_mut(id).ok_or(ConfigError::NotFound)?;
-        let (old, old_encap, old_lifetime) = (sa.template_key(), sa.encap, sa.age.lifetime);
+        let old = sa.template_key();
+        let old_encap = sa.encap;
+        let old_lifetime = sa.age.lifetime;
         if [sa.offload, config.offload].iter().flatten().any(|offload| offload.mode == OffloadMode::Packet) {
             return Err(ConfigError::OffloadChanged);
         }

@@ -72,8 +72,8 @@ impl Attached {
         self.at == Where::Native
     }
 
-    /// Opens a socket for each queue, and redirects that queue's frames to it. Returns the reason why zero copy failed, if
-    /// that was tried.
+    /// Opens a socket for each queue, and redirects that queue's frames to it. Returns the reason why zero copy failed,
+    /// if that was tried.
     pub(super) fn open_queues(
         &self,
         name: &str,

@@ -1,9 +1,9 @@
 //! AF_XDP: whole frames of an interface of this host, taken from its receive queues before the host's stack, in frames
 //! of memory that packets then point into.
 //!
-//! A frame goes back to its ring with the last packet that points into it. The kernel copies received bytes into frames, or
-//! the driver writes them there itself where it can (zero copy). Nothing is offloaded: packets to be sent are segmented,
-//! checksummed and copied here.
+//! A frame goes back to its ring with the last packet that points into it. The kernel copies received bytes into
+//! frames, or the driver writes them there itself where it can (zero copy). Nothing is offloaded: packets to be sent
+//! are segmented, checksummed and copied here.
 
 mod attach;
 mod pieces;
@@ -47,8 +47,8 @@ const FRAMING: usize = eth::Header::LEN + vlan::Header::LEN;
 /// Sizes of frames: two to a page, or all of one.
 const FRAME_SIZES: [u32; 2] = [2048, 4096];
 
-/// Reserved EtherType (IEEE 802 numbers), which no station sends. A packet socket bound to it receives no frames, but gets an
-/// error when the interface goes down, which AF_XDP sockets do not.
+/// Reserved EtherType (IEEE 802 numbers), which no station sends. A packet socket bound to it receives no frames, but
+/// gets an error when the interface goes down, which AF_XDP sockets do not.
 const UNUSED_ETHERTYPE: u16 = 0xffff;
 
 /// No offloads; packets in any number of pieces, which are copied.
@@ -383,7 +383,8 @@ impl Link for XdpLink {
         sockets.chain([self.watch.as_fd()]).collect()
     }
 
-    /// None: a socket polls writable when its ring is half empty, whether or not frames are free or the device has room.
+    /// None: a socket polls writable when its ring is half empty, whether or not frames are free or the device has
+    /// room.
     fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }

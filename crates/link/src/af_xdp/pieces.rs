@@ -59,7 +59,9 @@ mod tests {
     }
 
     fn all(pieces: impl IntoIterator<Item = Result<FramePiece, DropReason>>) -> (Vec<Vec<u8>>, LinkStats) {
-        let (mut state, mut stats, mut out) = (Pieces::default(), LinkStats::ZERO, Vec::new());
+        let mut state = Pieces::default();
+        let mut stats = LinkStats::ZERO;
+        let mut out = Vec::new();
         pieces.into_iter().for_each(|piece| state.add(piece, &mut stats, &mut out));
         assert!(state.packet.is_none() && state.wrong.is_none());
         (out.iter().map(Packet::to_vec).collect(), stats)

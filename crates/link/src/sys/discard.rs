@@ -1,9 +1,9 @@
 //! Closes descriptors whose last close may block.
 //!
-//! The last close of a socket with `SO_LINGER` blocks for as long as its owner has set, and so does the last close of a Unix
-//! socket that holds such a socket in an unread message (`SCM_RIGHTS`). A client that sends such a descriptor would block the
-//! thread that closes it. A task that is exiting does not linger (Linux `inet_release`, `PF_EXITING`), so the last close is
-//! left to a thread that exits:
+//! The last close of a socket with `SO_LINGER` blocks for as long as its owner has set, and so does the last close of a
+//! Unix socket that holds such a socket in an unread message (`SCM_RIGHTS`). A client that sends such a descriptor
+//! would block the thread that closes it. A task that is exiting does not linger (Linux `inet_release`, `PF_EXITING`),
+//! so the last close is left to a thread that exits:
 //!
 //! 1. The thread `discard` has a table of descriptors of its own (`CLONE_FILES` undone), and adds a duplicate of the descriptor to
 //!    be closed (pidfd_getfd(2)). The caller's close is then not the last one, and does not block.
@@ -133,13 +133,13 @@ fn block_signals() -> io::Result<()> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the pointer is valid for writes; `sigfillset` initialises the set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the set is initialised, and the mask before is not asked for.
+    // SAFETY: the set is initialised, and the null pointer requests no previous mask.
     let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut()) };
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-/// Starts a thread that closes, by its exit, all descriptors of the calling thread's table from [`KEPT`] on. If it cannot be
-/// started they stay open until the next call.
+/// Starts a thread that closes, by its exit, all descriptors of the calling thread's table from [`KEPT`] on. If it
+/// cannot be started they stay open until the next call.
 fn close_by_exit() {
     let (ready, is_ready) = sync_channel(1);
     let (end, may_end) = channel::<Infallible>();

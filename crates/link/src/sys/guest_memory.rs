@@ -1,8 +1,10 @@
-//! Memory of a guest, mapped into this process. The guest may write it at any moment, so no slice or reference into it is made,
-//! except for single numbers that both sides access by atomic operations. Bytes are copied, once in and once out.
+//! Memory of a guest, mapped into this process. The guest may write it at any moment, so no slice or reference into it
+//! is made, except for single numbers that both sides access by atomic operations. Bytes are copied, once in and once
+//! out.
 //!
-//! Invariant 1: the bytes of a [`Window`], and of a region, lie inside a mapping, which stays mapped as long as they exist.
-//! Invariant 2: a [`GuestPiece`] is a number and two lengths, not an address: each access checks it against the present regions.
+//! Invariant 1: the bytes of a [`Window`], and of a region, lie inside a mapping, which stays mapped as long as they
+//! exist. Invariant 2: a [`GuestPiece`] is a number and two lengths, not an address: each access checks it against the
+//! present regions.
 
 use std::cell::Cell;
 use std::io;
@@ -280,7 +282,8 @@ impl GuestMemory {
         Some(())
     }
 
-    /// Removes the region with these addresses; `None` if others overlap it. A missing region is no error: see [`Self::add`].
+    /// Removes the region with these addresses; `None` if others overlap it. A missing region is no error: see
+    /// [`Self::add`].
     pub(crate) fn remove(&mut self, guest_addr: u64, user_addr: u64, len: u64) -> Option<()> {
         self.recent.set(0);
         self.regions.retain(|region| !region.has_addrs(guest_addr, user_addr, len));

@@ -72,8 +72,9 @@ pub(crate) fn local_address(fd: BorrowedFd<'_>, address: &mut [u8]) -> io::Resul
     Ok(len as usize)
 }
 
-/// Tells whether a packet socket has lost the binding to the interface of that index, which was deleted or has left the socket's
-/// namespace (Linux `packet_notifier`, `NETDEV_UNREGISTER`). An interface that comes back with its index does not bind it again.
+/// Tells whether a packet socket has lost the binding to the interface of that index, which was deleted or has left the
+/// socket's namespace (Linux `packet_notifier`, `NETDEV_UNREGISTER`). An interface that comes back with its index does
+/// not bind it again.
 pub(crate) fn has_lost_interface(fd: BorrowedFd<'_>, index: i32) -> bool {
     let mut address = [0; LINK_LAYER_LEN];
     match local_address(fd, &mut address) {

@@ -1,5 +1,5 @@
-//! AF_XDP sockets (Linux `Documentation/networking/af_xdp.rst`): one queue of an interface, whose frames the kernel and this
-//! program pass to each other.
+//! AF_XDP sockets (Linux `Documentation/networking/af_xdp.rst`): one queue of an interface, whose frames the kernel and
+//! this program pass to each other.
 //!
 //! The kernel gets the addresses of frames that [`Frames`] has lent it, and no others.
 //!
@@ -91,8 +91,8 @@ impl Xsk {
         let fd = socket.as_fd();
         let memory = memory_of(frames.memory(), queue.frame_size);
         set_bytes(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory).map_err(failed("XDP_UMEM_REG"))?;
-        // The kernel releases slots of the fill ring only after it has emptied all that it had read the index of, so the ring
-        // needs room for twice the frames.
+        // The kernel releases slots of the fill ring only after it has emptied all that it had read the index of, so
+        // the ring needs room for twice the frames.
         let fill_slots = queue.ring.saturating_mul(NonZeroU32::MIN.saturating_add(1));
         for (name, call, slots) in [
             (libc::XDP_UMEM_FILL_RING, "XDP_UMEM_FILL_RING", fill_slots),
@@ -158,16 +158,16 @@ impl Xsk {
         self.rx.release();
     }
 
-    /// Copies a packet of `len` bytes to transmit frames. Returns false if there are not enough. The kernel sees the packet
-    /// after [`flush`](Self::flush).
+    /// Copies a packet of `len` bytes to transmit frames. Returns false if there are not enough. The kernel sees the
+    /// packet after [`flush`](Self::flush).
     pub(crate) fn send<'a>(&mut self, len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> bool {
         let free = self.queue.ring.get() - self.tx.waiting();
         let tx = &mut self.tx;
         self.frames.fill(len, pieces, free as usize, |desc| assert!(tx.push(desc), "a slot that was free is taken"))
     }
 
-    /// Publishes the packets to be sent, and kicks the kernel. Packets that it does not take now stay in the ring. Returns the
-    /// number of packets that the device dropped.
+    /// Publishes the packets to be sent, and kicks the kernel. Packets that it does not take now stay in the ring.
+    /// Returns the number of packets that the device dropped.
     pub(crate) fn flush(&mut self) -> io::Result<u32> {
         let Self { tx, socket, .. } = self;
         tx.publish();
@@ -243,11 +243,12 @@ fn wake_for_tx(socket: &OwnedFd) -> io::Result<()> {
     check(sent as i32).map(drop)
 }
 
-/// Calls `wake` often enough for the kernel to take all `waiting` packets, or until no wakeup is `wanted` any more. Returns the
-/// number of packets that the device dropped.
+/// Calls `wake` often enough for the kernel to take all `waiting` packets, or until no wakeup is `wanted` any more.
+/// Returns the number of packets that the device dropped.
 ///
-/// A call takes no more than [`TX_BATCH`] packets and returns `EAGAIN` if there are more, or if the device has no room. The two
-/// cases look alike: kernels before 6.17 do not publish their index then. `EBUSY` stands for one dropped packet.
+/// A call takes no more than [`TX_BATCH`] packets and returns `EAGAIN` if there are more, or if the device has no room.
+/// The two cases look alike: kernels before 6.17 do not publish their index then. `EBUSY` stands for one dropped
+/// packet.
 fn kick(waiting: u32, mut wanted: impl FnMut() -> bool, mut wake: impl FnMut() -> io::Result<()>) -> io::Result<u32> {
     let (mut calls, mut dropped) = (waiting.div_ceil(TX_BATCH), 0);
     while calls > 0 && wanted() {
@@ -287,7 +288,8 @@ fn parts(fd: BorrowedFd<'_>) -> io::Result<[Parts; 4]> {
 mod tests {
     use super::*;
 
-    /// A kernel before 6.17 with `waiting` packets to copy, into a device with room for `room`, that drops the `lost` first.
+    /// A kernel before 6.17 with `waiting` packets to copy, into a device with room for `room`, that drops the `lost`
+    /// first.
     struct Old {
         waiting: u32,
         room: u32,

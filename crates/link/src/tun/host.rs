@@ -46,8 +46,8 @@ impl HostDevice {
         }
     }
 
-    /// Creates the device in the calling thread's network namespace, or attaches to it if it exists, and returns its queue. The
-    /// device has no ARP, is down if it is new, and outlives its queue.
+    /// Creates the device in the calling thread's network namespace, or attaches to it if it exists, and returns its
+    /// queue. The device has no ARP, is down if it is new, and outlives its queue.
     ///
     /// # Errors
     /// Error of the call that failed; the device of that name has another index.
@@ -72,8 +72,9 @@ impl HostDevice {
         Ok(queue)
     }
 
-    /// Link over a packet socket that is bound to `peer`, the other end of a veth pair, for hosts where `/dev/net/tun` cannot be
-    /// opened. `control` is a socket of the peer's network namespace. With `ip_only`, frames that carry no IP are dropped.
+    /// Link over a packet socket that is bound to `peer`, the other end of a veth pair, for hosts where `/dev/net/tun`
+    /// cannot be opened. `control` is a socket of the peer's network namespace. With `ip_only`, frames that carry no IP
+    /// are dropped.
     ///
     /// # Errors
     /// Error of the call that failed; the device has no link-layer address.
@@ -97,8 +98,8 @@ impl HostDevice {
         Ok(Box::new(PacketLink::over(&config, interface, socket, Some(Station { mac, ip_only }))?))
     }
 
-    /// Link over a queue that [`make`](Self::make) returned, possibly in another process. `control` is a socket of the device's
-    /// network namespace.
+    /// Link over a queue that [`make`](Self::make) returned, possibly in another process. `control` is a socket of the
+    /// device's network namespace.
     ///
     /// # Errors
     /// Error of the call that failed.

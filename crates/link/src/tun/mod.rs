@@ -1,7 +1,7 @@
 //! TUN and TAP devices (tun(4)): packets or frames to and from this host's own stack.
 //!
-//! With offloads each read and write has a virtio-net header in front, and moves up to 64 KiB: TCP and UDP are unsegmented and
-//! without checksums in both directions. Without offloads, every read and write is one plain packet.
+//! With offloads each read and write has a virtio-net header in front, and moves up to 64 KiB: TCP and UDP are
+//! unsegmented and without checksums in both directions. Without offloads, every read and write is one plain packet.
 
 mod host;
 mod open;
@@ -107,7 +107,8 @@ impl TunLink {
         Ok(())
     }
 
-    /// Queue that a packet is written to: one per flow, which keeps a flow in order; the kernel's replies use the same queue.
+    /// Queue that a packet is written to: one per flow, which keeps a flow in order; the kernel's replies use the same
+    /// queue.
     fn queue_of(&self, packet: &Packet) -> usize {
         if self.queues.len() == 1 {
             return 0;
@@ -198,8 +199,8 @@ impl Link for TunLink {
         self.layer
     }
 
-    /// Checks only whether the device is up: the MTU is this link's own. A device that was renamed or moved to another namespace
-    /// keeps working; a deleted one is reported by the next read.
+    /// Checks only whether the device is up: the MTU is this link's own. A device that was renamed or moved to another
+    /// namespace keeps working; a deleted one is reported by the next read.
     fn look(&mut self) -> io::Result<bool> {
         self.down = match self.interface.is_up() {
             Ok(up) => !up,
@@ -225,7 +226,9 @@ impl Link for TunLink {
             // A read does not report that the device is up again.
             self.look()?;
         }
-        let (mut packets, mut bytes, mut empty) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut empty = 0;
         while packets < BURST_PACKETS && bytes < BURST_BYTES && empty < self.queues.len() {
             match self.read_one(self.next, mem)? {
                 Some(read) => {

@@ -1,9 +1,10 @@
 //! UDP sockets (udp(7)) as links of IP packets, for a node that owns no interface.
 //!
 //! The kernel strips IP and UDP headers from received datagrams and adds them to sent ones. This link restores them
-//! ([`synthetic`]), so that the datapath sees IP packets. Trains of datagrams go through the kernel as one buffer in both
-//! directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. ICMP reports of the path MTU are received as
-//! ICMP messages again ([`paths`]). A sent datagram has the Don't Fragment flag of the packet's IP header ([`discovery`]).
+//! ([`synthetic`]), so that the datapath sees IP packets. Trains of datagrams go through the kernel as one buffer in
+//! both directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. ICMP reports of the path MTU are
+//! received as ICMP messages again ([`paths`]). A sent datagram has the Don't Fragment flag of the packet's IP header
+//! ([`discovery`]).
 
 mod discovery;
 mod errors;
@@ -352,7 +353,9 @@ impl Link for UdpLink {
     }
 
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
-        let (mut packets, mut bytes, mut errors) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut errors = 0;
         while packets < BURST_PACKETS && bytes < BURST_BYTES {
             let (more, more_bytes) = self.recv_batch(mem, out)?;
             (packets, bytes) = (packets + more, bytes + more_bytes);

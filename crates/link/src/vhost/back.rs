@@ -311,7 +311,9 @@ impl VhostUser {
         let Device { vrings, memory, features, .. } = device;
         let features = features.unwrap_or_default();
         let pairs = vrings.len() / 2;
-        let (mut packets, mut bytes, mut descriptors) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut descriptors = 0;
         let mut outcome = Ok(false);
         let before = out.len();
         'all: for turn in 0..pairs {

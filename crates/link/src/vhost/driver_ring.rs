@@ -1,6 +1,8 @@
-//! Split virtqueue, the driver's side (virtio 1.2 §2.7): makes chains of descriptors available and takes them back used.
+//! Split virtqueue, the driver's side (virtio 1.2 §2.7): makes chains of descriptors available and takes them back
+//! used.
 //!
-//! The device may be another program, so used elements are checked: the descriptor was lent, and the length is within its buffer.
+//! The device may be another program, so used elements are checked: the descriptor was lent, and the length is within
+//! its buffer.
 
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
@@ -78,8 +80,8 @@ impl DriverRing {
         self.window.store_u64(at + 8, rest);
     }
 
-    /// Makes the chain available that begins at a descriptor, in which the device may write `room` bytes. The device sees it after
-    /// [`publish`](Self::publish).
+    /// Makes the chain available that begins at a descriptor, in which the device may write `room` bytes. The device
+    /// sees it after [`publish`](Self::publish).
     pub(super) fn offer(&mut self, head: u16, room: u32) {
         self.lent[usize::from(head)] = Some(room);
         let element = available_at(self.size) + 4 + 2 * usize::from(self.offered & (self.size - 1));

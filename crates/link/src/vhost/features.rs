@@ -134,7 +134,8 @@ impl Bits {
         self.has(PROTOCOL_FEATURES)
     }
 
-    /// Bytes of the header in front of a frame (virtio 1.2 §5.1.6.1: a legacy device without mergeable buffers has no `num_buffers`).
+    /// Bytes of the header in front of a frame (virtio 1.2 §5.1.6.1: a legacy device without mergeable buffers has no
+    /// `num_buffers`).
     pub(super) const fn header_len(self) -> usize {
         if self.has(VERSION_1) || self.has(MRG_RXBUF) { LONG_HEADER } else { crate::virtio::HEADER_LEN }
     }

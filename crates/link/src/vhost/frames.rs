@@ -172,8 +172,8 @@ pub(super) fn copy_in(
     Ok(packet)
 }
 
-/// Header of a packet for the guest that has `skip` more bytes in front on the wire; `None` if the header needs a feature that was
-/// not negotiated, or contradicts the packet's own headers.
+/// Header of a packet for the guest that has `skip` more bytes in front on the wire; `None` if the header needs a
+/// feature that was not negotiated, or contradicts the packet's own headers.
 pub(super) fn header_for(negotiated: Bits, features: &Features, packet: &Packet, skip: u16) -> Option<Header> {
     if !takes(features, packet) {
         return None;

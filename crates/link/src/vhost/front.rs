@@ -1,7 +1,9 @@
-//! The front end of a virtio-net device (virtio-user): rings and buffers in memory of ours, which a back end fills and empties. It
-//! connects this program to a switch in another process, or to another instance of itself, without privileges.
+//! The front end of a virtio-net device (virtio-user): rings and buffers in memory of ours, which a back end fills and
+//! empties. It connects this program to a switch in another process, or to another instance of itself, without
+//! privileges.
 //!
-//! Frames are copied into the shared memory and out of it: the back end is another program, and may write there at any moment.
+//! Frames are copied into the shared memory and out of it: the back end is another program, and may write there at any
+//! moment.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -39,7 +41,8 @@ const SOCKET: u64 = 1;
 const CALL: u64 = 2;
 const AGAIN: u64 = 3;
 
-/// Offset of a buffer relative to the previous one (cache colouring), so that small frames do not share the same cache sets.
+/// Offset of a buffer relative to the previous one (cache colouring), so that small frames do not share the same cache
+/// sets.
 const STAGGER: u64 = 192;
 
 /// Configuration of a link to a back end.
@@ -258,7 +261,8 @@ impl VhostFront {
         if let Some(Running { session, .. }) = self.running.take() {
             let _ = epoll::delete(&*self.waiting, &session.socket);
             for queue in &session.queues {
-                // The back end may keep the eventfd open, so closing our descriptor would not remove it from the epoll instance.
+                // The back end may keep the eventfd open, so closing our descriptor would not remove it from the epoll
+                // instance.
                 let _ = epoll::delete(&*self.waiting, &queue.call);
             }
         }
@@ -283,7 +287,9 @@ impl VhostFront {
 
     /// Receives one burst. Tells whether the rings may hold more.
     fn receive(&mut self, running: &mut Running, mem: &Memory, out: &mut Vec<Packet>) -> Result<bool, BadUsed> {
-        let (mut packets, mut bytes, mut looks) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut looks = 0;
         let before = out.len();
         let mut is_more = false;
         let (first, pairs) = (self.next, running.free.len());
@@ -448,7 +454,8 @@ impl Running {
         Ok(())
     }
 
-    /// Copies a packet, or the first frame of a packet with several, to a buffer, and lends it. Returns the bytes copied.
+    /// Copies a packet, or the first frame of a packet with several, to a buffer, and lends it. Returns the bytes
+    /// copied.
     fn fill(&mut self, pair: usize, head: u16, features: &Features, packet: &Packet) -> Result<usize, DropReason> {
         if let Cut::Frames(_) = packet.meta.cut {
             let frame = packet.frames().next().ok_or(DropReason::TxError)?;

@@ -71,7 +71,8 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Starts a handshake with the back end at `path`, as soon as one listens there. `done` is written when there is a result.
+    /// Starts a handshake with the back end at `path`, as soon as one listens there. `done` is written when there is a
+    /// result.
     pub(super) fn begin(path: &Path, wanted: Wanted, done: OwnedFd) -> io::Result<Self> {
         let (sender, outcome) = mpsc::channel();
         let given_up = Arc::new(AtomicBool::new(false));
@@ -184,8 +185,8 @@ pub(super) fn negotiate(socket: UnixStream, wanted: &Wanted) -> Result<Session, 
     Ok(Session { socket: kept, features, memory, queues })
 }
 
-/// Number of queue pairs of the back end. The crate `vhost` treats the reply as the number of rings, so the request is made by an
-/// endpoint that is used for nothing else.
+/// Number of queue pairs of the back end. The crate `vhost` treats the reply as the number of rings, so the request is
+/// made by an endpoint that is used for nothing else.
 fn queue_pairs(socket: UnixStream) -> Result<usize, String> {
     let said = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");
     let mut frontend = Frontend::from_stream(socket, 2);

@@ -384,7 +384,8 @@ fn without_df_over_narrow_link() -> Outcome {
     Ok(())
 }
 
-/// The option stays as the last datagram had it, and does not keep the kernel from telling what ICMP says of one before.
+/// The option stays as the last datagram had it, and does not keep the kernel from telling what ICMP says of one
+/// before.
 fn told_after_without_df() -> Outcome {
     let path = narrow_path()?;
     let mut a = socket(&path.a, V4[0], true)?;

@@ -84,8 +84,8 @@ fn ring(link: &dyn Link) -> RingState {
     link.ring().expect("an XDP link has one")
 }
 
-/// Drops the only link of a namespace, and waits until its interface is as it was. A program that another test starts has its
-/// descriptors too, between `fork` and `exec`.
+/// Drops the only link of a namespace, and waits until its interface is as it was. A program that another test starts
+/// has its descriptors too, between `fork` and `exec`.
 fn close(link: Box<dyn Link>, netns: &Netns) -> Outcome {
     drop(link);
     let mut seen = Ok(String::new());

@@ -46,7 +46,9 @@ pub(super) struct Held {
 impl Held {
     pub(super) fn new(packet: Packet, first: Arrival) -> Self {
         let next_seq = first.seq.wrapping_add(first.payload);
-        let (fixed_id, last_flags, pattern) = (false, Flags::NONE, None);
+        let fixed_id = false;
+        let last_flags = Flags::NONE;
+        let pattern = None;
         Self { packet, first, next_seq, count: 1, fixed_id, last_flags, pattern, room: 0, sum: 0 }
     }
 

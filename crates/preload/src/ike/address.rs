@@ -234,7 +234,7 @@ mod tests {
             // SAFETY: there is as much room.
             unsafe { put_destination(&mut message, end) };
             assert!(message.msg_controllen > 0 && message.msg_controllen.is_multiple_of(8));
-            // SAFETY: what was written is a control message.
+            // SAFETY: the buffer holds the control message just written.
             assert_eq!(unsafe { source(&message, end.is_v6) }, Some(end.addr));
             // SAFETY: as before.
             assert_eq!(unsafe { source(&message, !end.is_v6) }, None);

@@ -138,7 +138,9 @@ fn connected() -> Option<Fd> {
 /// `EAGAIN`: no answer before the timeout `limit`.
 fn has_port(fd: c_int, local: End, mut limit: timespec) -> Result<bool, Errno> {
     let request = header(End { addr: [0; 16], port: 0, ..local }, local);
-    let (flags, nobody, none) = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT, ptr::null::<c_void>(), 0_usize);
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let nobody = ptr::null::<c_void>();
+    let none = 0_usize;
     // SAFETY: there are as many bytes.
     let asked = unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), HEADER, flags, nobody, none) };
     checked(asked as c_int)?;
@@ -221,7 +223,7 @@ pub(crate) unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<s
     // SAFETY: a message without anything is all zeros.
     let mut out: msghdr = unsafe { mem::zeroed() };
     (out.msg_iov, out.msg_iovlen) = (&raw mut piece, 1);
-    // SAFETY: what it points to lives here.
+    // SAFETY: the message points to locals of this frame.
     checked(unsafe { libc_next::sendmsg(fd, &raw const out, flags | libc::MSG_NOSIGNAL) })?;
     Ok(whole as ssize_t)
 }
@@ -253,7 +255,7 @@ pub(crate) unsafe fn receive(fd: c_int, message: &mut msghdr, flags: c_int) -> R
     // SAFETY: a message without anything is all zeros.
     let mut from: msghdr = unsafe { mem::zeroed() };
     (from.msg_iov, from.msg_iovlen) = (into.as_mut_ptr(), into.len());
-    // SAFETY: the header lives here, and the rest is the caller's.
+    // SAFETY: the header is a local, and the other buffers are valid as the caller promises.
     let len = checked(unsafe { libc_next::recvmsg(fd, &raw mut from, flags) })?;
     // SAFETY: there is room for the marker.
     unsafe { ptr::copy_nonoverlapping(marker.as_ptr(), first.iov_base.cast(), marker.len()) };

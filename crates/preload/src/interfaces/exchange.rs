@@ -95,7 +95,10 @@ fn parse_address(body: &[u8]) -> Option<Address> {
     const IFA_BROADCAST: u16 = 4;
     let (&[family, prefix_len, ..], rest): (&[u8; 4], _) = body.split_first_chunk()?;
     let index = word(rest)? as c_int;
-    let (mut own, mut peer, mut broadcast, mut label) = (None, None, None, None);
+    let mut own = None;
+    let mut peer = None;
+    let mut broadcast = None;
+    let mut label = None;
     for (kind, value) in attributes(rest.get(4..)?) {
         let value = Some(value.to_vec());
         match kind {
@@ -231,7 +234,7 @@ fn send(to: &Fd, bytes: &[u8]) -> Result<(), Errno> {
 fn receive(from: &Fd, into: &mut [u8]) -> Result<usize, Errno> {
     let none = std::ptr::null_mut::<u8>();
     loop {
-        // SAFETY: there is as much room, and no address is asked for.
+        // SAFETY: the buffer is that long, and the null pointers request no address.
         let len = unsafe { libc::syscall(libc::SYS_recvfrom, from.0, into.as_mut_ptr(), into.len(), 0, none, none) };
         match checked(len as isize) {
             Err(Errno(libc::EINTR)) => {}

@@ -88,7 +88,7 @@ fn place(dir: *mut DIR) -> Option<&'static AtomicPtr<Listing>> {
 /// # Safety
 /// No other thread uses it at the same time.
 unsafe fn listing<'a>(dir: *mut DIR) -> Option<&'a mut Listing> {
-    // SAFETY: what is known there lives; the rest is the caller's word.
+    // SAFETY: a listing in the table is live, and the caller promises that no other thread uses it.
     place(dir).and_then(|open| unsafe { open.load(Acquire).as_mut() })
 }
 

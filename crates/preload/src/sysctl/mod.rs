@@ -3,7 +3,7 @@
 //!
 //! A file that is read is a memory file. A file that is written is a connection to the gateway
 //! ([`nlsock::Sysctl::Open`]), so that `dup`, `fork` and `execve` keep it, and `write(2)` returns the gateway's result
-//! ([`write`]). The C library's own writes for a stream reach it too, and their result is reported when the program
+//! ([`write()`]). The C library's own writes for a stream reach it too, and their result is reported when the program
 //! flushes or closes the stream ([`stream`]).
 //!
 //! Limits: a file is opened for reading or for writing, not both; a file for writing has no `lseek`; a directory cannot

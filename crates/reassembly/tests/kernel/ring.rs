@@ -1,5 +1,5 @@
-//! A kernel's own fragments, by a device's ring that can run dry: a socket sends datagrams of 65 507 bytes over a cable, and
-//! they come by AF_XDP in frames of which there are 256.
+//! Fragments made by a kernel, received into a small ring: a socket sends datagrams of 65 507 bytes over a cable, and
+//! they arrive by AF_XDP in 256 frames.
 //!
 //! ```text
 //!  host, a UDP socket ── relay, which may lose a frame ── us, AF_XDP
@@ -17,10 +17,10 @@ use wire::Version;
 
 use crate::world::{BOTH, World};
 
-/// Frames of the smallest ring there is.
+/// Frames of the smallest ring.
 const FRAMES: u32 = 256;
 
-/// The longest UDP datagram of IPv4, which IPv6 takes too.
+/// The longest UDP datagram of IPv4, which IPv6 permits too.
 const LONGEST: usize = 65_507;
 
 /// Fragments of the datagram at an MTU of 1500: 45 of 1480 bytes in IPv4, 46 of 1448 in IPv6.
@@ -77,7 +77,7 @@ impl Street {
         })
     }
 
-    /// Sends a datagram, all bytes of which are `number`, without its fragment `lost`, and receives what comes of it.
+    /// Sends a datagram filled with `number`, without its fragment `lost`, and receives the result.
     fn send(&mut self, number: u8, lost: Option<usize>) -> Outcome {
         self.socket.send(&[number; LONGEST])?;
         let (mut sent, mut burst) = (0, Vec::new());
@@ -95,7 +95,7 @@ impl Street {
                 let _ = self.relay[1].send(&mut one)?;
                 sent += one.is_empty() as usize;
             }
-            // As a card would have it: not all at once.
+            // In several interrupts, as a card does.
             if at % 16 == 15 || at + 1 == count {
                 self.receive()?;
             }
@@ -104,7 +104,7 @@ impl Street {
         Ok(())
     }
 
-    /// Reassembles all that comes by the ring.
+    /// Reassembles all packets of the ring.
     fn receive(&mut self) -> Outcome {
         let mut burst = Vec::new();
         self.ring.recv(&self.world.mem, &mut burst)?;
@@ -118,7 +118,7 @@ impl Street {
         Ok(())
     }
 
-    /// The numbers of the datagrams that are whole, each byte of which is its number.
+    /// The numbers of the complete datagrams, with which all their bytes are filled.
     fn delivered(&mut self) -> Vec<u8> {
         let header = if self.version == Version::V4 { 28 } else { 48 };
         let whole = self.world.delivered.drain(..).map(|packet| packet.to_vec());
@@ -135,7 +135,7 @@ impl Street {
     }
 }
 
-/// Tells whether a frame is of those that the socket sent.
+/// Tells whether a frame is one of the socket's fragments.
 fn is_fragment(frame: &Packet) -> bool {
     let head = frame.to_vec();
     matches!(head.get(12..14), Some([0x08, 0x00])) && head[23] == 17
@@ -159,7 +159,7 @@ pub(crate) fn every_datagram_arrives() -> Outcome {
     Ok(())
 }
 
-/// Each of sixty datagrams loses a fragment, another one each time, and waits; one that is whole follows on each.
+/// Each of sixty datagrams loses another fragment, and waits; a complete one follows each.
 pub(crate) fn a_ring_runs_dry_of_what_waits_unless_it_is_coalesced() -> Outcome {
     for version in BOTH {
         let run = |coalesce| {
@@ -171,7 +171,7 @@ pub(crate) fn a_ring_runs_dry_of_what_waits_unless_it_is_coalesced() -> Outcome 
                 whole += street.delivered().into_iter().filter(|&number| number == 2).count();
             }
             let state = street.state();
-            // Nothing is lost for good: what waited too long gives its frames back.
+            // Nothing leaks: timed out datagrams free their frames.
             street.world.drain();
             street.ring.settle(&street.world.mem);
             assert_eq!((street.state().held, street.world.reassembly.memory()), (0, 0));

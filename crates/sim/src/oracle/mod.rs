@@ -188,7 +188,9 @@ impl Oracle {
     }
 
     fn remove_sa(&mut self, choices: &mut Choices<'_>) {
-        let (dst, spi, mark) = (end(choices), spi(choices), u32::from(choices.byte() & 7));
+        let dst = end(choices);
+        let spi = spi(choices);
+        let mark = u32::from(choices.byte() & 7);
         let at = self.by_spi(dst, spi, mark);
         let gone = self.ipsec.remove_sa(dst, spi, mark).map(|sa| sa.id());
         assert_eq!(gone, at.map(|at| self.sas.remove(at).id));
@@ -251,7 +253,9 @@ impl Oracle {
 
     /// Looks up an outbound packet, and the SA of an inbound one, in both.
     fn ask(&mut self, choices: &mut Choices<'_>) {
-        let (dst, spi, mark) = (end(choices), spi(choices), u32::from(choices.byte() & 7));
+        let dst = end(choices);
+        let spi = spi(choices);
+        let mark = u32::from(choices.byte() & 7);
         let found = self.by_spi(dst, spi, mark).map(|at| self.sas[at].id);
         assert_eq!(self.ipsec.sad().by_spi(dst, spi, mark), found, "{dst} {spi} marked {mark}");
         for port in [500, 4500] {

@@ -110,8 +110,8 @@ impl Site {
         Ok(())
     }
 
-    /// Starts the gateway of an end of the example again, with a file for the state that programs set. Its daemon has
-    /// to be started again, too.
+    /// Restarts the gateway of an end of the example, with a file for the state that programs set. The caller restarts
+    /// its daemon too.
     pub(crate) fn restart_with_state(&mut self, at: usize) -> Outcome {
         let end = &mut self.ends[at];
         drop(end.charon.take());
