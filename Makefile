@@ -8,12 +8,17 @@ help:
 	@echo "make bench-peers   the same beside wireguard-go, boringtun and strongSwan, which it installs (needs root),"
 	@echo "                   the switch beside Open vSwitch, and reassembly beside smoltcp and gVisor"
 
+# Both programs at once: what they share is built once.
+BUILD = cargo build --locked --release --target-dir target -p fatpath -p fatpath-bench
+
 demo:
-	@scripts/setup demo cargo run --locked --release -p fatpath -- demo
+	@scripts/setup demo $(BUILD)
+	@scripts/setup demo target/release/fatpath demo
 
 bench-peers:
-	@scripts/setup peers cargo run --locked --release -p fatpath -- demo --peers
-	@scripts/setup peers cargo run --locked --release -p fatpath -- demo --switch --peers
+	@scripts/setup peers $(BUILD)
+	@scripts/setup peers target/release/fatpath demo --peers
+	@scripts/setup peers target/release/fatpath demo --switch --peers
 	@scripts/setup peers cargo run --locked --release --manifest-path bench/peers/Cargo.toml --target-dir target
 
 test:

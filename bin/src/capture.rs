@@ -7,14 +7,13 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
+use client::{CliError, Client};
 use ctl::{Reply, Request};
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::CaptureArgs;
-use crate::client::Client;
-use crate::error::CliError;
 
 /// The type of the block that begins a pcapng section, the same in both byte orders.
 const SECTION_HEADER: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];

@@ -1,24 +1,22 @@
 //! `fatpath check`: are these files right?
 
+use client::{CliError, print};
+use daemon::ObjectCounts;
+
 use crate::cli::CheckArgs;
-use crate::config_file;
-use crate::error::CliError;
-use crate::output::print;
-use crate::run::{Made, dry_run};
 
 /// Checks the files and prints the number of objects that they make.
 ///
 /// # Errors
 /// The files' errors.
 pub(crate) fn main(args: &CheckArgs) -> Result<(), CliError> {
-    let sources = config_file::load_all(&args.config)?;
-    let made = if sources.lines.is_empty() { Made::by(&sources.config) } else { dry_run(sources)? };
+    let made = daemon::check(&args.config)?;
     let names: Vec<_> = args.config.iter().map(|path| path.display().to_string()).collect();
     print(format!("{}: {}: ok\n", names.join(", "), summary(&made)).as_bytes())
 }
 
 /// `2 links, 1 route, 2 SAs, 3 policies`.
-fn summary(made: &Made) -> String {
+fn summary(made: &ObjectCounts) -> String {
     let counts = [
         (made.links, "link", "links"),
         (made.routes, "route", "routes"),

@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use client::BenchCommand;
 use ctl::{Request, What};
 
 /// A Linux-style network data path in user space that keeps packets fat
@@ -62,24 +62,8 @@ pub(crate) enum Command {
     /// as from nstat. A gateway is asked over the socket /run/fatpath/NAME.sock, or, of users other than
     /// root, $XDG_RUNTIME_DIR/fatpath/NAME.sock; the environment variable FATPATH_RUNDIR names another directory.
     Show(ShowArgs),
-    /// Measure plain veth against fatpath thin and fat, end to end
-    ///
-    /// Two network namespaces are joined by a 1500-byte veth wire and a gateway is started in each, with AES-256-GCM
-    /// ESP between them. One kernel TCP stream is then measured three ways in alternating rounds: over plain veth,
-    /// through fatpath with every offload off (thin), and through fatpath as it is (fat). Everything is cleaned up
-    /// afterwards.
-    ///
-    /// Needs root and /dev/net/tun.
-    Demo(DemoArgs),
-    /// Measure one mechanism against its own absence, in memory
-    ///
-    /// Packets go through gateways in this process, over links in memory: no device, no kernel, no privilege. The cases
-    /// of a group are measured in turns, so that a disturbance of the machine affects all of them, and ratios are taken round
-    /// by round. A limit is measured with them: the cipher alone over the same bytes.
-    ///
-    /// It stays on one processor, with a thread on another in some cases, and runs at real-time priority where that is
-    /// allowed: do not run it on a machine whose gateway is in use.
-    Bench(BenchArgs),
+    #[command(flatten)]
+    Measure(BenchCommand),
     /// Write a link's packets to a pcapng file
     ///
     /// The packets are those of the wire, in both directions, until Ctrl-C. Any tool that reads pcapng shows them, as
@@ -127,9 +111,6 @@ pub(crate) enum Command {
     /// Make a gateway's host side, as the gateway orders by a socket that is standard input
     #[command(hide = true)]
     HostMaker,
-    /// Receive frames by vhost-user until standard input ends, for `fatpath bench vhost`
-    #[command(hide = true)]
-    VhostBackEnd(VhostBackEndArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the man pages into a directory
@@ -244,108 +225,6 @@ impl From<ShowWhat> for Request {
         };
         Self::Show { what }
     }
-}
-
-/// Arguments of `demo`.
-#[derive(Args, Debug)]
-pub(crate) struct DemoArgs {
-    /// Print the result as JSON
-    #[arg(short, long)]
-    pub(crate) json: bool,
-    /// Duration of each measurement
-    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub(crate) seconds: u32,
-    /// Number of measurements of each case
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-    /// Four namespaces: host, gateway, gateway, host; the gateways own their links and speak raw ESP
-    #[arg(long)]
-    pub(crate) router: bool,
-    /// Measure other programs in user space as well, where installed: wireguard-go, boringtun, strongSwan; with --switch Open vSwitch
-    #[arg(long, conflicts_with = "router")]
-    pub(crate) peers: bool,
-    /// Send UDP datagrams of 65473 bytes between the gateways' own sockets instead of TCP
-    ///
-    /// In fragments behind ESP in transport mode over IPv6, with AES-128-GCM and 96 bits of ICV (s0) and AES-256-GCM; in fragments within
-    /// a tunnel of ESP in UDP (tunnel); and by a receive ring of 256 frames, with fragments coalesced and not (ring-256).
-    #[arg(long, conflicts_with_all = ["iperf3", "router", "peers"])]
-    pub(crate) udp_fragments: bool,
-    /// Send the stream from one guest of a bridge to another instead
-    ///
-    /// Guests are namespaces with a TAP device each: through a bridge with every offload off (thin) and with large send (fat), by a loop
-    /// that only moves packets between the devices (bare), and through a tunnel behind the bridge's own port (esp).
-    #[arg(long, conflicts_with_all = ["router", "udp_fragments", "storm"])]
-    pub(crate) switch: bool,
-    /// Count transactions of CONNECTIONS TCP connections instead, one byte each way; 200 by default
-    ///
-    /// Between the gateways' own sockets, whose packets travel under their own addresses (none), or under ILA addresses: translated back by a
-    /// route (lwt), or by a mapping before early demux (hook).
-    #[arg(long, value_name = "CONNECTIONS", num_args = 0..=1, default_missing_value = "200",
-          value_parser = clap::value_parser!(u16).range(1..=1000),
-          conflicts_with_all = ["iperf3", "router", "peers", "udp_fragments", "storm", "switch"])]
-    pub(crate) rr: Option<u16>,
-    /// Measure the tunnel with and without CHANGES changes of routes and SAs a second at the same time; 1000 by default
-    ///
-    /// The system's `ip` makes them at each gateway, an equal number of routes and of SAs, that are added and deleted again.
-    /// Short streams and many rounds are best.
-    #[arg(long, value_name = "CHANGES", num_args = 0..=1, default_missing_value = "1000",
-          value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with_all = ["peers", "udp_fragments"])]
-    pub(crate) storm: Option<u32>,
-    /// Measure with iperf3 instead of the built-in sender and receiver
-    #[arg(long)]
-    pub(crate) iperf3: bool,
-}
-
-/// Arguments of `bench`.
-#[derive(Args, Debug)]
-pub(crate) struct BenchArgs {
-    /// Mechanism to measure
-    #[arg(value_name = "NAME")]
-    pub(crate) name: BenchName,
-    /// Print the result as JSON
-    #[arg(short, long)]
-    pub(crate) json: bool,
-    /// Number of measurements of each case
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
-    /// Duration of a case in each round
-    #[arg(long, value_name = "MS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=60_000))]
-    slice: u32,
-    /// Only cases with this in their names, as in tx/tunnel
-    #[arg(long, value_name = "NAME")]
-    pub(crate) only: Option<String>,
-}
-
-impl BenchArgs {
-    /// Duration of a case in each round.
-    pub(crate) fn slice(&self) -> Duration {
-        Duration::from_millis(self.slice.into())
-    }
-}
-
-/// Arguments of `vhost-back-end`.
-#[derive(Args, Debug)]
-pub(crate) struct VhostBackEndArgs {
-    /// Sockets of its ports
-    #[arg(value_name = "PATH", required = true)]
-    pub(crate) sockets: Vec<PathBuf>,
-}
-
-/// Mechanisms that `fatpath bench` can measure.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum BenchName {
-    /// ESP: sealed and opened, fat or packet by packet
-    Esp,
-    /// ILA: 200 request/response streams whose destination a hook translates, and without
-    Ila,
-    /// vhost-user: frames from a front end to a back end in another process, beside copies of as many bytes
-    Vhost,
-    /// VRF: transactions of sockets in a VRF, with and without a queueing discipline, and without a VRF
-    Vrf,
-    /// Trunk adapter: TCP between guests and the wire through a model of virtual Ethernet adapters, with and without large send
-    Trunk,
-    /// Reassembly: large datagrams through small receive rings, fragments in any order, floods beside a good flow
-    Reassembly,
 }
 
 /// Arguments of `capture`.

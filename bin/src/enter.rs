@@ -7,17 +7,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use client::{CliError, passing, socket_path};
 use ctl::{Reply, Request};
+use daemon::host_place;
 use link::{Namespace, unshare};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-use crate::client::socket_path;
-use crate::error::CliError;
-use crate::passing;
-use crate::run::host_place;
 
 /// The longest time that a gateway may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -69,7 +66,7 @@ pub(crate) fn enter(instance: &str) -> Result<bool, CliError> {
 /// host side.
 ///
 /// # Errors
-/// Why not; `None` if the caller need not be told.
+/// Text for the caller; `None` if the failure needs no message.
 fn ask(instance: &str) -> Result<Vec<OwnedFd>, Option<String>> {
     let socket = socket_path(instance);
     let stream = UnixStream::connect(&socket).map_err(|err| match err.kind() {

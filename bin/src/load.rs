@@ -2,20 +2,17 @@
 
 use std::path;
 
+use client::{CliError, Client, print};
 use ctl::{Reply, Request};
 
 use crate::cli::LoadArgs;
-use crate::client::Client;
-use crate::config_file;
-use crate::error::CliError;
-use crate::output::print;
 
 /// Checks the file, makes the gateway load it, and prints a summary.
 ///
 /// # Errors
 /// Exit code 2 if the file is wrong; 1 if no gateway of that name answers, or if it cannot apply the file.
 pub(crate) fn main(args: &LoadArgs) -> Result<(), CliError> {
-    config_file::load(&args.config)?;
+    daemon::load_config(&args.config)?;
     let named = |why: &dyn std::fmt::Display| CliError::failed(format!("{}: {why}", args.config.display()));
     let file = path::absolute(&args.config).map_err(|err| named(&err))?;
     let file = file.into_os_string().into_string().map_err(|_| named(&"its path is not UTF-8; rename it."))?;

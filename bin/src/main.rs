@@ -1,11 +1,51 @@
-//! The `fatpath` program: the daemon and its command line.
+//! The program `fatpath`: the command line of the daemon (crate [`daemon`]) and of its clients.
+//!
+//! This program decides what its commands are called and what they print. It leaves the gateway to the daemon, the control socket to
+//! [`client`], the content of requests and replies to [`ctl`], and measurements to the program `fatpath-bench`, which it starts for
+//! `demo` and `bench`: so it links neither the simulator nor the models that only measurements need.
 #![forbid(unsafe_code)]
 
+mod capture;
+mod check;
+mod cli;
+mod enter;
+mod exec;
+mod load;
+mod man_pages;
+mod measure;
+mod monitor;
+mod save;
+mod show;
+mod stream;
+mod trace;
+
 use std::process::ExitCode;
+
+use cli::{Cli, Command};
+use client::command_line;
 
 #[global_allocator]
 static ALLOCATOR: packet::Allocations = packet::Allocations;
 
 fn main() -> ExitCode {
-    program::main()
+    let cli: Cli = match command_line::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    command_line::exit_code(match cli.command {
+        Command::Run(args) => daemon::run(&args.config, args.state.as_deref(), &args.instance),
+        Command::Check(args) => check::main(&args),
+        Command::Load(args) => load::main(&args),
+        Command::Save(args) => save::main(&args),
+        Command::Show(args) => show::main(&args),
+        Command::Measure(_) => measure::main(),
+        Command::Capture(args) => capture::main(&args),
+        Command::Trace(args) => trace::main(&args),
+        Command::Monitor(args) => monitor::main(&args),
+        Command::Exec(args) => exec::main(&args),
+        Command::Ip(args) => exec::ip(&args),
+        Command::HostMaker => daemon::make_host_side(),
+        Command::Completions(args) => man_pages::completions(&args),
+        Command::Man(args) => man_pages::man(&args),
+    })
 }

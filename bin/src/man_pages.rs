@@ -7,10 +7,9 @@ use std::path::Path;
 use clap::{Arg, ArgAction, Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use client::{CliError, print};
 
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
-use crate::error::CliError;
-use crate::output::print;
 
 /// Prints the completion script of a shell.
 ///
@@ -160,6 +159,11 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 what: "FILE of --state",
                 means: "State that `fatpath save` has saved, with its keys; only the gateway's user may read it.",
                 of: &["run", "save"],
+            },
+            Entry {
+                what: "fatpath-bench",
+                means: "The program that measures, beside fatpath or in PATH.",
+                of: &["demo", "bench"],
             },
             Entry { what: "/dev/net/tun", means: "Device that makes TUN and TAP devices.", of: &["run", "demo"] },
         ],

@@ -1,10 +1,10 @@
 //! `fatpath monitor`: events of the SAs and policies of a running gateway, as they happen.
 
+use client::CliError;
 use ctl::event::Event;
 use ctl::{Reply, Request};
 
 use crate::cli::MonitorArgs;
-use crate::error::CliError;
 use crate::stream::Stream;
 
 /// Prints a line for each event until a signal, or until the gateway or the reader of the output goes.

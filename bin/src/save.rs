@@ -1,11 +1,9 @@
 //! `fatpath save`: saves the state that programs have set, for the gateway's next start.
 
+use client::{CliError, Client, print};
 use ctl::{Reply, Request};
 
 use crate::cli::SaveArgs;
-use crate::client::Client;
-use crate::error::CliError;
-use crate::output::print;
 
 /// Makes the gateway save its state, and prints a summary.
 ///

@@ -1,11 +1,9 @@
 //! `fatpath show`: state and counters of a running gateway.
 
+use client::{CliError, Client, print};
 use ctl::Reply;
 
 use crate::cli::ShowArgs;
-use crate::client::Client;
-use crate::error::CliError;
-use crate::output::print;
 
 /// Asks the gateway and prints its answer.
 ///

@@ -3,11 +3,10 @@
 use std::fmt::Display;
 use std::io::{self, BufRead, ErrorKind, Write};
 
+use client::{CliError, Client};
 use ctl::{Reply, Request};
 
 use crate::capture::{end_on_signal, end_with_reader};
-use crate::client::Client;
-use crate::error::CliError;
 
 /// Request for a stream.
 pub(crate) struct Stream<'a> {

@@ -1,10 +1,10 @@
 //! `fatpath trace`: the stages that chosen packets pass in a running gateway.
 
+use client::CliError;
 use ctl::trace::PacketTrace;
 use ctl::{Reply, Request};
 
 use crate::cli::TraceArgs;
-use crate::error::CliError;
 use crate::stream::Stream;
 
 /// Prints a block for each packet until there were as many as asked for, until a signal, or until the gateway or the reader of

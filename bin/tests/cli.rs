@@ -133,7 +133,10 @@ fn a_wrong_command_line_is_one_line_and_exit_code_1() {
             "Error: invalid value '../x' for '--instance <NAME>': use 1 to 64 letters, digits, '-', '_' and '.', \
              beginning with no dot; try --help.\n",
         ),
-        (&["bench", "esp", "--only", "tx/tunnel/rot13"], "Error: bench esp: no case has tx/tunnel/rot13 in its name\n"),
+        (
+            &["bench", "rot13"],
+            "Error: invalid value 'rot13' for '<NAME>' [possible values: esp, ila, vhost, vrf, trunk, reassembly]; try --help.\n",
+        ),
         (
             &["demo", "--seconds", "0"],
             "Error: invalid value '0' for '--seconds <SECONDS>': 0 is not in 1..=3600; try --help.\n",
@@ -142,6 +145,56 @@ fn a_wrong_command_line_is_one_line_and_exit_code_1() {
     for (args, want) in cases {
         assert_output(&dir.fatpath(args), 1, "", want);
     }
+}
+
+/// A copy of the program in a directory without `fatpath-bench`, with its command line; its `PATH` is `empty` there.
+fn alone(dir: &Dir, args: &[&str]) -> (PathBuf, Command) {
+    let program = dir.0.join("fatpath");
+    install(env!("CARGO_BIN_EXE_fatpath"), &program);
+    let mut command = Command::new(&program);
+    command.args(args).env("PATH", dir.0.join("empty"));
+    (program, command)
+}
+
+/// A program `fatpath-bench` at `place`, which prints `name`, its arguments and the path that it is told.
+fn stand_in(dir: &Dir, place: &Path, name: &str) {
+    let text = format!("#!/bin/sh\necho {name} \"$@\"\necho \"$FATPATH_PROGRAM\" >&2\nexit 7\n");
+    install(dir.file(name, text), &place.join("fatpath-bench"));
+}
+
+/// Copies a program by another process: a file that a child of another test's thread has open for writing cannot be executed.
+fn install(from: impl AsRef<Path>, to: &Path) {
+    let status = Command::new("install").args(["-D", "-m", "755"]).arg(from.as_ref()).arg(to).status().unwrap();
+    assert!(status.success(), "{}", to.display());
+}
+
+#[test]
+fn missing_bench_program_is_one_line_with_a_remedy() {
+    let dir = Dir::new("no-bench");
+    let want = "Error: fatpath-bench is neither beside fatpath nor in PATH; build it with `cargo build --release -p fatpath-bench`.\n";
+    for args in [&["demo"][..], &["bench", "esp"]] {
+        assert_output(&alone(&dir, args).1.output().unwrap(), 1, "", want);
+    }
+    // Its command line is explained and checked all the same.
+    let output = alone(&dir, &["demo", "--help"]).1.output().unwrap();
+    assert!(
+        output.status.success() && String::from_utf8_lossy(&output.stdout).contains("Usage: fatpath demo"),
+        "{output:?}"
+    );
+    let output = alone(&dir, &["demo", "--peers", "--rr"]).1.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[test]
+fn bench_program_gets_the_same_words_and_gives_its_exit_code() {
+    let dir = Dir::new("bench");
+    let (program, mut command) = alone(&dir, &["bench", "esp", "--only", "a b", "--json"]);
+    let told = format!("{}\n", program.display());
+    stand_in(&dir, &dir.0.join("empty"), "path");
+    assert_output(&command.output().unwrap(), 7, "path bench esp --only a b --json\n", &told);
+    // The one beside it comes first.
+    stand_in(&dir, &dir.0, "beside");
+    assert_output(&command.output().unwrap(), 7, "beside bench esp --only a b --json\n", &told);
 }
 
 #[test]
@@ -275,7 +328,13 @@ fn every_shell_gets_its_completions() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let output = dir.fatpath(&["completions", shell]);
         let script = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success() && script.contains("fatpath") && script.contains("capture"), "{shell}");
+        assert!(
+            output.status.success()
+                && script.contains("fatpath")
+                && script.contains("capture")
+                && script.contains("udp-fragments"),
+            "{shell}"
+        );
     }
 }
 
@@ -283,9 +342,16 @@ fn every_shell_gets_its_completions() {
 fn every_command_has_a_man_page() {
     let dir = Dir::new("man");
     assert_output(&dir.fatpath(&["man", &dir.0.display().to_string()]), 0, "", "");
-    for page in
-        ["fatpath", "fatpath-run", "fatpath-check", "fatpath-save", "fatpath-show", "fatpath-demo", "fatpath-capture"]
-    {
+    for page in [
+        "fatpath",
+        "fatpath-run",
+        "fatpath-check",
+        "fatpath-save",
+        "fatpath-show",
+        "fatpath-demo",
+        "fatpath-bench",
+        "fatpath-capture",
+    ] {
         let text = fs::read_to_string(dir.0.join(format!("{page}.1"))).unwrap();
         assert!(text.contains(".SH SYNOPSIS"), "{page}");
     }

@@ -1,4 +1,4 @@
-//! Compiles what reaches Intel's library, with the feature for that.
+//! Compiles the shim of Intel's library, if that feature is on.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,6 +1,7 @@
-//! A bridge of four ports, VLAN devices beside it and above it, as a list of operations: frames of the fuzzer's, settings of ports, VLANs,
-//! addresses, links that go down and ports that leave, and time. After each operation the bridge's tables agree, a port has learnt no more
-//! addresses than it may, and sent packets fit their device; in the end all memory has been returned.
+//! A bridge of four ports, VLAN devices beside it and above it, as a list of operations: frames of the fuzzer's,
+//! settings of ports, VLANs, addresses, links that go down and ports that leave, and time. After each operation the
+//! bridge's tables agree, a port has learnt no more addresses than it may, and sent packets fit their device; in the
+//! end all memory has been returned.
 #![no_main]
 
 use std::time::Duration;

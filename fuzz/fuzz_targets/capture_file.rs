@@ -6,12 +6,12 @@ use link::capture::MAX_PACKET;
 use link::{pcap, pcapng};
 
 fuzz_target!(|file: &[u8]| {
-    if let Ok(mut reader) = pcap::Reader::new(file) {
+    if let Ok(mut reader) = pcap::PcapReader::new(file) {
         while let Ok(Some(record)) = reader.read() {
             assert!(record.bytes.len() <= MAX_PACKET);
         }
     }
-    if let Ok(mut reader) = pcapng::Reader::new(file) {
+    if let Ok(mut reader) = pcapng::PcapngReader::new(file) {
         while let Ok(Some(record)) = reader.read() {
             assert!(record.bytes.len() <= MAX_PACKET);
         }

@@ -1,5 +1,5 @@
-//! SAs and policies that are added, changed, deleted and expire, as a list of operations: lookups agree with a linear search
-//! through lists, and a cached result of a flow is never stale.
+//! SAs and policies that are added, changed, deleted and expire, as a list of operations: lookups agree with a linear
+//! search through lists, and a cached result of a flow is never stale.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

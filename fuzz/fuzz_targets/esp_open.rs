@@ -1,5 +1,6 @@
 //! ESP as it arrives: any bytes behind a true outer header, whole or as a train, in any pieces. With NULL encryption
-//! the fuzzer writes the inner packet as well. Each packet of a train ends in exactly one place, and all memory is returned.
+//! the fuzzer writes the inner packet as well. Each packet of a train ends in exactly one place, and all memory is
+//! returned.
 #![no_main]
 
 use std::net::Ipv4Addr;

@@ -1,7 +1,8 @@
-//! Virtual Ethernet adapters and their hypervisor, as a list of operations: descriptors, receive entries and attribute words of the fuzzer's,
-//! from a partition without a driver and from a hypervisor that is broken, beside two adapters that send, receive and change their settings.
-//! After each operation pools have no more buffers than they may, the word has no bits that were not agreed on, and each received frame is a packet.
-//! A frame between adapters that have buffers for it arrives as it was sent, however many pieces it is in.
+//! Virtual Ethernet adapters and their hypervisor, as a list of operations: descriptors, receive entries and attribute
+//! words of the fuzzer's, from a partition without a driver and from a hypervisor that is broken, beside two adapters
+//! that send, receive and change their settings. After each operation pools have no more buffers than they may, the
+//! word has no bits that were not agreed on, and each received frame is a packet. A frame between adapters that have
+//! buffers for it arrives as it was sent, however many pieces it is in.
 #![no_main]
 
 use ibmveth::{
@@ -103,7 +104,8 @@ impl World {
         pkt
     }
 
-    /// Opens both adapters anew, with buffers for any frame, and sends one of up to 9 KB from the adapter `from` to the other.
+    /// Opens both adapters anew, with buffers for any frame, and sends one of up to 9 KB from the adapter `from` to the
+    /// other.
     fn check_arrival(&mut self, choices: &mut Choices<'_>, from: usize) {
         let Self { lan, mem, adapters, .. } = self;
         if lan.firmware().io_regions != usize::MAX {

@@ -1,5 +1,5 @@
-//! Requests of a netlink client: recorded ones of iproute2 with mutated bytes, and datagrams of any bytes. The node does not
-//! panic, and its FIB has the routes and addresses that clients see.
+//! Requests of a netlink client: recorded ones of iproute2 with mutated bytes, and datagrams of any bytes. The node
+//! does not panic, and its FIB has the routes and addresses that clients see.
 #![no_main]
 
 #[path = "../../crates/netlink/tests/common/node.rs"]

@@ -1,12 +1,12 @@
-//! Requests of a client of `NETLINK_XFRM`: recorded ones of `ip xfrm` with mutated bytes, and datagrams of any bytes, while
-//! time passes. The node does not panic, and its database has the SAs and policies that packets meet.
+//! Requests of a client of `NETLINK_XFRM`: recorded ones of `ip xfrm` with mutated bytes, and datagrams of any bytes,
+//! while time passes. The node does not panic, and its database has the SAs and policies that packets meet.
 #![no_main]
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use daemon::Alone;
 use libfuzzer_sys::fuzz_target;
-use program::Alone;
 
 static RECORDED: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let text = include_str!("../../crates/netlink/tests/recordings/xfrm_requests.txt");

@@ -1,7 +1,7 @@
 //! A node with one of everything, as a list of operations: packets of the fuzzer's into its ports, whole or in pieces,
-//! with marks that may be lies; time that passes; links that go down, come back, lose an offload or take queued packets.
-//! After each operation every received packet is accounted for, and sent packets are ones that the link takes; in the end
-//! all memory has been returned.
+//! with marks that may be lies; time that passes; links that go down, come back, lose an offload or take queued
+//! packets. After each operation every received packet is accounted for, and sent packets are ones that the link takes;
+//! in the end all memory has been returned.
 #![no_main]
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use offload::Features;
 use packet::{Buf, Csum, Cut, Gso, GsoKind, Memory, Packet};
-use sim::{Choices, Flow, Maze};
+use sim::{Choices, Flow, FullNode};
 use wire::{EtherType, MacAddr, Protocol, eth};
 
 const ADDRESSES: [&str; 8] =
@@ -19,28 +19,28 @@ const ADDRESSES_V6: [&str; 8] =
 
 fuzz_target!(|input: &[u8]| {
     let mut input = Choices::new(input);
-    let mut maze = Maze::new();
+    let mut full_node = FullNode::new();
     for _ in 0..256 {
         if input.is_over() {
             break;
         }
         let op = input.byte();
         let at = usize::from(op & 3);
-        let port = Maze::PORTS[at];
+        let port = FullNode::PORTS[at];
         match op >> 2 {
-            0 => maze.pass(Duration::from_millis(20 * u64::from(input.byte()))),
-            1 => maze.set_up(port, input.byte() & 1 == 0),
+            0 => full_node.pass(Duration::from_millis(20 * u64::from(input.byte()))),
+            1 => full_node.set_up(port, input.byte() & 1 == 0),
             2 => {
-                maze.send(port);
+                full_node.send(port);
             }
-            3 => maze.node.datapath.refit(&maze.node.mem, port, Features::NONE),
+            3 => full_node.node.datapath.refit(&full_node.node.mem, port, Features::NONE),
             _ => {
-                let pkt = packet(&mut input, &maze.node.mem, at);
-                maze.rx(port, pkt);
+                let pkt = packet(&mut input, &full_node.node.mem, at);
+                full_node.rx(port, pkt);
             }
         }
     }
-    maze.finish();
+    full_node.finish();
 });
 
 /// A packet: with a good header of the fuzzer's choice around its bytes, or without.

@@ -1,4 +1,5 @@
-//! Any operations on reassembly, of all users and under both policies, with all invariants checked after each operation.
+//! Any operations on reassembly, of all users and under both policies, with all invariants checked after each
+//! operation.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,6 @@
-//! Messages of front ends in any order, with and without descriptors, whole, in pieces and made up; guests' memory is truncated and rings are used
-//! in between. A broken rule closes the connection with one error, no descriptor is kept, and the next front end is served.
+//! Messages of front ends in any order, with and without descriptors, whole, in pieces and made up; guests' memory is
+//! truncated and rings are used in between. A broken rule closes the connection with one error, no descriptor is kept,
+//! and the next front end is served.
 #![no_main]
 
 mod vhost;

@@ -1,5 +1,6 @@
-//! Rings and buffers that a guest writes at every moment: as operations between two calls, and by another thread during the calls. Nothing is read
-//! or written outside of its memory, a broken rule closes the connection with one error, and the next guest is served.
+//! Rings and buffers that a guest writes at every moment: as operations between two calls, and by another thread during
+//! the calls. Nothing is read or written outside of its memory, a broken rule closes the connection with one error, and
+//! the next guest is served.
 #![no_main]
 
 mod vhost;
@@ -11,7 +12,8 @@ use rustix::fs::ftruncate;
 use sim::Choices;
 use vhost::{Desc, GUEST_LEN, Guest, PAIRS, Port, RINGS_LEN, avail_at, open_descriptors, poke, used_at};
 
-/// Indirect descriptors, event index, mergeable buffers, checksums and segmentation, version 1: each as a bit of a choice.
+/// Indirect descriptors, event index, mergeable buffers, checksums and segmentation, version 1: each as a bit of a
+/// choice.
 const FEATURES: [u64; 8] = [1 << 28, 1 << 29, 1 << 15, 1, 2, 1 << 7, 1 << 11, 1 << 32];
 
 fuzz_target!(|input: &[u8]| {

@@ -29,7 +29,8 @@ fuzz_target!(|input: &[u8]| {
             }
             let info = ip::Info::parse(&frame[l3..], frame.len() - l3).expect("what is left for later is well-formed");
             assert!(info.fragment.is_none());
-            // The transport header that the checksum covers: behind the IP header, or for segments in a tunnel further in.
+            // The transport header that the checksum covers: behind the IP header, or for segments in a tunnel further
+            // in.
             let (version, protocol, end) = if start == l3 + info.header_len {
                 (info.version(), info.protocol, l3 + info.total_len)
             } else {

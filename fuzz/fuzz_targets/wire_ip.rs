@@ -1,5 +1,5 @@
-//! An IP packet whose head holds a part of it: with any bytes, lengths stay within the packet, and views of the same bytes
-//! agree.
+//! An IP packet whose head holds a part of it: with any bytes, lengths stay within the packet, and views of the same
+//! bytes agree.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -45,7 +45,7 @@ fn look_at(head: &[u8], packet_len: usize) {
                 assert!(chain.per_fragment_end.offset <= fragment.place.offset);
             }
             if matches!(packet.header().next_header(), Protocol::HOP_BY_HOP | Protocol::DEST_OPTS) {
-                let options = ext::Options::parse(packet.payload()).map(Iterator::count);
+                let options = ext::ExtOptions::parse(packet.payload()).map(Iterator::count);
                 assert!(options.is_ok_and(|count| count <= 2048), "the walk found the header whole");
             }
         }

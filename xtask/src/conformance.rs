@@ -8,8 +8,8 @@
 //! //= test RFC 4303 §3.4.3 window-after-icv
 //! ```
 //!
-//! A second implementing place repeats the name without the words. A test's line stands above its attributes. [`RULES`] is
-//! the list; `docs/conformance.md` is generated from the annotations.
+//! A second implementing place repeats the name without the words. A test's line stands above its attributes. [`RULES`]
+//! is the list; `docs/conformance.md` is generated from the annotations.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

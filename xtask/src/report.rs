@@ -120,7 +120,8 @@ impl Report {
         }
     }
 
-    /// Records that the stage `name` cannot run because `what` is missing: skipped, or in continuous integration failed.
+    /// Records that the stage `name` cannot run because `what` is missing: skipped, or in continuous integration
+    /// failed.
     pub(crate) fn missing(&mut self, name: &str, what: &str) {
         let started = begin(name);
         if env::var_os("CI").is_some_and(|value| value == "true") {
@@ -173,7 +174,7 @@ impl Outcome {
     }
 }
 
-/// The names of failed tests, each with the first lines of what it said.
+/// The names of failed tests, each with the first lines of its output.
 fn in_short(failures: &str) -> String {
     let (mut short, mut left) = (String::new(), 0);
     for line in failures.lines() {
@@ -195,7 +196,7 @@ fn begin(name: &str) -> Instant {
     Instant::now()
 }
 
-/// Runs `command` to its end, passing its standard output on line by line. Tells what is kept of it and whether it
+/// Runs `command` to its end, passing its standard output on line by line. Returns the kept output and whether it
 /// succeeded.
 fn stream(command: &mut Command) -> io::Result<(Output, bool)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::report::Report;
 
-/// The test crates that need root, namespaces and Debian packages; each says what it lacks.
+/// The test crates that need root, namespaces and Debian packages; each prints its missing needs.
 const PRIVILEGED: [&str; 2] = ["fatpath-system-tests", "fatpath-interop-tests"];
 
 /// Compiler flags for libFuzzer: coverage counters and AddressSanitizer, both behind unstable flags.
@@ -30,12 +30,14 @@ pub(crate) fn check(report: &mut Report) {
     report.run("unit, property and simulation tests", &mut tests);
 }
 
-/// Everything: `check`, each benchmark once, the tests against real kernels, what is built on demand, the fuzz targets and the
-/// dependencies.
+/// All stages: `check`, each benchmark once, the tests against real kernels, crates built on demand, the fuzz targets
+/// and the dependencies.
 pub(crate) fn test(report: &mut Report) {
     check(report);
     report.run("benchmarks, each once", cargo("test --locked --workspace").args(["--bench", "*"]));
-    if report.run("release build", &mut cargo("build --locked --release -p fatpath -p fatpath-preload")) {
+    if report
+        .run("release build", &mut cargo("build --locked --release -p fatpath -p fatpath-bench -p fatpath-preload"))
+    {
         let mut tests = cargo("test --locked --no-fail-fast");
         for package in PRIVILEGED {
             tests.args(["--package", package]);
@@ -54,7 +56,8 @@ fn intel(report: &mut Report) {
     if !Path::new("/usr/include/intel-ipsec-mb.h").exists() {
         return report.missing("ciphers of Intel's library", "needs the Debian package libipsec-mb-dev");
     }
-    let lints = "clippy --locked -p fatpath -p fatpath-ipsec --all-targets --features ipsec-mb -- -D warnings";
+    let lints =
+        "clippy --locked -p fatpath -p fatpath-bench -p fatpath-ipsec --all-targets --features ipsec-mb -- -D warnings";
     report.run("clippy with Intel's library", &mut cargo(lints));
     report.run("ciphers of Intel's library", &mut cargo("test --locked -p fatpath-ipsec --features ipsec-mb"));
 }

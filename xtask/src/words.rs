@@ -1,4 +1,5 @@
-//! Plain words, as far as a program can tell: first words of doc comments, persons in comments, and names of tests.
+//! Plain words, as far as a program can tell: first words of paragraphs of documentation, persons in comments, and
+//! names of tests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -54,24 +55,49 @@ const NO_UNITS: [&str; 11] =
 /// Characters of the longest test name.
 const LONGEST_NAME: usize = 60;
 
+/// Finds the lines that begin a doc comment or a later paragraph of one.
+#[derive(Default)]
+struct Paragraphs {
+    /// Marker of the line before, if that was documentation.
+    marker: Option<&'static str>,
+    /// The line before was empty or a heading: a paragraph begins behind it.
+    is_gap: bool,
+    /// Inside of a fenced block of code.
+    is_code: bool,
+}
+
+impl Paragraphs {
+    /// The text of a trimmed line behind its marker, if a paragraph begins with it.
+    fn start<'a>(&mut self, line: &'a str) -> Option<&'a str> {
+        let marker = ["///", "//!"].into_iter().find(|marker| line.starts_with(marker) && !line.starts_with("////"));
+        let is_first = marker != self.marker;
+        self.marker = marker;
+        if is_first {
+            self.is_code = false;
+        }
+        let text = line[marker?.len()..].trim();
+        if text.starts_with("```") {
+            self.is_code = !self.is_code;
+        }
+        let begins = (is_first || self.is_gap) && !self.is_code;
+        self.is_gap = text.is_empty() || text.starts_with('#') || text.starts_with("```");
+        begins.then_some(text)
+    }
+}
+
 /// Every fault of one file, as `line: fault`.
 fn faults(text: &str) -> Vec<String> {
     let mut found = Vec::new();
-    let mut previous_marker = None;
+    let mut paragraphs = Paragraphs::default();
     let mut is_test = false;
     for (number, line) in text.lines().map(str::trim).enumerate() {
-        let marker = ["///", "//!"].into_iter().find(|marker| line.starts_with(marker) && !line.starts_with("////"));
-        if let Some(marker) = marker
-            && previous_marker != Some(marker)
-        {
-            let first = line[marker.len()..].split(|c: char| !c.is_alphanumeric()).find(|word| !word.is_empty());
-            // A name in backquotes is code.
-            let is_code = line[marker.len()..].trim_start().starts_with(['`', '[']);
-            if let Some(word) = first.filter(|word| !is_code && FORBIDDEN.contains(word)) {
-                found.push(format!("{}: doc comment starts with {word:?}", number + 1));
+        // A name in backquotes is code.
+        if let Some(start) = paragraphs.start(line).filter(|start| !start.starts_with(['`', '['])) {
+            let first = start.split(|c: char| !c.is_alphanumeric()).find(|word| !word.is_empty());
+            if let Some(word) = first.filter(|word| FORBIDDEN.contains(word)) {
+                found.push(format!("{}: paragraph of documentation starts with {word:?}", number + 1));
             }
         }
-        previous_marker = marker;
         for word in words_of_comment(line).filter(|word| PERSONS.contains(&word.to_lowercase().as_str())) {
             found.push(format!("{}: {word:?} in a comment; name the caller, thread or type", number + 1));
         }
@@ -224,6 +250,8 @@ mod tests {
             "#[test]\nfn whatsoever_is_another_word() {}",
             "// What a comment that is no documentation begins with.",
             "/// A table:\n///\n/// | a | b |\n/// Of a cell.",
+            "/// # Errors\n///\n/// A refusal.",
+            "/// Example:\n/// ```\n///\n/// Of(code)\n/// ```\n/// More words.",
             &format!("#[test]\nfn {name}() {{}}"),
             &format!("fn {name}_that_is_no_test() {{}}"),
             &format!("#[test]\n#[cfg(unix)]\nfn short() {{}}\nfn {name}_helper() {{}}"),
@@ -252,6 +280,12 @@ mod tests {
             ("//! A module.\n\n/// Where it begins.", 3),
             ("//! A module.\n/// Of an item.", 2),
             ("/// A field.\na: u8,\n/// Which one sends.", 3),
+            ("/// Reads a link.\n///\n/// Where none is, it fails.", 3),
+            ("//! A module.\n//!\n//! Its bounds.\n//! Of those there are two.", 3),
+            ("/// Reads a link.\n///\n/// # Errors\n/// What the system says.", 4),
+            ("    /// # Panics\n    ///\n    /// That is a fault.", 3),
+            ("/// ```\n/// code();\n/// ```\n/// How it ends.", 4),
+            ("/// ```\nfn f() {}\n/// How it ends.", 3),
             (&format!("#[test]\nfn {name}() {{}}"), 2),
             (&format!("#[test]\n#[ignore]\npub async fn {name}() {{}}"), 3),
             (&format!("proptest! {{\n    #[test]\n    fn {name}(a in 0..3) {{}}\n}}"), 3),

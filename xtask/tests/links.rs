@@ -83,7 +83,7 @@ fn quoted_paths(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn every_quoted_path_in_the_guides_is_that_of_a_file() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    // A changelog and decisions name what was there once.
+    // A changelog and decisions name removed files.
     let guides = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/README.md", "docs/bench/README.md"];
     let (mut paths, mut missing) = (0, Vec::new());
     for guide in guides {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Names that several files of a crate declare, as `crate Name`, from before the rule. The list can only shrink. In `wire` a name
-/// has its module in front: `udp::Header`.
+/// Names that several files of a crate declare, as `crate Name`, from before the rule. The list can only shrink. In
+/// `wire` a name has its module in front: `udp::Header`.
 const ALLOWED: &str = include_str!("type_names_allowed.txt");
 
 /// Rust files below `directory` that are not tests.
@@ -21,7 +21,8 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Names of the types that a file declares for others: `pub` or `pub(…)`, outside of its tests and of `impl` blocks and traits.
+/// Names of the types that a file declares for others: `pub` or `pub(…)`, outside of its tests and of `impl` blocks and
+/// traits.
 fn visible_types(text: &str) -> BTreeSet<&str> {
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     text.lines().filter_map(visible_type).collect()

@@ -48,7 +48,7 @@ func main() {
 		protocol = header.IPv6ProtocolNumber
 	}
 	pass := func() time.Duration {
-		// What a device writes is written before the clock starts.
+		// A device driver fills its buffers before the clock starts.
 		packets := make([]*stack.PacketBuffer, len(fragments))
 		for at, fragment := range fragments {
 			packets[at] = stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(fragment)})

@@ -1,8 +1,8 @@
 //! Cost of a fragment to fatpath, smoltcp and gVisor, in alternating rounds of one run: `make bench-peers`.
 //!
-//! All three get the same fragments, one after the other, and make datagrams of them that are as good as delivered to a
-//! socket. Buffers are filled before the clock starts. UDP's checksums are verified, as they are of fragments from a
-//! wire; in cases named `verified` the device has done it, so that an implementation that trusts it need not.
+//! All three get the same fragments in sequence, and reassemble them to datagrams ready for a socket. Buffers are
+//! filled before the clock starts. UDP's checksums are verified, as for fragments from a wire; in cases named
+//! `verified` the device has verified them, so that an implementation that trusts it can skip this.
 //!
 //! `fatpath-bench-peers [--json] [--rounds N] [--gvisor PROGRAM]`
 #![forbid(unsafe_code)]
@@ -28,7 +28,9 @@ const WARM: u64 = 4;
 const NAMES: [&str; 3] = ["fatpath", "smoltcp", "gvisor"];
 
 fn main() -> ExitCode {
-    let (mut rounds, mut is_json, mut program) = (9, false, "gvisor-reassembly".to_owned());
+    let mut rounds = 9;
+    let mut is_json = false;
+    let mut program = "gvisor-reassembly".to_owned();
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match (arg.as_str(), args.len()) {
@@ -99,7 +101,9 @@ fn rounded(value: f64) -> f64 {
 }
 
 fn to_json(cases: &[Case], rounds: usize) -> Value {
-    let (mut all, mut ratios, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    let mut ratios = Vec::new();
+    let mut missing = Vec::new();
     for case in cases {
         for (who, nanos) in NAMES.iter().zip(&case.nanos) {
             let name = format!("{}/{who}", case.name);

@@ -12,7 +12,7 @@ pub enum Order {
     Shuffled,
 }
 
-/// Datagrams in fragments, one after the other, as a device brings them.
+/// Fragmented datagrams in sequence, as a device receives them.
 #[derive(Debug)]
 pub struct Train {
     pub name: String,

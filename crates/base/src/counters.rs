@@ -4,8 +4,8 @@ use std::fmt;
 
 macro_rules! mib {
     ($($name:ident)*) => {
-        /// A counter of the SNMP, extended-IP or XFRM groups, by its Linux name. Each is counted somewhere; names of Linux's
-        /// that nothing here counts are left to the files that list them.
+        /// A counter of the SNMP, extended-IP or XFRM groups, by its Linux name. Each has code that counts it; Linux
+        /// counters that this program never counts appear only in the files that list them.
         #[allow(missing_docs, reason = "the names are Linux's, and documented there")]
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         #[repr(u8)]
@@ -50,21 +50,21 @@ impl Mib {
     /// Number of counters.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Whether each link has one of its own too, as Linux has those of IPv6 and ICMPv6 (`/proc/net/dev_snmp6`).
+    /// Tells whether each link has one of its own too, as Linux has those of IPv6 and ICMPv6 (`/proc/net/dev_snmp6`).
     pub const fn is_of_links(self) -> bool {
         let of_v6 = Self::Ip6InReceives as u8 <= self as u8 && self as u8 <= Self::Icmp6OutNeighborAdvertisements as u8;
         of_v6 && !matches!(self, Self::Icmp6OutRateLimitHost)
     }
 }
 
-/// One node's counters. Compared as a whole in tests: what a test does not name must have stayed still.
+/// One node's counters. Tests compare them as a whole: counters that a test does not name must be unchanged.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Counters {
     values: [u64; Mib::COUNT],
 }
 
 impl Counters {
-    /// Nothing has happened yet.
+    /// All counters zero.
     pub const ZERO: Self = Self { values: [0; Mib::COUNT] };
 
     /// Counts one event.
@@ -103,7 +103,7 @@ impl Default for Counters {
 }
 
 impl fmt::Debug for Counters {
-    /// Only what is not zero, so that a failed comparison can be read.
+    /// Prints only counters that are not zero, so that a failed comparison can be read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map()
             .entries(self.iter().filter(|&(_, value)| value != 0).map(|(which, value)| (which.name(), value)))

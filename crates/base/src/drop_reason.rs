@@ -20,13 +20,13 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// The Ethernet header is cut short.
+    /// The Ethernet header is truncated.
     EthTruncated,
     /// A link-layer protocol that this node does not speak, or a frame for another station.
     EthNotForUs,
-    /// A virtio-net header that contradicts its frame, or asks for what was not negotiated.
+    /// A virtio-net header that contradicts its frame, or uses a feature that was not negotiated.
     VirtioHeader,
-    /// A ring's descriptor of a frame that its device does not have, or of more than a frame.
+    /// A ring's descriptor of a frame that its device does not own, or of more than a frame.
     RingDescriptor,
     /// An ARP packet that is malformed or of another address family (RFC 826).
     ArpMalformed,
@@ -56,8 +56,8 @@ drop_reasons! {
     RouteUnreachable,
     /// A prohibit route (RFC 1812 §5.2.7.1).
     RouteProhibit,
-    /// A route with an ILA encapsulation without a gateway, and no other route by its link leads to the translated destination
-    /// (Linux `ila_output`).
+    /// A route with an ILA encapsulation without a gateway, and no other route by its link leads to the translated
+    /// destination (Linux `ila_output`).
     IlaUnreachable,
     /// The next hop did not answer ARP or neighbour discovery (RFC 4861 §7.3.3).
     NeighbourFailed,
@@ -68,26 +68,26 @@ drop_reasons! {
     NeighbourRateLimited,
     /// A neighbour discovery message that RFC 4861 §7.1 or §8.1 says to ignore.
     NeighbourMalformed,
-    /// For this node, but of a protocol that no listener here has.
+    /// For this node, but of a protocol without a listener here.
     ProtocolUnknown,
-    /// For this node's UDP, but no one has that port.
+    /// For this node's UDP, but to a closed port.
     UdpNoPort,
-    /// To a port of IKE or of ESP in UDP, which is open, and neither a message that a key manager here takes nor ESP: cut
-    /// short, or IKE where no link has it (RFC 3948 §2).
+    /// To an open port of IKE or of ESP in UDP, and neither a message that a key manager here accepts nor ESP: too
+    /// short, or IKE on a link without it (RFC 3948 §2).
     EncapIgnored,
-    /// For this node's TCP, where no one has such a connection or listens.
+    /// For this node's TCP, without such a connection or listener.
     TcpNoPort,
     /// A transport header that is short, or lies about its length.
     TransportHeader,
     /// A checksum that does not match.
     ChecksumWrong,
-    /// An ICMP or ICMPv6 message that is malformed or that nothing here asked for.
+    /// An ICMP or ICMPv6 message that is malformed or that answers no request of this node.
     IcmpIgnored,
     /// An ICMP error about a path that quotes no packet that this node has sent (RFC 4301 §6.1.1, RFC 5927 §4).
     IcmpQuote,
-    /// IKE for a key manager that takes nothing.
+    /// IKE for a key manager that does not read.
     IkeQueueFull,
-    /// IKE of a key manager between ends that no link has.
+    /// IKE of a key manager between addresses that no link has.
     IkeUnsendable,
     /// An ICMP error that the rate limit held back.
     IcmpRateLimited,
@@ -111,23 +111,23 @@ drop_reasons! {
     FragmentNested,
     /// Fragments of which some take part in ECN and others do not (RFC 3168 §5.3).
     FragmentEcn,
-    /// So many fragments have come from a source that an old one of this identification is of another datagram
-    /// (Linux's `ipfrag_max_dist`).
+    /// More fragments came from the source than an old fragment with this identification may wait for: it is of another
+    /// datagram (Linux's `ipfrag_max_dist`).
     FragmentDistance,
-    /// Fragments that wait hold all the memory that they may (Linux's `ipfrag_high_thresh`).
+    /// Waiting fragments use all the memory that they may (Linux's `ipfrag_high_thresh`).
     FragmentMemory,
-    /// Fragments of a datagram that was given up to make room for others, as the one least likely to become whole.
+    /// Fragments of a datagram that was evicted as the least likely to be completed.
     FragmentEvicted,
     /// The other fragments did not come in time (RFC 791 §3.2, RFC 8200 §4.5).
     FragmentTimeout,
     /// A packet that cannot be cut or fragmented as its link demands.
     CannotSegment,
-    /// A fat packet inside a tunnel whose headers cannot be followed to the transport header that segments are cut at, or
-    /// are not the same for each segment: an unknown encapsulation, GRE with a checksum or sequence number (RFC 2890).
+    /// A fat packet inside a tunnel whose headers do not lead to the transport header to segment at, or differ between
+    /// segments: an unknown encapsulation, GRE with a checksum or sequence number (RFC 2890).
     GsoEncapsulation,
     /// The link is down or gone.
     LinkDown,
-    /// The link took no more, and its queue was full.
+    /// The link accepts no packet, and its queue is full.
     TxQueueFull,
     /// The limit of the link's queueing discipline was reached (Linux `SKB_DROP_REASON_QDISC_DROP`).
     QdiscFull,
@@ -139,27 +139,27 @@ drop_reasons! {
     BridgeSource,
     /// A bridged frame whose port, or the port that it goes to, does not forward.
     BridgeState,
-    /// A bridged frame in a VLAN that its port, or the port that it goes to, is not in.
+    /// A bridged frame in a VLAN of which its port, or the port that it goes to, is no member.
     BridgeVlan,
-    /// A bridged frame by a locked port, whose source is not known there.
+    /// A bridged frame from a locked port, whose source is not known there.
     BridgeLocked,
     /// A bridged frame of a trunk on standby, or to an address behind one.
     BridgeStandby,
-    /// A bridged frame to an address behind the port that it came by.
+    /// A bridged frame to an address behind the port that it came from.
     BridgeSamePort,
     /// A bridged frame from one isolated port to another.
     BridgeIsolated,
-    /// A bridged frame longer than the MTU of each port that would take it.
+    /// A bridged frame longer than the MTU of each port that it goes to.
     BridgeTooBig,
-    /// A flooded frame that no port takes.
+    /// A flooded frame that goes to no port.
     BridgeNoPort,
-    /// In a VRF, and too much was asked about its sockets to ask for this packet's.
+    /// In a VRF, after the limit of look-ups of its sockets was reached.
     SocketUnknown,
     /// The system refused the packet.
     TxError,
     /// No buffer was free.
     NoMemory,
-    /// Ciphers took no more, and their queue was full.
+    /// The queue of packets for ciphers is full.
     CryptoQueueFull,
     /// Shorter than an ESP header, or than header, IV and ICV (RFC 4303 §2).
     EspTruncated,
@@ -169,7 +169,7 @@ drop_reasons! {
     EspReplay,
     /// The integrity check failed (RFC 4303 §3.4.4.1).
     EspIcv,
-    /// Padding, next header or inner length cannot be right (RFC 4303 §2.4).
+    /// Padding, next header or inner length is impossible (RFC 4303 §2.4).
     EspFormat,
     /// A dummy packet, next header 59 (RFC 4303 §2.6).
     EspDummy,
@@ -177,25 +177,26 @@ drop_reasons! {
     EspMismatch,
     /// The SA is for the other direction (RFC 4301 §4.1: an SA is simplex).
     EspDirection,
-    /// A device that was to open ESP could not, or has opened what is not its own to open.
+    /// A device failed to decrypt it, or decrypted a packet that is not its own.
     EspDevice,
-    /// A packet that another device alone makes ESP of (Linux `tx_dropped`), or that this one cannot.
+    /// A packet that only another device can encrypt (Linux `tx_dropped`), or that this one cannot.
     EspWrongDevice,
     /// The sequence number would wrap (RFC 4303 §3.3.3).
     EspSequenceOverflow,
     /// A hard limit of the SA is reached (RFC 4301 §4.4.2.1).
     EspExpired,
-    /// The SA cannot be used: it is yet to come, or has expired.
+    /// The SA cannot be used: it is larval, or has expired.
     EspState,
     /// A policy says block.
     PolicyBlock,
-    /// The packet came in clear, or through other SAs than the policy asks for (RFC 4301 §5.2).
+    /// The packet came in clear, or through other SAs than the policy demands (RFC 4301 §5.2).
     PolicyMismatch,
-    /// The policy asks for an SA that is not there.
+    /// The policy demands an SA that does not exist.
     PolicyNoState,
-    /// The policy asks for an SA that is not there yet, and too many packets wait already.
+    /// The policy demands an SA that does not exist yet, and its queue is full.
     PolicyQueueFull,
-    /// It would leave in clear, and is part of what a policy protects, or quotes what came protected (RFC 4301 §7).
+    /// It would leave in clear, and belongs to traffic that a policy protects, or quotes a packet that came protected
+    /// (RFC 4301 §7).
     PolicyClear,
     /// More SAs than a packet may go through: by the policy's templates, or by the packet's own nesting
     /// (`XFRM_MAX_DEPTH`).

@@ -6,8 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct LinkId(pub u32);
 
-/// L3 domain: the links of one VRF, or those in none (Linux `l3mdev`). Equal addresses in two domains have nothing to do with each
-/// other.
+/// L3 domain: the links of one VRF, or those in none (Linux `l3mdev`). Equal addresses in two domains are unrelated.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Domain(u32);
 
@@ -20,11 +19,11 @@ pub enum Origin {
     Local(Domain),
 }
 
-/// The number by which netlink shows a link (Linux `ifindex`).
+/// The number of a link in netlink (Linux `ifindex`).
 ///
-/// A link that is an interface of the host has that interface's number, since programs use it on the host too: to bind a
-/// socket, or to name the interface of a frame. All others have numbers from [`IfIndex::FIRST_OWN`] on, which no interface
-/// of the host has (Linux counts from 1), so that the host says `ENODEV`. `lo` is 1 everywhere.
+/// A link that is an interface of the host has that interface's number, since programs use it on the host too: to bind
+/// a socket, or to name the interface of a frame. All others have numbers from [`IfIndex::FIRST_OWN`] on, which no
+/// interface of the host has (Linux counts from 1), so that the host answers `ENODEV`. `lo` is 1 everywhere.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct IfIndex(pub u32);
 
@@ -32,13 +31,13 @@ pub struct IfIndex(pub u32);
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct TableId(pub u32);
 
-/// A security association of this node, as its SAD numbers them: none that is gone has the number of one that is there. Not the
-/// SPI, which is for the wire.
+/// A security association of this node, numbered by its SAD; a removed SA's number is not reused. It is not the SPI,
+/// which is on the wire.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SaId(pub u32);
 
 impl LinkId {
-    /// `lo`, which no packet comes or leaves by. The numbers of other links are larger, as on Linux.
+    /// `lo`, which no packet passes. The numbers of other links are larger, as on Linux.
     pub const LOOPBACK: Self = Self(1);
 }
 
@@ -46,7 +45,7 @@ impl Domain {
     /// The links that are in no VRF (Linux's default VRF).
     pub const DEFAULT: Self = Self(0);
 
-    /// The domain of the VRF whose device that is.
+    /// The domain of the VRF with that device.
     #[must_use]
     pub const fn vrf(device: LinkId) -> Self {
         Self(device.0)
@@ -62,7 +61,7 @@ impl Domain {
         }
     }
 
-    /// The domain as a number, which is another one for each domain: 0, or that of the VRF's device.
+    /// The domain as a number, unique for each domain: 0, or that of the VRF's device.
     #[inline]
     #[must_use]
     pub const fn number(self) -> u32 {
@@ -91,8 +90,8 @@ impl Origin {
         matches!(self, Self::Local(_))
     }
 
-    /// Device that stands for the origin (Linux `skb->dev` of a received packet): the port, or for a packet of this node the
-    /// loopback device of its domain, which is `lo` or the VRF's device.
+    /// Device that stands for the origin (Linux `skb->dev` of a received packet): the port, or for a packet of this
+    /// node the loopback device of its domain, which is `lo` or the VRF's device.
     #[inline]
     #[must_use]
     pub const fn device(self) -> LinkId {
@@ -107,21 +106,21 @@ impl Origin {
 }
 
 impl IfIndex {
-    /// The least number of a link that is no interface of the host. A host that makes a hundred interfaces a second gets to it
-    /// after four months; the largest that Linux has is `i32::MAX`.
+    /// The least number of a link that is no interface of the host. A host that creates a hundred interfaces a second
+    /// reaches it after four months; the largest that Linux has is `i32::MAX`.
     pub const FIRST_OWN: u32 = 1_000_000_000;
 
     /// The number of a link that is no interface of the host; 0 for the number 0, which no link has.
     #[must_use]
     pub const fn own(link: LinkId) -> Self {
         match link {
-            // Netlink's "no interface" stays that.
+            // Netlink's "no interface" is kept.
             LinkId(0) | LinkId::LOOPBACK => Self(link.0),
             LinkId(id) => Self(id.saturating_add(Self::FIRST_OWN)),
         }
     }
 
-    /// The link of which this is the [own](Self::own) number, if it is one.
+    /// The link with this [own](Self::own) number, if it is one.
     #[must_use]
     pub const fn as_own(self) -> Option<LinkId> {
         match self.0.checked_sub(Self::FIRST_OWN) {
@@ -132,11 +131,11 @@ impl IfIndex {
 }
 
 impl TableId {
-    /// `RT_TABLE_DEFAULT`, asked behind all others.
+    /// `RT_TABLE_DEFAULT`, looked up after all others.
     pub const DEFAULT: Self = Self(253);
     /// `RT_TABLE_MAIN`, the one without a name in a configuration.
     pub const MAIN: Self = Self(254);
-    /// `RT_TABLE_LOCAL`, asked before all others.
+    /// `RT_TABLE_LOCAL`, looked up before all others.
     pub const LOCAL: Self = Self(255);
 }
 
@@ -166,7 +165,7 @@ mod tests {
         for number in [2, first - 1, first, first + 1] {
             assert_eq!(IfIndex(number).as_own(), None, "{number}");
         }
-        // As clients may say.
+        // A client may send any number.
         assert_eq!(IfIndex::own(LinkId(u32::MAX)), IfIndex(u32::MAX));
     }
 }

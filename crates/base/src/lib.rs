@@ -1,7 +1,8 @@
-//! Vocabulary that every crate of fatpath shares: identifiers, prefixes, time, rate limits, counters and the reasons for a drop.
+//! Vocabulary that every crate of fatpath shares: identifiers, prefixes, time, rate limits, counters and drop reasons.
 //!
-//! Nothing here knows a protocol. A core takes [`Instant`] as a parameter and never reads a clock; it counts into
-//! [`Counters`], which its owner holds; and each packet that goes no further does so for one [`DropReason`].
+//! Left to others: all protocols, and all state. A core takes [`Instant`] as a parameter and never reads a clock; it
+//! counts into [`Counters`], which its owner holds; and each dropped packet has one [`DropReason`], whose documentation
+//! names the RFC section. Limits: time is 64 bits of nanoseconds.
 #![forbid(unsafe_code)]
 
 mod counters;

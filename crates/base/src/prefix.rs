@@ -1,4 +1,4 @@
-//! Address prefixes, as routes and selectors name them, and the addresses of a link with theirs.
+//! Address prefixes of routes and selectors, and the addresses of a link with their prefixes.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,14 +11,14 @@ pub struct Prefix {
     len: u8,
 }
 
-/// An address of a link together with the prefix that it lies in, such as `10.1.0.254/24`. Linux: `struct ifaddr`.
+/// An address of a link together with its prefix, such as `10.1.0.254/24`. Linux: `struct ifaddr`.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct IfAddr {
     addr: IpAddr,
     len: u8,
 }
 
-/// Reason for which a text or a pair of values is no prefix. Its display names the offending value.
+/// Error: a text or a pair of values is no prefix. Its display names the offending value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PrefixError {
     given: String,
@@ -43,7 +43,7 @@ impl Prefix {
         Ok(prefix)
     }
 
-    /// The prefix of `len` bits in which `addr` lies: its host bits are cleared.
+    /// The prefix of `len` bits that contains `addr`: its host bits are cleared.
     ///
     /// # Errors
     /// If `len` is longer than an address of that family.
@@ -52,7 +52,7 @@ impl Prefix {
         Ok(Self { addr: masked(addr, len), len })
     }
 
-    /// The prefix that holds `addr` alone.
+    /// The prefix that contains only `addr`.
     pub const fn host(addr: IpAddr) -> Self {
         Self { addr, len: bits_of(addr) }
     }
@@ -68,17 +68,17 @@ impl Prefix {
         self.len
     }
 
-    /// Whether this is an IPv4 prefix.
+    /// Tells whether this is an IPv4 prefix.
     pub const fn is_ipv4(self) -> bool {
         self.addr.is_ipv4()
     }
 
-    /// Whether it is a single address: `/32`, or `/128` for IPv6.
+    /// Tells whether it is a single address: `/32`, or `/128` for IPv6.
     pub const fn is_host(self) -> bool {
         self.len == bits_of(self.addr)
     }
 
-    /// Whether `addr` lies inside. An address of the other family never does.
+    /// Tells whether `addr` lies inside. An address of the other family never does.
     pub fn contains(self, addr: IpAddr) -> bool {
         self.addr.is_ipv4() == addr.is_ipv4() && masked(addr, self.len) == self.addr
     }
@@ -94,7 +94,7 @@ impl IfAddr {
         Ok(Self { addr, len })
     }
 
-    /// An address with no other in its subnet.
+    /// An address without others in its subnet.
     pub const fn host(addr: IpAddr) -> Self {
         Self { addr, len: bits_of(addr) }
     }
@@ -109,15 +109,15 @@ impl IfAddr {
         Prefix { addr: masked(self.addr, self.len), len: self.len }
     }
 
-    /// The anycast address of all routers on the subnet, unless this address is it (RFC 4291 §2.6.1; Linux
-    /// `addrconf_join_anycast`). IPv4 has none, nor has a subnet of one or two addresses (RFC 6164 §4).
+    /// The anycast address of all routers on the subnet, unless this address equals it (RFC 4291 §2.6.1; Linux
+    /// `addrconf_join_anycast`). None in IPv4, and in a subnet of one or two addresses (RFC 6164 §4).
     pub fn subnet_router_anycast(self) -> Option<IpAddr> {
         let addr = masked(self.addr, self.len);
         (addr.is_ipv6() && self.len < 127 && !addr.is_unspecified() && addr != self.addr).then_some(addr)
     }
 }
 
-/// 32 or 128.
+/// Length of an address: 32 or 128.
 const fn bits_of(addr: IpAddr) -> u8 {
     match addr {
         IpAddr::V4(_) => 32,
@@ -146,7 +146,7 @@ fn masked(addr: IpAddr, len: u8) -> IpAddr {
     }
 }
 
-/// Reads `ADDRESS[/LENGTH]`; without a length it is the whole address, as in iproute2.
+/// Reads `ADDRESS[/LENGTH]`; the length defaults to the whole address, as in iproute2.
 fn parse(text: &str) -> Result<(IpAddr, u8), PrefixError> {
     let error = |why| PrefixError { given: text.to_owned(), why };
     let (addr, len) = match text.split_once('/') {

@@ -1,4 +1,4 @@
-//! Time as a core sees it: a number that its caller passes in.
+//! Time as a core sees it: a parameter.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

@@ -10,7 +10,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A rate of `per_second` tokens, of which at most `burst` may be taken at once.
+    /// A rate of `per_second` tokens, with at most `burst` tokens in the bucket.
     ///
     /// # Panics
     /// When either is zero.
@@ -28,7 +28,8 @@ impl Rate {
 /// A token bucket, stored as the time at which it was last empty (the generic cell rate algorithm).
 #[derive(Clone, Copy, Debug)]
 pub struct TokenBucket {
-    /// Nanoseconds on a clock that is a full bucket ahead of the caller's, so that a bucket is full at [`Instant::ZERO`].
+    /// Nanoseconds on a clock that is a full bucket ahead of the caller's, so that a bucket is full at
+    /// [`Instant::ZERO`].
     empty_at_ns: u64,
 }
 

@@ -3,9 +3,10 @@
 //! A [`Config`] is plain data. Its reader ([`Config::from_toml`]) checks it as a whole, so code that applies it need not: names
 //! are unique, routes lead to links that exist, keys have their algorithm's length.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use base::{IfAddr, Prefix, TableId};
+use driver::DriverKind;
 use xfrm::{PolicyConfig, SaConfig};
 
 use crate::features::FeatureSet;
@@ -217,7 +218,7 @@ pub struct LinkConfig {
     pub qdisc: Option<qdisc::Options>,
 }
 
-/// What moves a link's bytes.
+/// Kind of a link: moved by a driver, or by the node itself.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LinkKind {
     /// `lo`, which every node has by itself: it has addresses, and no packet passes by it.
@@ -237,114 +238,48 @@ pub enum LinkKind {
         /// The VLAN, 1 to 4094.
         id: u16,
     },
-    /// A guest or another switch, by vhost-user: a device of theirs, whose rings are in their memory.
-    VhostUser {
-        /// Absolute path of the socket that they connect to, which is made here.
-        socket: String,
-        /// Pairs of queues that they may have, 1 to 64.
-        queues: u16,
-    },
-    /// A port of another switch, by vhost-user: a device of this node's, whose rings are in its memory (DPDK `virtio_user`).
-    VirtioUser {
-        /// Absolute path of the other switch's socket.
-        socket: String,
-        /// Pairs of queues that are wanted, 1 to 64.
-        queues: u16,
-        /// Descriptors of a ring, a power of two from 64 to 1024.
-        ring: u16,
-    },
-    /// A TUN device of this host: IP packets to and from its stack.
-    Tun {
-        /// How many queues it has, 1 to 256.
-        queues: u16,
-    },
-    /// A TAP device of this host: Ethernet frames to and from its stack.
-    Tap {
-        /// How many queues it has, 1 to 256.
-        queues: u16,
-    },
-    /// A UDP socket of this host, for ESP in UDP (RFC 3948).
-    Udp {
-        /// The address and port that it is bound to.
-        bind: SocketAddr,
-    },
-    /// A network interface of this host, by a packet socket.
-    Packet {
-        /// The interface's name.
-        interface: String,
-        /// Whether the host's own stack gets none of the interface's frames.
-        exclusive: bool,
-    },
-    /// A network interface of this host, by AF_XDP sockets on all its receive queues.
-    Xdp {
-        /// The interface's name.
-        interface: String,
-        /// Frames of each queue to receive into: a power of two, 256 to 4096.
-        ring: u16,
-        /// Where its frames are taken.
-        mode: XdpMode,
-    },
+    /// A link that a driver moves packets of.
+    Driver(DriverKind),
 }
 
 impl LinkKind {
-    /// The frames of an AF_XDP queue that is not given another number.
-    pub const RING: u16 = 1024;
-
-    /// The most frames that it can be given.
-    pub const MAX_RING: u16 = 4096;
-
-    /// The most pairs of queues of vhost-user.
-    pub const MAX_VHOST_QUEUES: u16 = 64;
+    /// Settings of the link's driver; `None` for a link of the node itself.
+    pub const fn driver(&self) -> Option<&DriverKind> {
+        match self {
+            Self::Driver(kind) => Some(kind),
+            Self::Loopback | Self::Vrf { .. } | Self::Bridge(_) | Self::Vlan { .. } => None,
+        }
+    }
 
     /// Socket of vhost-user.
     pub fn socket(&self) -> Option<&str> {
-        match self {
-            Self::VhostUser { socket, .. } | Self::VirtioUser { socket, .. } => Some(socket),
-            _ => None,
-        }
+        self.driver()?.socket()
     }
 
     /// Whether its packets begin with an Ethernet header.
     pub const fn is_ethernet(&self) -> bool {
         match self {
-            Self::Bridge(_)
-            | Self::Vlan { .. }
-            | Self::VhostUser { .. }
-            | Self::VirtioUser { .. }
-            | Self::Tap { .. }
-            | Self::Packet { .. }
-            | Self::Xdp { .. } => true,
-            Self::Loopback | Self::Vrf { .. } | Self::Tun { .. } | Self::Udp { .. } => false,
+            Self::Bridge(_) | Self::Vlan { .. } => true,
+            Self::Loopback | Self::Vrf { .. } => false,
+            Self::Driver(kind) => kind.is_ethernet(),
         }
     }
 
     /// The interface of this host that it stands on.
     pub fn interface(&self) -> Option<&str> {
+        self.driver()?.interface()
+    }
+
+    /// The word for it in a configuration and in `fatpath show links`.
+    pub const fn word(&self) -> &'static str {
         match self {
-            Self::Packet { interface, .. } | Self::Xdp { interface, .. } => Some(interface),
-            Self::Loopback
-            | Self::Vrf { .. }
-            | Self::Bridge(_)
-            | Self::Vlan { .. }
-            | Self::VhostUser { .. }
-            | Self::VirtioUser { .. }
-            | Self::Tun { .. }
-            | Self::Tap { .. }
-            | Self::Udp { .. } => None,
+            Self::Loopback => "loopback",
+            Self::Vrf { .. } => "vrf",
+            Self::Bridge(_) => "bridge",
+            Self::Vlan { .. } => "vlan",
+            Self::Driver(kind) => kind.word(),
         }
     }
-}
-
-/// Where an AF_XDP link takes an interface's frames.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum XdpMode {
-    /// In the interface's driver if that can be, else in the network stack.
-    #[default]
-    Auto,
-    /// In the driver.
-    Native,
-    /// In the network stack.
-    Generic,
 }
 
 /// Default action on packets that no policy is for, by direction: `ip xfrm policy setdefault`.
@@ -410,31 +345,6 @@ impl Default for XfrmOptions {
     }
 }
 
-impl XdpMode {
-    /// Every value, by the word for it in a configuration.
-    pub const WORDS: &'static [(&'static str, Self)] =
-        &[("auto", Self::Auto), ("native", Self::Native), ("generic", Self::Generic)];
-}
-
-impl LinkKind {
-    /// The word for it in a configuration and in `fatpath show links`.
-    pub const fn word(&self) -> &'static str {
-        match self {
-            Self::Loopback => "loopback",
-            Self::Vrf { .. } => "vrf",
-            Self::Bridge(_) => "bridge",
-            Self::Vlan { .. } => "vlan",
-            Self::VhostUser { .. } => "vhost-user",
-            Self::VirtioUser { .. } => "virtio-user",
-            Self::Tun { .. } => "tun",
-            Self::Tap { .. } => "tap",
-            Self::Udp { .. } => "udp",
-            Self::Packet { .. } => "packet",
-            Self::Xdp { .. } => "xdp",
-        }
-    }
-}
-
 impl LinkConfig {
     /// Features that are wanted until a client switches them.
     pub const fn first_features(&self) -> FeatureSet {
@@ -444,7 +354,7 @@ impl LinkConfig {
     /// The node's own addresses on this link, that of a UDP link's socket among them.
     pub fn own_addresses(&self) -> impl Iterator<Item = IfAddr> + '_ {
         let bound = match self.kind {
-            LinkKind::Udp { bind } => Some(IfAddr::host(bind.ip())),
+            LinkKind::Driver(DriverKind::Udp { bind }) => Some(IfAddr::host(bind.ip())),
             _ => None,
         };
         bound.into_iter().chain(self.addresses.iter().copied())

@@ -133,6 +133,8 @@ mod tests {
     use std::cell::Cell;
     use std::ops::Range;
 
+    use driver::DriverKind;
+
     use super::*;
     use crate::model::{LinkKind, RouteAction};
 
@@ -231,7 +233,7 @@ mod tests {
             (|link| link.mtu = Some(1400), true),
             (|link| link.esp_gro = false, true),
             (|link| link.addresses.clear(), true),
-            (|link| link.kind = LinkKind::Tun { queues: 1 }, false),
+            (|link| link.kind = LinkKind::Driver(DriverKind::Tun { queues: 1 }), false),
             (|link| link.offloads = false, false),
             (|link| link.name = "tun9".to_owned(), false),
         ];

@@ -7,6 +7,7 @@ use base::{Prefix, TableId};
 use config::Config;
 use config::features::FeatureSet;
 use config::model::*;
+use driver::{DriverKind, XdpMode};
 use wire::{Protocol, Spi};
 use xfrm::*;
 
@@ -42,17 +43,17 @@ fn a_file_becomes_the_model_that_it_describes() {
         LinkConfig {
             mtu: Some(1438),
             addresses: vec!["10.1.0.254/24".parse().unwrap(), "fd00:1::fe/64".parse().unwrap()],
-            ..link("tun0", LinkKind::Tun { queues: 2 })
+            ..link("tun0", LinkKind::Driver(DriverKind::Tun { queues: 2 }))
         },
         LinkConfig {
             offloads: false,
             esp_gro: false,
             features: FeatureSet::wanted_first(false, false),
-            ..link("wan", LinkKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() })
+            ..link("wan", LinkKind::Driver(DriverKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }))
         },
         LinkConfig {
             addresses: vec!["198.51.100.1/24".parse().unwrap()],
-            ..link("eth1", LinkKind::Packet { interface: "eth1".to_owned(), exclusive: false })
+            ..link("eth1", LinkKind::Driver(DriverKind::Packet { interface: "eth1".to_owned(), exclusive: false }))
         },
     ];
     assert_eq!(config.links, links);
@@ -414,7 +415,7 @@ fn wrong_marks_and_limits_are_refused_with_what_would_be_right() {
 fn an_xdp_link_has_a_ring_and_a_mode_of_its_own_or_the_usual_ones() {
     let head = "[[link]]\nname = \"a\"\nkind = \"xdp\"\ninterface = \"eth1\"\n";
     let kind = |rest: &str| Config::from_toml(&format!("{head}{rest}"), "f").unwrap().links.remove(0).kind;
-    let want = |ring, mode| LinkKind::Xdp { interface: "eth1".to_owned(), ring, mode };
+    let want = |ring, mode| LinkKind::Driver(DriverKind::Xdp { interface: "eth1".to_owned(), ring, mode });
     assert_eq!(kind(""), want(1024, XdpMode::Auto));
     assert_eq!(kind("ring = 256\nmode = \"native\"\n"), want(256, XdpMode::Native));
     assert_eq!(kind("ring = 0x1000\nmode = \"generic\"\n"), want(4096, XdpMode::Generic));
@@ -502,6 +503,9 @@ fn packet_link_is_exclusive_if_the_file_says_so() {
     for (more, want) in [("", false), ("exclusive = false\n", false), ("exclusive = true\n", true)] {
         let toml = format!("[[link]]\nname = \"wan\"\nkind = \"packet\"\ninterface = \"eth0\"\n{more}");
         let config = Config::from_toml(&toml, "f").unwrap();
-        assert_eq!(config.links[0].kind, LinkKind::Packet { interface: "eth0".to_owned(), exclusive: want });
+        assert_eq!(
+            config.links[0].kind,
+            LinkKind::Driver(DriverKind::Packet { interface: "eth0".to_owned(), exclusive: want })
+        );
     }
 }

@@ -23,7 +23,7 @@ const NETS: [&str; 2] = ["10.1.0.0/16", "10.2.0.0/16"];
 const SEGMENTS: usize = 46;
 const PAYLOAD: usize = 1386;
 
-/// Two gateways; with an SA from the first to the second they speak ESP, with AES-GCM-256 and a replay window.
+/// Two gateways; an SA from the first to the second, if any, has AES-GCM-256 and a replay window.
 fn gateways(sa: Option<SaConfig>) -> [Node; 2] {
     let mut nodes = [0, 1].map(|at| {
         let mut node = Node::new();
@@ -113,7 +113,7 @@ fn tx(bencher: Bencher<'_, '_>, udp: bool, packets: usize) {
         .bench_local_refs(|burst| assert_eq!(turn(&mut node, INSIDE, OUTSIDE, burst), packets));
 }
 
-/// Opens what a fat packet became, and glues it again.
+/// Decrypts the frames of a fat packet, and coalesces them again.
 fn rx(bencher: Bencher<'_, '_>, udp: bool) {
     let [mut near, mut far] = gateways(Some(sa(udp)));
     let template = Template::fat();
@@ -216,7 +216,7 @@ mod neigh {
             frames.map(|frame| Packet::with_data(&self.node.mem, &frame).unwrap()).collect()
         }
 
-        /// Takes in a burst, and counts what is sent by a port.
+        /// Receives a burst, and counts the packets sent by a port.
         fn turn(&mut self, burst: &mut Vec<Packet>, to: LinkId) -> usize {
             self.now = self.now + STEP;
             self.node.datapath.handle_rx(self.now, &self.node.mem, INSIDE, burst);

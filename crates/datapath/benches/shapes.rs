@@ -1,4 +1,4 @@
-//! Shapes of received packets, and what each costs where packets are forwarded, sealed, decrypted and reassembled:
+//! Costs of forwarding, encryption, decryption and reassembly by the shape of received packets:
 //! `cargo bench -p fatpath-datapath --bench shapes` prints a table of counts and times for 64 KiB. Without `--bench` each case runs
 //! twice, and its output is checked.
 //!
@@ -37,9 +37,9 @@ enum Shape {
     Page,
     /// A linear head in a stretch of a page of 66 KiB.
     Stretch,
-    /// Headers in a stretch, the rest in a slot: a page of 2 KiB.
+    /// Headers in a stretch, the payload in a slot: a page of 2 KiB.
     HeadAndPage,
-    /// Headers in a stretch, the rest in a slot: a stretch of a page of 66 KiB.
+    /// Headers in a stretch, the payload in a slot: a stretch of a page of 66 KiB.
     HeadAndStretch,
     /// Super-packet of a first segment with a child for each other one, as Linux's GRO makes on a forwarder.
     FragList,
@@ -56,7 +56,7 @@ impl Shape {
 /// A device's receive memory.
 struct Ring {
     mem: Memory,
-    /// The rest of the page that packets share.
+    /// Free part of the page that packets share.
     page: Option<Buf>,
 }
 
@@ -171,7 +171,7 @@ struct Round {
     ns: u128,
     allocations: u64,
     copied: BTreeMap<String, u64>,
-    /// Truesize of what came in, and memory of the pages that it lay in.
+    /// Truesize of the received packets, and memory of their pages.
     truesize_in: usize,
     pinned: usize,
     truesize_out: usize,

@@ -3,7 +3,7 @@
 
 use base::DropReason;
 use host::icmp::Problem;
-use wire::ext::{self, Opt, Unrecognised};
+use wire::ext::{self, ExtOption, Unrecognised};
 use wire::ip::Info;
 use wire::{Protocol, Version, icmpv6, ipv6};
 
@@ -82,7 +82,7 @@ fn check_options(head: &[u8], at: usize, hop_by_hop: bool) -> Result<(), Fault> 
         } else {
             let (&len, rest) = head.get(from + 1..end).and_then(<[u8]>::split_first).ok_or(None)?;
             let data = rest.get(..usize::from(len)).ok_or(None)?;
-            let option = Opt { kind, at: from - at, data };
+            let option = ExtOption { kind, at: from - at, data };
             let is_padding = kind == 1;
             if is_padding {
                 padding += 2 + data.len();
@@ -100,9 +100,9 @@ fn check_options(head: &[u8], at: usize, hop_by_hop: bool) -> Result<(), Fault> 
     Ok(())
 }
 
-fn check_option(option: &Opt<'_>, at: usize, hop_by_hop: bool) -> Result<(), Fault> {
+fn check_option(option: &ExtOption<'_>, at: usize, hop_by_hop: bool) -> Result<(), Fault> {
     match option.kind {
-        Opt::ROUTER_ALERT if hop_by_hop => (option.data.len() == 2).then_some(()).ok_or(None),
+        ExtOption::ROUTER_ALERT if hop_by_hop => (option.data.len() == 2).then_some(()).ok_or(None),
         JUMBO if hop_by_hop => Err(Some(parameter(icmpv6::Problem::FIELD, at))),
         //= RFC 8200 §4.2 unknown-options: the two high bits of an unknown option say whether it is skipped, or the packet
         //=   dropped, with an answer or without

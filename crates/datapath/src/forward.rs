@@ -3,53 +3,18 @@
 use std::net::IpAddr;
 
 use ::reassembly::User;
-use base::{DropReason, LinkId, Mib};
-use fib::Decision;
+use base::{DropReason, Mib};
 use host::icmp::Problem;
-use ila::RouteEncap;
-use ipsec::{Dir, Flowi};
+use ipsec::Dir;
 use packet::PktType;
-use wire::{Version, ipv4, ipv6};
+use wire::Version;
 
-use crate::hooks::{self, HookPoint};
-use crate::icmp_quote::answer_to_quoted;
 use crate::local::reassembly;
 use crate::mib::MibPair;
-use crate::ports::Port;
-use crate::{Cx, Datapath, IpPacket, Next, ip_options};
-
-/// Link and neighbour that a packet is sent to next.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hop {
-    /// The link.
-    pub(crate) dev: LinkId,
-    /// The neighbour on it.
-    pub(crate) next_hop: IpAddr,
-    /// Translation of the packet's destination before it is sent.
-    pub(crate) encap: Option<RouteEncap>,
-}
-
-impl Hop {
-    /// Hop of a packet that is sent without translation.
-    #[inline]
-    pub(crate) const fn new(dev: LinkId, next_hop: IpAddr) -> Self {
-        Self { dev, next_hop, encap: None }
-    }
-
-    /// Hop of a packet that this node sends.
-    ///
-    /// # Errors
-    /// Drop reason of the routing decision; [`DropReason::NoRoute`] for a destination that is not another node.
-    #[inline]
-    pub(crate) const fn of(decision: Decision) -> Result<Self, DropReason> {
-        match decision {
-            Decision::Forward { dev, next_hop } => Ok(Self::new(dev, next_hop)),
-            Decision::Ila { encap, to } => Self::translated(encap, to),
-            Decision::Drop(reason) => Err(reason),
-            _ => Err(DropReason::NoRoute),
-        }
-    }
-}
+use crate::next::Hop;
+use crate::node::hooks::HookPoint;
+use crate::node::ports::Port;
+use crate::{Cx, Datapath, IpPacket, Next, hooks, policy};
 
 /// Forwards a packet to another node by `hop`.
 pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
@@ -64,7 +29,7 @@ pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
     {
         return next;
     }
-    if let Err(reason) = check_policy(dp, cx, Dir::Fwd, ip, hop.dev) {
+    if let Err(reason) = policy::check(dp, cx, Dir::Fwd, ip, hop.dev) {
         return Next::Drop(reason);
     }
     if version == Version::V6 && has_link_scope(ip) {
@@ -81,92 +46,6 @@ pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
     }
     hooks::run(dp, cx, HookPoint::Forward, hop.dev, ip);
     Next::Output(hop)
-}
-
-/// Decrements the TTL of a forwarded packet after the last check that may drop it: until then an ICMP error must quote the packet
-/// as received. A packet of this node keeps its TTL.
-#[inline]
-pub(crate) fn count_hop(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Result<(), DropReason> {
-    if ip.pkt.meta.origin.is_local() {
-        return Ok(());
-    }
-    let v4 = ip.info.version() == Version::V4;
-    let head = ip.pkt.writable_head(cx.mem)?;
-    if v4 {
-        ipv4::Header::mut_from(head)?.decrement_ttl();
-    } else {
-        ipv6::Header::mut_from(head)?.decrement_hop_limit();
-    }
-    ip.info.ttl = ip.info.ttl.saturating_sub(1);
-    if v4 && !ip.info.plain {
-        ip_options::record_hop(dp, cx, ip, hop)?;
-    }
-    dp.count(hop.dev, MibPair::FORWARDED.of(ip.info.version()));
-    dp.forwarded.packets += 1;
-    dp.forwarded.bytes += ip.pkt.len() as u64;
-    Ok(())
-}
-
-/// Checks the policies, if there are any, for a packet in clear: an output packet by `link`, or an input packet from it.
-#[inline]
-pub(crate) fn check_policy(
-    dp: &mut Datapath,
-    cx: Cx<'_>,
-    dir: Dir,
-    ip: &IpPacket,
-    link: LinkId,
-) -> Result<(), DropReason> {
-    if dp.ipsec.is_idle() && ip.pkt.meta.sec_path.is_empty() {
-        return Ok(());
-    }
-    let quoted = || answer_to_quoted(ip);
-    let sec_path = &ip.pkt.meta.sec_path;
-    dp.ipsec.check(cx.now, dir, &flowi(dp, dir, ip, link), sec_path, quoted, &mut dp.counters)?;
-    if ip.pkt.meta.sec_path.is_empty() && is_doubtful(dp, dir, ip, link) {
-        dp.counters.count(Mib::XfrmInTmplMismatch);
-        return Err(DropReason::PolicyMismatch);
-    }
-    Ok(())
-}
-
-/// Flow of a packet for a policy lookup in direction `dir`; `link` is the output or input link.
-#[inline]
-fn flowi(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> Flowi {
-    let loopback = (dir == Dir::In).then_some(LinkId::LOOPBACK);
-    ip.flowi(link, dp.fib.domain(link).vrf_device().or(loopback))
-}
-
-/// Tells whether a packet is a later fragment that may belong to a flow which a policy protects or blocks: its ports are
-/// unknown. Such a fragment is dropped in clear (RFC 4301 §7); Linux lets it pass.
-#[inline]
-pub(crate) fn is_doubtful(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> bool {
-    //= RFC 4301 §7 later-fragments: a later fragment, whose ports are unknown, does not pass in clear
-    //=   where a policy for some ports may be meant
-    !ip.info.has_transport() && dp.ipsec.spd().may_stop_fragment(dir, &flowi(dp, dir, ip, link))
-}
-
-/// Drops a packet to a destination without a route, or with an unreachable, prohibit or blackhole route.
-pub(crate) fn unroutable(dp: &mut Datapath, ip: &mut IpPacket, reason: DropReason) -> Next {
-    let v4 = ip.info.version() == Version::V4;
-    let Some(problem) = problem_of(reason, v4) else { return Next::Drop(reason) };
-    match (v4, reason) {
-        (true, DropReason::NoRoute) => dp.counters.count(Mib::IpExtInNoRoutes),
-        (true, _) => {}
-        (false, _) => dp.count(ip.pkt.meta.origin.device(), Mib::Ip6InNoRoutes),
-    }
-    Next::Reject(reason, problem)
-}
-
-/// ICMP error for a destination without a route, or with an unreachable or prohibit route.
-pub(crate) fn problem_of(reason: DropReason, v4: bool) -> Option<Problem> {
-    match reason {
-        DropReason::NoRoute => Some(Problem::NoRoute),
-        // Over IPv6 Linux says "no route" here too (`ip6_pkt_discard`).
-        DropReason::RouteUnreachable => Some(if v4 { Problem::HostUnreachable } else { Problem::NoRoute }),
-        DropReason::RouteProhibit => Some(Problem::Prohibited),
-        DropReason::IlaUnreachable => Some(Problem::HostUnreachable),
-        _ => None,
-    }
 }
 
 /// Tells whether one of a packet's addresses means something on its own link alone (RFC 4291 §2.5.6).

@@ -8,18 +8,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use base::{DropReason, LinkId, Mib};
 use ila::{AdjTransport, Direction, Exists, Locator, Mapping, Mappings, Rewrite};
 
-use crate::hooks::HookUser;
-use crate::rx::l3::check_addresses;
-use crate::trace::{self, Step};
-use crate::{Cx, Datapath, IpPacket};
-
-/// State of ILA.
-#[derive(Debug, Default)]
-pub(crate) struct Ila {
-    mappings: Mappings,
-    sign: AdjTransport,
-    translated: u64,
-}
+use crate::addresses::check_addresses;
+use crate::node::hooks::HookUser;
+use crate::node::trace::Step;
+use crate::{Cx, Datapath, IpPacket, trace};
 
 /// Translates the destination of an IPv6 packet that passes `dev`, if there is a mapping. Tells whether there was one.
 ///
@@ -118,7 +110,7 @@ impl Datapath {
         let is_used = !self.ila.mappings.is_empty();
         if self.hooks.is_set(HookUser::Ila) != is_used {
             self.hooks.set(HookUser::Ila, is_used);
-            self.ipsec.forget_recent();
+            self.ipsec.invalidate_templates();
             self.update_shortcuts();
         }
     }

@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use base::DropReason;
 use host::icmp::Problem;
 use wire::icmpv6;
-use wire::ipv4::{self, Ipv4, Opt};
+use wire::ipv4::{self, Ipv4, Ipv4Option};
 
 use crate::ext_headers::Fault;
-use crate::forward::Hop;
+use crate::next::Hop;
 use crate::{Cx, Datapath, IpPacket};
 
 /// Milliseconds of a day, the modulus of timestamps.
@@ -59,7 +59,7 @@ fn time_of_day(dp: &Datapath, cx: Cx<'_>) -> u32 {
     ((dp.epoch + cx.now.since(base::Instant::ZERO)).as_millis() % DAY_MS) as u32
 }
 
-/// Checks the options of an IPv4 packet that begins with `head`. A source route is not followed, and its sender not told
+/// Checks the options of an IPv4 packet that begins with `head`. A source route is not followed, and no error is sent
 /// (Linux's `accept_source_route=0`).
 pub(crate) fn check(head: &[u8]) -> Result<(), Fault> {
     let packet = Ipv4::parse_head(head, usize::MAX).map_err(|_| None)?;
@@ -67,6 +67,6 @@ pub(crate) fn check(head: &[u8]) -> Result<(), Fault> {
         // Over IPv4 there is one code for all.
         Some(Problem::Parameter { code: icmpv6::Problem::FIELD, at: ipv4::Header::LEN + at })
     })?;
-    let is_source_route = |kind| matches!(kind, Opt::LOOSE_SOURCE_ROUTE | Opt::STRICT_SOURCE_ROUTE);
+    let is_source_route = |kind| matches!(kind, Ipv4Option::LOOSE_SOURCE_ROUTE | Ipv4Option::STRICT_SOURCE_ROUTE);
     if packet.options().flatten().any(|option| is_source_route(option.kind)) { Err(None) } else { Ok(()) }
 }

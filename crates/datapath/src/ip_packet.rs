@@ -8,9 +8,9 @@ use ipsec::Flowi;
 use offload::ip_headers;
 use packet::{Cut, GsoKind, Packet};
 use wire::ip::Info;
-use wire::{FlowKey, Protocol, tcp, udp};
+use wire::{FlowKey, Protocol, Version, tcp, udp};
 
-use crate::Cx;
+use crate::next::Cx;
 
 /// Bytes in which a transport header has its ports, and the whole header of ICMP.
 const PORTS_LEN: usize = 8;
@@ -78,6 +78,23 @@ impl IpPacket {
         Ok(())
     }
 
+    /// Summary of a UDP packet, trimmed to the length of its datagram; `None` if the UDP header is truncated, or has an impossible
+    /// length (Linux `__udp4_lib_rcv`, `__udp6_lib_rcv`). A length of 0 over IPv6 is that of a jumbogram, whose length is the
+    /// packet's (RFC 2675 §4).
+    pub(crate) fn udp_datagram(&self) -> Option<Info> {
+        let mut header = [0; udp::Header::LEN];
+        let payload_len = self.info.payload_len();
+        if payload_len < header.len() || !self.pkt.read_at(self.info.header_len, &mut header) {
+            return None;
+        }
+        let len = match udp::Header::ref_from(&header).ok()?.len() {
+            _ if self.pkt.meta.cut.gso().is_some() => payload_len,
+            0 if self.info.version() == Version::V6 => payload_len,
+            len => Some(len).filter(|&len| (udp::Header::LEN..=payload_len).contains(&len))?,
+        };
+        Some(Info { total_len: self.info.header_len + len, ..self.info })
+    }
+
     /// Flow for a policy lookup, by this link in the domain of that device.
     pub(crate) fn flowi(&self, link: LinkId, domain_device: Option<LinkId>) -> Flowi {
         Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link: Some(link), domain_device }
@@ -143,5 +160,24 @@ impl DerefMut for Carried {
     #[inline]
     fn deref_mut(&mut self) -> &mut Packet {
         self.0.as_mut().expect("a stage has taken the packet before")
+    }
+}
+
+/// IP version that a link-layer header names; `None` where there is no such header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Framing(Option<Version>);
+
+impl Framing {
+    /// No link-layer header.
+    pub(crate) const NONE: Self = Self(None);
+
+    /// Header that names `version`.
+    pub(crate) const fn of(version: Version) -> Self {
+        Self(Some(version))
+    }
+
+    /// Tells whether a packet of `version` may stand behind the header.
+    pub(crate) fn allows(self, version: Version) -> bool {
+        self.0.is_none_or(|named| named == version)
     }
 }

@@ -1,4 +1,4 @@
-//! Datapath of the node: the way of a packet from one link to another, composed of the crates that know the protocols.
+//! Datapath of the node: the stages between two links, composed of the crates of the protocols.
 //!
 //! This crate does no I/O: [`Datapath::handle_rx`] takes packets that a link has received, and packets to be sent wait in the
 //! port of their link until the caller takes them with [`Datapath::take_tx`].
@@ -10,7 +10,7 @@
 //!      ║           │                     └──── decrypted ◀── local::esp ◀── local (reassembly first)
 //!      ╚═ rx::shortcut: ESP run, fragment train, where every stage they skip is a no-op
 //!
-//!  rx::l3 hooks ─▶ host_side::demux ─▶ local ─▶ policy ─▶ host_side::up ─▶ take_host_tx   (where the link has a device of the host side)
+//!  rx::l3 hooks ─▶ host_side::demux ─▶ local ─▶ policy ─▶ host_side::deliver ─▶ take_host_tx   (where the link has a device of the host side)
 //!  handle_host_rx ─▶ host_side::down ─▶ FIB ─▶ tx::output
 //!
 //!  tx::output ─▶ policy ─┬▶ tx::mtu ──────────────────▶ tx::transmit: fat tap ─▶ neighbour ─▶ device: fit, wire tap ─▶ take_tx
@@ -26,17 +26,30 @@
 //!  take_tx of the own port ─▶ bridge: which ports ─▶ device of each
 //! ```
 //!
-//! Each stage returns the next one (`Next`), and `Datapath::run` is the only loop over them. A packet keeps the link that
-//! it came in by, and is routed and answered in the domain of that link ([`Fib::domain`]).
+//! | files | contents |
+//! |---|---|
+//! | `node` | state of the node ([`Datapath`]), without functions that move packets |
+//! | `next`, `ip_packet` | next stage of a packet, its hop, and its parsed headers |
+//! | `tx`, `vlan`, `vrf`, `own`, `bridge`, `local`, `host_side`, `forward`, `rx::l3` | the stages: functions over the node |
+//! | `run` | the only loop over the stages |
+//! | `rx`, `host_side::down` | input, which gives packets to the loop |
+//! | this one, `config` | the calls of the node's owner |
+//!
+//! Files use files above them, or in their own row. Each stage returns the next one (`Next`) and defers packets that it makes; the
+//! loop runs them. A packet keeps its input link, and is routed and answered in the domain of that link
+//! ([`Fib::domain`](fib::Fib::domain)).
 //!
 //! Every packet ends as delivered, sent, held (by a neighbour that has yet to answer, or an SA) or dropped for a [`DropReason`],
 //! counted by the link that it came in by; Linux's own counters are counted as well.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod bridge;
+mod config;
 mod ext_headers;
 mod forward;
 mod hooks;
+mod hop_limit;
 mod host_side;
 mod icmp_quote;
 mod ila_errors;
@@ -46,309 +59,42 @@ mod ip_packet;
 mod local;
 mod mib;
 mod next;
+mod node;
 mod own;
-mod ports;
-mod recent_routes;
+mod policy;
 mod route_encap;
+mod run;
 mod rx;
 mod trace;
 mod tx;
+mod unroutable;
 mod vlan;
 mod vrf;
 
-use std::collections::VecDeque;
-use std::time::Duration;
-
-use base::{Counters, Domain, DropReason, Instant, LinkId, Origin};
-use fib::{Action, Fib, Neighbours};
-use host::{Established, RateLimit};
-use ipsec::{Ipsec, Opened};
-use offload::{Features, Gro, gro};
+use base::{DropReason, Instant, LinkId, Origin};
+use offload::Features;
 use packet::{Memory, Packet};
-use reassembly::{Expired, Reassembly};
 
-use hooks::Hooks;
-use host_side::place::Places;
-use ila_errors::IlaErrors;
-use ila_hook::Ila;
 use ip_packet::{Carried, IpPacket};
-use local::ike;
-use local::reassembly::FragmentIds;
-use next::Next;
-use recent_routes::RecentRoutes;
+use next::{Cx, Next};
+use run::{run_actions, run_deferred};
 use rx::BurstEnd;
-use trace::Trace;
-use tx::xfrm::PendingTx;
-use tx::{device, esp_device, keepalive, neighbour, queue};
+use tx::{device, keepalive, queue};
 
-pub use hooks::HookPoint;
-pub use host_side::demux::{DemuxCounts, EarlyDemux};
-pub use host_side::place::{L3mdevAccept, SocketBinding, SocketQuestion};
-pub use local::ike::{IkeAt, IkeMessage};
-pub use ports::{Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic};
-pub use trace::{Geometry, Step, TraceFilter, TraceStep, TraceTerm};
+pub use node::hooks::HookPoint;
+pub use node::ike::{IkeAt, IkeMessage};
+pub use node::ports::{
+    Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic,
+};
+pub use node::sockets::{DemuxCounts, EarlyDemux, L3mdevAccept, SocketBinding, SocketQuestion};
+pub use node::trace::{Geometry, Step, TraceFilter, TraceStep, TraceTerm};
+pub use node::{Datapath, Forwarded};
 pub use vlan::VlanError;
 
-/// One shard of the node: all that a packet meets between two links.
-#[derive(Debug)]
-pub struct Datapath {
-    /// The ports and their drops.
-    pub ports: Ports,
-    /// The routes. They are exchanged by [`Fib::replace`], which advances the generation and so invalidates caches.
-    pub fib: Fib,
-    /// Neighbour tables: link-layer addresses of next hops.
-    pub neighbours: Neighbours,
-    /// The SAs and policies.
-    pub ipsec: Ipsec,
-    /// Linux's counters.
-    pub counters: Counters,
-    /// Forwarded packets.
-    pub forwarded: Forwarded,
-    /// Time since the Unix epoch at which the clock of `now` was zero.
-    pub epoch: Duration,
-    /// Settings of early demux.
-    pub early_demux: EarlyDemux,
-    /// Counters of early demux.
-    pub demux_counts: DemuxCounts,
-    /// ICMP messages that lowered or confirmed the MTU of a path.
-    pub path_mtus_learnt: u64,
-    bridges: bridge::Bridges,
-    vlans: vlan::VlanDevices,
-    established: Established,
-    places: Places,
-    ike: ike::Ike,
-    gro: Gro,
-    reassembly: Reassembly,
-    fragment_ids: FragmentIds,
-    icmp_limit: RateLimit,
-    recent_routes: RecentRoutes,
-    hooks: Hooks,
-    /// Links with MSS clamping of forwarded SYNs.
-    clamp_mss: Vec<LinkId>,
-    bypass_ports: Vec<u16>,
-    /// Links to which forwarded datagrams are sent reassembled, whatever the MTU.
-    defrag: Vec<LinkId>,
-    ila: Ila,
-    ila_errors: IlaErrors,
-    trace: Trace,
-    /// Whether all shortcuts are off, for comparison in tests.
-    no_shortcuts: bool,
-    /// Generations of the routes, and of SAs and policies, for which the receive templates of ESP are valid.
-    generations: [u64; 2],
-    /// Time of the last log line about another station with our address.
-    conflict_told: Option<Instant>,
-    /// Destinations of the packets in flight at the ciphers, in order.
-    pending_tx: VecDeque<PendingTx>,
-    /// Scratch lists, kept for their storage; empty between two calls.
-    scratch: Scratch,
-    /// Actions that the neighbour tables ask for, yet to be run.
-    actions: Vec<Action>,
-}
-
-/// Lists that are empty between two calls, and kept so that a burst allocates none.
-#[derive(Debug, Default)]
-struct Scratch {
-    gro_out: Vec<Packet>,
-    opened: Opened,
-    pieces: Vec<Packet>,
-    segments: Vec<Packet>,
-    sealed: Vec<Packet>,
-    sealed_out: Vec<Packet>,
-    actions: Vec<Action>,
-    expired: Vec<Expired>,
-}
-
-/// Counters of forwarded packets; a super-packet counts once.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Forwarded {
-    /// Packets.
-    pub packets: u64,
-    /// Their bytes, from the inner IP header on.
-    pub bytes: u64,
-}
-
-/// Context of a call: the time, and the memory to work in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cx<'m> {
-    pub(crate) now: Instant,
-    pub(crate) mem: &'m Memory,
-}
-
-impl Default for Datapath {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Datapath {
-    /// A node without links, routes, SAs or policies.
-    pub fn new() -> Self {
-        Self {
-            ports: Ports::default(),
-            fib: Fib::default(),
-            neighbours: Neighbours::default(),
-            ipsec: Ipsec::new(),
-            counters: Counters::ZERO,
-            forwarded: Forwarded::default(),
-            epoch: Duration::ZERO,
-            early_demux: EarlyDemux::default(),
-            demux_counts: DemuxCounts::default(),
-            path_mtus_learnt: 0,
-            bridges: bridge::Bridges::default(),
-            vlans: vlan::VlanDevices::default(),
-            established: Established::default(),
-            places: Places::default(),
-            ike: ike::Ike::default(),
-            gro: Gro::new(gro::Config { udp: true, frag_list: false }),
-            reassembly: Reassembly::default(),
-            fragment_ids: FragmentIds::default(),
-            icmp_limit: RateLimit::default(),
-            recent_routes: RecentRoutes::default(),
-            hooks: Hooks::default(),
-            clamp_mss: Vec::new(),
-            bypass_ports: Vec::new(),
-            defrag: Vec::new(),
-            ila: Ila::default(),
-            ila_errors: IlaErrors::default(),
-            trace: Trace::default(),
-            no_shortcuts: false,
-            generations: [0; 2],
-            conflict_told: None,
-            pending_tx: VecDeque::new(),
-            scratch: Scratch::default(),
-            actions: Vec::new(),
-        }
-    }
-
-    /// Adds a port, or changes the configuration of an existing one, also of the own port of a bridge or of a VLAN device.
-    pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
-        self.ipsec.forget_recent();
-        let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
-        let (mac, mtu) = (config.mac, config.mtu);
-        let device = self.ports.get(id).map_or(Device::Link, |port| port.device);
-        self.ports.set(id, device, config);
-        bridge::follow_config(self, id, mac, mtu);
-        self.update_shortcuts();
-        if loses_esp {
-            esp_device::seal_waiting(self, id);
-        }
-    }
-
-    /// Sets the reassembly limits, also for fragments in the cache.
-    pub fn set_reassembly(&mut self, config: reassembly::Config) {
-        self.reassembly.configure(config, &mut self.counters);
-        local::reassembly::drop_evicted(self);
-    }
-
     /// The reassembly cache of this node.
-    pub fn reassembly(&self) -> &Reassembly {
+    pub fn reassembly(&self) -> &::reassembly::Reassembly {
         &self.reassembly
-    }
-
-    /// Adds the port of a VRF, changes it, or removes it with `None`. Its links are in the domain of that device
-    /// ([`Fib::set_domain`]). Packets in the queueing discipline of a VRF that is removed, or is not up, are dropped.
-    pub fn set_vrf_port(&mut self, now: Instant, id: LinkId, vrf: Option<(String, usize)>) {
-        if vrf.is_none() || !self.fib.may_send(Domain::vrf(id)) {
-            queue::reset(self, now, id, DropReason::LinkDown);
-        }
-        match vrf {
-            Some((name, mtu)) => {
-                let config = PortConfig { name, mac: None, mtu, features: Features::NONE, gro: false, esp_gro: false };
-                self.ports.set(id, Device::Vrf, config);
-            }
-            None if self.ports.get(id).is_some_and(|port| port.device == Device::Vrf) => {
-                self.ports.remove(id);
-                self.forget_ila_of(id);
-            }
-            None => {}
-        }
-        self.update_shortcuts();
-    }
-
-    /// Sets the links with MSS clamping: the MSS of forwarded SYNs is lowered to the path MTU in both directions.
-    pub fn set_clamp_mss(&mut self, links: Vec<LinkId>) {
-        self.clamp_mss = links;
-    }
-
-    /// Sets the UDP ports of the host side's sockets that bypass policies, beside IKE's.
-    pub fn set_bypass_ports(&mut self, ports: Vec<u16>) {
-        self.bypass_ports = ports;
-    }
-
-    /// Sets the links to which forwarded datagrams are sent whole, whatever the MTU: fragments are reassembled first.
-    pub fn set_defrag(&mut self, links: Vec<LinkId>) {
-        self.defrag = links;
-    }
-
-    /// Turns all shortcuts off, or on again where they may run: packets out, counters, taps and drops are the same.
-    pub fn set_shortcuts(&mut self, is_on: bool) {
-        self.no_shortcuts = !is_on;
-        self.update_shortcuts();
-    }
-
-    /// Decides which shortcuts the packets received by each port may take: those for which every stage that a shortcut skips is a
-    /// no-op. Called whenever a tap, a hook, a domain or a setting has changed.
-    fn update_shortcuts(&mut self) {
-        let no_hook = !self.no_shortcuts && !self.hooks.is_used_on_receive();
-        let Self { ports, fib, .. } = self;
-        for (id, port) in ports.iter_mut() {
-            let no_tap = !port.tap.wire && !port.tap.fat && !port.is_watched;
-            let no_vrf = fib.domain(id) == Domain::DEFAULT;
-            port.set_shortcuts(no_hook && no_tap && no_vrf && port.bridge.is_none());
-        }
-    }
-
-    /// Removes a port, with the packets queued in it or for its neighbours, the SAs and policies on its device, and its
-    /// IKE ports. The caller removes the routes by it.
-    pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
-        self.finish(now, mem);
-        bridge::forget(self, id);
-        vlan::forget(self, id);
-        self.drop_tx(id, DropReason::LinkDown);
-        self.ipsec.set_device(id, None);
-        self.forget_ike(id);
-        queue::reset(self, now, id, DropReason::LinkDown);
-        self.ports.remove(id);
-        self.forget_ila_of(id);
-        self.forget_neighbours(Cx { now, mem }, id);
-    }
-
-    /// Sets whether a port's link is up. While the link is down, nothing is queued for it, and its neighbours are unknown. The
-    /// SAs and policies on its device are removed when it goes down (Linux `xfrm_dev_down`).
-    pub fn set_up(&mut self, now: Instant, mem: &Memory, id: LinkId, up: bool) {
-        // Packets in flight were decided about with the previous configuration.
-        self.finish(now, mem);
-        if let Some(port) = self.ports.get_mut(id) {
-            port.up = up;
-            port.set_busy(mem, false);
-        }
-        bridge::follow_state(self, id, up);
-        if !up {
-            queue::reset(self, now, id, DropReason::LinkDown);
-            self.drop_tx(id, DropReason::LinkDown);
-            self.ipsec.flush_device(id);
-            self.forget_neighbours(Cx { now, mem }, id);
-        }
-    }
-
-    /// Sets the captures of a port.
-    pub fn set_tap(&mut self, id: LinkId, tap: TapPoints) {
-        if let Some(port) = self.ports.get_mut(id) {
-            port.tap = tap;
-        }
-        self.update_shortcuts();
-    }
-
-    /// Sets the place of the host's own stack at a port. By default the stack has no part in the link.
-    pub fn set_host_role(&mut self, id: LinkId, role: HostRole) {
-        if let Some(port) = self.ports.get_mut(id) {
-            port.host = role;
-        }
-    }
-
-    /// Tells whether the host's own stack has that role at a port.
-    pub(crate) fn host_is(&self, id: LinkId, role: HostRole) -> bool {
-        self.ports.get(id).is_some_and(|port| port.host == role)
     }
 
     /// Packets captured since the last call.
@@ -356,7 +102,7 @@ impl Datapath {
         self.ports.take_tapped()
     }
 
-    /// Runs what `link` received, in order, through to the ports that it leaves by. Empties `burst`.
+    /// Runs the packets that `link` received, in order, through to the ports that they leave by. Empties `burst`.
     pub fn handle_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         self.take_in(now, mem, link, burst);
         self.finish(now, mem);
@@ -374,11 +120,53 @@ impl Datapath {
         self.drain_all(Cx { now, mem });
     }
 
+    /// Runs the packets that sockets have sent by the host side's device of `link`, in order. Empties `burst`.
+    pub fn handle_host_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
+        let cx = Cx { now, mem };
+        for pkt in burst.drain(..) {
+            host_side::down::take(self, cx, link, pkt);
+        }
+        self.drain_all(cx);
+    }
+
+    /// Answers the [question](Self::socket_question), and those behind it about the same address and port.
+    pub fn answer_socket_question(&mut self, now: Instant, mem: &Memory, binding: SocketBinding) {
+        let cx = Cx { now, mem };
+        let Some(first) = self.socket_lookups.waiting.pop_front() else { return };
+        self.socket_lookups.learn(now, first.question.end(), binding);
+        host_side::deliver::resume(self, cx, first, binding);
+        run_deferred(self, cx);
+        while let Some(next) = self.socket_lookups.waiting.front()
+            && let Some(binding) = self.socket_lookups.known(now, &next.question.end())
+            && let Some(next) = self.socket_lookups.waiting.pop_front()
+        {
+            host_side::deliver::resume(self, cx, next, binding);
+            run_deferred(self, cx);
+        }
+        self.drain_all(cx);
+    }
+
+    /// Sends a message by the link of its port, or by the route to its peer; with the non-ESP marker from any port but 500.
+    ///
+    /// # Errors
+    /// [`DropReason::IkeUnsendable`] if the message's source is no port of IKE, or its addresses are of two families;
+    /// [`DropReason::NoRoute`], [`DropReason::PacketTooBig`], [`DropReason::NoMemory`]. The drop is counted.
+    pub fn send_ike(&mut self, now: Instant, mem: &Memory, message: &IkeMessage) -> Result<(), DropReason> {
+        let cx = Cx { now, mem };
+        let sent = local::ike::send(self, cx, message);
+        if let Err(reason) = sent {
+            self.ports.drop(Origin::NODE, reason);
+        }
+        self.drain_all(cx);
+        sent
+    }
+
     /// Handles all timers that are due.
     pub fn handle_timeout(&mut self, now: Instant, mem: &Memory) {
         let cx = Cx { now, mem };
         if !self.ports.shaped.is_empty() {
-            queue::run_all(self, cx);
+            device::run_queues(self, cx);
+            run_deferred(self, cx);
         }
         self.bridges.handle_timeout(now);
         if self.neighbours.poll_timeout().is_some_and(|at| at <= now) {
@@ -386,13 +174,16 @@ impl Datapath {
         }
         if self.ipsec.poll_keepalives().is_some_and(|at| at <= now) {
             keepalive::send_keepalives(self, cx);
+            run_deferred(self, cx);
         }
         if self.reassembly.poll_timeout().is_some_and(|at| at <= now) {
             local::reassembly::expire(self, cx);
+            run_actions(self, cx);
         }
         if self.ipsec.poll_timeout().is_some_and(|at| at <= now) {
             self.ipsec.handle_timeout(now, &mut self.counters);
             own::release(self, cx);
+            run_deferred(self, cx);
         }
         self.drain_all(cx);
     }
@@ -401,7 +192,7 @@ impl Datapath {
     /// that GRO held may be the first to its next hop, and an action may send an ICMP error through ESP.
     pub(crate) fn drain_all(&mut self, cx: Cx<'_>) {
         loop {
-            neighbour::run_neighbour_actions(self, cx);
+            run_actions(self, cx);
             if self.ipsec.is_pending() || self.gro.held() > 0 {
                 rx::flush(self, cx, BurstEnd::Idle);
             }
@@ -410,18 +201,9 @@ impl Datapath {
                 break;
             }
         }
+        debug_assert!(self.deferred.is_empty(), "{} deferred packets were not run", self.deferred.len());
         // Drops receive templates, which hold keys of removed SAs.
         self.forget_if_changed();
-    }
-
-    /// Invalidates the receive templates of ESP if routes, SAs or policies have changed.
-    fn forget_if_changed(&mut self) {
-        let generations = [self.fib.generation(), self.ipsec.generation()];
-        if generations != self.generations {
-            self.generations = generations;
-            self.update_shortcuts();
-            self.ipsec.forget_recent();
-        }
     }
 
     /// Time at which [`handle_timeout`](Self::handle_timeout) has to be called next.
@@ -448,7 +230,9 @@ impl Datapath {
             port.set_busy(mem, is_busy);
         }
         if !is_busy && self.ports.is_shaped(id) {
-            queue::run(self, Cx { now, mem }, id);
+            let cx = Cx { now, mem };
+            device::run_queue(self, cx, id);
+            run_deferred(self, cx);
         }
     }
 

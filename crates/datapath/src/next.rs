@@ -1,19 +1,14 @@
-//! Stages of the datapath as values, and the loop that takes a packet from one to the next.
-//!
-//! The packet itself stays in one place, an [`IpPacket`] that the loop's caller owns and every stage borrows: moves from stage to
-//! stage would cost a third of a small packet's time. The last stage takes the packet out.
+//! Vocabulary of the stages: the next stage of a packet, its hop, the kind of its destination, and the context of a call.
 
-use base::DropReason;
+use std::net::IpAddr;
+
+use base::{DropReason, Instant, LinkId};
+use fib::{Decision, IlaHop};
 use host::icmp::Problem;
-use packet::Packet;
+use ila::{HookType, RouteEncap};
+use packet::Memory;
 
-use crate::forward::Hop;
-use crate::ip_packet::IpPacket;
-use crate::local::Cast;
-use crate::{Cx, Datapath};
-use crate::{forward, local, own, rx, trace, tx};
-
-/// Stage that a packet goes to next. Every stage returns one, and [`Datapath::run`] is the only loop over them.
+/// Stage that a packet goes to next. Every stage returns one, and [`run`](crate::run::run) is the only loop over them.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) enum Next {
@@ -25,8 +20,12 @@ pub(crate) enum Next {
     Forward(Hop),
     /// Output of a routed packet, before the policies.
     Output(Hop),
-    /// Transmission of an IP packet that fits the path, in the segments it says. Its headers may not have been parsed.
+    /// Transmission of an IP packet that fits the path, with its segment size. Its headers may not have been parsed.
     Transmit(Hop),
+    /// Output by the device of a VRF, after its queueing discipline.
+    VrfOut(LinkId),
+    /// Neighbour discovery by a link, framed, before the policies.
+    Discovery(LinkId),
     /// Drop, with an ICMP error to the sender as far as rules and rate limits allow.
     Reject(DropReason, Problem),
     /// Drop. Its headers may not have been parsed.
@@ -35,32 +34,76 @@ pub(crate) enum Next {
     Done,
 }
 
-impl Datapath {
-    /// Takes a packet from stage to stage until it is sent, delivered, held or dropped. A stage that makes several packets of one
-    /// runs each, and returns [`Next::Done`].
-    pub(crate) fn run(&mut self, cx: Cx<'_>, ip: &mut IpPacket, mut next: Next) {
-        loop {
-            if self.trace.is_on() {
-                trace::stage(self, cx, ip, next);
-            }
-            next = match next {
-                Next::L3In => rx::l3::input(self, cx, ip),
-                Next::Local(cast) => local::input(self, cx, ip, cast),
-                Next::Forward(hop) => forward::forward(self, cx, ip, hop),
-                Next::Output(hop) => tx::output(self, cx, ip, hop),
-                Next::Transmit(hop) => tx::transmit(self, cx, ip, hop),
-                Next::Reject(reason, problem) => own::reject(self, cx, ip, reason, problem),
-                Next::Drop(reason) => {
-                    self.count_drop(&ip.pkt, reason);
-                    return;
-                }
-                Next::Done => return,
-            }
+impl Next {
+    /// Refusal of a packet of a protocol that this node does not handle. Its sender gets an ICMP error if the packet was unicast.
+    pub(crate) fn refuse(cast: Cast, reason: DropReason, problem: Problem) -> Self {
+        match cast {
+            Cast::Group => Self::Drop(reason),
+            Cast::Unicast | Cast::Anycast => Self::Reject(reason, problem),
+        }
+    }
+}
+
+/// Link and neighbour that a packet is sent to next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hop {
+    /// The link.
+    pub(crate) dev: LinkId,
+    /// The neighbour on it.
+    pub(crate) next_hop: IpAddr,
+    /// Translation of the packet's destination before it is sent.
+    pub(crate) encap: Option<RouteEncap>,
+}
+
+impl Hop {
+    /// Hop of a packet that is sent without translation.
+    #[inline]
+    pub(crate) const fn new(dev: LinkId, next_hop: IpAddr) -> Self {
+        Self { dev, next_hop, encap: None }
+    }
+
+    /// Hop of a packet that this node sends.
+    ///
+    /// # Errors
+    /// Drop reason of the routing decision; [`DropReason::NoRoute`] for a destination that is not another node.
+    #[inline]
+    pub(crate) const fn of(decision: Decision) -> Result<Self, DropReason> {
+        match decision {
+            Decision::Forward { dev, next_hop } => Ok(Self::new(dev, next_hop)),
+            Decision::Ila { encap, to } => Self::translated(encap, to),
+            Decision::Drop(reason) => Err(reason),
+            _ => Err(DropReason::NoRoute),
         }
     }
 
-    /// Runs a packet whose headers are not parsed.
-    pub(crate) fn run_packet(&mut self, cx: Cx<'_>, pkt: Packet, next: Next) {
-        self.run(cx, &mut IpPacket::unparsed(pkt), next);
+    /// Hop of a packet that this node sends by a route with an encapsulation. A route for received packets does not translate it.
+    ///
+    /// # Errors
+    /// [`DropReason::NoRoute`] if the translated destination is this node.
+    #[inline]
+    pub(crate) const fn translated(encap: RouteEncap, to: IlaHop) -> Result<Self, DropReason> {
+        match (to, encap.hook_type) {
+            (IlaHop::Local, _) => Err(DropReason::NoRoute),
+            (IlaHop::Forward { dev, next_hop }, HookType::Output) => Ok(Self { dev, next_hop, encap: Some(encap) }),
+            (IlaHop::Forward { dev, next_hop }, HookType::Input) => Ok(Self::new(dev, next_hop)),
+        }
     }
+}
+
+/// Kind of a packet's destination: unicast, anycast or group.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Cast {
+    /// This node alone.
+    Unicast,
+    /// The nearest router on a subnet (RFC 4291 §2.6.1).
+    Anycast,
+    /// All stations of a link, or a group that this node may belong to.
+    Group,
+}
+
+/// Context of a call: the time, and the memory to work in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cx<'m> {
+    pub(crate) now: Instant,
+    pub(crate) mem: &'m Memory,
 }

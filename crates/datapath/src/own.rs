@@ -1,4 +1,4 @@
-//! Packets of this node itself: answers, ICMP errors, and packets that waited for an SA.
+//! Packets of this node: answers, ICMP errors, and packets that waited for an SA.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,13 +10,13 @@ use packet::Packet;
 use wire::ip::Info;
 use wire::{FlowKey, Version};
 
-use crate::forward::{Hop, problem_of};
-use crate::hooks::{self, HookPoint};
+use crate::addresses::is_link_local;
 use crate::host_side::up;
 use crate::mib::MibPair;
-use crate::rx::l3::is_link_local;
-use crate::trace;
-use crate::{Cx, Datapath, HostRole, IpPacket, Next, vrf};
+use crate::next::Hop;
+use crate::node::hooks::HookPoint;
+use crate::unroutable::problem_of;
+use crate::{Cx, Datapath, HostRole, IpPacket, Next, hooks, trace, vrf};
 
 /// Source of errors of a node without an IPv4 address (RFC 7600 §4.8).
 const DUMMY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
@@ -116,9 +116,9 @@ pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
                     Ok(()) => route_again(dp, &ip, by),
                     Err(reason) => Next::Drop(reason),
                 };
-                dp.run(cx, &mut ip, next);
+                dp.defer(ip, next);
             }
-            Released::Dropped(pkt, reason) => dp.run_packet(cx, pkt, Next::Drop(reason)),
+            Released::Dropped(pkt, reason) => dp.defer(IpPacket::unparsed(pkt), Next::Drop(reason)),
         }
     }
 }

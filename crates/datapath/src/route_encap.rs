@@ -1,31 +1,15 @@
 //! Routes with an ILA encapsulation: the destination is translated where a packet leaves by such a route, or has come by it (Linux
 //! `ila_lwt.c`).
 //!
-//! Policies, MTU checks and hooks see a sent packet with its original destination. The packet is translated after them, before
+//! Policies, MTU checks and hooks apply to a sent packet with its original destination. The packet is translated after them, before
 //! fragmentation, or after the ciphers if ESP protects it. A received packet is translated once its route is known.
 
 use base::DropReason;
 use fib::IlaHop;
 use ila::{CsumMode, HookType, RouteEncap};
 
-use crate::forward::Hop;
-use crate::local::Cast;
+use crate::next::{Cast, Hop};
 use crate::{Cx, Datapath, IpPacket, Next, ila_hook};
-
-impl Hop {
-    /// Hop of a packet that this node sends by a route with an encapsulation. A route for received packets does not translate it.
-    ///
-    /// # Errors
-    /// [`DropReason::NoRoute`] if the translated destination is this node.
-    #[inline]
-    pub(crate) const fn translated(encap: RouteEncap, to: IlaHop) -> Result<Self, DropReason> {
-        match (to, encap.hook_type) {
-            (IlaHop::Local, _) => Err(DropReason::NoRoute),
-            (IlaHop::Forward { dev, next_hop }, HookType::Output) => Ok(Self { dev, next_hop, encap: Some(encap) }),
-            (IlaHop::Forward { dev, next_hop }, HookType::Input) => Ok(Self::new(dev, next_hop)),
-        }
-    }
-}
 
 /// Translates a parsed packet that is sent by `hop`, if the hop has a translation, and returns the hop without it. A receiver does
 /// not adjust the checksum of fragments, so `adj-transport` is not applied to a packet that is fragmented next.

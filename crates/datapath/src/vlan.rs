@@ -1,64 +1,67 @@
 //! VLAN devices: links that have the frames of one VLAN of another link (Linux `net/8021q/vlan_core.c`, `vlan_dev.c`).
 //!
-//! A received frame's tag goes into metadata, and the frame is received by the device of that VLAN, before a bridge sees it. A
+//! A received frame's tag is moved to metadata, and the device of that VLAN receives the frame, before any bridge. A
 //! frame that a device sends gets its tag in metadata and is sent by the link below, fat or not: the tag goes into the bytes when
 //! the link below fits the frame to its own device. A second tag (802.1Q in 802.1Q) goes into the bytes below the first.
-
-use std::collections::HashMap;
 
 use base::{DropReason, LinkId, Origin};
 use packet::{Csum, Memory, Packet};
 use wire::eth::{self, EtherType};
 use wire::vlan::{self, Tci};
 
-use crate::tx::{device, esp_device};
-use crate::{Carried, Cx, Datapath, Device, rx};
+use crate::tx::esp_device;
+use crate::{Cx, Datapath, Device};
 
 /// Bytes of both addresses, behind which a tag stands.
 const ADDRESSES: usize = 12;
 
-/// Devices by the link below and their VLAN.
-#[derive(Debug, Default)]
-pub(crate) struct VlanDevices(HashMap<(LinkId, u16), LinkId>);
-
-/// Passes a frame, whose Ethernet header is in its head, to the device of its VLAN. `false`: no device has that VLAN, and the frame
-/// continues on the link.
+/// Port of the VLAN device that receives a frame, whose Ethernet header is in its head; `None` if no device has the frame's VLAN, and
+/// the frame continues on the link.
 ///
 /// # Errors
 /// As [`pop_tag`]; [`DropReason::LinkDown`] if the device is down.
-pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carried) -> Result<bool, DropReason> {
+pub(crate) fn receive(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    link: LinkId,
+    pkt: &mut Packet,
+) -> Result<Option<LinkId>, DropReason> {
     if pkt.meta.esp.is_some() {
-        return Ok(false);
+        return Ok(None);
     }
     pop_tag(cx.mem, pkt)?;
-    let Some(tci) = pkt.meta.vlan else { return Ok(false) };
-    let Some(&own) = dp.vlans.0.get(&(link, Tci(tci).vid())) else { return Ok(false) };
+    let Some(tci) = pkt.meta.vlan else { return Ok(None) };
+    let Some(&own) = dp.vlans.0.get(&(link, Tci(tci).vid())) else { return Ok(None) };
     let Some(port) = dp.ports.get_mut(own).filter(|port| port.up) else { return Err(DropReason::LinkDown) };
     port.traffic.rx_packets += 1;
     port.traffic.rx_bytes += pkt.len() as u64;
-    let mut pkt = pkt.take();
     pkt.meta.vlan = None;
     pkt.meta.origin = Origin::Port(own).into();
-    rx::receive(dp, cx, own, pkt);
-    Ok(true)
+    Ok(Some(own))
 }
 
-/// Sends a frame of a device by the link below, with its tag. The IP header begins at `l3`.
+/// Puts the tag of a device on a frame that the device sends. The IP header begins at `l3`. Returns the link below, and the offset of
+/// the IP header there.
 ///
 /// # Errors
-/// As [`device::fit`].
-pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, mut pkt: Packet, l3: usize) -> Result<(), DropReason> {
+/// [`DropReason::LinkDown`] for a device that is down; as [`esp_device::seal_unless_on_device`] and [`offload::insert_tag`].
+pub(crate) fn tag(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    own: LinkId,
+    pkt: &mut Packet,
+    l3: usize,
+) -> Result<(LinkId, usize), DropReason> {
     let port = dp.ports.get(own).filter(|port| port.up).ok_or(DropReason::LinkDown)?;
     let Device::Vlan { lower, vid } = port.device else { return Err(DropReason::LinkDown) };
     if pkt.meta.esp.is_some() {
         // The SA is on another link's device, not on the device below.
-        esp_device::seal_unless_on_device(dp, own, &mut pkt, l3)?;
+        esp_device::seal_unless_on_device(dp, own, pkt, l3)?;
     }
-    dp.ports.pass_vlan(cx.mem, own, &pkt, l3);
-    let l3 = offload::insert_tag(cx.mem, &mut pkt, l3)?;
+    dp.ports.pass_vlan(cx.mem, own, pkt, l3);
+    let l3 = offload::insert_tag(cx.mem, pkt, l3)?;
     pkt.meta.vlan = Some(vid);
-    device::enqueue(dp, cx, lower, pkt, l3);
-    Ok(())
+    Ok((lower, l3))
 }
 
 /// Moves the outer 802.1Q tag from the bytes into metadata (Linux `skb_vlan_untag`).
@@ -136,7 +139,7 @@ impl Datapath {
         if self.ports.get(id).is_none_or(|port| port.config.mac.is_none()) {
             return Err(VlanError::NotEthernet);
         }
-        // Its own VLAN devices stay.
+        // VLAN devices of this device stay.
         self.vlans.0.retain(|_, own| *own != id);
         mark_below(self, id);
         if let Some(port) = self.ports.get_mut(id) {

@@ -6,26 +6,25 @@
 //! | in | neighbour discovery | pre-routing a second time |
 //! | in | to groups and IPv6 link-local addresses | nothing |
 //! | out, no queueing discipline | of the node, by a link | local out, post-routing, counters, captures; then on by the route that was found |
-//! | out, a queueing discipline | of the node, by a link | local out, post-routing, the queue; when it lets them go counters, captures, a second look-up |
+//! | out, a queueing discipline | of the node, by a link | local out, post-routing, the queue; once they are dequeued counters, captures, a second look-up |
 //! | out | of the node, to an address in the VRF | local out, post-routing, counters, captures; then in as by a loopback |
 //! | out | to groups and link-local addresses, outer packets of ESP, forwarded ones | nothing |
 
 use std::net::IpAddr;
 
 use base::{Domain, DropReason, LinkId};
-use packet::Packet;
 use wire::{Protocol, Version};
 
-use crate::forward::{Hop, problem_of};
-use crate::hooks::{self, HookPoint};
-use crate::local::Cast;
+use crate::addresses::is_link_local;
 use crate::mib::MibPair;
-use crate::rx::l3::is_link_local;
-use crate::trace;
-use crate::tx::queue::{self, Waiting};
-use crate::{Cx, Datapath, IpPacket, Next};
+use crate::next::{Cast, Hop};
+use crate::node::hooks::HookPoint;
+use crate::node::qdisc::QueuedPacket;
+use crate::tx::device;
+use crate::unroutable::problem_of;
+use crate::{Cx, Datapath, IpPacket, Next, hooks, trace};
 
-/// Passes a received packet by the device of its link's VRF (Linux `vrf_ip_rcv`, `vrf_ip6_rcv`). `is_translated` says that the
+/// Passes a received packet by the device of its link's VRF (Linux `vrf_ip_rcv`, `vrf_ip6_rcv`). `is_translated` is true if the
 /// packet was changed at pre-routing with its link.
 ///
 /// # Errors
@@ -56,7 +55,7 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId
     pass_out_hooks(dp, cx, ip, vrf);
     if dp.ports.is_shaped(vrf) {
         let pkt = ip.pkt.take();
-        queue::enqueue(dp, cx, vrf, Waiting { pkt, l3: 0, is_transmitted: true });
+        device::enqueue_shaped(dp, cx, vrf, QueuedPacket { pkt, l3: 0, is_transmitted: true });
         return Next::Done;
     }
     dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);
@@ -65,16 +64,14 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId
 }
 
 /// Sends a packet dequeued from the device's queueing discipline, after a second route lookup (Linux `vrf_xmit`).
-pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, vrf: LinkId, pkt: Packet) {
-    let mut ip = IpPacket::unparsed(pkt);
-    let next = match ip.parse(cx) {
-        Ok(()) => route_again(dp, cx, &mut ip, vrf),
+pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) -> Next {
+    match ip.parse(cx) {
+        Ok(()) => route_again(dp, cx, ip, vrf),
         Err(reason) => {
             dp.ports.fail_vrf(vrf);
             Next::Drop(reason)
         }
-    };
-    dp.run(cx, &mut ip, next);
+    }
 }
 
 fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) -> Next {

@@ -1,4 +1,4 @@
-//! In a steady state nothing is allocated, however many packets are routed, sealed, opened and glued.
+//! Steady traffic allocates nothing: packets are routed, encrypted, decrypted and coalesced.
 
 use base::{Instant, LinkId};
 use packet::{Allocations, Csum, Cut, Memory, Meta, Packet};
@@ -11,8 +11,8 @@ static ALLOCATOR: Allocations = Allocations;
 const INSIDE: LinkId = LinkId(1);
 const OUTSIDE: LinkId = LinkId(2);
 
-/// Rounds that fill the pools and caches, and rounds that are counted. A debug build notes each of the 92 nonces of a
-/// round in a table, which grows at 7168 and at 14 336 of them: before and after the counted rounds.
+/// Rounds that fill the pools and caches, and rounds that are counted. A debug build records each of the 92 nonces of a
+/// round in a table, which grows at 7168 and at 14 336 nonces: before and after the counted rounds.
 const WARM: usize = 90;
 const COUNTED: usize = 60;
 

@@ -27,15 +27,15 @@ pub fn solicit(
     frame(mem, Packet::with_data(mem, request.as_bytes())?, here.mac, to, EtherType::ARP)
 }
 
-/// Takes in an ARP packet that came from `here.link`, from its first byte on: learns from it, and answers a request for
-/// an address for which `is_own` is true.
+/// Handles an ARP packet received on `here.link`, from its first byte on: updates the entry of its sender, and answers a request
+/// for an address for which `is_own` is true.
 ///
-/// A request to this node makes a STALE entry for its sender. Any other packet changes the entry of its sender and makes
+/// A request to this node creates a STALE entry for its sender. Any other packet updates the entry of its sender and creates
 /// none (RFC 826; Linux's `arp_accept=0`), so that announcements cannot fill the table.
 ///
 /// # Errors
 /// [`DropReason::ArpMalformed`] for an operation other than request and reply, or a sender whose addresses are not those
-/// of one station; [`DropReason::NeighbourRateLimited`] when too many stations ask; [`DropReason::NoMemory`] when there
+/// of one station; [`DropReason::NeighbourRateLimited`] when stations send too many requests; [`DropReason::NoMemory`] when there
 /// is no page for the answer.
 pub fn handle(
     neighbours: &mut Neighbours,

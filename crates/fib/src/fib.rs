@@ -1,4 +1,4 @@
-//! The forwarding information base: every table, and the order in which they are asked.
+//! The forwarding information base: every table, and the order in which tables are looked up.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,7 +22,7 @@ const METRIC_V6_DEFAULT: u32 = 1024;
 /// Routing tables by number, and the addresses of the links, from which connected and local routes come.
 #[derive(Clone)]
 pub struct Fib {
-    /// The two that every lookup asks.
+    /// The two tables that every lookup reads.
     local: Table,
     main: Table,
     others: HashMap<TableId, Table, RandomState>,
@@ -31,12 +31,12 @@ pub struct Fib {
     path_mtus: PathMtus,
     /// Whether a route with an encapsulation was ever added.
     has_encaps: bool,
-    /// In which order tables are asked, by family.
+    /// Order in which tables are looked up, by family.
     rules: [Vec<Rule>; 2],
     vrfs: Vrfs,
 }
 
-/// VRFs' devices that a packet may be passed on to, one by the other's routes (Linux's `XMIT_RECURSION_LIMIT`).
+/// Limit of consecutive VRF devices that a route leads to (Linux's `XMIT_RECURSION_LIMIT`).
 const MAX_LEAKS: usize = 8;
 
 impl Default for Fib {
@@ -56,12 +56,12 @@ impl Default for Fib {
 }
 
 impl Fib {
-    /// A number that changes with every change. What was looked up under another one has to be looked up again.
+    /// Generation, which every change advances. A result of a lookup is valid for one generation.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Takes over everything that `with` holds, under a generation of its own.
+    /// Replaces all routes, addresses and rules by those of `with`, and advances the generation.
     pub fn replace(&mut self, with: Self) {
         let generation = self.generation;
         *self = with;
@@ -69,9 +69,10 @@ impl Fib {
         self.changed();
     }
 
-    /// Gives `dev` the address `addr`: a local route to it, a connected one to its subnet, and to that subnet an IPv4
-    /// broadcast one to the last address if it has hosts, or an IPv6 anycast one to the first (Linux's `fib_add_ifaddr`,
-    /// `addrconf_prefix_route`, `addrconf_join_anycast`). Subnets that several links share are allowed; the first link has them. If it is in a VRF, all of these stand in the VRF's table.
+    /// Adds the address `addr` to `dev`: a local route to it, a connected route to its subnet, and an IPv4 broadcast route to the last
+    /// address of a subnet that has hosts, or an IPv6 anycast route to the first (Linux's `fib_add_ifaddr`,
+    /// `addrconf_prefix_route`, `addrconf_join_anycast`). Several links may
+    /// share a subnet; the first link's route is used. The routes of a link in a VRF are added to the VRF's table.
     pub fn add_address(&mut self, dev: LinkId, addr: IfAddr) {
         let table = self.vrfs.of(self.vrfs.domain(dev)).map(|vrf| vrf.table);
         let [locals, connected] = [TableId::LOCAL, TableId::MAIN].map(|usual| table.unwrap_or(usual));
@@ -115,8 +116,7 @@ impl Fib {
         Ok(())
     }
 
-    /// Adds a route in front of those with its prefix and metric, or behind them. Whether there may be several is the
-    /// caller's to judge.
+    /// Adds a route before the routes with its prefix and metric, or after them. The caller decides whether there may be several.
     pub fn insert(&mut self, table: TableId, route: Route, ahead: bool) {
         self.has_encaps |= route.has_encap();
         let table = self.table_mut(table);
@@ -128,7 +128,7 @@ impl Fib {
         self.changed();
     }
 
-    /// Puts a route in the place of one with its prefix and metric. Tells whether that was there.
+    /// Replaces the route with the same prefix and metric. Tells whether there was one.
     pub fn exchange(&mut self, table: TableId, old: &Route, new: Route) -> bool {
         self.has_encaps |= new.has_encap();
         let there = self.table_mut(table).find(old).map(|route| *route = new).is_some();
@@ -136,15 +136,15 @@ impl Fib {
         there
     }
 
-    /// Takes one route away that is equal to `route`. Tells whether there was one.
+    /// Removes one route that is equal to `route`. Tells whether there was one.
     pub fn remove(&mut self, table: TableId, route: &Route) -> bool {
         let there = self.table_mut(table).remove(route);
         self.changed();
         there
     }
 
-    /// Notes that `dev` has an address, or has it no longer: as often as it was noted, for it may lead to several peers. The
-    /// routes that this makes are the caller's to add.
+    /// Records that `dev` has an address, or no longer has it. Additions are counted, as an address may lead to several peers. The
+    /// caller adds the routes of the address.
     pub fn set_address(&mut self, dev: LinkId, addr: IfAddr, there: bool) {
         if there {
             self.addresses.push((dev, addr));
@@ -154,29 +154,19 @@ impl Fib {
         self.changed();
     }
 
-    /// Forgets the addresses of `dev` and every route by it, as when it goes down (Linux's `fib_disable_ip`).
-    pub fn remove_dev(&mut self, dev: LinkId) {
-        self.addresses.retain(|&(link, _)| link != dev);
-        for table in [&mut self.local, &mut self.main].into_iter().chain(self.others.values_mut()) {
-            table.remove_dev(dev);
-        }
-        self.others.retain(|_, table| table.iter().next().is_some());
-        self.changed();
-    }
-
-    /// Exchanges the rules of a family.
+    /// Replaces the rules of a family.
     pub fn set_rules(&mut self, v4: bool, rules: Vec<Rule>) {
         self.rules[usize::from(!v4)] = rules;
         self.changed();
     }
 
-    /// Adds, replaces or removes the VRF of `device`, a link number. Its routes are for the caller to add and remove.
+    /// Adds, replaces or removes the VRF of `device`, a link number. The caller adds and removes its routes.
     pub fn set_vrf(&mut self, device: LinkId, vrf: Option<Vrf>) {
         self.vrfs.set(device, vrf);
         self.changed();
     }
 
-    /// Puts a link into a domain: enslaves it to a VRF, or releases it. The link's routes are for the caller to move.
+    /// Puts a link into a domain: enslaves it to a VRF, or releases it. The caller moves the link's routes.
     pub fn set_domain(&mut self, link: LinkId, domain: Domain) {
         self.vrfs.set_domain(link, domain);
         self.changed();
@@ -193,8 +183,8 @@ impl Fib {
         domain == Domain::DEFAULT || self.vrfs.of(domain).is_some_and(|vrf| vrf.up)
     }
 
-    /// The route to `dst` in a domain: of the longest prefix, and there of the smallest metric, in the first table that has
-    /// one of those that rules ask. With `oif`, only routes by that link and those that need none.
+    /// The route to `dst` in a domain: that of the longest prefix, then of the smallest metric, in the first table with a route in the
+    /// order of the rules. With `oif`, only routes by that link and routes without a link.
     pub fn lookup(&self, domain: Domain, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
         self.lookup_with_table(domain, dst, oif).map(|(_, route)| route)
     }
@@ -252,8 +242,8 @@ impl Fib {
         Decision::Drop(DropReason::NoRoute)
     }
 
-    /// Decides about packets to `dst` by a route with an encapsulation. The route to the translated destination is one by the same
-    /// link, or one of the VRF whose device that is. A second translation is refused.
+    /// Decides about packets to `dst` by a route with an encapsulation. The route to the translated destination is by the same link,
+    /// or, if that link is the device of a VRF, in the table of that VRF. A second translation is refused.
     fn decide_translated(&self, dst: IpAddr, encap: RouteEncap, to: IlaRoute) -> Decision {
         let IpAddr::V6(addr) = dst else { return Decision::Drop(DropReason::NoRoute) };
         let (via, dev) = match (to, encap.hook_type) {
@@ -274,7 +264,7 @@ impl Fib {
         };
         let to = match Decision::of(self.lookup(domain, translated, oif).filter(|route| !route.has_encap()), translated)
         {
-            // What is sent to this node itself would have to come in again.
+            // Packets to this node itself would have to be received again.
             Decision::Local { .. } if encap.hook_type == HookType::Input => IlaHop::Local,
             Decision::Forward { dev, next_hop } if self.vrfs.get(dev).is_none() => IlaHop::Forward { dev, next_hop },
             _ => return Decision::Drop(DropReason::IlaUnreachable),
@@ -282,7 +272,7 @@ impl Fib {
         Decision::Ila { encap, to }
     }
 
-    /// Tells whether this node has the address in a domain, on whatever link.
+    /// Tells whether this node has the address in a domain, on any link.
     pub fn is_local(&self, domain: Domain, addr: IpAddr) -> bool {
         matches!(self.decide(domain, addr, None), Decision::Local { .. })
     }
@@ -307,7 +297,7 @@ impl Fib {
         self.addresses.iter().filter(move |&&(link, _)| link == dev).map(|&(_, addr)| addr)
     }
 
-    /// The address that this node's own packets to `dst` by `dev` come from: of that link if it has one of the family,
+    /// Source address of this node's own packets to `dst` by `dev`: an address of that link if it has one of the family,
     /// else of the device of its VRF, else of another link in its domain; in the destination's own subnet if possible. An
     /// IPv6 link-local address is for link-local destinations, and never taken from another link (Linux's
     /// `inet_select_addr`; RFC 6724 §5, rules 2, 5 and 8).
@@ -315,7 +305,7 @@ impl Fib {
         self.source_among(dev, dst, |_| true)
     }
 
-    /// As [`source`](Self::source), of the addresses of those links alone that are `allowed`.
+    /// As [`source`](Self::source), from the addresses of `allowed` links only.
     pub fn source_among(&self, dev: LinkId, dst: IpAddr, allowed: impl Fn(LinkId) -> bool) -> Option<IpAddr> {
         let domain = self.domain(dev);
         let usable = |&&(link, own): &&(LinkId, IfAddr)| {
@@ -328,16 +318,16 @@ impl Fib {
             let (is_own, is_vrf) = (link == dev, Some(link) == domain.vrf_device());
             (is_own && same_scope, same_scope, is_vrf, own.prefix().contains(dst), is_own)
         };
-        // `max_by_key` gives the last of equals, hence from the back: the first one added wins.
+        // `max_by_key` returns the last of equals, so the iteration is reversed: the address that was added first wins.
         self.addresses.iter().filter(usable).rev().max_by_key(rank).map(|&(_, own)| own.addr())
     }
 
-    /// The links that have the address, in whatever domain.
+    /// The links that have the address, in any domain.
     pub fn links_with(&self, addr: IpAddr) -> impl Iterator<Item = LinkId> + '_ {
         self.addresses.iter().filter(move |(_, own)| own.addr() == addr).map(|&(link, _)| link)
     }
 
-    /// The domain of the link that has the address: of the first one, if several have.
+    /// The domain of the link with that address; of the first link, if several have it.
     pub fn domain_of(&self, addr: IpAddr) -> Domain {
         self.addresses
             .iter()
@@ -345,25 +335,24 @@ impl Fib {
             .map_or(Domain::DEFAULT, |&(link, _)| self.domain(link))
     }
 
-    /// The MTU of the path to `dst` in a domain, as far as something is known beyond its first link.
+    /// Learnt MTU of the path to `dst` in a domain; `None` if nothing was learnt beyond its first link.
     #[inline]
     pub fn path_mtu(&self, now: Instant, domain: Domain, dst: IpAddr) -> Option<usize> {
         self.path_mtus.get(now, domain, dst)
     }
 
-    /// Believes for ten minutes, or until a route changes, that the path to `dst` takes packets of `mtu` bytes: at least
-    /// 552 over IPv4 and 1280 over IPv6, and less than `link_mtu`, which its first link takes. Tells whether that is less
-    /// than was known, or as much again.
+    /// Records, for ten minutes or until a route changes, `mtu` as the MTU of the path to `dst`: at least 552 over IPv4 and 1280
+    /// over IPv6, and less than `link_mtu`, the MTU of its first link. Tells whether the path MTU was lowered, or confirmed.
     pub fn lower_path_mtu(&mut self, now: Instant, domain: Domain, dst: IpAddr, mtu: usize, link_mtu: usize) -> bool {
         self.path_mtus.lower(now, (domain, dst), mtu, link_mtu)
     }
 
-    /// Forgets what is known of paths to IPv4 destinations (Linux `fnhe_genid_bump`).
+    /// Removes the learnt path MTUs of IPv4 destinations (Linux `fnhe_genid_bump`).
     pub fn forget_path_mtus_v4(&mut self) {
         self.path_mtus.clear_v4();
     }
 
-    /// Every path of which something is known beyond its first link, by its domain and destination.
+    /// Every learnt path MTU, by domain and destination.
     pub fn path_mtus(&self, now: Instant) -> impl Iterator<Item = ((Domain, IpAddr), PathMtu)> + '_ {
         self.path_mtus.iter(now)
     }
@@ -384,7 +373,7 @@ impl Fib {
         local.chain(main).chain(others)
     }
 
-    /// Adds a route of a link's own, behind what is there already.
+    /// Adds a route of a link's address, after the existing ones.
     fn append(&mut self, table: TableId, route: Route) {
         let table = self.table_mut(table);
         if !table.exact(route.prefix).contains(&route) {
@@ -408,7 +397,7 @@ impl Fib {
         }
     }
 
-    /// A route that changes may lead by another path.
+    /// Advances the generation, and drops learnt path MTUs: a changed route may lead by another path.
     fn changed(&mut self) {
         self.path_mtus.clear();
         self.generation = self.generation.wrapping_add(1);

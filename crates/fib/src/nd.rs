@@ -34,15 +34,15 @@ pub fn solicit(
     frame(mem, packet, here.mac, to, EtherType::IPV6)
 }
 
-/// Takes in a solicitation or advertisement that came from `here.link`, from its IPv6 header on and all in `bytes`:
-/// learns from it, and answers a solicitation for a target for which `own` gives the address to answer the asker from: the
-/// target itself if it is this node's, another of its addresses if the target is anycast. Router discovery is ignored.
+/// Handles a solicitation or advertisement received on `here.link`, whole in `bytes` from its IPv6 header on: updates the entry of its
+/// sender, and answers a solicitation for a target for which `own` returns the source of the answer: the target itself if it is
+/// this node's, another of its addresses if the target is anycast. Router discovery is ignored.
 ///
 /// # Errors
-/// [`DropReason::NeighbourMalformed`] for what RFC 4861 §7.1 says to discard, a fragment among it (RFC 6980 §5), and for
-/// link-layer addresses that no single other station can have; [`DropReason::ChecksumWrong`];
-/// [`DropReason::IcmpIgnored`] for messages of other types; [`DropReason::NeighbourRateLimited`] when too many stations
-/// ask; [`DropReason::NoMemory`] when there is no page for the answer; the reasons of malformed headers.
+/// [`DropReason::NeighbourMalformed`] for messages that RFC 4861 §7.1 discards, fragments (RFC 6980 §5), and link-layer addresses that
+/// are not a single other station's; [`DropReason::ChecksumWrong`];
+/// [`DropReason::IcmpIgnored`] for messages of other types; [`DropReason::NeighbourRateLimited`] when stations send too
+/// many solicitations; [`DropReason::NoMemory`] when there is no page for the answer; the reasons of malformed headers.
 pub fn handle(
     neighbours: &mut Neighbours,
     now: Instant,
@@ -87,7 +87,7 @@ pub fn handle(
                 if !neighbours.may_answer(now, here.link, IpAddr::V6(src)) {
                     return Err(DropReason::NeighbourRateLimited);
                 }
-                // The answer is no use of the entry: it would have each station that asks probed (RFC 4861 §7.3.3).
+                // The answer does not count as a use of the entry, which would probe each soliciting station (RFC 4861 §7.3.3).
                 let to = if src.is_unspecified() {
                     Some(MacAddr::multicast_v6(nd::ALL_NODES))
                 } else {
@@ -128,9 +128,9 @@ fn check_station(mac: Option<MacAddr>) -> Result<(), DropReason> {
     }
 }
 
-/// The advertisement of `target` for `asker`, `from` one of this node's own addresses (RFC 4861 §7.2.4). If `target` is
-/// another one, an anycast address, the answer overrides no other (§7.2.7). The unspecified address asks whether it may
-/// have `target` (duplicate address detection), and the answer is for all nodes.
+/// The advertisement of `target` for `asker`, `from` one of this node's own addresses (RFC 4861 §7.2.4). The answer
+/// for an anycast `target`, which differs from `from`, has no Override flag (§7.2.7). The answer to a solicitation from the unspecified
+/// address (duplicate address detection) is sent to all nodes.
 fn advert(mem: &Memory, here: Station, target: Ipv6Addr, from: Ipv6Addr, asker: Ipv6Addr) -> Result<Packet, PoolDry> {
     let solicited = !asker.is_unspecified();
     let dst = if solicited { asker } else { nd::ALL_NODES };
@@ -138,7 +138,7 @@ fn advert(mem: &Memory, here: Station, target: Ipv6Addr, from: Ipv6Addr, asker: 
     message(mem, nd::Neighbour::advert(target, flags), LinkAddr::target(here.mac), from, dst)
 }
 
-/// Sends an answer as far as its receiver's link-layer address is known.
+/// Sends an answer if its receiver's link-layer address is known.
 fn send(mem: &Memory, here: Station, answer: Resolution, actions: &mut Vec<Action>) -> Result<(), PoolDry> {
     match answer {
         Resolution::Send(to, packet) => {

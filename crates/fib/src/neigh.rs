@@ -52,7 +52,7 @@ pub struct Neighbours {
     timers: BTreeSet<(Instant, Key)>,
     /// Memory of all packets that wait.
     waiting_bytes: usize,
-    /// Changes to be told, while there is a listener.
+    /// Changes since they were last taken, while there is a listener.
     watch: Option<Watch>,
 }
 
@@ -61,9 +61,9 @@ struct Entry {
     state: State,
     /// Place in the eviction order of its table; a permanent entry has none.
     place: Option<Place>,
-    /// A packet was sent to it since it was put in its place.
+    /// Whether a packet was sent to the neighbour since its place in the order was set.
     is_used: bool,
-    /// The time from which its next question is answered whatever others ask.
+    /// Time from which its next solicitation is answered regardless of the rate limit for all stations.
     answer_from: Instant,
 }
 
@@ -84,7 +84,7 @@ struct Watch {
 /// Changes that are kept until they are taken, of entries and of entries that went with their link.
 const MAX_CHANGED: usize = 1024;
 
-/// Changes that are told in a second; stations can make any number of them.
+/// Limit of recorded changes in a second; stations can cause any number of them.
 const CHANGES: Rate = Rate::new(1000, MAX_CHANGED as u32);
 
 impl Neighbours {
@@ -106,8 +106,8 @@ impl Neighbours {
         self.watch = if on { Some(self.watch.take().unwrap_or_default()) } else { None };
     }
 
-    /// Changes that the operator has not made, since this was last called, as Linux tells of them
-    /// (`neigh_update_notify`): the start of a resolution is none.
+    /// Changes since the last call that the operator has not made, those that Linux notifies of (`neigh_update_notify`): the start
+    /// of a resolution is none.
     pub fn take_changed(&mut self) -> Changed {
         self.watch.as_mut().map(|watch| std::mem::take(&mut watch.changed)).unwrap_or_default()
     }
@@ -122,7 +122,7 @@ impl Neighbours {
         self.entries.get(&(link, addr))?.state.mac()
     }
 
-    /// Tells whether a packet to `next_hop` need not wait.
+    /// Tells whether a packet to `next_hop` can be sent at once.
     pub fn knows(&self, link: LinkId, next_hop: IpAddr) -> bool {
         match self.entries.get(&(link, next_hop)) {
             Some(entry) => entry.state.mac().is_some(),
@@ -160,8 +160,8 @@ impl Neighbours {
     /// Finds the link-layer address for a packet to `next_hop` as [`station`](Self::station), or queues the packet until it is
     /// known.
     ///
-    /// A packet is dropped for [`DropReason::NeighbourRateLimited`] when too many unknown next hops were wanted in the
-    /// last second, and for [`DropReason::NeighbourQueueFull`] when too much waits.
+    /// A packet is dropped for [`DropReason::NeighbourRateLimited`] at the limit of resolutions started in a second, and for
+    /// [`DropReason::NeighbourQueueFull`] at a limit of queued packets.
     pub fn resolve(
         &mut self,
         now: Instant,
@@ -181,7 +181,7 @@ impl Neighbours {
         }
     }
 
-    /// Takes in what was heard from `addr`. Packets that waited for it are sent by actions.
+    /// Handles a message of `addr`. Packets that waited for the neighbour are sent by actions.
     pub fn learn(&mut self, now: Instant, link: LinkId, addr: IpAddr, heard: Heard, actions: &mut Vec<Action>) {
         let key = (link, addr);
         let Some(entry) = self.entries.get_mut(&key) else {
@@ -211,9 +211,9 @@ impl Neighbours {
         }
     }
 
-    /// Tells whether a solicitation or ARP request of `asker` may be answered now, and notes that it is. A confirmed
-    /// neighbour, which checks whether this node is still there, is answered at least every
-    /// [`answer_interval`](Limits::answer_interval), however many others ask.
+    /// Tells whether a solicitation or ARP request of `asker` may be answered now, and records the answer. A confirmed
+    /// neighbour, which checks that this node is reachable, is answered at least every
+    /// [`answer_interval`](Limits::answer_interval), regardless of other stations' requests.
     pub fn may_answer(&mut self, now: Instant, link: LinkId, asker: IpAddr) -> bool {
         let key = (link, asker);
         if let Some(entry) = self.entries.get_mut(&key)
@@ -227,7 +227,7 @@ impl Neighbours {
         self.table(key).answers.take(rate, now)
     }
 
-    /// Sets a neighbour as the operator says. Packets that waited for it are sent or dropped by actions.
+    /// Sets a neighbour for the operator. Packets that waited for it are sent or dropped by actions.
     pub fn set(&mut self, now: Instant, link: LinkId, addr: IpAddr, known: Known, actions: &mut Vec<Action>) {
         let key = (link, addr);
         let (state, mac) = match known {
@@ -251,7 +251,7 @@ impl Neighbours {
         }
     }
 
-    /// Notes the protocol that has set a neighbour (Linux `neigh_add`), for as long as there is an entry.
+    /// Records the protocol that has set a neighbour (Linux `neigh_add`), while there is an entry.
     pub fn set_protocol(&mut self, link: LinkId, addr: IpAddr, protocol: u8) {
         if self.entries.contains_key(&(link, addr)) {
             self.protocols.insert((link, addr), protocol);
@@ -263,7 +263,7 @@ impl Neighbours {
         self.timers.first().map(|&(at, _)| at)
     }
 
-    /// Advances every neighbour whose deadline has passed: solicits it again, or gives it up and drops the packets that
+    /// Advances every neighbour whose deadline has passed: solicits it again, or marks it as failed and drops the packets that
     /// waited for it.
     pub fn handle_timeout(&mut self, now: Instant, actions: &mut Vec<Action>) {
         while let Some(&(at, key)) = self.timers.first()
@@ -306,10 +306,10 @@ impl Neighbours {
         self.entries.iter().map(|(&key, entry)| self.shown(key, entry))
     }
 
-    /// Checks what holds between any two calls, for tests.
+    /// Checks invariants that hold between any two calls, for tests.
     ///
     /// # Panics
-    /// When it does not hold.
+    /// If one is violated.
     pub fn check_invariants(&self) {
         let places: usize = self.tables.values().map(NeighbourTable::len).sum();
         let evictable = self.entries.values().filter(|entry| !entry.state.is_permanent()).count();
@@ -338,7 +338,7 @@ impl Neighbours {
         Neighbour { link, addr, mac: state.mac(), state: state.word(), queued: state.queued(), protocol }
     }
 
-    /// Makes a STALE entry for a station that asked for an address of this node, if the rate and the table allow it
+    /// Creates a STALE entry for a station that has solicited an address of this node, if the rate and the table allow it
     /// (RFC 4861 §7.2.3; Linux `neigh_event_ns`). Without an entry it is resolved when a packet is to be sent to it.
     fn learn_asker(&mut self, now: Instant, key: Key, mac: MacAddr, actions: &mut Vec<Action>) {
         let rate = self.limits.asked;
@@ -348,7 +348,7 @@ impl Neighbours {
         }
     }
 
-    /// Notes the first use of a stale neighbour, which is probed if it is not heard of in time.
+    /// Records the first use of a stale neighbour, which is probed unless a message confirms it in time.
     fn delay(&mut self, now: Instant, key: Key, mac: MacAddr) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let until = now + self.limits.delay;
@@ -399,7 +399,7 @@ impl Neighbours {
         else {
             return Resolution::Dropped(packet, DropReason::NeighbourFailed);
         };
-        packet.spare(mem);
+        packet.release_device_frames(mem);
         let limits = &self.limits;
         let need = packet.truesize();
         let reason = DropReason::NeighbourQueueFull;
@@ -465,11 +465,11 @@ impl Neighbours {
         self.drop_waiting(key, before, actions);
     }
 
-    /// Makes room for one more entry of the worth `newcomer` in a full table. False if the newcomer has to stay out,
-    /// which happens to [`Worth::Asked`] alone.
+    /// Makes room for one more entry of the worth `newcomer` in a full table. Returns false if the newcomer gets
+    /// no entry, which only applies to [`Worth::Asked`].
     ///
-    /// A confirmed entry that packets were sent to since it was put in its place is put behind the others once more
-    /// instead (second chance): one step for each such packet at most.
+    /// A confirmed entry to which packets were sent since its place was set is moved to the end of the order instead (second
+    /// chance): one step for each such packet at most.
     fn make_room(&mut self, now: Instant, key: Key, newcomer: Worth, actions: &mut Vec<Action>) -> bool {
         let limit = self.limits.entries.max(1);
         while self.table(key).len() >= limit {
@@ -493,7 +493,7 @@ impl Neighbours {
         self.put_behind(key, worth);
     }
 
-    /// Puts an entry behind all others of its new worth.
+    /// Moves an entry to the end of the order of its new worth.
     fn put_behind(&mut self, key: Key, worth: Option<Worth>) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let table = self.tables.entry(table_of(key)).or_default();
@@ -541,7 +541,7 @@ impl Neighbours {
         self.tables.entry(table_of(key)).or_default()
     }
 
-    /// Keeps a change for [`take_changed`](Self::take_changed), as far as the rate allows.
+    /// Records a change for [`take_changed`](Self::take_changed), within the rate limit.
     fn note(&mut self, now: Instant, key: Key) {
         let Some(Watch { changed, budget }) = &mut self.watch else { return };
         if changed.who.len() < MAX_CHANGED && budget.get_or_insert(TokenBucket::FULL).take(CHANGES, now) {

@@ -9,13 +9,13 @@ use base::{Domain, Instant};
 /// Life of a learnt path MTU: after it the path may have grown (Linux's `ip_rt_mtu_expires`, `ip6_rt_mtu_expires`).
 pub const PATH_MTU_EXPIRES: Duration = Duration::from_secs(600);
 
-/// The least that is believed of an IPv4 path (Linux's `ip_rt_min_pmtu`).
+/// Minimum of a learnt IPv4 path MTU (Linux's `ip_rt_min_pmtu`).
 pub const MIN_PATH_MTU_V4: usize = 552;
 
-/// The least that an IPv6 path has (RFC 8200 §5).
+/// Minimum MTU of an IPv6 path (RFC 8200 §5).
 pub const MIN_PATH_MTU_V6: usize = 1280;
 
-/// Most destinations of which something is known. Beyond that the one is forgotten that expires first.
+/// Limit of destinations. When it is reached, the entry that expires first is evicted.
 pub const MAX_PATH_MTUS: usize = 1024;
 
 /// Path MTUs by domain and destination.
@@ -27,24 +27,24 @@ pub(crate) struct PathMtus {
 /// The MTU of the path to a destination.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PathMtu {
-    /// In bytes of IP packet.
+    /// Bytes of an IP packet.
     pub mtu: usize,
-    /// When it is forgotten.
+    /// Time of expiry.
     pub expires: Instant,
 }
 
 impl PathMtus {
     /// The learnt path MTU to `dst`, if it has not expired.
     pub(crate) fn get(&self, now: Instant, domain: Domain, dst: IpAddr) -> Option<usize> {
-        // Most nodes know nothing.
+        // Most nodes have learnt no path MTU.
         if self.known.is_empty() {
             return None;
         }
         self.known.get(&(domain, dst)).filter(|known| known.expires > now).map(|known| known.mtu)
     }
 
-    /// Believes that the path in a domain to a destination, whose first link takes `link_mtu`, takes `told` bytes. Tells
-    /// whether that is less than was known, or as much again (Linux `__ip_rt_update_pmtu`, `rt6_do_update_pmtu`).
+    /// Records `told` as the MTU of the path in a domain to a destination; `link_mtu` is the MTU of its first link. Tells whether the
+    /// path MTU was lowered, or confirmed (Linux `__ip_rt_update_pmtu`, `rt6_do_update_pmtu`).
     pub(crate) fn lower(&mut self, now: Instant, to: (Domain, IpAddr), told: usize, link_mtu: usize) -> bool {
         let (domain, dst) = to;
         let least = if dst.is_ipv4() { MIN_PATH_MTU_V4 } else { MIN_PATH_MTU_V6 };
@@ -60,7 +60,7 @@ impl PathMtus {
         true
     }
 
-    /// Forgets what has expired, and if that is nothing what expires next.
+    /// Removes expired entries, or, if there are none, the entry that expires next.
     fn make_room(&mut self, now: Instant) {
         self.known.retain(|_, known| known.expires > now);
         if self.known.len() >= MAX_PATH_MTUS
@@ -70,17 +70,17 @@ impl PathMtus {
         }
     }
 
-    /// Forgets what is known of paths to IPv4 destinations.
+    /// Removes the entries of IPv4 destinations.
     pub(crate) fn clear_v4(&mut self) {
         self.known.retain(|(_, dst), _| dst.is_ipv6());
     }
 
-    /// Forgets everything.
+    /// Removes all entries.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
     }
 
-    /// Everything that is known, by domain and destination.
+    /// Every entry, by domain and destination.
     pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = ((Domain, IpAddr), PathMtu)> + '_ {
         self.known.iter().filter(move |(_, known)| known.expires > now).map(|(&to, &known)| (to, known))
     }
@@ -102,13 +102,13 @@ mod tests {
     #[test]
     fn a_path_only_becomes_narrower_until_it_is_forgotten() {
         let (mut mtus, dst) = (PathMtus::default(), addr("192.0.2.2"));
-        // (seconds, told, whether that is news, what is known then)
+        // (seconds, reported MTU, whether it is lowered or confirmed, path MTU afterwards)
         let steps = [
             (0, 1500, false, None), // no less than the link itself
             (0, 1400, true, Some(1400)),
             (1, 1401, false, Some(1400)),
             (2, 1280, true, Some(1280)),
-            (3, 1280, true, Some(1280)), // again: it is believed for longer
+            (3, 1280, true, Some(1280)), // again: it expires later
             (602, 1400, false, Some(1280)),
             (603, 1400, true, Some(1400)),
             (1203, 9000, false, None),

@@ -1,4 +1,4 @@
-//! A route, and what a lookup makes of it.
+//! Routes, and decisions of lookups.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,19 +6,19 @@ use std::net::IpAddr;
 use base::{DropReason, LinkId, Prefix, TableId};
 use ila::RouteEncap;
 
-/// A route: what becomes of packets to a prefix.
+/// A route to a prefix.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Route {
     /// The destinations.
     pub prefix: Prefix,
     /// The route's type.
     pub kind: RouteKind,
-    /// Among routes to one prefix the smallest wins.
+    /// Metric: the route with the smallest one is used.
     pub metric: u32,
 }
 
 impl Route {
-    /// Tells whether packets by it are translated.
+    /// Tells whether packets by this route are translated.
     pub const fn has_encap(&self) -> bool {
         matches!(self.kind, RouteKind::Ila { .. })
     }
@@ -27,14 +27,14 @@ impl Route {
 /// Type of a route: Linux's `RTN_*`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RouteKind {
-    /// Sends it on by `dev`.
+    /// Forwards the packet by `dev`.
     Unicast {
         /// To this neighbour; to the destination itself if `None`.
         via: Option<IpAddr>,
         /// The link that leads there.
         dev: LinkId,
     },
-    /// It has arrived: an address of this node's own.
+    /// Delivers the packet: an address of this node.
     Local {
         /// The link that has the address.
         dev: LinkId,
@@ -44,25 +44,25 @@ pub enum RouteKind {
         /// The link with that subnet.
         dev: LinkId,
     },
-    /// It has arrived: an anycast address of the routers on a subnet (RFC 4291 §2.6.1).
+    /// Delivers the packet: an anycast address of the routers on a subnet (RFC 4291 §2.6.1).
     Anycast {
         /// The link with that subnet.
         dev: LinkId,
     },
-    /// Translates the destination, and sends or delivers it then (Linux `LWTUNNEL_ENCAP_ILA`).
+    /// Translates the destination, then forwards or delivers the packet (Linux `LWTUNNEL_ENCAP_ILA`).
     Ila {
-        /// The translation, and the packets that it is for.
+        /// The translation, and the packets that are translated.
         encap: RouteEncap,
-        /// The route without it.
+        /// The route without the encapsulation.
         to: IlaRoute,
     },
-    /// Drops it silently.
+    /// Drops the packet silently.
     Blackhole,
-    /// Drops it and has *host unreachable* answered.
+    /// Drops the packet, with the error *host unreachable*.
     Unreachable,
-    /// Drops it and has *communication administratively prohibited* answered (RFC 1812 §5.2.7.1).
+    /// Drops the packet, with the error *communication administratively prohibited* (RFC 1812 §5.2.7.1).
     Prohibit,
-    /// Continues with the next table, as if this one had no route.
+    /// Continues with the next table, as if this table had no route.
     Throw,
 }
 
@@ -94,7 +94,7 @@ impl IlaRoute {
 }
 
 impl RouteKind {
-    /// The link that it needs, if it needs one.
+    /// The link of the route, if it has one.
     pub const fn dev(self) -> Option<LinkId> {
         match self {
             Self::Unicast { dev, .. } | Self::Local { dev } | Self::Broadcast { dev } | Self::Anycast { dev } => {
@@ -105,7 +105,7 @@ impl RouteKind {
         }
     }
 
-    /// The next hop that it names, if it names one.
+    /// The next hop of the route, if it has one.
     pub const fn via(self) -> Option<IpAddr> {
         match self {
             Self::Unicast { via, .. } | Self::Ila { to: IlaRoute::Unicast { via, .. }, .. } => via,
@@ -136,7 +136,7 @@ pub enum Decision {
         /// The link that has the address.
         dev: LinkId,
     },
-    /// A broadcast address of a link; without a link the limited broadcast address, which is of every link (RFC 919 §7).
+    /// A broadcast address of a link; without a link the limited broadcast address, which every link has (RFC 919 §7).
     Broadcast {
         /// The link whose subnet it is.
         dev: Option<LinkId>,
@@ -146,16 +146,16 @@ pub enum Decision {
         /// The link whose subnet it is.
         dev: LinkId,
     },
-    /// A group: no route is asked.
+    /// A group, without a route lookup.
     Multicast,
-    /// A packet to it goes to `next_hop` on `dev`.
+    /// Forwarding to `next_hop` on `dev`.
     Forward {
         /// The link.
         dev: LinkId,
         /// The neighbour there: the route's, or the destination itself.
         next_hop: IpAddr,
     },
-    /// The destination is translated, of packets that are sent or of those received: `encap.hook_type`.
+    /// Translation of the destination, of sent or of received packets: `encap.hook_type`.
     Ila {
         /// The translation.
         encap: RouteEncap,
@@ -181,7 +181,7 @@ pub enum IlaHop {
 }
 
 impl Decision {
-    /// Result for `dst` by the route that was found, as if it had no encapsulation.
+    /// Decision for `dst` by this route, without its encapsulation.
     pub(crate) fn of(route: Option<&Route>, dst: IpAddr) -> Self {
         let Some(route) = route else { return Self::Drop(DropReason::NoRoute) };
         let kind = match route.kind {
@@ -201,7 +201,7 @@ impl Decision {
     }
 }
 
-/// There is a route to that prefix with that metric already.
+/// Error: there is a route with that prefix and metric already.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RouteExists {
     /// The prefix.

@@ -1,4 +1,4 @@
-//! Rules: which tables are asked for which destinations, in which order (`ip rule`).
+//! Rules: the tables to look up for a destination, in order (`ip rule`).
 
 use std::net::IpAddr;
 
@@ -6,12 +6,12 @@ use base::{Domain, Prefix, TableId};
 
 use crate::route::Route;
 
-/// One rule. They are asked in the order in which they stand.
+/// One rule. Rules apply in their order.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Rule {
-    /// The destinations that it is for; all if `None`.
+    /// Destinations of the rule; all if `None`.
     pub to: Option<Prefix>,
-    /// Whether it is for packets in VRFs alone (`FRA_L3MDEV`).
+    /// Whether the rule applies only to packets in VRFs (`FRA_L3MDEV`).
     pub l3mdev: bool,
     /// The rule's action.
     pub then: Then,
@@ -20,26 +20,26 @@ pub struct Rule {
 /// Action of a rule.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Then {
-    /// Ask that table.
+    /// Look up that table.
     Ask(TableId),
-    /// Ask the table of the packet's VRF.
+    /// Look up the table of the packet's VRF.
     AskVrf,
-    /// Take this route, as if a table had it.
+    /// Use this route, as if a table had it.
     Take(Route),
 }
 
 impl Rule {
-    /// One for all destinations.
+    /// Rule for all destinations.
     pub const fn ask(table: TableId) -> Self {
         Self { to: None, l3mdev: false, then: Then::Ask(table) }
     }
 
-    /// The one that comes with the first VRF.
+    /// Rule that the first VRF adds.
     pub const fn ask_vrf() -> Self {
         Self { to: None, l3mdev: true, then: Then::AskVrf }
     }
 
-    /// Those that Linux begins with: numbers 0, 32766 and, for IPv4 alone, 32767.
+    /// Default rules of Linux: numbers 0, 32766 and, for IPv4 alone, 32767.
     pub fn first(v4: bool) -> Vec<Self> {
         let last = v4.then_some(TableId::DEFAULT);
         [TableId::LOCAL, TableId::MAIN].into_iter().chain(last).map(Self::ask).collect()
@@ -80,7 +80,7 @@ mod tests {
         let unreachable = Route { kind: RouteKind::Unreachable, ..prohibit };
         fib.set_rules(true, rules(Rule { to: None, l3mdev: false, then: Then::Take(unreachable) }));
         assert_eq!(asked(&fib, far), Err(DropReason::NoRoute));
-        // What a table does not have, or throws, the next one is asked.
+        // Without a route in a table, or with a `throw` route, the next table is looked up.
         fib.set_rules(true, rules(Rule::ask(TableId(7))));
         assert_eq!(asked(&fib, far), Ok(1));
         let throw = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Throw, metric: 0 };

@@ -1,4 +1,4 @@
-//! This node as it stands on an Ethernet link.
+//! This node as a station of an Ethernet link.
 
 use base::LinkId;
 use packet::{Memory, Packet, PoolDry};
@@ -9,7 +9,7 @@ use wire::{EtherType, MacAddr, eth};
 pub struct Station {
     /// The link.
     pub link: LinkId,
-    /// Our address there.
+    /// Address of this node on the link.
     pub mac: MacAddr,
 }
 

@@ -7,7 +7,7 @@ use prefix_trie::PrefixMap;
 
 use crate::route::{Route, RouteKind};
 
-/// Routes by prefix. Those to the same prefix stand in order: the smallest metric first, then the eldest.
+/// Routes by prefix. Routes of one prefix are sorted: the smallest metric first, then the oldest.
 #[derive(Clone, Default)]
 pub(crate) struct Table {
     v4: PrefixMap<(u32, u8), Vec<Route>>,
@@ -15,8 +15,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The best route to the longest prefix that holds `dst`. With `oif` only routes by that link count, and those
-    /// that need no link (Linux's `fib_table_lookup` and `fib_lookup_good_nhc`).
+    /// The best route of the longest prefix that contains `dst`. With `oif`, only routes by that link and routes without a link (Linux's `fib_table_lookup` and `fib_lookup_good_nhc`).
     pub(crate) fn lookup(&self, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
         match (dst, oif) {
             (IpAddr::V4(dst), None) => self.v4.get_lpm(&(dst.to_bits(), 32))?.1.first(),
@@ -26,7 +25,7 @@ impl Table {
         }
     }
 
-    /// The routes to exactly this prefix.
+    /// The routes of exactly this prefix.
     pub(crate) fn exact(&self, prefix: Prefix) -> &[Route] {
         let routes = match prefix.addr() {
             IpAddr::V4(addr) => self.v4.get(&(addr.to_bits(), prefix.len())),
@@ -35,14 +34,14 @@ impl Table {
         routes.map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Adds a route behind those of its prefix that are as good or better.
+    /// Adds a route after those of its prefix with the same or a smaller metric.
     pub(crate) fn insert(&mut self, route: Route) {
         let routes = self.routes_to(route.prefix);
         let at = routes.partition_point(|other| other.metric <= route.metric);
         routes.insert(at, route);
     }
 
-    /// Adds a route in front of those of its prefix that are as good or worse.
+    /// Adds a route before those of its prefix with the same or a larger metric.
     pub(crate) fn insert_ahead(&mut self, route: Route) {
         let routes = self.routes_to(route.prefix);
         let at = routes.partition_point(|other| other.metric < route.metric);
@@ -59,7 +58,7 @@ impl Table {
         routes?.iter_mut().find(|other| *other == route)
     }
 
-    /// Takes the first route away that is equal to `route`.
+    /// Removes the first route that is equal to `route`.
     pub(crate) fn remove(&mut self, route: &Route) -> bool {
         let (prefix, routes) = (route.prefix, self.routes_to(route.prefix));
         let found = routes.iter().position(|other| other == route).map(|at| routes.remove(at));
@@ -79,22 +78,13 @@ impl Table {
         }
     }
 
-    /// Removes the routes by that link.
-    pub(crate) fn remove_dev(&mut self, dev: LinkId) {
-        for routes in self.v4.values_mut().chain(self.v6.values_mut()) {
-            routes.retain(|route| route.kind.dev() != Some(dev));
-        }
-        self.v4.retain(|_, routes| !routes.is_empty());
-        self.v6.retain(|_, routes| !routes.is_empty());
-    }
-
     /// Every route, IPv4 first, by prefix.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Route> {
         self.v4.values().flatten().chain(self.v6.values().flatten())
     }
 }
 
-/// The route by `oif` that stands last in `covering`, whose prefixes grow longer.
+/// The last route by `oif` in `covering`, which is sorted by prefix length.
 fn longest_by<'a>(covering: impl Iterator<Item = &'a Vec<Route>>, oif: LinkId) -> Option<&'a Route> {
     let by_oif = |kind: RouteKind| kind.dev().is_none_or(|dev| dev == oif);
     covering.filter_map(|routes| routes.iter().find(|route| by_oif(route.kind))).last()

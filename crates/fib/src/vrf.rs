@@ -1,22 +1,22 @@
-//! VRFs: which links are apart from the others, and whose table is asked for them (Linux `l3mdev`, `drivers/net/vrf.c`).
+//! VRFs: links with a routing table of their own (Linux `l3mdev`, `drivers/net/vrf.c`).
 
 use base::{Domain, LinkId, TableId};
 
 /// The VRFs by their devices, and the links that belong to them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Vrfs {
-    /// Those by the numbers of their devices, up to the last one.
+    /// VRFs by the numbers of their devices, up to the last one.
     vrfs: Vec<Option<Vrf>>,
-    /// The domain of each link by its number, up to the last one that is in a VRF: empty where there are none.
+    /// The domain of each link by its number, up to the last link in a VRF; empty without VRFs.
     domains: Vec<Domain>,
 }
 
 /// A VRF.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Vrf {
-    /// The table that is asked for its packets, if a rule says so.
+    /// Table for packets in the VRF, by a rule `l3mdev`.
     pub table: TableId,
-    /// Whether its device is up: if not, the node itself sends nothing in it. What others send goes through.
+    /// Whether its device is up. If not, the node sends no packets of its own in the VRF; forwarded packets pass.
     pub up: bool,
 }
 
@@ -33,12 +33,12 @@ impl Vrfs {
         self.get(domain.vrf_device()?)
     }
 
-    /// The VRF of that device.
+    /// The VRF with that device.
     pub(crate) fn get(&self, device: LinkId) -> Option<&Vrf> {
         self.vrfs.get(device.0 as usize)?.as_ref()
     }
 
-    /// Adds, replaces or removes a VRF. Its device is of its own domain. Links of a removed VRF belong to none.
+    /// Adds, replaces or removes a VRF. Its device is in its own domain. Links of a removed VRF belong to no VRF.
     pub(crate) fn set(&mut self, device: LinkId, vrf: Option<Vrf>) {
         match vrf {
             Some(vrf) => {

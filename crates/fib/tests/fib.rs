@@ -1,4 +1,4 @@
-//! Routes: what links' addresses make, what a lookup finds, and that it is what a linear scan would find.
+//! Routes of links' addresses, and lookups compared with a linear scan.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -129,6 +129,15 @@ fn an_address_of_our_own_wins_over_every_route() {
     assert!(fib.has_address(LAN, ip("10.1.0.254")) && !fib.has_address(WAN, ip("10.1.0.254")));
 }
 
+/// Removes every route by a link.
+fn remove_routes_by(fib: &mut Fib, dev: LinkId) {
+    let by_dev = |(_, route): &(TableId, Route)| route.kind.dev() == Some(dev);
+    let gone: Vec<(TableId, Route)> = fib.routes().map(|(table, route)| (table, *route)).filter(by_dev).collect();
+    for (table, route) in gone {
+        assert!(fib.remove(table, &route), "{route:?}");
+    }
+}
+
 #[test]
 fn smallest_metric_wins_and_other_routes_are_kept() {
     let mut fib = Fib::default();
@@ -137,9 +146,9 @@ fn smallest_metric_wins_and_other_routes_are_kept() {
     }
     let next_hop = |fib: &Fib| fib.lookup(Domain::DEFAULT, ip("10.9.1.1"), None).and_then(|route| route.kind.via());
     assert_eq!(next_hop(&fib), Some(ip("10.0.0.2")));
-    fib.remove_dev(WAN);
+    remove_routes_by(&mut fib, WAN);
     assert_eq!(next_hop(&fib), Some(ip("10.0.0.1")));
-    fib.remove_dev(LAN);
+    remove_routes_by(&mut fib, LAN);
     assert_eq!(next_hop(&fib), None);
     assert_eq!(fib.routes().count(), 0);
 }
@@ -184,11 +193,11 @@ fn every_change_has_a_generation_of_its_own() {
     note(&fib);
     fib.add(TableId::MAIN, via("0.0.0.0/0", "10.0.0.2", LAN, 0)).unwrap();
     note(&fib);
+    assert!(fib.remove(TableId::MAIN, &via("0.0.0.0/0", "10.0.0.2", LAN, 0)));
+    note(&fib);
     fib.replace(gateway());
     note(&fib);
     fib.replace(Fib::default());
-    note(&fib);
-    fib.remove_dev(LAN);
     note(&fib);
     assert_eq!(fib.decide(Domain::DEFAULT, ip("10.1.0.7"), None), Decision::Drop(DropReason::NoRoute));
 }
@@ -256,7 +265,7 @@ proptest! {
             }
         }
         if let Some(gone) = gone {
-            fib.remove_dev(LinkId(gone));
+            remove_routes_by(&mut fib, LinkId(gone));
             kept.retain(|route| route.kind.dev() != Some(LinkId(gone)));
         }
         prop_assert_eq!(fib.routes().count(), kept.len());
@@ -323,7 +332,7 @@ fn each_domain_has_its_own_table() {
         ("10.1.0.255", Decision::Broadcast { dev: Some(LAN) }, Decision::Broadcast { dev: Some(WAN) }, none),
         ("fd00:1::1", Decision::Local { dev: LAN }, Decision::Local { dev: WAN }, none),
         ("fd00:1::2", forward(LAN, "fd00:1::2"), forward(WAN, "fd00:1::2"), none),
-        // What a VRF's table does not have, the rules behind it are asked for.
+        // Without a route in a VRF's table, the next rules apply.
         ("10.3.0.9", forward(LinkId(3), "10.3.0.9"), forward(LinkId(3), "10.3.0.9"), forward(LinkId(3), "10.3.0.9")),
     ] {
         let got = [RED, BLUE, Domain::DEFAULT].map(|domain| fib.decide(domain, ip(dst), None));
@@ -332,7 +341,7 @@ fn each_domain_has_its_own_table() {
     let of = |fib: &Fib, links: [LinkId; 4]| links.map(|link| fib.domain(link));
     assert_eq!(of(&fib, [LAN, WAN, RED_DEV, LinkId(3)]), [RED, BLUE, RED, Domain::DEFAULT]);
     assert_eq!(fib.domain_of(ip("10.1.0.254")), RED);
-    // A VRF that goes leaves its links to no domain, and its routes to the client that removes them.
+    // The links of a removed VRF are in the default domain; the client removes its routes.
     let generation = fib.generation();
     fib.set_vrf(RED_DEV, None);
     assert!(fib.generation() != generation && !fib.may_send(RED));
@@ -347,7 +356,7 @@ fn an_own_packet_in_a_vrf_comes_from_that_vrf() {
     let mut fib = vrfs();
     let source = |fib: &Fib, dev| fib.source(dev, ip("8.8.8.8"));
     assert_eq!((source(&fib, LAN), source(&fib, LinkId(3))), (Some(ip("10.1.0.254")), Some(ip("10.3.0.1"))));
-    // A link without addresses takes one of its domain, that of the VRF's device before others.
+    // The source on a link without addresses is an address of its domain, that of the VRF's device before others.
     let bare = LinkId(4);
     assert_eq!(source(&fib, bare), Some(ip("10.3.0.1")));
     fib.set_domain(bare, BLUE);
@@ -404,7 +413,7 @@ fn encapsulation_is_resolved_where_it_is_decided() {
         assert_eq!(fib.decide(Domain::DEFAULT, ip(dst), None), want, "{dst}");
     }
     assert!(!fib.is_local(Domain::DEFAULT, ip("3333:0:0:5::7")), "the node has the address behind the translation");
-    // A change of the route behind it is seen.
-    fib.remove_dev(WAN);
+    // A change of the route to the translated destination applies at once.
+    remove_routes_by(&mut fib, WAN);
     assert_eq!(fib.decide(Domain::DEFAULT, ip("3333:0:0:1::7"), None), Decision::Drop(DropReason::NoRoute));
 }

@@ -1,4 +1,4 @@
-//! ARP and neighbour discovery on the wire: what is answered, what is learnt, what is refused.
+//! ARP and neighbour discovery on the wire: answers, learnt entries, refusals.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -129,7 +129,7 @@ fn arp_packet_is_handled_as_rfc_826_says() {
             Outcome { neighbour: stale(B), ..NOTHING }),
         ("a probe for our address", false, request(A, Ipv4Addr::UNSPECIFIED, OURS),
             Outcome { answer: Some(reply_to(A, Ipv4Addr::UNSPECIFIED)), ..NOTHING }),
-        ("an announcement of nobody we know", false, request(A, THEIRS, THEIRS), NOTHING),
+        ("an announcement of an unknown station", false, request(A, THEIRS, THEIRS), NOTHING),
         ("an announcement of a move", true, request(B, THEIRS, THEIRS), Outcome { neighbour: stale(B), ..NOTHING }),
         ("an announcement by a reply", true, reply(B, THEIRS, (MacAddr::BROADCAST, THEIRS)),
             Outcome { neighbour: stale(B), ..NOTHING }),
@@ -171,7 +171,7 @@ fn solicitation_is_handled_as_rfc_4861_says() {
     let all_nodes = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
     let answer = |dst, to, solicited| Some(here(dst, to, solicited));
     let none = Ipv6Addr::UNSPECIFIED;
-    // The answer is no use of the entry.
+    // The answer does not count as a use of the entry.
     let asked = |mac| Some((mac, "STALE"));
     let body = Neighbour::solicit(OURS6);
     let group = solicited_node(OURS6);
@@ -387,7 +387,7 @@ proptest! {
             let v4 = arp::handle(&mut neighbours, now, &mem, HERE, |addr| addr == OURS, &bytes, &mut actions);
             let v6 = nd::handle(&mut neighbours, now, &mem, HERE, |addr, _| (addr == OURS6).then_some(addr), &bytes, &mut actions);
             prop_assert!(v4.is_err() || v6.is_err(), "nothing is both");
-            // Whatever was learnt is a single station other than ourselves.
+            // A learnt address is that of a single station other than this node.
             for entry in neighbours.iter() {
                 prop_assert!(entry.mac.is_none_or(|mac| mac.is_unicast() && mac != HERE.mac), "{:?}", entry);
             }

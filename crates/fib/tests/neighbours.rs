@@ -35,7 +35,7 @@ impl World {
         self.neighbours.resolve(self.now, &self.mem, LINK, hop, packet, &mut self.actions)
     }
 
-    /// Sends to the usual next hop, and says what became of it.
+    /// Sends to the usual next hop, and returns the result.
     fn try_send(&mut self, data: &[u8]) -> String {
         show_resolution(self.send(hop(), data))
     }
@@ -153,7 +153,7 @@ fn unknown_neighbour_fails_after_three_solicitations() {
     world.pass(1.0);
     assert_eq!(world.done(), [r#"drop "one": NeighbourFailed"#, r#"drop "two": NeighbourFailed"#]);
     assert_eq!(world.state(), "FAILED");
-    // A new packet begins anew; without one it is forgotten.
+    // A new packet starts another resolution; without one the entry is removed.
     assert_eq!(world.try_send(b"three"), "queued");
     assert_eq!(world.done(), ["who has 10.0.0.2?"]);
     assert_eq!(world.state(), "INCOMPLETE");
@@ -334,7 +334,7 @@ fn held_packets_are_limited_by_truesize() {
         assert_eq!(world.try_send(data.as_bytes()), "queued");
     }
     assert_eq!(world.done()[1..], [r#"drop "1": NeighbourQueueFull"#]);
-    // One packet always may wait, however large.
+    // One packet may always wait, of any size.
     let mut world = World::with(Limits { waiting_bytes: 1, ..Limits::default() });
     assert_eq!(world.try_send(b"large"), "queued");
 }
@@ -347,7 +347,7 @@ fn packets_for_many_neighbours_are_bounded_together() {
         (0..5u8).map(|n| show_resolution(world.send(IpAddr::from([10, 0, 0, n]), b"scan"))).collect();
     let full = DropReason::NeighbourQueueFull.name();
     assert_eq!(outcomes, ["queued", "queued", "queued", full, full]);
-    // They are all asked for nevertheless, and what one gives back another may use.
+    // All of them are solicited nevertheless, and memory that one queue releases is available to the others.
     assert_eq!(world.done().len(), 5);
     world.neighbours.learn(world.now, LINK, IpAddr::from([10, 0, 0, 0]), Heard::Asked(A), &mut world.actions);
     assert_eq!(show_resolution(world.send(IpAddr::from([10, 0, 0, 4]), b"scan")), "queued");
@@ -374,7 +374,7 @@ fn a_scan_does_not_push_out_who_is_known() {
     }
     assert_eq!(world.state(), "REACHABLE");
     assert!(world.neighbours.iter().any(|entry| entry.addr == stale && entry.state == "STALE"));
-    // Whatever was pushed out is accounted for, and the one asked for last is still being looked for.
+    // Every evicted packet is accounted for, and the last next hop is still being resolved.
     let last = IpAddr::from((0x0a01_0000u32 + 9_999).to_be_bytes());
     assert!(world.neighbours.iter().any(|entry| entry.addr == last && entry.queued == 1));
     let dropped = world.done().iter().filter(|line| line.contains("NeighbourFailed")).count();
@@ -410,7 +410,7 @@ fn neither_a_scan_nor_another_one_pushes_out_who_is_permanent() {
     }
     assert!((0..10).all(|n| world.neighbours.knows(LINK, permanent(n))));
     assert_eq!(world.neighbours.len(), 10 + 4);
-    // An entry that is permanent no more counts like others.
+    // An entry that is no longer permanent counts like others.
     for n in 0..10 {
         world.neighbours.set(world.now, LINK, permanent(n), Known::Stale(A), &mut world.actions);
     }
@@ -465,13 +465,13 @@ fn same_address_on_two_links_is_two_neighbours() {
     assert_eq!(world.neighbours.poll_timeout(), None);
 }
 
-/// Rates that limit nothing, for what a full table does.
+/// Rates that limit nothing, for tests of a full table.
 fn full_table(entries: usize) -> Limits {
     let unlimited = Rate::new(1_000_000, 1_000_000);
     Limits { entries, asked: unlimited, resolutions: unlimited, ..Limits::default() }
 }
 
-/// The `n`th of many addresses in 10.1.0.0/16 and after.
+/// The `n`th address from 10.1.0.0 on.
 fn nth(n: u32) -> IpAddr {
     IpAddr::from((0x0a01_0000 + n).to_be_bytes())
 }
@@ -506,7 +506,7 @@ fn solicitation_flood_evicts_no_awaited_neighbour() {
 #[test]
 fn solicitation_flood_evicts_no_neighbour_being_probed() {
     let mut world = World::with(full_table(16));
-    // It has asked, and is in use for the first time.
+    // It has sent a solicitation, and is in use for the first time.
     world.ask(LINK, hop());
     assert_eq!(world.try_send(b"first"), "send 02:00:00:00:00:0b");
     for n in 0..10_000 {
@@ -578,7 +578,7 @@ fn askers_make_a_limited_number_of_entries_a_second() {
     world.pass(0.5);
     (0..10_000).for_each(|n| world.ask(LINK, nth(10_000 + n)));
     assert_eq!(world.neighbours.len(), 258 + 128);
-    // A station that is known may move all the same.
+    // The link-layer address of a known station may still change.
     world.neighbours.learn(world.now, LINK, nth(0), Heard::Asked(A), &mut world.actions);
     assert_eq!(world.neighbours.mac(LINK, nth(0)), Some(A));
 }
@@ -598,7 +598,7 @@ fn packets_start_a_limited_number_of_resolutions_a_second() {
     assert_eq!(show_resolution(world.send(v6, b"other family")), "queued");
     world.pass(0.5);
     assert_eq!(count(&mut world, 20_000), 128);
-    // More packets for one that is being resolved need no budget.
+    // More packets for a next hop that is being resolved need no budget.
     assert_eq!(show_resolution(world.send(nth(20_000), b"more")), "queued");
 }
 
@@ -616,7 +616,7 @@ fn neighbour_that_has_answered_is_resolved_again_in_a_scan() {
     world.actions.clear();
     assert_eq!(world.try_send(b"waits"), "queued");
     assert_eq!(world.done(), ["who has 10.0.0.2?"]);
-    // One that has never answered is not.
+    // A neighbour that has never answered is not.
     assert_eq!(show_resolution(world.send(nth(9_999), b"scan")), DropReason::NeighbourRateLimited.name());
 }
 
@@ -691,7 +691,7 @@ fn strangers_are_answered_at_a_limited_rate() {
         let now = world.now + Duration::from_millis(ms);
         (0..20_000).filter(|_| world.neighbours.may_answer(now, LINK, addr)).count()
     };
-    // One of the confirmed neighbour does not count.
+    // An answer to the confirmed neighbour does not count.
     assert_eq!(answered(hop(), 0), 10_001);
     assert_eq!((answered(nth(0), 0), answered(nth(1), 0)), (0, 0));
     assert_eq!(answered("fd00::2".parse().unwrap(), 0), 10_000, "the other family");

@@ -1,8 +1,7 @@
 //! Flows of the node's own sockets, for early demux (Linux `tcp_v4_early_demux`, `__inet_lookup_established`).
 //!
-//! The sockets are a kernel's, but every flow of theirs is seen to go out before anything comes in for it: the table is filled by
-//! what they send, and by nothing else, so that a flood from outside adds no entry. It is bounded; a new flow takes the place of the
-//! one in its bucket that has been silent for longest.
+//! The sockets are in a kernel. The table is filled only by packets that they send, so a flood from outside adds no entry. It is
+//! bounded: a new flow evicts the flow of its bucket that has been idle for longest.
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -11,22 +10,22 @@ use base::{Domain, Instant, LinkId};
 use foldhash::quality::RandomState;
 use wire::{FlowKey, Protocol};
 
-/// Flows that are remembered.
+/// Limit of flows.
 const MAX_FLOWS: usize = 1 << 16;
 
-/// Flows that have equal hashes, as far as the table looks at them.
+/// Flows of one bucket.
 const BUCKET: usize = 8;
 
-/// Silence after which a flow of TCP is forgotten: one with keepalives is heard of more often (Linux `tcp_keepalive_time`).
+/// Idle time after which a flow of TCP is removed: a flow with keepalives has packets more often (Linux `tcp_keepalive_time`).
 const TCP_IDLE: Duration = Duration::from_secs(2 * 3600);
 
-/// Silence after which a flow of UDP is forgotten.
+/// Idle time after which a flow of UDP is removed.
 const UDP_IDLE: Duration = Duration::from_secs(30);
 
 /// Decision of the routes about a flow's packets, for as long as the routes do not change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LocalRoute {
-    /// Link that they come by.
+    /// Input link of the packets.
     pub link: LinkId,
     /// Generation of the routes.
     pub generation: u64,
@@ -35,15 +34,15 @@ pub struct LocalRoute {
 /// Flow of a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// Addresses and ports of its packets that come in.
+    /// Addresses and ports of its received packets.
     key: FlowKey,
     domain: Domain,
-    /// Link or VRF whose device of the host side the socket sends by, and is to receive by.
+    /// Link or VRF whose device of the host side the socket sends and receives by.
     pub device: LinkId,
-    /// Whether the socket is bound to no device, and its packets come from outside of its domain's devices.
+    /// Whether the socket is bound to no device, and sends by a device outside of the flow's domain.
     is_unbound: bool,
     seen: Instant,
-    /// Decision about its packets, if one has come in.
+    /// Cached route of its received packets.
     pub route: Option<LocalRoute>,
 }
 
@@ -54,7 +53,7 @@ impl Flow {
     }
 }
 
-/// Flows of the node's own sockets. Without one it has no memory.
+/// Flows of the node's own sockets. An empty table has no memory.
 #[derive(Debug, Default)]
 pub struct Established {
     slots: Vec<Option<Flow>>,
@@ -63,18 +62,19 @@ pub struct Established {
 }
 
 impl Established {
-    /// Notes that a socket has sent a packet of `sent` by a device in a domain; `is_end`: the last of its flow (TCP's RST).
+    /// Records that a socket has sent a packet of `sent` by a device in a domain; `is_end` marks the last packet of its flow (TCP's
+    /// RST).
     pub fn sent(&mut self, now: Instant, domain: Domain, device: LinkId, sent: FlowKey, is_end: bool) {
         self.note(Flow { key: sent.reversed(), domain, device, is_unbound: false, seen: now, route: None }, is_end);
     }
 
-    /// Notes that a packet of `came` goes up by the device of a link, in a domain, to a socket that is bound to no device: its answers
-    /// come down in no domain, and belong to this one.
+    /// Records that a packet of `came` is delivered by the device of a link, in a domain, to a socket that is bound to no device: its
+    /// answers are sent in the default domain, and belong to this one.
     pub fn accepted(&mut self, now: Instant, domain: Domain, device: LinkId, came: FlowKey) {
         self.note(Flow { key: came, domain, device, is_unbound: true, seen: now, route: None }, false);
     }
 
-    /// Domain and link of the flow that a packet of `sent`, of a socket that is bound to no device, answers.
+    /// Domain and link of the flow that a packet of `sent` answers, if its socket is bound to no device.
     pub fn answered(&self, now: Instant, sent: &FlowKey) -> Option<(Domain, LinkId)> {
         if self.len == 0 {
             return None;
@@ -117,7 +117,7 @@ impl Established {
         *oldest = Some(new);
     }
 
-    /// Flow of a packet that has come in by a link of a domain. What is idle is forgotten.
+    /// Flow of a packet received by a link of a domain, unless the flow is idle.
     #[inline]
     pub fn find(&mut self, now: Instant, domain: Domain, came: &FlowKey) -> Option<&mut Flow> {
         if self.len == 0 {
@@ -144,7 +144,7 @@ impl Established {
         flows.any(|flow| is_of(flow, domain, &key) && !flow.is_idle(now))
     }
 
-    /// Forgets every flow: there are no sockets any more.
+    /// Removes every flow, when there are no sockets any more.
     pub fn clear(&mut self) {
         self.slots = Vec::new();
         self.len = 0;
@@ -155,13 +155,13 @@ impl Established {
         self.len
     }
 
-    /// Tells whether there are none.
+    /// Tells whether there are no flows.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Every flow that is not idle: its domain, and its addresses and ports as of packets that come in.
+    /// Every flow that is not idle: its domain, and the addresses and ports of its received packets.
     pub fn iter(&self, now: Instant) -> impl Iterator<Item = (Domain, FlowKey)> + '_ {
         self.slots.iter().flatten().filter(move |flow| !flow.is_idle(now)).map(|flow| (flow.domain, flow.key))
     }

@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6: the answer to a ping, and the errors that a router owes to senders.
+//! ICMP and ICMPv6: echo replies, and the errors that a router sends.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,27 +14,27 @@ const HEADER_LEN: usize = icmp::Header::LEN;
 /// Fault of a packet, in the terms of both protocols.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Problem {
-    /// No route leads there.
+    /// No route to the destination.
     NoRoute,
-    /// The last hop does not answer, or a route says *unreachable*.
+    /// The last hop does not answer, or the route is an *unreachable* route.
     HostUnreachable,
-    /// A route or a policy forbids it.
+    /// Forbidden by a route or a policy.
     Prohibited,
-    /// No handler for its protocol.
+    /// Protocol without a handler.
     ProtocolUnknown {
         /// Offset in the packet of the byte that names the protocol.
         at: usize,
     },
-    /// No socket on its port.
+    /// Port without a socket.
     PortUnreachable,
-    /// It does not fit, and may not be fragmented.
+    /// The packet is longer than the MTU, and may not be fragmented.
     TooBig {
         /// Longest IP packet that would fit, in bytes.
         mtu: usize,
     },
     /// TTL or hop limit ran out.
     TtlExceeded,
-    /// It is a first fragment, and the others did not come in time.
+    /// The other fragments of this first fragment were not received in time.
     ReassemblyTimeExceeded,
     /// The packet's headers are wrong.
     Parameter {
@@ -46,8 +46,8 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Tells whether path MTU discovery waits for the message: then it is not rate-limited (Linux's
-    /// `icmpv4_mask_allow`, `icmpv6_mask_allow`).
+    /// Tells whether path MTU discovery needs the message, so that it is not rate-limited (Linux's `icmpv4_mask_allow`,
+    /// `icmpv6_mask_allow`).
     pub const fn is_unlimited(self) -> bool {
         matches!(self, Self::TooBig { .. })
     }
@@ -83,9 +83,8 @@ impl Problem {
     }
 }
 
-/// Tells whether the sender of a packet may be told about its problem: not about an error message, a later fragment (but for
-/// an IPv6 one whose headers are wrong), or what did not come from one host to one host, by its IP header and by that of its
-/// link (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
+/// Tells whether an error about a packet may be sent: not about an error message, a later fragment (except an IPv6 fragment with
+/// malformed headers), or a packet that is not from one host to one host, by its IP header and its link-layer header (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
 pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
     let one_station = packet.meta.pkt_type == PktType::Host;
     let one_destination = match info.dst {
@@ -99,7 +98,7 @@ pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
             match info.version() {
                 // A message too short to be told from an error is treated as one.
                 Version::V4 => !has_all || icmp::Header::ref_from(&kind).map_or(true, icmp::Header::is_error),
-                // But for a first fragment without a byte of it (Linux's `is_ineligible`).
+                // Except a first fragment without a byte of it (Linux's `is_ineligible`).
                 Version::V6 if info.payload_len() == 0 => info.fragment.is_none(),
                 Version::V6 => icmpv6::Header::ref_from(&kind).map_or(true, icmpv6::Header::is_error),
             }
@@ -155,7 +154,7 @@ pub fn error(mem: &Memory, packet: &Packet, info: &Info, problem: Problem, src: 
 /// (RFC 792, RFC 4443 §4.2), over IPv4 with these options, whole words. Extension headers are not returned.
 ///
 /// # Errors
-/// It is dropped: a wrong checksum, no echo request after all, no memory.
+/// The reason to drop the request: a wrong checksum, a message that is no echo request, no memory.
 pub fn echo_reply(
     mem: &Memory,
     mut packet: Packet,
@@ -187,7 +186,7 @@ pub fn echo_reply(
         },
     }
     packet.meta = Meta::default();
-    // The DSCP of a request is its answer's; an answer does not take part in ECN (RFC 3168 §6.1.1).
+    // The reply has the DSCP of the request, and does not take part in ECN (RFC 3168 §6.1.1).
     finish(mem, packet, from, info.src, info.tos & !3, options)
 }
 

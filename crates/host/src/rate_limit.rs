@@ -7,14 +7,14 @@ use base::{Instant, Rate, TokenBucket};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-/// Messages a second to all destinations together, and how many of them may come at once.
+/// Messages a second to all destinations together, and the burst of them.
 const ALL: Rate = Rate::new(1000, 50);
 
 /// Messages to one destination: one a second, six at once (`XRLIM_BURST_FACTOR`).
 const EACH: Rate = Rate::new(1, 6);
 
-/// Destinations that are remembered: those that were sent something lately. When there are more, the ones with a full
-/// bucket are forgotten; if there is none, the limit for all together has to do.
+/// Limit of destinations with a bucket of their own. At the limit, destinations with a full bucket are evicted; if there is none,
+/// only the limit for all destinations applies.
 const MAX_DESTINATIONS: usize = 1024;
 
 /// Both limits.
@@ -31,8 +31,8 @@ impl Default for RateLimit {
 }
 
 impl RateLimit {
-    /// Tells whether one more message may go to `to` now, and notes that it does. A message that may not go costs one
-    /// look-up at most: only those that go, a thousand a second, have destinations forgotten.
+    /// Tells whether one more message may be sent to `to` now, and counts it. A message that is refused costs one look-up at most:
+    /// only sent messages, a thousand a second, evict destinations.
     pub fn allow(&mut self, now: Instant, to: IpAddr) -> bool {
         if !self.all.has_token(ALL, now) || self.each.get(&to).is_some_and(|each| !each.has_token(EACH, now)) {
             return false;
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_secs(1)), 1);
         assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_secs(3)), 2);
         assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_secs(300)), 6);
-        // What was received before is not always looked at before.
+        // Packets are not always handled in the order in which they were received.
         assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_secs(299)), 0);
     }
 

@@ -1,4 +1,4 @@
-//! TCP without a listener: a segment that no connection is for is answered with a reset (RFC 9293 §3.10.7.1, Linux
+//! TCP without a listener: a segment without a connection is answered with a reset (RFC 9293 §3.10.7.1, Linux
 //! `tcp_v4_send_reset`, `tcp_v6_send_reset`).
 
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use wire::{Malformed, Protocol, checksum, ipv4, ipv6};
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     header: Header,
-    /// Sequence numbers that the segment takes: its payload, SYN and FIN.
+    /// Number of sequence numbers of the segment: its payload, SYN and FIN.
     len: u32,
 }
 
@@ -21,7 +21,7 @@ impl Segment {
     /// The segment that `packet` holds, whose summary `info` is.
     ///
     /// # Errors
-    /// Its header is short or says a length that cannot be.
+    /// The header is truncated, or its length is invalid.
     pub fn read(packet: &Packet, info: &Info) -> Result<Self, Malformed> {
         let len = info.payload_len();
         let mut bytes = [0; MAX_HEADER_LEN];
@@ -35,8 +35,8 @@ impl Segment {
         Ok(Self { header, len: (segment.payload_len() + controls) as u32 })
     }
 
-    /// The reset that answers it, with its IP header; `info` is the summary of the packet that holds it. `None`: a reset has
-    /// no answer, nor has what did not come from one host.
+    /// Reset that answers the segment, with its IP header; `info` is the summary of its packet. `None` for a reset, and for a segment
+    /// that is not from one host.
     ///
     /// # Errors
     /// [`DropReason::NoMemory`].
@@ -68,7 +68,7 @@ impl Segment {
     }
 }
 
-/// Puts an IP header in front of what does not take part in ECN (RFC 3168 §6.1.1) and is not to be fragmented.
+/// Puts an IP header in front of a segment, without ECN (RFC 3168 §6.1.1) and with Don't Fragment.
 fn push_ip(mem: &Memory, packet: &mut Packet, from: IpAddr, to: IpAddr, tos: u8) -> Result<(), DropReason> {
     let dscp = tos & !3;
     match (from, to) {

@@ -1,9 +1,9 @@
-//! Attribute word of an adapter: what the hypervisor can do, and what was agreed on (`H_ILLAN_ATTRIBUTES`).
+//! Attribute word of an adapter: capabilities of the hypervisor, and negotiated offloads (`H_ILLAN_ATTRIBUTES`).
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr, Not};
 
-/// Attribute word. One call asks for it, clears bits and sets bits.
+/// Attribute word. One call reads it, and clears and sets bits.
 #[derive(Clone, Copy, Default, Eq, PartialEq)]
 pub struct Attributes(pub u64);
 
@@ -12,27 +12,27 @@ impl Attributes {
     pub const NONE: Self = Self(0);
     /// The adapter is the active trunk of one of its VLANs.
     pub const ACTIVE_TRUNK: Self = Self(1 << 0);
-    /// Checksums of TCP over IPv4 may be left to be made.
+    /// TCP checksums over IPv4 may be partial.
     pub const IPV4_TCP_CSUM: Self = Self(1 << 1);
-    /// Checksums of TCP over IPv6 may be left to be made.
+    /// TCP checksums over IPv6 may be partial.
     pub const IPV6_TCP_CSUM: Self = Self(1 << 2);
-    /// Priority of a trunk, 0 for an adapter that is none.
+    /// Priority of a trunk, 0 for other adapters.
     pub const TRUNK_PRIORITY: Self = Self(0xf00);
-    /// Checksums may be left to be made in padded frames too, without which none may be.
+    /// Checksums may be partial in padded frames too; without it none may be.
     pub const PADDED_CSUM: Self = Self(0x2000);
-    /// Frames may be sent with their MSS in the call.
+    /// Frames may be sent with the MSS as an argument.
     pub const LARGE_SEND_SUPPORT: Self = Self(0x8000);
-    /// Frames are sent and received so.
+    /// Frames are sent and received with it.
     pub const LARGE_SEND_ENABLED: Self = Self(0x1_0000);
     /// Several receive buffers may be added by one call.
     pub const RX_MULTI_BUFFER: Self = Self(0x4_0000);
     /// Bits that a partition may change.
     pub const SETTABLE: Self = Self(Self::IPV4_TCP_CSUM.0 | Self::IPV6_TCP_CSUM.0 | Self::LARGE_SEND_ENABLED.0);
-    /// Every bit that a current hypervisor has for an adapter that is no trunk.
+    /// Every bit of a current hypervisor, for an adapter that is no trunk.
     pub const ALL: Self =
         Self(Self::SETTABLE.0 | Self::PADDED_CSUM.0 | Self::LARGE_SEND_SUPPORT.0 | Self::RX_MULTI_BUFFER.0);
 
-    /// The word of a trunk's priority; of its lower four bits, as the word has no more.
+    /// Bits of a trunk's priority, whose lower four bits count.
     pub const fn of_priority(priority: u8) -> Self {
         Self((priority as u64 & 0xf) << 8)
     }

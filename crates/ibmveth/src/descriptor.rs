@@ -1,15 +1,15 @@
-//! Descriptors: of a buffer that is sent from or received into, and of a frame that was received.
+//! Descriptors of transmit and receive buffers, and of received frames.
 
 use std::fmt;
 
-/// Flags that a buffer that is sent and a frame that was received have at the same bits.
+/// Flags that buffer descriptors and receive queue entries share.
 #[derive(Clone, Copy, Default, Eq, PartialEq)]
 pub struct FrameFlags(u32);
 
 impl FrameFlags {
     /// No flag: a whole frame with its checksum.
     pub const NONE: Self = Self(0);
-    /// A fat frame, whose MSS is in the call, or in the receive buffer.
+    /// A fat frame, whose MSS is an argument of the call, or in the receive buffer.
     pub const LARGE: Self = Self(0x0400_0000);
     /// The TCP checksum is not in the frame.
     pub const NO_CSUM: Self = Self(0x0200_0000);
@@ -18,13 +18,13 @@ impl FrameFlags {
 
     const MASK: u32 = Self::LARGE.0 | Self::NO_CSUM.0 | Self::CSUM_GOOD.0;
 
-    /// Both sets of flags.
+    /// Union of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// These flags without those.
+    /// These flags without those of `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -47,20 +47,20 @@ impl fmt::Debug for FrameFlags {
 pub struct BufDesc(pub u64);
 
 impl BufDesc {
-    /// A descriptor that says nothing.
+    /// An empty descriptor.
     pub const UNUSED: Self = Self(0);
 
     const VALID: u32 = 0x8000_0000;
     const TOGGLE: u32 = 0x4000_0000;
     const LEN: u32 = 0x00ff_ffff;
 
-    /// Longest buffer, in bytes.
+    /// Maximum length of a buffer, in bytes.
     pub const MAX_LEN: usize = Self::LEN as usize;
 
     /// A valid descriptor of `len` bytes at an I/O address.
     ///
     /// # Panics
-    /// When the length takes more than 24 bits.
+    /// When the length exceeds 24 bits.
     pub const fn new(flags: FrameFlags, len: usize, address: u32) -> Self {
         assert!(len <= Self::MAX_LEN, "a length of 24 bits");
         Self(((Self::VALID | flags.0 | len as u32) as u64) << 32 | address as u64)
@@ -75,7 +75,7 @@ impl BufDesc {
         self.flags_len() & Self::VALID != 0
     }
 
-    /// State of the toggle bit, which neither party looks at in a buffer.
+    /// The toggle bit, which is ignored in a buffer.
     pub const fn toggle(self) -> bool {
         self.flags_len() & Self::TOGGLE != 0
     }
@@ -90,7 +90,7 @@ impl BufDesc {
         (self.flags_len() & Self::LEN) as usize
     }
 
-    /// Tells whether there are no bytes.
+    /// Tells whether the length is 0.
     pub const fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -113,7 +113,7 @@ pub struct RxEntry {
     flags_offset: u32,
     /// Bytes of the frame.
     pub length: u32,
-    /// Correlator that the buffer began with.
+    /// Correlator from the front of the buffer.
     pub correlator: u64,
 }
 
@@ -125,12 +125,12 @@ impl RxEntry {
     const VALID: u32 = 0x4000_0000;
     const OFFSET: u32 = 0x0000_ffff;
 
-    /// An entry about a frame that begins at `offset` of its buffer.
+    /// An entry for a frame that begins at `offset` of its buffer.
     pub const fn new(toggle: bool, flags: FrameFlags, offset: u16, length: u32, correlator: u64) -> Self {
         Self { flags_offset: Self::toggled(toggle) | Self::VALID | flags.0 | offset as u32, length, correlator }
     }
 
-    /// An entry that gives a buffer back without a frame.
+    /// An entry that returns a buffer without a frame.
     pub const fn invalid(toggle: bool, correlator: u64) -> Self {
         Self { flags_offset: Self::toggled(toggle), length: 0, correlator }
     }
@@ -155,7 +155,7 @@ impl RxEntry {
         bytes
     }
 
-    /// State of the toggle bit: an entry is new when it is the one that the queue's round expects.
+    /// The toggle bit: an entry is new when it has the value of the queue's current round.
     pub const fn toggle(self) -> bool {
         self.flags_offset & Self::TOGGLE != 0
     }
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!((desc.flags(), desc.len(), desc.address(), desc.is_empty()), (flags, 60, 7, false));
         assert!(!BufDesc::UNUSED.is_valid() && BufDesc::UNUSED.is_empty());
         assert!(BufDesc(0x4000_0000_0000_0000).toggle());
-        // Bits that mean nothing are no flags.
+        // Unassigned bits are no flags.
         assert_eq!(BufDesc(0x3800_0000_0000_0000).flags(), FrameFlags::NONE);
     }
 

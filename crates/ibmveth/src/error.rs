@@ -1,20 +1,20 @@
-//! Refusals: the hypervisor's answers, and the driver's to its operator.
+//! Errors of the hypervisor, and of the driver's settings.
 
 use std::error::Error;
 use std::fmt;
 
-/// Answer of the hypervisor to a call that it did not carry out.
+/// Error of a hypervisor call that had no effect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Refusal {
-    /// Call again (`H_BUSY`).
+    /// The call has to be repeated (`H_BUSY`).
     Busy,
-    /// The frame reached no one (`H_DROPPED`).
+    /// No adapter got the frame (`H_DROPPED`).
     Dropped,
-    /// An argument is wrong (`H_PARAMETER`).
+    /// An argument is invalid (`H_PARAMETER`).
     Parameter,
-    /// There is no such call (`H_FUNCTION`).
+    /// The call does not exist (`H_FUNCTION`).
     Function,
-    /// There is no room (`H_RESOURCE`).
+    /// A resource is exhausted (`H_RESOURCE`).
     Resource,
 }
 
@@ -39,13 +39,13 @@ pub enum SettingError {
     Range(usize),
     /// It is the last pool with buffers for the MTU (`EPERM`).
     LastPool,
-    /// The hypervisor does not agree (`EIO`).
+    /// The hypervisor refuses (`EIO`).
     Refused,
-    /// The hypervisor has no such adapter for the partition, or no more of them (`ENONET`).
+    /// The partition has no such adapter (`ENONET`).
     NotRegistered,
-    /// No station has such an address (`EADDRNOTAVAIL`).
+    /// The address is no station's (`EADDRNOTAVAIL`).
     Address,
-    /// Memory for the transmit buffers cannot be mapped (`ENOMEM`).
+    /// The transmit buffers cannot be mapped (`ENOMEM`).
     Memory,
 }
 

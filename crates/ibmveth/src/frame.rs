@@ -1,21 +1,21 @@
-//! Places in a frame, as the driver finds them: TCP right behind an IP header, and nothing else.
+//! Header offsets, as the driver finds them: only TCP right behind an IP header.
 
 use wire::eth::EtherType;
 use wire::{Protocol, checksum, eth, ipv4, tcp, vlan};
 
-/// Bytes at the front of a frame in which its headers end, if the driver knows them: with a tag, and options.
+/// Maximum length of the headers that the driver parses, with a tag and options.
 pub(crate) const MAX_HEADERS: usize = eth::Header::LEN + vlan::Header::LEN + ipv4::MAX_HEADER_LEN + tcp::MAX_HEADER_LEN;
 
 /// Bytes of an IPv6 header.
 const IPV6_LEN: usize = 40;
 
-/// Mark of a fat frame in the old style, in place of the IPv4 checksum, which is never this.
+/// Mark of a fat frame in the old style, in place of the IPv4 checksum, which never has this value.
 pub(crate) const OLD_MARK: u16 = 0xffff;
 
-/// Place of the checksum in an IPv4 header.
+/// Offset of the checksum in an IPv4 header.
 const IPV4_CHECK_AT: usize = 10;
 
-/// Place of a frame's IP header: behind an Ethernet header, and a tag.
+/// Offset of a frame's IP header, behind the Ethernet header and a tag.
 pub(crate) fn l3(head: &[u8]) -> Option<(EtherType, usize)> {
     let ethertype = |at: usize| head.get(at..)?.first_chunk().map(|bytes| EtherType(u16::from_be_bytes(*bytes)));
     match ethertype(12)? {
@@ -27,19 +27,19 @@ pub(crate) fn l3(head: &[u8]) -> Option<(EtherType, usize)> {
 /// Layout of a frame with TCP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Layout {
-    /// Whether the IP header is IPv4's.
+    /// Whether the IP header is IPv4.
     pub(crate) is_v4: bool,
     pub(crate) l3: usize,
     pub(crate) l4: usize,
-    /// Begin of the payload.
+    /// Offset of the payload.
     pub(crate) payload: usize,
-    /// End of the frame as its IP header says. What is behind is padding.
+    /// End of the frame by its IP header. Bytes behind it are padding.
     pub(crate) end: usize,
 }
 
 impl Layout {
-    /// Looks into a frame of `len` bytes, of which `head` has the first. `None` if there is no whole TCP header right behind the
-    /// IP header, the frame is shorter than it says, or it is a fragment.
+    /// Parses a frame of `len` bytes, whose first bytes are in `head`. `None` without a whole TCP header right behind
+    /// the IP header, or if the frame is truncated or a fragment.
     pub(crate) fn find(head: &[u8], len: usize) -> Option<Self> {
         let (ethertype, l3) = l3(head)?;
         let ip = head.get(l3..)?;
@@ -68,7 +68,7 @@ impl Layout {
         })
     }
 
-    /// Place of the TCP checksum.
+    /// Offset of the TCP checksum.
     pub(crate) const fn check_at(&self) -> usize {
         self.l4 + tcp::CHECK_AT
     }
@@ -103,7 +103,7 @@ impl Layout {
         head[at..at + 2].copy_from_slice(&OLD_MARK.to_be_bytes());
     }
 
-    /// Makes the IPv4 checksum again.
+    /// Recomputes the IPv4 checksum.
     pub(crate) fn rebuild_ip_check(&self, head: &mut [u8]) {
         let at = self.l3 + IPV4_CHECK_AT;
         head[at..at + 2].fill(0);
@@ -138,7 +138,8 @@ mod tests {
                 let l4 = l3 + if layout.is_v4 { 20 } else { 40 };
                 assert_eq!((layout.l3, layout.l4, layout.end), (l3, l4, good.len()));
                 assert_eq!(layout.end - layout.payload, 100);
-                // Padding is behind the end; a byte less is not whole, and so is a head without all headers.
+                // Padding is behind the end; a frame short of a byte is truncated, and so is a head without all
+                // headers.
                 assert_eq!(Layout::find(&good, good.len() + 6).unwrap().end, good.len());
                 assert_eq!(Layout::find(&good, good.len() - 1), None);
                 assert_eq!(Layout::find(&good[..layout.payload], good.len()), Some(layout));

@@ -1,17 +1,17 @@
-//! I/O memory of a partition: the buffers that it has mapped, by the addresses at which the hypervisor finds them.
+//! I/O memory of a partition: its mapped buffers, by the addresses that the hypervisor uses.
 
 use packet::Buf;
 
-/// Bits of an address inside a region: no buffer is longer than 128 KiB.
+/// Number of bits for the offset in a region: no buffer is longer than 128 KiB.
 const OFFSET_BITS: u32 = 17;
 
 /// Longest region, in bytes.
 const MAX_LEN: usize = 1 << OFFSET_BITS;
 
-/// Most regions: what 32 bits of address leave, without the one of address 0.
+/// Maximum number of regions: 32-bit addresses, without the region of address 0.
 const MAX_REGIONS: usize = (1 << (32 - OFFSET_BITS)) - 1;
 
-/// Mapped buffers. An address is a region's number and an offset, and 0 is none.
+/// Mapped buffers. An address is a region's number and an offset; 0 is invalid.
 #[derive(Debug)]
 pub struct IoMemory {
     regions: Vec<Option<Buf>>,
@@ -25,7 +25,7 @@ impl IoMemory {
         Self { regions: Vec::new(), free: Vec::new(), limit: limit.min(MAX_REGIONS) }
     }
 
-    /// Regions that can still be mapped.
+    /// Number of regions that can still be mapped.
     pub fn room(&self) -> usize {
         self.limit - (self.regions.len() - self.free.len())
     }
@@ -33,7 +33,7 @@ impl IoMemory {
     /// Maps the data of a buffer. Returns its address.
     ///
     /// # Errors
-    /// The buffer itself, when there is no room, or it is too long.
+    /// The buffer itself, when no region is free, or it is too long.
     pub fn map(&mut self, buf: Buf) -> Result<u32, Buf> {
         if self.room() == 0 || buf.len() > MAX_LEN {
             return Err(buf);
@@ -49,7 +49,7 @@ impl IoMemory {
         Ok((at + 1) << OFFSET_BITS)
     }
 
-    /// Takes back the buffer of the region at `address`; `None` if there is none.
+    /// Unmaps the buffer of the region at `address`; `None` if there is none.
     pub fn unmap(&mut self, address: u32) -> Option<Buf> {
         let at = Self::region(address)?;
         let buf = self.regions.get_mut(at)?.take()?;
@@ -64,7 +64,7 @@ impl IoMemory {
         buf.bytes().get(start..start.checked_add(len)?)
     }
 
-    /// The same for writing; `None` also if others share them.
+    /// As [`bytes`](Self::bytes), for writing; `None` also if they are shared.
     pub fn bytes_mut(&mut self, address: u32, len: usize) -> Option<&mut [u8]> {
         let buf = self.regions.get_mut(Self::region(address)?)?.as_mut()?;
         let start = Self::offset(address);
@@ -98,7 +98,7 @@ mod tests {
         let mut io = IoMemory::new(2);
         let [a, b] = [b"abc", b"def"].map(|bytes| io.map(buf(&mem, bytes)).unwrap());
         assert_eq!((io.bytes(a, 3), io.bytes(b + 1, 2)), (Some(&b"abc"[..]), Some(&b"ef"[..])));
-        // Behind the end, in no region, and at address 0.
+        // Past the end, in no region, and at address 0.
         assert_eq!((io.bytes(a, 4), io.bytes(a + 3, 1), io.bytes(b << 1, 1), io.bytes(0, 1)), (None, None, None, None));
         assert_eq!(io.bytes(u32::MAX, usize::MAX), None);
         io.bytes_mut(b, 1).unwrap()[0] = b'x';

@@ -4,16 +4,16 @@ use packet::{Buf, Memory, Pool, PoolDry};
 
 use crate::error::SettingError;
 
-/// Bytes that a buffer has beside a frame's payload: the handle, and an Ethernet header.
+/// Number of bytes of a buffer besides a frame's payload: the handle, and an Ethernet header.
 pub const OVERHEAD: usize = 22;
 
-/// Most buffers of a pool.
+/// Maximum number of buffers of a pool.
 pub const MAX_COUNT: usize = 4096;
 
-/// Longest buffer, in bytes.
+/// Maximum length of a buffer, in bytes.
 pub const MAX_SIZE: usize = 128 * 1024;
 
-/// Settings of a pool: the files `active`, `num` and `size` of its directory.
+/// Settings of a pool: the files `active`, `num` and `size` of its sysfs directory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PoolConfig {
     /// Whether its buffers are posted.
@@ -25,7 +25,7 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
-    /// Pools of an adapter that has just been found.
+    /// Default pools of an adapter.
     pub const DEFAULT: [Self; 5] = [
         Self { active: true, count: 256, size: 512 },
         Self { active: true, count: 512, size: 2048 },
@@ -34,17 +34,10 @@ impl PoolConfig {
         Self { active: true, count: 256, size: 64 * 1024 },
     ];
 
-    /// The same in a partition whose I/O memory is limited (`FW_FEATURE_CMO`).
-    pub const LIMITED: [Self; 5] = {
-        let mut pools = Self::DEFAULT;
-        pools[4].count = 64;
-        pools
-    };
-
     /// Checks ranges.
     ///
     /// # Errors
-    /// [`SettingError::Range`] with the value that is outside.
+    /// [`SettingError::Range`] with the value out of range.
     pub const fn check(&self) -> Result<(), SettingError> {
         if self.count == 0 || self.count > MAX_COUNT {
             return Err(SettingError::Range(self.count));
@@ -61,7 +54,7 @@ impl PoolConfig {
     }
 }
 
-/// Name of a buffer: the pool and the place in it, as the correlator has them.
+/// Name of a buffer: its pool and its place in the pool, as in the correlator.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct BufferName {
     pub(crate) pool: usize,
@@ -78,14 +71,14 @@ impl BufferName {
     }
 }
 
-/// Buffers of a pool, and which of them are posted.
+/// Buffers of a pool.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     pub(crate) config: PoolConfig,
     memory: Pool,
     /// Address of each buffer that is posted or was received into; 0 for none.
     addresses: Vec<u32>,
-    /// Places without a buffer, the one that was left last on top.
+    /// Places without a buffer, the latest on top.
     free: Vec<u16>,
 }
 
@@ -96,7 +89,7 @@ impl BufferPool {
         Self { config, memory, addresses: Vec::new(), free: Vec::new() }
     }
 
-    /// Makes all places free.
+    /// Marks all places as free.
     pub(crate) fn open(&mut self) {
         let count = if self.config.active { self.config.count } else { 0 };
         self.addresses = vec![0; count];
@@ -109,12 +102,12 @@ impl BufferPool {
         std::mem::take(&mut self.addresses).into_iter().filter(|&address| address != 0)
     }
 
-    /// Buffers that are posted or were received into.
+    /// Number of buffers that are posted or were received into.
     pub(crate) fn available(&self) -> usize {
         self.addresses.len() - self.free.len()
     }
 
-    /// Tells whether it is to be refilled: at less than seven eighths.
+    /// Tells whether it has to be refilled: below seven eighths.
     pub(crate) fn is_low(&self) -> bool {
         self.available() * 8 < self.config.count * 7 && !self.addresses.is_empty()
     }
@@ -174,7 +167,6 @@ mod tests {
             assert_eq!(config.check(), want, "{config:?}");
         }
         assert!(PoolConfig::DEFAULT[1].holds(2026) && !PoolConfig::DEFAULT[1].holds(2027));
-        assert_eq!(PoolConfig::LIMITED.map(|pool| pool.count), [256, 512, 256, 256, 64]);
         assert_eq!(PoolConfig::DEFAULT.map(|pool| pool.active), [true, true, false, false, true]);
     }
 

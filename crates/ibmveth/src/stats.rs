@@ -1,4 +1,4 @@
-//! Counters of an adapter, by the names that `ethtool -S` has for them.
+//! Counters of an adapter, by their names in `ethtool -S`.
 
 /// The thirteen counters. Those that begin with `fw_enabled` are states, 0 or 1.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -9,25 +9,25 @@ pub struct Stats {
     pub replenish_no_mem: u64,
     /// Buffers that the hypervisor refused, or that could not be mapped.
     pub replenish_add_buff_failure: u64,
-    /// Buffers that it took.
+    /// Buffers that it accepted.
     pub replenish_add_buff_success: u64,
-    /// Buffers that came back without a frame.
+    /// Buffers that were returned without a frame.
     pub rx_invalid_buffer: u64,
-    /// Frames that the hypervisor dropped because no buffer could hold them.
+    /// Frames that the hypervisor dropped because no buffer was long enough.
     pub rx_no_buffer: u64,
-    /// Frames whose pieces could not be mapped.
+    /// Frames whose buffers could not be mapped.
     pub tx_map_failed: u64,
     /// Frames that the hypervisor refused.
     pub tx_send_failed: u64,
-    /// Whether it leaves checksums of TCP over IPv4 to be made.
+    /// Whether TCP checksums over IPv4 are left to it.
     pub fw_enabled_ipv4_csum: u64,
-    /// Whether it leaves checksums of TCP over IPv6 to be made.
+    /// Whether TCP checksums over IPv6 are left to it.
     pub fw_enabled_ipv6_csum: u64,
     /// Fat frames sent.
     pub tx_large_packets: u64,
     /// Frames received that were longer than the MTU, or fat.
     pub rx_large_packets: u64,
-    /// Whether it takes the MSS in the call.
+    /// Whether it accepts the MSS as an argument of the call.
     pub fw_enabled_large_send: u64,
 }
 

@@ -9,14 +9,14 @@ use crate::locator::Locator;
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[repr(u8)]
 pub enum CsumMode {
-    /// The checksum of TCP, UDP or ICMPv6 is adjusted, if that is right behind the IPv6 header.
+    /// The checksum of TCP, UDP or ICMPv6 is adjusted, if that header follows the IPv6 header at once.
     AdjTransport = 0,
-    /// The identifier's last 16 bits absorb the difference, and the C bit says so.
+    /// The identifier's last 16 bits absorb the difference, and the C bit is set.
     NeutralMap = 1,
     /// Nothing is adjusted.
     #[default]
     NoAction = 2,
-    /// The identifier's last 16 bits absorb the difference, and nothing says so.
+    /// The identifier's last 16 bits absorb the difference, without a mark.
     NeutralMapAuto = 3,
 }
 
@@ -49,14 +49,9 @@ impl CsumMode {
             Self::NeutralMapAuto => "neutral-map-auto",
         }
     }
-
-    /// Mode of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.name() == name)
-    }
 }
 
-/// Difference that a change of locator makes to the sum of an address: the old locator's sum less the new one's, in one's
+/// Difference of the sums of an address before and after a change of locator: the old locator's sum less the new one's, in one's
 /// complement.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Diff(u16);
@@ -107,13 +102,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_are_found_by_number_and_by_name() {
+    fn modes_are_found_by_number() {
         for mode in CsumMode::ALL {
             assert_eq!(CsumMode::from_number(mode as u8), Some(mode));
-            assert_eq!(CsumMode::from_name(mode.name()), Some(mode));
         }
         assert_eq!(CsumMode::from_number(4), None);
-        assert_eq!(CsumMode::from_name("neutral"), None);
     }
 
     #[test]

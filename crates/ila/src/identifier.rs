@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Identifier(pub u64);
 
-/// Type of an identifier (Linux `ILA_ATYPE_*`). A mapping has one for its operator; translation does not look at it.
+/// Type of an identifier (Linux `ILA_ATYPE_*`). A mapping has one for its operator; translation ignores it.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[repr(u8)]
 pub enum IdentType {
@@ -26,12 +26,12 @@ pub enum IdentType {
     Reserved6 = 6,
     /// Reserved.
     Reserved7 = 7,
-    /// As the identifier itself says in its three bits.
+    /// Type in the three bits of the identifier itself.
     #[default]
     UseFormat = 32,
 }
 
-/// The C bit: the last 16 bits have absorbed what a translation changed.
+/// The C bit: the last 16 bits have absorbed the difference of a translation.
 const CHECKSUM_NEUTRAL: u64 = 1 << 60;
 
 impl Identifier {
@@ -120,11 +120,6 @@ impl IdentType {
             Self::UseFormat => "use-format",
         }
     }
-
-    /// Type of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|ident_type| ident_type.name() == name)
-    }
 }
 
 #[cfg(test)]
@@ -156,14 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn types_are_found_by_number_and_by_name() {
+    fn types_are_found_by_number() {
         for ident_type in IdentType::ALL {
             assert_eq!(IdentType::from_number(ident_type as u8), Some(ident_type));
-            assert_eq!(IdentType::from_name(ident_type.name()), Some(ident_type));
         }
         for number in (8..=31).chain(33..=255) {
             assert_eq!(IdentType::from_number(number), None);
         }
-        assert_eq!(IdentType::from_name("LUID"), None);
     }
 }

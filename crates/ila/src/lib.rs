@@ -1,5 +1,5 @@
-//! Identifier-locator addressing (draft-herbert-intarea-ila): the upper half of an IPv6 destination, its locator, is exchanged
-//! for another one.
+//! Identifier-locator addressing (draft-herbert-intarea-ila): the upper half of an IPv6 destination, its locator, is replaced
+//! by another one.
 //!
 //! An address is a [`Locator`], which says where a node is, and an [`Identifier`], which says which node it is. Applications use
 //! *SIR addresses*, whose locator (the SIR prefix) is the same wherever the node is; packets travel under *ILA addresses*, whose
@@ -10,12 +10,12 @@
 //! - [`RouteEncap`] is the same as a property of a route, in either direction.
 //! - [`Rewrite`] translates an address, or a packet in any checksum state, fat ones too.
 //!
-//! The transport's checksum covers the address. [`CsumMode`] says how it stays right:
+//! The transport's checksum covers the address. [`CsumMode`] is the way in which it stays right:
 //!
 //! | mode | what absorbs the difference of the locators | right on the way | right after the second translation |
 //! |---|---|---|---|
-//! | `neutral-map` | the identifier's last 16 bits; its C bit says so | yes | yes |
-//! | `neutral-map-auto` | the identifier's last 16 bits; nothing says so | yes | yes |
+//! | `neutral-map` | the identifier's last 16 bits; its C bit is set | yes | yes |
+//! | `neutral-map-auto` | the identifier's last 16 bits, without a mark | yes | yes |
 //! | `adj-transport` | the checksum of TCP, UDP or ICMPv6 | by [`AdjTransport`] | yes |
 //! | `no-action` | nothing | no | yes |
 //!

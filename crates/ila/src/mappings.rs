@@ -17,7 +17,7 @@ use crate::translate::Rewrite;
 pub struct Mapping {
     /// Locator of the destinations that are translated.
     pub locator_match: Locator,
-    /// Locator that they get.
+    /// Locator after the translation.
     pub locator: Locator,
     /// Device that the packets come by, a link or a VRF; `None` for any.
     pub link: Option<LinkId>,
@@ -27,15 +27,14 @@ pub struct Mapping {
     pub ident_type: IdentType,
 }
 
-/// There is a mapping of the same locator for the same device already.
+/// Error: there is a mapping of the same locator for the same device already.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Exists;
 
-/// The mappings. Of a locator there is one for each device, and one for any; a mapping for the packet's own device is used
-/// before the one for any.
+/// The mappings. A locator has at most one mapping for each device, and one for any device; a mapping for the packet's own device is
+/// used before the one for any device.
 ///
-/// The table has one owner, which looks up and changes it: between two calls a lookup finds what the last change left. It grows
-/// to twice its size at once, and takes [`BYTES_OF_MAPPING`](Self::BYTES_OF_MAPPING) a mapping at most, from 1024 on.
+/// The table has one owner, which looks up and changes it, so a lookup sees every earlier change. The table doubles when it grows, and takes [`BYTES_OF_MAPPING`](Self::BYTES_OF_MAPPING) a mapping at most, from 1024 on.
 #[derive(Clone, Default)]
 pub struct Mappings {
     table: HashTable<Entry>,
@@ -44,15 +43,15 @@ pub struct Mappings {
     of_devices: usize,
 }
 
-/// Device number of a mapping for any.
+/// Device number of a mapping for any device.
 const ANY: u32 = 0;
 
-/// Mapping as it is kept.
+/// Mapping in the table.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     locator_match: Locator,
     locator: Locator,
-    /// Number of the device; 0, which no link has, for any.
+    /// Number of the device; 0, which no link has, for any device.
     device: u32,
     diff: Diff,
     csum_mode: CsumMode,
@@ -74,7 +73,7 @@ impl Entry {
 
 impl Mappings {
     /// Bytes that a mapping takes at most, in a table of 1024 or more, when the table has just grown: 24 and one of the hash
-    /// table's own, of which less than half are in use then.
+    /// table's own, with less than half of the entries in use then.
     pub const BYTES_OF_MAPPING: usize = 58;
 
     /// Adds a mapping.
@@ -119,12 +118,6 @@ impl Mappings {
         gone
     }
 
-    /// Removes every mapping.
-    pub fn clear(&mut self) {
-        self.table = HashTable::new();
-        self.of_devices = 0;
-    }
-
     /// Makes room for that many more mappings, so that adding them moves the table once.
     pub fn reserve(&mut self, additional: usize) {
         let Self { table, hasher, .. } = self;
@@ -137,7 +130,7 @@ impl Mappings {
     }
 
     /// Translation of a destination with that locator, of a packet that came by `link`: by the mapping for that device, else by
-    /// the one for any.
+    /// the one for any device.
     #[inline]
     pub fn lookup(&self, locator: Locator, link: LinkId) -> Option<Rewrite> {
         let of_device = if self.of_devices > 0 { self.find(locator, link.0) } else { None };
@@ -150,22 +143,17 @@ impl Mappings {
         self.table.len()
     }
 
-    /// Tells whether there are none.
+    /// Tells whether there are no mappings.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// Bytes of the table.
-    pub fn allocated_bytes(&self) -> usize {
-        self.table.allocation_size()
-    }
-
-    /// Every mapping, in no order.
+    /// Every mapping, in arbitrary order.
     pub fn iter(&self) -> impl Iterator<Item = Mapping> + '_ {
         self.table.iter().map(Entry::mapping)
     }
 
-    /// Every mapping, in order of locators; of one locator those for devices before the one for any.
+    /// Every mapping, in order of locators; those of one locator for devices before the one for any device.
     pub fn snapshot(&self) -> Vec<Mapping> {
         let mut all: Vec<Mapping> = self.iter().collect();
         all.sort_unstable_by_key(|mapping| (mapping.locator_match, mapping.link.is_none(), mapping.link));
@@ -182,7 +170,7 @@ impl Mappings {
         self.hasher.hash_one((locator_match, device))
     }
 
-    /// Gives memory back once three quarters of the table are empty.
+    /// Shrinks the table once three quarters of it are empty.
     fn shrink(&mut self) {
         let Self { table, hasher, .. } = self;
         if table.capacity() > 1024 && table.len() < table.capacity() / 4 {
@@ -234,7 +222,7 @@ mod tests {
 
     #[test]
     fn mapping_for_device_is_used_before_one_for_any() {
-        // In each order of adding, and again while one after the other goes.
+        // In each order of adding, and again while mappings are removed one by one.
         let all = [mapping(1, 10, NET), mapping(1, 12, ETH), mapping(1, 13, WAN)];
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let mut mappings = Mappings::default();
@@ -276,18 +264,17 @@ mod tests {
         assert_eq!(mappings.remove_link(LinkId(2)), [sorted[1]]);
         assert_eq!(mappings.remove_link(LinkId(4)), []);
         assert_eq!(mappings.snapshot(), [sorted[0], sorted[2], sorted[3], sorted[4]]);
-        mappings.clear();
-        assert_eq!((mappings.snapshot(), mappings.len()), (Vec::new(), 0));
     }
 
     #[test]
-    fn million_mappings_take_the_memory_that_is_said() {
+    fn million_mappings_take_the_documented_memory() {
         let mut mappings = Mappings::default();
         for n in 0..1_000_000 {
             mappings.add(mapping(n << 16, n, NET)).unwrap();
             // Each time that the table has just grown.
             let most = Mappings::BYTES_OF_MAPPING * mappings.len();
-            assert!(n < 1024 || mappings.allocated_bytes() <= most, "{} B for {n}", mappings.allocated_bytes());
+            let bytes = mappings.table.allocation_size();
+            assert!(n < 1024 || bytes <= most, "{bytes} B for {n}");
         }
         for n in 0..1_000_000 {
             assert_eq!(found(&mappings, n << 16, LinkId(2)), Some(n));
@@ -295,6 +282,7 @@ mod tests {
         for n in 0..1_000_000 {
             assert!(mappings.remove(Locator(n << 16), NET), "{n}");
         }
-        assert!(mappings.allocated_bytes() < 1 << 20, "{} B are left", mappings.allocated_bytes());
+        let bytes = mappings.table.allocation_size();
+        assert!(bytes < 1 << 20, "{bytes} B are left");
     }
 }

@@ -13,11 +13,11 @@ use crate::translate::{Direction, Rewrite};
 /// ILA encapsulation of a route (`ip route … encap ila`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RouteEncap {
-    /// The locator that destinations get.
+    /// Locator of destinations after the translation.
     pub locator: Locator,
     /// Treatment of checksums.
     pub csum_mode: CsumMode,
-    /// Type of the identifiers, [`IdentType::Luid`] or [`IdentType::UseFormat`]. Translation does not look at it.
+    /// Type of the identifiers, [`IdentType::Luid`] or [`IdentType::UseFormat`]. Translation ignores it.
     pub ident_type: IdentType,
     /// Packets that the route translates.
     pub hook_type: HookType,
@@ -51,7 +51,7 @@ pub enum EncapError {
 const LEN_WITH_TYPE: u8 = 64 + 3;
 
 impl HookType {
-    /// Both.
+    /// Both hooks.
     pub const ALL: [Self; 2] = [Self::Output, Self::Input];
 
     /// Hook of that number (Linux `ILA_HOOK_ROUTE_*`).
@@ -69,11 +69,6 @@ impl HookType {
             Self::Output => "output",
             Self::Input => "input",
         }
-    }
-
-    /// Hook of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|hook| hook.name() == name)
     }
 }
 
@@ -114,7 +109,7 @@ impl RouteEncap {
         Rewrite { locator: self.locator, csum_mode: self.csum_mode, diff: None }
     }
 
-    /// The destination that a packet to `dst` gets.
+    /// Destination of a packet to `dst` after the translation.
     #[inline]
     pub fn address(&self, dst: Ipv6Addr) -> Ipv6Addr {
         self.rewrite().address(dst, self.direction())
@@ -192,12 +187,11 @@ mod tests {
     }
 
     #[test]
-    fn hooks_are_found_by_number_and_by_name() {
+    fn hooks_are_found_by_number() {
         for hook in HookType::ALL {
             assert_eq!(HookType::from_number(hook as u8), Some(hook));
-            assert_eq!(HookType::from_name(hook.name()), Some(hook));
         }
-        assert_eq!((HookType::from_number(2), HookType::from_name("both")), (None, None));
+        assert_eq!(HookType::from_number(2), None);
     }
 
     #[test]

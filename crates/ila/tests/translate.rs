@@ -1,4 +1,4 @@
-//! Translation of addresses and packets, against sums that are made byte by byte.
+//! Translation of addresses and packets, compared with sums computed byte by byte.
 
 use std::net::Ipv6Addr;
 
@@ -79,13 +79,13 @@ fn rewrite(locator: Locator, csum_mode: CsumMode) -> Rewrite {
     Rewrite { locator, csum_mode, diff: None }
 }
 
-/// Translates a packet; what its headers say is found anew.
+/// Translates a packet, whose headers are parsed again.
 fn translate(mem: &Memory, pkt: &mut Packet, by: Rewrite, direction: Direction, sign: AdjTransport) -> Ipv6Addr {
     let info = ip_headers(mem, pkt).unwrap();
     by.packet(mem, pkt, &info, direction, sign).unwrap()
 }
 
-/// The packet in a checksum state in which it is true, from bytes with a right checksum.
+/// A packet in a valid checksum state, from bytes with a correct checksum.
 fn in_state(mut pkt: Packet, state: &str, protocol: u8) -> Packet {
     let bytes = pkt.to_vec();
     pkt.meta.csum = match state {
@@ -133,7 +133,7 @@ fn neutral_mapping_of_any_pair_keeps_sum_and_round_trips() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for _ in 0..1_000_000 {
         let (sir, ila) = (Locator(random.next()), Locator(random.next()));
-        // Neither is a SIR address with the C bit one, nor does an identifier that ends in 0000 come back.
+        // A SIR address has no C bit, and an identifier that ends in 0000 is not restored.
         let identifier = Identifier(random.next() & !(1 << 60) | 1);
         let dst = sir.with(identifier);
         for mode in NEUTRAL {
@@ -378,7 +378,7 @@ fn fat_packet_translated_is_cut_like_segments_translated() {
                     for (one, other) in first.iter().zip(&mut thin) {
                         translate(&mem, other, rewrite(ILA, mode), Direction::SirToIla, sign);
                         assert_eq!(*one, other.to_vec(), "{case}");
-                        // The other end makes a right packet of each.
+                        // The second translation makes a valid packet of each.
                         translate(&mem, other, rewrite(SIR, mode), Direction::IlaToSir, sign);
                         assert!(is_right_on_wire(&other.to_vec(), protocol), "{case}");
                     }
@@ -400,10 +400,9 @@ fn fat_packet_with_complete_sum_becomes_partial() {
 #[test]
 fn table_translates_as_rewrite_without_saved_difference() {
     let mem = Memory::heap();
-    let mut mappings = Mappings::default();
     let dst = ILA.with(Identifier(IDENTIFIER.0 | 1 << 60));
     for csum_mode in CsumMode::ALL {
-        mappings.clear();
+        let mut mappings = Mappings::default();
         let mapping =
             Mapping { locator_match: ILA, locator: SIR, link: None, csum_mode, ident_type: IdentType::UseFormat };
         mappings.add(mapping).unwrap();

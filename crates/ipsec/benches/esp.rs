@@ -1,4 +1,4 @@
-//! Nanoseconds per segment of ESP over fat packets, beside what the cipher alone takes for the same bytes.
+//! Nanoseconds per segment of ESP over fat packets, compared with the cipher alone over the same bytes.
 //!
 //! 64 KiB of TCP in 46 segments, tunnel mode over IPv4 with ESP in UDP, AES-256-GCM. Each case seals or opens one fat
 //! packet per iteration; `items` counts segments.
@@ -33,7 +33,7 @@ fn sa(udp: bool) -> SaConfig {
     }
 }
 
-/// 64 KiB of TCP as a TUN device hands it over.
+/// 64 KiB of TCP as read from a TUN device.
 fn fat(mem: &Memory) -> Packet {
     let len = HEADERS + SEGMENTS * PAYLOAD;
     let mut pkt = Packet::new(mem, Memory::HEADROOM, len).unwrap();
@@ -83,7 +83,7 @@ fn seal(bencher: Bencher<'_, '_>, train: Train) {
     });
 }
 
-/// Includes writing the received bytes anew each time, because opening them in place uses them up; see `memcpy`.
+/// Includes writing the received bytes each time, because opening in place consumes them; see `memcpy`.
 #[divan::bench(args = [Train::Udp, Train::None])]
 fn open(bencher: Bencher<'_, '_>, train: Train) {
     let mut node = Node::new(train == Train::Udp);
@@ -120,7 +120,7 @@ fn memcpy(bencher: Bencher<'_, '_>, train: Train) {
     });
 }
 
-/// The cipher alone, over as many bytes in as many places.
+/// The cipher alone, over as many bytes in as many buffers.
 #[divan::bench(args = Library::ALL)]
 fn cipher(bencher: Bencher<'_, '_>, library: Library) {
     let cipher = Cipher::with_library(&sa(false).algorithm, library).unwrap();
@@ -149,7 +149,7 @@ fn seal_by(bencher: Bencher<'_, '_>, name: &str) {
     });
 }
 
-/// The same, opening; includes writing the packets anew.
+/// The same for opening; includes writing the packets each time.
 #[divan::bench(args = NAMED.iter().map(|(name, _)| *name))]
 fn open_by(bencher: Bencher<'_, '_>, name: &str) {
     let (cipher, len) = named(name);
@@ -166,7 +166,7 @@ fn open_by(bencher: Bencher<'_, '_>, name: &str) {
 
 type Named = (&'static str, fn() -> Algorithm);
 
-/// Algorithms with keys of 256 bits where they have such.
+/// Algorithms, with keys of 256 bits where possible.
 const NAMED: &[Named] = &[
     ("gcm", || Algorithm::aead(Aead::GcmAes, vec![7; 36].into(), 128)),
     ("gcm-96", || Algorithm::aead(Aead::GcmAes, vec![7; 36].into(), 96)),

@@ -1,14 +1,14 @@
-//! Nanoseconds per look-up among many policies and many SAs, and bytes per entry:
-//! `cargo bench -p fatpath-ipsec --bench lookup`. Look-ups do the same however many entries there are; what grows is the
-//! memory that they are spread over, and so the time of a cache line that comes from further away.
+//! Nanoseconds per look-up among many policies and many SAs, and bytes per entry: `cargo bench -p fatpath-ipsec --bench
+//! lookup`. Look-ups do the same however many entries there are; what grows is the memory that they are spread over,
+//! and so the time of a cache line that comes from further away.
 //!
 //! `floor/N` is that time: the read of one random number out of N that are as far from each other as SAs are. Every
 //! look-up but those of `fragment` waits for the result of the one before, as the work on a packet does for its SA.
 //!
 //! `out/N` finds one of N policies and its SA for a flow that is not cached, and `remembered/N` for one of 64 that are
-//! remembered; `in/N` checks a packet by one of N policies, `spi/N` finds one of N SAs by what arrives, and `hot/N` one of
-//! 64 among N. Policies are of /24 to /24 in `nets`, of one pair of prefixes and a port each in `ports`, of one pair and
-//! an interface each in `interfaces`, and of random lengths in `mixed`.
+//! remembered; `in/N` checks a packet by one of N policies, `spi/N` finds one of N SAs by what arrives, and `hot/N` one
+//! of 64 among N. Policies are of /24 to /24 in `nets`, of one pair of prefixes and a port each in `ports`, of one pair
+//! and an interface each in `interfaces`, and of random lengths in `mixed`.
 //!
 //! On a Zen 5 EPYC with 1 MiB of second-level cache, other work beside it, fastest of 40 samples:
 //!
@@ -65,13 +65,13 @@ const SAS: [u32; 3] = [64, 1_000, 100_000];
 const HOT: u32 = 64;
 const NOW: Instant = Instant::ZERO;
 
-/// More flows than are remembered.
+/// More flows than are cached.
 const FLOWS: u32 = 16_384;
 
-/// Random numbers, none of which is known before what it waits for.
+/// Random numbers that depend on a value which the compiler does not know.
 struct Random {
     state: u32,
-    /// 0, which the compiler does not know.
+    /// 0, opaque to the compiler.
     zero: u32,
 }
 
@@ -108,7 +108,7 @@ fn template(n: u32) -> Template {
     Template { src, dst, spi: None, mode: Mode::Tunnel, reqid: n + 1, level: Level::Required }
 }
 
-/// Kind of difference between policies.
+/// Difference between the policies of a case.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Nets,
@@ -185,13 +185,13 @@ fn print_memory() {
     }
 }
 
-/// The memory that this process has, in bytes; in use or not.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux's procfs");
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number of pages") * 4096
 }
 
-/// Flows in no order, so that neighbours in memory are not asked for one after the other.
+/// Flows in random order, so that successive look-ups are not neighbours in memory.
 fn flows(kind: Kind, n: u32, of: u32) -> Vec<Flowi> {
     let mut flows: Vec<Flowi> = (0..n).map(|at| kind.flow(at, of)).collect();
     let mut random = Random::new();
@@ -199,7 +199,7 @@ fn flows(kind: Kind, n: u32, of: u32) -> Vec<Flowi> {
     flows
 }
 
-/// Looks up flows, each of which comes again when all others have.
+/// Looks up flows in rotation.
 fn out(bencher: Bencher<'_, '_>, kind: Kind, n: u32, flows: Vec<Flowi>) {
     let mut node = with_policies(kind, Dir::Out, n);
     for n in 0..n {
@@ -245,7 +245,7 @@ mod policies {
     #[divan::bench(name = "remembered/nets", args = POLICIES, sample_count = 40, sample_size = 8192)]
     fn remembered(bencher: Bencher<'_, '_>, n: u32) {
         let mut flows = flows(Kind::Nets, FLOWS, n);
-        // Few enough to leave each its place.
+        // Few enough for each to stay cached.
         flows.truncate(HOT as usize);
         out(bencher, Kind::Nets, n, flows);
     }

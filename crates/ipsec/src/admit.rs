@@ -1,4 +1,5 @@
-//! Whether an SA may be used for one more packet, and fat ones of which only a part may be sent.
+//! Admission: whether an SA may be used for one more packet; segment-by-segment sealing of a fat packet that may reach
+//! a limit.
 
 use base::{Counters, DropReason, Instant, Mib, SaId};
 use offload::{Features, gso};
@@ -13,26 +14,26 @@ impl Sad {
     /// The SA, if one more packet may be received by it (Linux `xfrm_input`).
     ///
     /// # Errors
-    /// What to count, and why not.
+    /// Counter and reason of the refusal.
     #[inline]
     pub(crate) fn admit_in(&mut self, id: SaId, now: Instant) -> Result<&mut Sa, (Mib, DropReason)> {
-        if !self.get(id).is_some_and(Sa::is_at_ease) {
+        if !self.get(id).is_some_and(Sa::may_skip_admission) {
             self.look_closely(id, now)?;
         }
         self.get_mut(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))
     }
 
-    /// As [`admit_in`](Self::admit_in), for an SA that is not [at ease](Sa::is_at_ease).
+    /// Slow path of [`admit_in`](Self::admit_in), for an SA that is not [at ease](Sa::may_skip_admission).
     #[cold]
     pub(crate) fn look_closely(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
         self.get(id).map_or(Ok(()), Sa::check_valid)?;
         self.admit(id, now).map_err(|Expired| (Mib::XfrmInStateExpired, DropReason::EspExpired))
     }
 
-    /// Whether one more packet may be sent by an SA (Linux `xfrm_output_one`).
+    /// Tells whether one more packet may be sent by an SA (Linux `xfrm_output_one`).
     ///
     /// # Errors
-    /// What to count, and why not.
+    /// Counter and reason of the refusal.
     #[inline]
     pub(crate) fn admit_out(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
         if self.get(id).is_some_and(|sa| sa.state != State::Valid) {
@@ -43,22 +44,22 @@ impl Sad {
 }
 
 impl Sa {
-    /// Bytes that an ESP packet of it has at least, from the SPI on.
+    /// Minimum length of its ESP packets, from the SPI on.
     #[inline]
     pub(crate) fn shortest(&self) -> usize {
         Header::LEN + self.cipher.iv_len() + TRAILER_LEN + self.cipher.icv_len()
     }
 
-    /// Tells whether one more packet may go through it without a closer look.
+    /// Tells whether one more packet may use it on the fast path.
     #[inline]
-    pub(crate) fn is_at_ease(&self) -> bool {
+    pub(crate) fn may_skip_admission(&self) -> bool {
         self.state == State::Valid && self.is_far_from_limits()
     }
 
-    /// Whether it may be received by, but for its limits.
+    /// Checks its state, but not its limits.
     ///
     /// # Errors
-    /// What to count, and why not.
+    /// Counter and reason of the refusal.
     pub(crate) fn check_valid(&self) -> Result<(), (Mib, DropReason)> {
         match self.state {
             State::Valid => Ok(()),
@@ -87,7 +88,7 @@ impl Ipsec {
     /// Seals the segments of a fat packet one by one, by `seal`.
     ///
     /// # Errors
-    /// Why the first one that was not sealed was not; those behind it are dropped with it.
+    /// The reason of the first segment that was refused; later segments are dropped with it.
     #[cold]
     pub(crate) fn one_by_one(
         &mut self,
@@ -101,7 +102,7 @@ impl Ipsec {
             .inspect_err(|_| counters.count(Mib::XfrmOutError))?;
         let mut result = Ok(());
         for segment in segments {
-            // Each is asked for itself, as Linux does, so that each is counted.
+            // Each segment is admitted by itself, as on Linux, so that each is counted.
             result = result.and(seal(self, segment, counters));
         }
         result

@@ -1,4 +1,4 @@
-//! Whether a packet that came in had the protection that its policy demands (RFC 4301 §5.2, Linux
+//! Inbound policy check: whether a received packet had the protection that its policy demands (RFC 4301 §5.2, Linux
 //! `__xfrm_policy_check`).
 
 use arrayvec::ArrayVec;
@@ -22,7 +22,7 @@ pub(crate) fn check(
 ) -> Result<(), Refused> {
     let mut used = ArrayVec::<&Sa, 6>::new();
     for &id in sec_path {
-        // An SA that is gone protects nothing any more; Linux keeps it alive as long as the packet.
+        // A removed SA protects nothing any more; on Linux it lives as long as its packets.
         used.push(sad.get(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?);
     }
     //= RFC 4301 §5.2 selectors-of-sa: after decryption a packet has to match the selector of each SA that it came through
@@ -53,8 +53,8 @@ pub(crate) fn check(
     if used[next..].iter().any(|sa| sa.mode == Mode::Tunnel) { Err(mismatch) } else { Ok(()) }
 }
 
-/// Index in `used` from which to go on after `template` is satisfied from `start` on (Linux `xfrm_policy_ok`). A transport SA that
-/// no template asks for may stand between; a tunnel may not.
+/// Index in `used` from which to go on after `template` is satisfied from `start` on (Linux `xfrm_policy_ok`). A
+/// transport SA that no template asks for may stand between; a tunnel may not.
 fn satisfy(template: &Template, flow: &Flowi, used: &[&Sa], start: usize) -> Option<usize> {
     let optional = template.level == Level::Use;
     if optional && template.mode == Mode::Transport {
@@ -71,7 +71,7 @@ fn satisfy(template: &Template, flow: &Flowi, used: &[&Sa], start: usize) -> Opt
     optional.then_some(start)
 }
 
-/// Tells whether `sa` is what `template` asks for (Linux `xfrm_state_ok`).
+/// Tells whether `sa` satisfies `template` (Linux `xfrm_state_ok`).
 fn is_asked_for(sa: &Sa, template: &Template, flow: &Flowi) -> bool {
     let any_source = template.src.is_none_or(|src| src.is_unspecified());
     template.spi.is_none_or(|spi| spi == sa.spi)

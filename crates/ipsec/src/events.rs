@@ -9,34 +9,36 @@ use xfrm::{Mark, Mode, PolicyKey, Request, SaDir, Selector, Template};
 
 use crate::sa::{Aevent, Mapping, SaStats};
 
-/// Most events that wait to be taken. Later ones are lost, and counted.
+/// Maximum number of queued events. Later ones are lost, and counted.
 pub const MAX_EVENTS: usize = 1024;
 
-/// Something that a key manager may want to act on.
+/// Event that a key manager may act on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Event {
-    /// A packet needs an SA that is not there.
+    /// A packet needs an SA that does not exist.
     Acquire(Acquire),
-    /// An SA is about to end, or has.
+    /// An SA has reached its soft limit, or its hard one.
     SaExpired(SaExpired),
-    /// A policy is about to end, or has.
+    /// A policy has reached its soft limit, or its hard one.
     PolicyExpired(PolicyExpired),
-    /// A peer sends from elsewhere.
+    /// The address or port of a peer has changed.
     Mapping(Mapping),
-    /// An SA's numbers have changed; only told if [the listener wants them](crate::Ipsec::set_numbers_heard).
+    /// An SA's sequence numbers have changed; only reported if [the listener wants
+    /// them](crate::Ipsec::set_numbers_heard).
     Numbers(Aevent),
 }
 
 /// The SA that a packet needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Acquire {
-    /// Tells it from others; an SA that names it in [`SaConfig::acquire_seq`](xfrm::SaConfig::acquire_seq) answers it.
+    /// Number of the request; the SA that names it in [`SaConfig::acquire_seq`](xfrm::SaConfig::acquire_seq) answers
+    /// it.
     pub seq: u32,
     /// The outer source; unspecified for any.
     pub src: IpAddr,
     /// The outer destination.
     pub dst: IpAddr,
-    /// Template that asks for it.
+    /// Template that needs it.
     pub template: Template,
     /// The packet's flow.
     pub selector: Selector,
@@ -51,13 +53,13 @@ pub struct Acquire {
 /// An SA that has reached a limit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SaExpired {
-    /// It is gone; else it is to be replaced.
+    /// Whether it was removed; otherwise it should be replaced.
     pub hard: bool,
     /// The outer source.
     pub src: IpAddr,
     /// The outer destination.
     pub dst: IpAddr,
-    /// The security parameters index; 0 of one that was acquired in vain.
+    /// The security parameters index; 0 of an acquired one that never came.
     pub spi: Spi,
     /// Mark.
     pub mark: Mark,
@@ -69,18 +71,18 @@ pub struct SaExpired {
     pub if_id: u32,
     /// The only direction in which it might be used.
     pub dir: Option<SaDir>,
-    /// When it was used first.
+    /// Time of its first use.
     pub first_used: Option<Instant>,
     /// Counters.
     pub stats: SaStats,
-    /// The request that made it; `None` of one that was acquired in vain.
+    /// The request that made it; `None` of an acquired one that never came.
     pub request: Option<Request>,
 }
 
 /// A policy that has reached a limit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PolicyExpired {
-    /// It is gone; else it is about to go.
+    /// Whether it was removed; otherwise it will be soon.
     pub hard: bool,
     /// Index.
     pub index: u32,
@@ -90,27 +92,27 @@ pub struct PolicyExpired {
     pub request: Option<Request>,
 }
 
-/// Events that wait to be taken, if there is a listener.
+/// Queue of events, if there is a listener.
 #[derive(Debug)]
 pub(crate) struct Events {
     queue: VecDeque<Event>,
     listening: bool,
-    /// Whether the listener is asked for SAs.
+    /// Whether the listener answers requests for SAs.
     asked: bool,
-    /// Whether the listener is told of numbers.
+    /// Whether the listener wants reports of sequence numbers.
     numbers: bool,
     lost: u64,
 }
 
 impl Default for Events {
-    /// Events without a listener; a later one is asked for SAs.
+    /// No listener; a later one gets requests for SAs.
     fn default() -> Self {
         Self { queue: VecDeque::new(), listening: false, asked: true, numbers: false, lost: 0 }
     }
 }
 
 impl Events {
-    /// Adds or removes the listener. Without one, events that wait are dropped.
+    /// Adds or removes the listener. Without one, queued events are dropped.
     pub(crate) fn listen(&mut self, listening: bool) {
         self.listening = listening;
         if !listening {
@@ -118,27 +120,27 @@ impl Events {
         }
     }
 
-    /// Sets whether the listener is asked for SAs.
+    /// Sets whether the listener gets requests for SAs.
     pub(crate) const fn ask(&mut self, asked: bool) {
         self.asked = asked;
     }
 
-    /// Tells whether there is a listener that is asked for SAs.
+    /// Tells whether there is a listener that gets requests for SAs.
     pub(crate) const fn are_asked(&self) -> bool {
         self.listening && self.asked
     }
 
-    /// Sets whether the listener is told of numbers. Tells whether it was before.
+    /// Sets whether the listener gets reports of sequence numbers. Returns the previous value.
     pub(crate) const fn hear_numbers(&mut self, heard: bool) -> bool {
         std::mem::replace(&mut self.numbers, heard)
     }
 
-    /// Tells whether there is a listener that is told of numbers.
+    /// Tells whether there is a listener that gets reports of sequence numbers.
     pub(crate) const fn are_numbers_heard(&self) -> bool {
         self.listening && self.numbers
     }
 
-    /// Lets an event wait to be taken. Tells whether it does.
+    /// Queues an event. Tells whether there was room and a listener.
     pub(crate) fn push(&mut self, event: Event) -> bool {
         let has_room = self.queue.len() < MAX_EVENTS;
         if self.listening && has_room {

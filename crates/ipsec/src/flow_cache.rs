@@ -4,11 +4,10 @@ use std::hash::BuildHasher;
 
 use xfrm::{Dir, Flowi};
 
-/// Number of cached flows. A flow that falls on another's place evicts it, so the memory is bounded for any
-/// senders.
+/// Number of cached flows. A flow evicts another one with the same slot, so the memory is bounded for any traffic.
 const PLACES: usize = 2048;
 
-/// Answers by direction and flow, which are void as soon as the generation changes.
+/// Cached answers by direction and flow, invalidated by a change of generation.
 pub(crate) struct FlowCache<V> {
     places: Box<[Option<Entry<V>>]>,
     hasher: foldhash::fast::RandomState,
@@ -25,7 +24,7 @@ impl<V: Clone> FlowCache<V> {
         Self { places: (0..PLACES).map(|_| None).collect(), hasher: foldhash::fast::RandomState::default() }
     }
 
-    /// The answer for `flow`, from memory or from `find`.
+    /// The cached answer for `flow`, else that of `find`, which is cached.
     #[inline]
     pub(crate) fn get_or(&mut self, generation: u64, dir: Dir, flow: &Flowi, find: impl FnOnce() -> V) -> V {
         let key = (dir, *flow);

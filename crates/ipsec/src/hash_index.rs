@@ -8,14 +8,14 @@ pub(crate) struct HashIndex {
     table: HashTable<Entry>,
 }
 
-/// Keeps its hash, so that the table grows without a look at any key.
+/// Entry with its hash, so that the table grows without reading keys.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Entry {
     hash: u32,
     number: u32,
 }
 
-/// Spreads a hash over 64 bits: the table takes the place from the lowest of them and a tag from the highest.
+/// Spreads a hash over 64 bits: the table takes the slot from the lowest of them and a tag from the highest.
 fn wide(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
@@ -32,7 +32,7 @@ impl HashIndex {
         self.table.iter_hash(wide(hash)).filter(move |entry| entry.hash == hash).map(|entry| entry.number)
     }
 
-    /// Adds a number that is not there.
+    /// Adds a number that is not in the index.
     pub(crate) fn insert(&mut self, hash: u32, number: u32) {
         self.table.insert_unique(wide(hash), Entry { hash, number }, |entry| wide(entry.hash));
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Hashes of which many are the same.
+        /// Hash function with many collisions.
         #[test]
         fn hash_index_after_random_steps_agrees_with_model(
             steps in prop::collection::vec((prop_oneof![4 => 0..3_u32, 1 => 0..40_u32, 4 => u32::MAX - 4..=u32::MAX, 1 => any::<u32>()], 0..3_u8), 1..200),

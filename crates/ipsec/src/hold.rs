@@ -1,4 +1,4 @@
-//! Packets that wait for an SA to come, if they are not to be dropped (Linux `xdst_queue_output`,
+//! Queues of packets that wait for an SA, unless they are dropped at once (Linux `xdst_queue_output`,
 //! `xfrm_policy_queue_process`; `xfrm_larval_drop=0`).
 
 use std::collections::VecDeque;
@@ -12,21 +12,21 @@ use xfrm::Flowi;
 use crate::spd::PolicyId;
 use crate::timers::{Timer, Timers};
 
-/// So many packets may wait for one policy when another one comes (`XFRM_MAX_QUEUE_LEN`).
+/// Maximum number of packets that wait for one policy when another one comes (`XFRM_MAX_QUEUE_LEN`).
 const MAX_PER_POLICY: usize = 100;
-/// Most packets that wait for all policies together. Linux knows no such limit.
+/// Maximum number of packets that wait for all policies together. Linux knows no such limit.
 pub const MAX_HELD: usize = 1024;
-/// After so long it is looked for the first time whether the SA has come (`XFRM_QUEUE_TMO_MIN`).
+/// Time until the first check whether the SA exists (`XFRM_QUEUE_TMO_MIN`).
 const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// After a time that is no shorter there is no other (`XFRM_QUEUE_TMO_MAX`).
+/// Time between checks after which there is no further one (`XFRM_QUEUE_TMO_MAX`).
 const LAST_RETRY: Duration = Duration::from_secs(60);
 
-/// A packet that has waited.
+/// A packet that leaves the queue.
 #[derive(Debug)]
 pub enum Released {
-    /// It is to be sent as if it had just come; it was to leave by that link.
+    /// To be sent as if it had just come; with the link that it was to leave by.
     Again(Packet, Option<LinkId>),
-    /// It has waited in vain.
+    /// Dropped: the SA did not come.
     Dropped(Packet, DropReason),
 }
 
@@ -41,19 +41,19 @@ pub(crate) struct Holds {
 
 #[derive(Debug)]
 struct Queue {
-    /// The flow of the first one, by which it is asked whether the SA has come.
+    /// The flow of the first packet, for which the SA is looked up again.
     flow: Flowi,
-    /// With the links that they were to leave by.
+    /// Packets, each with the link that it was to leave by.
     packets: VecDeque<(Packet, Option<LinkId>)>,
     retry_after: Duration,
     timer: Timer,
 }
 
 impl Holds {
-    /// Lets a packet of `flow` wait.
+    /// Queues a packet of `flow`.
     ///
     /// # Errors
-    /// The packet, if too many do.
+    /// The packet, if the queue is full.
     pub(crate) fn push(
         &mut self,
         mem: &Memory,
@@ -66,7 +66,7 @@ impl Holds {
         if waiting > MAX_PER_POLICY || self.held >= MAX_HELD {
             return Err((pkt, DropReason::PolicyQueueFull));
         }
-        pkt.spare(mem);
+        pkt.release_device_frames(mem);
         let queue = self.queues.entry(policy).or_insert_with(|| {
             let mut timer = Timer::default();
             self.timers.set(policy, &mut timer, Some(now + FIRST_RETRY));
@@ -81,7 +81,7 @@ impl Holds {
         self.timers.next()
     }
 
-    /// A policy for which it is time to ask whether its SA has come, and for what flow.
+    /// A policy whose next check for an SA is due, and the flow to check.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<(PolicyId, Flowi)> {
         let policy = self.timers.pop(now)?;
         let queue = self.queues.get_mut(&policy)?;
@@ -89,12 +89,12 @@ impl Holds {
         Some((policy, queue.flow))
     }
 
-    /// The flow of the packet that has waited longest for a policy.
+    /// The flow of the oldest packet that waits for a policy.
     pub(crate) fn first_flow(&self, policy: PolicyId) -> Option<Flowi> {
         self.queues.get(&policy).map(|queue| queue.flow)
     }
 
-    /// Doubles the time for which the packets wait, up to a limit.
+    /// Doubles the time until the next check, up to a limit.
     pub(crate) fn wait_longer(&mut self, now: Instant, policy: PolicyId) {
         match self.queues.get_mut(&policy) {
             Some(queue) if queue.retry_after < LAST_RETRY => {
@@ -117,7 +117,7 @@ impl Holds {
         }
     }
 
-    /// Lets the packets of a policy go.
+    /// Releases the packets of a policy.
     pub(crate) fn release(&mut self, policy: PolicyId) {
         let packets = self.take(policy);
         self.released.extend(packets.into_iter().map(|(pkt, link)| Released::Again(pkt, link)));
@@ -140,7 +140,7 @@ impl Holds {
         self.held
     }
 
-    /// Packets that have waited long enough, in order.
+    /// Released and dropped packets, in order.
     pub(crate) fn take_released(&mut self) -> Vec<Released> {
         std::mem::take(&mut self.released)
     }

@@ -7,7 +7,7 @@ use crate::ipsec::Ipsec;
 use crate::sa::Sa;
 
 impl Sa {
-    /// Tells whether a packet was sent by it. Those of packet mode are numbered by the device.
+    /// Tells whether packets were sent by it. In packet mode the device assigns their numbers.
     fn has_sent(&self) -> bool {
         match self.offload {
             Some(Offload { mode: OffloadMode::Packet, dir, .. }) => dir == SaDir::Out && self.first_used().is_some(),
@@ -17,9 +17,9 @@ impl Sa {
 }
 
 impl Ipsec {
-    /// Tells whether the packet that an ICMP error quotes is one that an SA of this node may have sent (RFC 4301 §6.1.1,
-    /// Linux `esp4_err`): its destination, SPI and, in UDP, ports are the SA's. Whether its source is this node is for
-    /// the caller to find out. An attacker off the path has to guess the SPI.
+    /// Tells whether the packet that an ICMP error quotes is one that an SA of this node may have sent (RFC 4301
+    /// §6.1.1, Linux `esp4_err`): its destination, SPI and, in UDP, ports are the SA's. The caller checks that its
+    /// source is this node. An attacker off the path has to guess the SPI.
     pub fn may_have_sent(&self, quote: &Quote<'_>) -> bool {
         let (encap, esp) = match quote.protocol {
             Protocol::ESP => (None, quote.payload),

@@ -1,14 +1,15 @@
-//! ESP on the way in: from a packet or a train, as it was received, to what is inside.
+//! ESP input: decryption of a received packet or train, and decapsulation.
 //!
-//! Packets of a train are opened where they lie. Forged ones cost a look-up and the cipher's pass at most, and never a
-//! copy before the SA is known. The order of checks and the counters are those of Linux's `xfrm_input` and `esp_input`.
+//! Packets of a train are decrypted in place. A forged packet costs a look-up and one pass of the cipher at most, and
+//! never a copy before its SA is known. The order of checks and the counters are those of Linux's `xfrm_input` and
+//! `esp_input`.
 
 mod accept;
 mod arrival;
 mod decap;
-mod inner;
+mod decrypted;
+mod fast_path;
 mod refused;
-mod run;
 mod train;
 
 use std::ops::ControlFlow;
@@ -25,10 +26,10 @@ use crate::ipsec::Ipsec;
 use accept::{pass, pass_plain};
 use arrival::Arrival;
 
-pub use inner::{Content, Each, Inner, Taker};
-pub use run::Run;
+pub use decrypted::{DecryptSink, Decrypted, FnSink, InnerPacket};
+pub use fast_path::RunSummary;
 
-/// Results of decrypting a train. The caller keeps it for the next one, and empties what it has taken.
+/// Results of decrypting a train. The caller reuses it for the next train, after it has taken its contents.
 #[derive(Debug, Default)]
 pub struct Opened {
     /// Decrypted packets: in tunnel mode the inner packets, in transport mode the packets without ESP. Their `sec_path`
@@ -38,14 +39,14 @@ pub struct Opened {
     pub not_esp: Vec<Packet>,
     /// NAT keepalives (RFC 3948 §2.3), which end here.
     pub keepalives: u64,
-    /// Reasons for which the other packets were dropped. Counters are counted.
+    /// Reasons of the dropped packets, which are counted.
     pub drops: Vec<DropReason>,
 }
 
-/// Bytes of a packet that are looked at before its cipher is.
+/// Number of bytes of a packet that are read before decryption.
 const PEEK: usize = Header::LEN + 8;
 
-/// Bytes of a UDP payload that tell whether it is ESP.
+/// Number of bytes of a UDP payload that tell whether it is ESP.
 pub const ENCAP_PEEK: usize = Header::LEN + 1;
 
 /// Kind of a packet of a train.
@@ -57,26 +58,26 @@ enum Kind {
 
 impl Ipsec {
     /// Opens `pkt`, which begins with its IP header and carries ESP or ESP in UDP: one packet, or a train
-    /// ([`GsoKind::Udp`](packet::GsoKind::Udp)) of them. It is for this node, or for one that it
-    /// [opens for](crate::sad::Sad::opens_for_others), and no fragment. An outer UDP checksum is not looked at, because the ICV says
-    /// more.
+    /// ([`GsoKind::Udp`](packet::GsoKind::Udp)) of them. It is addressed to this node, or to one that it [opens
+    /// for](crate::sad::Sad::opens_for_others), and is no fragment. An outer UDP checksum is not verified, because the
+    /// ICV is the stronger check.
     pub fn open(&mut self, mem: &Memory, now: Instant, mut pkt: Packet, opened: &mut Opened, counters: &mut Counters) {
         match ip_headers(mem, &mut pkt) {
             Ok(info) => self.submit_open(mem, now, pkt, &info, opened, counters),
             Err(reason) => refuse_headers(reason, opened, counters),
         }
         self.work(now);
-        let mut each = Each(|inner: Inner<'_>| match inner {
-            Inner::Content(content) => opened.packets.push(content.into_packet()),
-            Inner::Dropped(reason, _) => opened.drops.push(reason),
+        let mut each = FnSink(|inner: Decrypted<'_>| match inner {
+            Decrypted::Packet(content) => opened.packets.push(content.into_packet()),
+            Decrypted::Dropped(reason, _) => opened.drops.push(reason),
         });
         let ControlFlow::Continue(()) = self.pass_opened(mem, now, counters, &mut each);
-        self.forget_recent();
+        self.invalidate_templates();
     }
 
-    /// As [`open`](Self::open), for a packet whose IP headers are `info` ([`ip_headers`]); but what is inside comes from
-    /// [`pass_opened`](Self::pass_opened), at the latest when [`work`](Self::work) has been done. What is not ESP, and
-    /// what can be refused at once, is in `opened`.
+    /// As [`open`](Self::open), for a packet whose IP headers are `info` ([`ip_headers`]); but decrypted packets come
+    /// from [`pass_opened`](Self::pass_opened), at the latest after [`work`](Self::work). Packets that are not ESP, and
+    /// reasons of immediate drops, are in `opened`.
     pub fn submit_open(
         &mut self,
         mem: &Memory,
@@ -86,7 +87,7 @@ impl Ipsec {
         opened: &mut Opened,
         counters: &mut Counters,
     ) {
-        if self.crypto.opens_no_more() {
+        if self.crypto.is_open_full() {
             counters.count(Mib::XfrmInError);
             opened.drops.push(DropReason::CryptoQueueFull);
             return;
@@ -107,30 +108,29 @@ impl Ipsec {
         self.crypto.close_if_large(now, false);
     }
 
-    /// Tells whether something waits to be [passed on](Self::pass_opened).
+    /// Tells whether decrypted packets wait to be [passed on](Self::pass_opened).
     #[inline]
     pub fn has_opened(&self) -> bool {
         self.crypto.passing.is_some() || self.crypto.opening.has_first()
     }
 
-    /// Hands in what was collected if this thread opens it and what goes on behind it can be opened at once.
+    /// Hands in the open batch if this thread decrypts it and can pass its packets on at once.
     #[inline]
     pub fn close_here(&mut self, now: Instant) -> bool {
-        let closes = self.crypto.is_here() && self.crypto.batcher.latest().is_some_and(|job| job.is_easy);
+        let closes = self.crypto.is_here() && self.crypto.batcher.latest().is_some_and(|job| job.may_be_template);
         if closes {
             self.crypto.close(now);
         }
         closes
     }
 
-    /// Forgets what was found out about the packets that came last: the next ones have nothing to do with them. The caller does
-    /// so when anything has changed that it follows from: whose packets these are, the link that they come by, or, as the
-    /// [`generation`](Self::generation) tells, SAs and policies.
-    pub fn forget_recent(&mut self) {
-        self.crypto.forget_recent();
+    /// Invalidates the receive templates. The caller does so when their assumptions may have changed: whose packets
+    /// these are, the link that they arrive by, or, as the [`generation`](Self::generation) tells, SAs and policies.
+    pub fn invalidate_templates(&mut self) {
+        self.crypto.invalidate_templates();
     }
 
-    /// Takes in a packet that is no train.
+    /// Submits a packet that is no train.
     #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
     #[inline]
     fn take_in_one(
@@ -173,16 +173,16 @@ impl Ipsec {
         }
     }
 
-    /// Gives `taker` what came out of ESP packets, in the order in which they were submitted, until none is through or it
+    /// Gives `sink` decrypted packets, in the order of their submission, until the first that is in flight, or `sink`
     /// breaks off.
     #[inline]
-    pub fn pass_opened<T: Taker>(
+    pub fn pass_opened<T: DecryptSink>(
         &mut self,
         mem: &Memory,
         now: Instant,
         counters: &mut Counters,
-        taker: &mut T,
-    ) -> ControlFlow<T::Left> {
+        sink: &mut T,
+    ) -> ControlFlow<T::Break> {
         let Self { sad, crypto, nat, .. } = self;
         loop {
             let Some(job) = &mut crypto.passing else {
@@ -191,16 +191,16 @@ impl Ipsec {
                 crypto.passing = Some(job);
                 continue;
             };
-            while let Some(piece) = pass_plain(sad, job, mem, now, taker)? {
+            while let Some(piece) = pass_plain(sad, job, mem, now, sink)? {
                 let passed = pass(sad, &mut nat.seen, job, piece, mem, now);
                 if !nat.seen.is_empty() {
                     nat.follow_peers(sad);
                 }
                 match passed {
-                    Ok(content) => taker.take(Inner::Content(content))?,
+                    Ok(content) => sink.take(Decrypted::Packet(content))?,
                     Err((mib, reason)) => {
                         counters.count(mib);
-                        taker.take(Inner::Dropped(reason, job.outer.meta.origin.get()))?;
+                        sink.take(Decrypted::Dropped(reason, job.outer.meta.origin.get()))?;
                     }
                 }
             }
@@ -214,13 +214,13 @@ impl Ipsec {
     }
 }
 
-/// Counts a packet whose headers say nothing that ESP could be behind.
+/// Counts a packet whose headers are too short or malformed for ESP.
 fn refuse_headers(reason: DropReason, opened: &mut Opened, counters: &mut Counters) {
     counters.count(Mib::XfrmInHdrError);
     opened.drops.push(reason);
 }
 
-/// Finds where ESP begins, or UDP's payload, and cuts off what comes behind it.
+/// Finds the start of ESP or of the UDP payload, and trims bytes past the packet's end.
 #[inline]
 fn esp_at(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<usize, DropReason> {
     //= RFC 4303 §3.4.1 reassembly-first: ESP that came in fragments is reassembled first: a fragment is not decrypted
@@ -242,14 +242,14 @@ fn esp_at(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<usize, DropReas
     }
 }
 
-/// Tells whether a UDP payload is ESP; `front` is its beginning, up to [`ENCAP_PEEK`] bytes (RFC 3948 §2.2).
+/// Tells whether a UDP payload is ESP; `front` is its first bytes, up to [`ENCAP_PEEK`] (RFC 3948 §2.2).
 #[must_use]
 #[inline]
 pub fn is_esp_in_udp(front: &[u8]) -> bool {
     matches!(kind(front), Kind::Esp)
 }
 
-/// Kind of a UDP payload whose first bytes, [`ENCAP_PEEK`] if it has so many, are `front` (Linux `__xfrm4_udp_encap_rcv`).
+/// Kind of a UDP payload with the first bytes `front`, up to [`ENCAP_PEEK`] of them (Linux `__xfrm4_udp_encap_rcv`).
 fn kind(front: &[u8]) -> Kind {
     match front {
         [0xff] => Kind::Keepalive,

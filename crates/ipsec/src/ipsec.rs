@@ -1,4 +1,4 @@
-//! A node's IPsec: its SAs, its policies, and what it remembers of flows.
+//! IPsec of a node: SAs, policies, and the flow cache.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use crate::sad::spi::SpiRequest;
 use crate::sad::{Larval, Sad};
 use crate::spd::{Policy, PolicyId, Spd};
 
-/// Time that an SA that was asked for may take, unless it is configured.
+/// Default time that an acquired SA may take.
 const ACQ_EXPIRES: Duration = Duration::from_secs(30);
 
 /// The IPsec of one node.
@@ -35,13 +35,13 @@ pub struct Ipsec {
     pub(crate) acq_expires: Duration,
     pub(crate) outbound: FlowCache<(Option<PolicyId>, Verdict)>,
     pub(crate) inbound: FlowCache<Option<PolicyId>>,
-    /// Packets in flight to the ciphers.
+    /// Packets that are queued for ciphers or in flight.
     pub(crate) crypto: Queue,
-    /// The pieces of a packet that did not arrive in one. Kept for its storage.
+    /// Pieces of a packet that did not arrive in one. Kept for its storage.
     pub(crate) pieces: VecDeque<Buf>,
-    /// The outer headers of the packet at hand. Kept for its storage.
+    /// Outer headers of the current packet. Kept for its storage.
     pub(crate) headers: Vec<u8>,
-    /// Places to which peers have moved, and keepalives to them.
+    /// Mappings of peers behind a NAT, and keepalives to them.
     pub(crate) nat: Nat,
 }
 
@@ -52,7 +52,7 @@ impl Default for Ipsec {
 }
 
 impl Ipsec {
-    /// Without SAs and policies: everything passes in clear.
+    /// No SAs, no policies: all packets pass in clear.
     pub fn new() -> Self {
         Self {
             sad: Sad::default(),
@@ -69,8 +69,8 @@ impl Ipsec {
         }
     }
 
-    /// Adds an SA, whose time begins when [time next passes](Self::handle_timeout): that is due at once. `mask` is a random
-    /// number of its own, so that SAs with one key make different initialisation vectors.
+    /// Adds an SA, whose lifetime begins with the [next call](Self::handle_timeout) of the timer, which is due at once.
+    /// `mask` is a random number of its own, so that SAs with one key make different initialisation vectors.
     ///
     /// # Errors
     /// See [`Sad::add`].
@@ -86,7 +86,7 @@ impl Ipsec {
         self.sad.update(config, mask).inspect(|&id| self.begin_nat(id))
     }
 
-    /// Changes whatever can be changed of an SA under its key.
+    /// Replaces all of an SA's configuration that its key permits.
     ///
     /// # Errors
     /// See [`Sad::replace`].
@@ -101,22 +101,22 @@ impl Ipsec {
         nat.begin(sad, id);
     }
 
-    /// Takes an SA out, the one that packets marked `mark` find; `None` when there is none.
+    /// Removes the SA that packets marked `mark` find; `None` when there is none.
     pub fn remove_sa(&mut self, dst: IpAddr, spi: Spi, mark: u32) -> Option<Sa> {
         self.sad.remove(dst, spi, mark)
     }
 
-    /// Takes the SA of that number out; `None` when there is none.
+    /// Removes the SA of that number; `None` when there is none.
     pub fn remove_sa_of(&mut self, id: SaId) -> Option<Sa> {
         self.sad.take(id)
     }
 
-    /// Chooses an SPI for an SA to come, which it gives, and keeps it for [as long as an acquired
-    /// SA](Self::set_acq_expires). `random` gives random numbers.
+    /// Chooses an SPI for a future SA, and reserves it for [as long as an acquired SA](Self::set_acq_expires). `random`
+    /// returns random numbers.
     ///
     /// # Errors
-    /// [`ConfigError::SpiRange`], [`ConfigError::NoSpi`], [`ConfigError::NoDestination`]; [`ConfigError::TooMany`] if too
-    /// many SAs are to come.
+    /// [`ConfigError::SpiRange`], [`ConfigError::NoSpi`], [`ConfigError::NoDestination`]; [`ConfigError::TooMany`]
+    /// at [`MAX_LARVAE`](crate::sad::MAX_LARVAE).
     pub fn alloc_spi(
         &mut self,
         now: Instant,
@@ -126,65 +126,59 @@ impl Ipsec {
         self.sad.alloc_spi(now, self.acq_expires, request, random)
     }
 
-    /// Notes that the SA of an [`Acquire`](crate::Acquire) cannot be had: it is not asked for again until that one expires.
-    /// False if there is none of that number.
-    pub fn fail_acquire(&mut self, seq: u32) -> bool {
-        self.sad.changes += 1;
-        self.sad.larvae.fail(seq)
-    }
-
-    /// Forgets an SA that is yet to come. False if there is none of that number.
+    /// Removes a larval SA. False if there is none of that number.
     pub fn forget_larval(&mut self, seq: u32) -> bool {
         self.sad.changes += 1;
         self.sad.larvae.remove(seq).is_some()
     }
 
-    /// Says whether a listener [takes events](Self::take_events). There is none at first, and then no SAs are asked for. Whether
-    /// a listener [is asked](Self::set_asked) stays as it was set.
+    /// Sets whether a listener [takes events](Self::take_events). Initially there is none, and no SAs are acquired.
+    /// Whether a listener [is asked](Self::set_asked) stays as it was set.
     pub fn set_listener(&mut self, listening: bool) {
         self.sad.changes += 1;
         self.sad.events.listen(listening);
     }
 
-    /// Says whether the listener is asked for SAs, as it is until this is called. A listener that only hears what has ended
-    /// makes none, and then no unanswered requests are remembered (Linux `km_is_alive`).
+    /// Sets whether the listener answers requests for SAs; true by default. Without such a listener no unanswered
+    /// requests are kept (Linux `km_is_alive`).
     pub const fn set_asked(&mut self, asked: bool) {
         self.sad.changes += 1;
         self.sad.events.ask(asked);
     }
 
-    /// Says whether the listener is told of SAs' numbers ([`Event::Numbers`]), as it is not until this is called.
+    /// Sets whether the listener gets reports of SAs' numbers ([`Event::Numbers`]); false by default.
     pub fn set_numbers_heard(&mut self, heard: bool) {
         self.sad.hear_numbers(heard);
     }
 
-    /// Says when numbers are told of, of SAs that are added from now on (`xfrm_aevent_rseqth`, `xfrm_aevent_etime`).
+    /// Sets the thresholds of such reports, for SAs that are added from now on (`xfrm_aevent_rseqth`,
+    /// `xfrm_aevent_etime`).
     pub const fn set_aevent_limits(&mut self, limits: AeventLimits) {
         self.sad.aevent_limits = limits;
     }
 
-    /// Events since the last call. At most [`MAX_EVENTS`](crate::MAX_EVENTS) wait.
+    /// Events since the last call, at most [`MAX_EVENTS`](crate::MAX_EVENTS).
     pub fn take_events(&mut self) -> impl Iterator<Item = Event> {
         self.sad.events.take()
     }
 
-    /// Number of events that were not taken in time.
+    /// Number of events that found the queue full.
     pub const fn lost_events(&self) -> u64 {
         self.sad.events.lost()
     }
 
-    /// Says what becomes of packets whose SA is missing (`xfrm_larval_drop`): true drops them, which is the default; false
-    /// has them wait.
+    /// Sets the action on packets whose SA is missing (`xfrm_larval_drop`): true, the default, drops them; false queues
+    /// them.
     pub const fn set_larval_drop(&mut self, drop: bool) {
         self.larval_drop = drop;
     }
 
-    /// Says how long an SA that was asked for may take (`xfrm_acq_expires`); 30 seconds are the default.
+    /// Sets the time that an acquired SA may take (`xfrm_acq_expires`); 30 seconds by default.
     pub const fn set_acq_expires(&mut self, lasts: Duration) {
         self.acq_expires = lasts;
     }
 
-    /// Adds a policy, whose time begins as that of an SA does.
+    /// Adds a policy. Its lifetime begins as that of an SA does.
     ///
     /// # Errors
     /// See [`Spd::add`].
@@ -218,7 +212,7 @@ impl Ipsec {
         let old = spd.find(&key).and_then(|id| spd.get(id)).map(|old| old.config.clone());
         sad.devices.delete_policy(&key);
         if let Err(refused) = sad.devices.add_policy(&config) {
-            // The device had the old one a moment ago.
+            // The device held the old policy before, so it accepts it.
             if let Some(old) = old {
                 sad.devices.add_policy(&old)?;
             }
@@ -227,7 +221,7 @@ impl Ipsec {
         spd.update(config)
     }
 
-    /// Takes a policy out, and drops what waits for its SAs; `None` when there is none.
+    /// Removes a policy, and drops packets that wait for its SAs; `None` when there is none.
     pub fn remove_policy(&mut self, key: &PolicyKey) -> Option<Box<Policy>> {
         let id = self.spd.find(key)?;
         self.holds.purge(id, DropReason::PolicyNoState);
@@ -235,19 +229,19 @@ impl Ipsec {
         self.spd.remove(key)
     }
 
-    /// Says what becomes of packets that no policy is for.
+    /// Sets the action on packets that match no policy.
     pub fn set_default_policy(&mut self, dir: Dir, action: Action) {
         self.spd.set_default(dir, action);
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called next.
+    /// Time of the next call of [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Instant> {
         let released = self.holds.has_released().then_some(Instant::ZERO);
         let timers = [released, self.sad.poll_timeout(), self.spd.poll_timeout(), self.holds.poll_timeout()];
         timers.into_iter().flatten().min()
     }
 
-    /// Lets time pass: lifetimes end, and held packets may be [released](Self::take_released).
+    /// Advances the time: lifetimes end, and held packets may be [released](Self::take_released).
     pub fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) {
         let Self { sad, spd, holds, .. } = self;
         sad.handle_timeout(now);
@@ -259,58 +253,59 @@ impl Ipsec {
             if self.must_wait(now, &flow, counters) {
                 self.holds.wait_longer(now, policy);
             } else {
-                // Each is judged by itself then: they need not be of one flow.
+                // Each packet is decided by itself then: they need not be of one flow.
                 self.holds.release(policy);
             }
         }
     }
 
-    /// A number that changes whenever an answer may: what was remembered under another one is void.
+    /// A number that changes whenever an answer may: a cached answer of another generation is invalid.
     pub const fn generation(&self) -> u64 {
         self.sad.changes + self.spd.changes
     }
 
-    /// Lets `crypto` do the ciphers' work from now on, or this thread if `None`. What another one has it may finish.
+    /// Sets the backend of the ciphers; `None` for this thread. The previous one finishes its tasks.
     pub fn set_crypto(&mut self, crypto: Option<Box<dyn Crypto>>) {
         self.crypto.set_crypto(crypto);
     }
 
-    /// Does the ciphers' work that was submitted, or has it done. Tells whether some is through, and waits to be taken;
-    /// with a device it may be only at a later call.
+    /// Runs the submitted cipher work, here or on the backend. Tells whether results wait to be taken; a device may
+    /// finish in a later call only.
     pub fn work(&mut self, now: Instant) -> bool {
         self.crypto.close(now);
         self.crypto.work(now);
         self.crypto.has_done()
     }
 
-    /// As [`work`](Self::work) while more arrives: crypto threads are left what they get to soon, and not waited for.
+    /// As [`work`](Self::work) while more packets arrive: leaves to crypto threads the tasks that they reach soon, and
+    /// does not wait.
     pub fn help(&mut self, now: Instant) -> bool {
         self.crypto.close(now);
         self.crypto.help(now);
         self.crypto.has_done()
     }
 
-    /// When [`work`](Self::work) is to be called again for what is with a device.
+    /// Time of the next call of [`work`](Self::work), for tasks on a device.
     pub fn work_timeout(&self) -> Option<Instant> {
         self.crypto.poll_timeout()
     }
 
-    /// Tells whether something that was submitted has not been taken yet.
+    /// Tells whether a submitted packet has not been taken yet.
     pub fn is_pending(&self) -> bool {
         self.crypto.is_busy()
     }
 
-    /// Tells whether something that was submitted to be opened is not through yet.
+    /// Tells whether a packet submitted for decryption is still in flight.
     pub fn is_opening(&self) -> bool {
         self.crypto.opening.len() > 0
     }
 
-    /// The SA of that number, if it is still there.
+    /// The SA of that number, if it exists.
     pub fn sa(&self, id: SaId) -> Option<&Sa> {
         self.sad.get(id)
     }
 
-    /// The same, to change what may be changed of it.
+    /// The SA of that number, for changes.
     pub fn sa_mut(&mut self, id: SaId) -> Option<&mut Sa> {
         self.sad.changes += 1;
         self.sad.get_mut(id)
@@ -326,7 +321,7 @@ impl Ipsec {
         &self.spd
     }
 
-    /// Tells whether there is nothing to do: no SA, no policy, nothing blocked. Such a node need not ask.
+    /// Tells whether there are no SAs, no policies, and no blocking default. The caller may skip such a node.
     pub fn is_idle(&self) -> bool {
         self.sad.is_empty() && self.spd.is_empty()
     }

@@ -26,7 +26,7 @@ pub struct Keepalive {
 }
 
 impl Sa {
-    /// Time for which it may be silent.
+    /// Maximum time without a packet; `None` without keepalives.
     fn keepalive_interval(&self) -> Option<Duration> {
         let seconds = self.nat().keepalive_interval;
         (seconds > 0 && self.dir == Some(SaDir::Out)).then(|| Duration::from_secs(seconds.into()))
@@ -34,13 +34,13 @@ impl Sa {
 }
 
 impl Ipsec {
-    /// When [`handle_keepalives`](Self::handle_keepalives) has to be called next.
+    /// Time of the next call of [`handle_keepalives`](Self::handle_keepalives).
     pub fn poll_keepalives(&self) -> Option<Instant> {
         self.nat.keepalives.first().map(|&(at, _)| at)
     }
 
-    /// Appends the keepalives whose time has come: of each SA that has an interval for them, and was not used within it.
-    /// A new SA's first one is due at once.
+    /// Appends the keepalives that are due: of each SA that has a keepalive interval and was not used within it. A new
+    /// SA's first one is due at once.
     pub fn handle_keepalives(&mut self, now: Instant, out: &mut Vec<Keepalive>) {
         while let Some(&(at, id)) = self.nat.keepalives.first().filter(|&&(at, _)| at <= now) {
             self.nat.keepalives.remove(&(at, id));
@@ -61,7 +61,7 @@ impl Ipsec {
 }
 
 impl Nat {
-    /// Looks at an SA at once that was added or changed.
+    /// Schedules the keepalives of an added or changed SA.
     pub(crate) fn look_for_keepalive(&mut self, sad: &mut Sad, id: SaId) {
         let Some(sa) = sad.get_mut(id) else { return };
         if sa.keepalive_interval().is_none() {

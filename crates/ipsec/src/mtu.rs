@@ -1,4 +1,4 @@
-//! Most bytes of an inner packet (Linux `xfrm_state_mtu` and `esp4`, `esp6` beneath it).
+//! Maximum length of an inner packet (Linux `xfrm_state_mtu` and `esp4`, `esp6` beneath it).
 
 use wire::Version;
 use wire::esp::{Header, TRAILER_LEN};

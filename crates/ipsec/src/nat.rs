@@ -1,7 +1,8 @@
-//! Peers behind a NAT, whose address and port may change at any time (RFC 3948, RFC 7296 §2.23, Linux `km_new_mapping`).
+//! Peers behind a NAT, whose address and port may change at any time (RFC 3948, RFC 7296 §2.23, Linux
+//! `km_new_mapping`).
 //!
-//! Where a peer is now is told by what it sends: by a packet that is authentic, and newer than all before it, because an
-//! older one may have been held back and sent again from anywhere.
+//! A peer's mapping follows an authentic packet that is newer than all packets before it: an attacker may have delayed
+//! an older one and sent it again from any address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -17,17 +18,17 @@ use crate::sad::Sad;
 /// State of NAT traversal for all SAs of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Nat {
-    /// Mappings that the current train has brought. Kept for its storage.
+    /// Changed mappings that the current train has shown. Kept for its storage.
     pub(crate) seen: Vec<Mapping>,
-    /// SAs that send to another place than their destination, by that place and SPI.
+    /// SAs whose peers have moved, by the peer's new address and SPI.
     moved: BTreeMap<(IpAddr, Spi), SaId>,
-    /// Number of moved SAs at which those that are gone are looked for.
+    /// Number of entries of `moved` at which stale ones are removed.
     tidy_at: usize,
     pub(crate) keepalives: BTreeSet<(Instant, SaId)>,
 }
 
 impl Nat {
-    /// Begins with a new SA: at its peer's present place, if older ones have followed it there.
+    /// Starts NAT traversal of a new SA: at its peer's present address, if older SAs have followed it there.
     pub(crate) fn begin(&mut self, sad: &mut Sad, id: SaId) {
         let Some(sa) = sad.get(id).filter(|sa| sa.mode == Mode::Tunnel && sa.encap.is_some()) else { return };
         let (spi, encap) = (sa.spi, sa.encap);
@@ -41,19 +42,19 @@ impl Nat {
         if let Some(sa) = sad.get_mut(id) {
             sa.place_mut().towards = Some(towards);
             self.moved.insert((towards.ip(), spi), id);
-            // A peer that has moved once and is rekeyed for ever would leave one behind each time.
+            // Without it, each rekey of a moved peer would leave an entry behind.
             self.tidy(sad);
         }
     }
 
-    /// The SA that sends to `end`, which need not be its destination, with `spi`.
+    /// The SA that sends to `end`, which may differ from its destination, with `spi`.
     pub(crate) fn sa_to<'s>(&self, sad: &'s Sad, end: IpAddr, spi: Spi) -> Option<&'s Sa> {
         let by_place = self.moved.get(&(end, spi)).copied();
         let sa = by_place.or_else(|| sad.by_spi(end, spi, 0)).and_then(|id| sad.get(id));
         sa.filter(|sa| sa.end() == end)
     }
 
-    /// Does what the train at hand has brought: tells of peers that have moved, and lets the tunnels to them follow.
+    /// Handles the changed mappings of the current train: reports them, and redirects the tunnels to these peers.
     #[cold]
     pub(crate) fn follow_peers(&mut self, sad: &mut Sad) {
         for mapping in std::mem::take(&mut self.seen) {
@@ -64,7 +65,7 @@ impl Nat {
         }
     }
 
-    /// Turns the tunnels with its `reqid` that lead to where a peer was to where it is.
+    /// Redirects the tunnels with its `reqid` from the peer's old address to the new one.
     fn follow(&mut self, sad: &mut Sad, mapping: &Mapping) {
         let Some(src) = sad.get(mapping.sa).map(|sa| sa.src) else { return };
         let tunnels: Vec<SaId> = sad.tunnels_to(src, mapping.reqid).map(Sa::id).collect();
@@ -80,7 +81,7 @@ impl Nat {
         self.tidy(sad);
     }
 
-    /// Forgets SAs that are gone, or elsewhere, if there are many more than when this was last done.
+    /// Removes entries of SAs that are gone or redirected again, if there are many more than after the last time.
     fn tidy(&mut self, sad: &Sad) {
         if self.moved.len() > self.tidy_at {
             self.moved.retain(|&(end, _), id| sad.get(*id).is_some_and(|sa| sa.end() == end));

@@ -1,17 +1,18 @@
-//! Decision which packets a device makes ESP of, and ESP in software for a packet that its device does not get.
+//! Offload decisions: for which packets a device does ESP, and fallback to software for a packet that its device does
+//! not get.
 
 use base::{Counters, DropReason, Instant, LinkId, Mib, SaId};
 use packet::{Esp, Packet};
 use wire::ip::Info;
 use xfrm::OffloadMode;
 
-use crate::device::{Device, Facts, Treatment, seed};
+use crate::device::{Device, OffloadDecision, OffloadFacts, seed};
 use crate::ipsec::Ipsec;
 use crate::sa::Sa;
 
 impl Ipsec {
-    /// Lets a link have a device that offloads ESP, from now on, or none. What was on the one before is removed. Packets that
-    /// wait for its work are the caller's to see to: they are in clear.
+    /// Sets or removes the offloading device of a link. SAs and policies on the previous one are removed. Packets
+    /// queued for its work are in clear; the caller drops them.
     pub fn set_device(&mut self, link: LinkId, device: Option<Box<dyn Device>>) {
         self.flush_device(link);
         self.sad.devices.set(link, device);
@@ -25,25 +26,25 @@ impl Ipsec {
         self.sad.remove_offloaded(link);
     }
 
-    /// Decision where ESP is made for a packet that leaves by `link`, in the last SA that it goes through (Linux `xfrm_output`,
+    /// Offload decision for a packet that leaves by `link`, for the last SA that it goes through (Linux `xfrm_output`,
     /// `xfrm_dev_offload_ok`). Refusals are counted.
-    pub fn treatment(&self, link: LinkId, facts: &Facts, counters: &mut Counters) -> Treatment {
-        let Some(offload) = self.sa(facts.sa).and_then(Sa::offload) else { return Treatment::Software };
+    pub fn offload_decision(&self, link: LinkId, facts: &OffloadFacts, counters: &mut Counters) -> OffloadDecision {
+        let Some(offload) = self.sa(facts.sa).and_then(Sa::offload) else { return OffloadDecision::Software };
         let device = self.sad.devices.get(offload.dev);
         let ok = facts.fits && !facts.has_options && device.is_some_and(|device| device.offload_ok(facts));
         match offload.mode {
-            OffloadMode::Crypto if ok && offload.dev == link && !facts.encap => Treatment::Cipher,
-            OffloadMode::Crypto => Treatment::Software,
+            OffloadMode::Crypto if ok && offload.dev == link && !facts.encap => OffloadDecision::Cipher,
+            OffloadMode::Crypto => OffloadDecision::Software,
             OffloadMode::Packet if !ok => {
                 counters.count(Mib::XfrmOutError);
-                Treatment::Refused(DropReason::EspDevice)
+                OffloadDecision::Refused(DropReason::EspDevice)
             }
-            OffloadMode::Packet if offload.dev != link => Treatment::Refused(DropReason::EspWrongDevice),
-            OffloadMode::Packet => Treatment::Device,
+            OffloadMode::Packet if offload.dev != link => OffloadDecision::Refused(DropReason::EspWrongDevice),
+            OffloadMode::Packet => OffloadDecision::Device,
         }
     }
 
-    /// Whether a packet goes to the device, by its SA, when it leaves by `link`.
+    /// Admits a packet to its SA for a device in packet mode, when it leaves by `link`.
     ///
     /// # Errors
     /// As [`admit_out`](crate::sad::Sad); counted.
@@ -65,12 +66,13 @@ impl Ipsec {
         self.sa(sa).and_then(Sa::offload).is_some_and(|offload| (offload.dev, offload.mode) == (link, mode))
     }
 
-    /// Does what was left to a device that does not get the packet: a packet that is laid out as ESP, with its IP header
-    /// at `l3`, is sealed (Linux `validate_xmit_xfrm`, `esp_xmit`). It has no mark then.
+    /// Software fallback for a packet that its device does not get: seals a packet that is laid out as ESP, with its IP
+    /// header at `l3` (Linux `validate_xmit_xfrm`, `esp_xmit`), and clears its mark.
     ///
     /// # Errors
-    /// [`DropReason::EspWrongDevice`] if the device alone can do it, [`DropReason::PolicyNoState`] if the SA is gone.
-    pub fn seal_here(&self, pkt: &mut Packet, l3: usize) -> Result<(), DropReason> {
+    /// [`DropReason::EspWrongDevice`] if only the device can do it, [`DropReason::PolicyNoState`] if the SA was
+    /// removed.
+    pub fn seal_in_software(&self, pkt: &mut Packet, l3: usize) -> Result<(), DropReason> {
         let Some(Esp::Seal { sa, high }) = pkt.meta.esp else { return Err(DropReason::EspWrongDevice) };
         let sa = self.sa(sa).ok_or(DropReason::PolicyNoState)?;
         let at = l3 + Info::parse(pkt.head().get(l3..).unwrap_or_default(), pkt.len().saturating_sub(l3))?.header_len;
@@ -82,11 +84,11 @@ impl Ipsec {
         Ok(())
     }
 
-    /// Takes over a packet of packet mode, which its device has taken out of ESP, decapsulated and judged (Linux
-    /// `XFRM_DEV_OFFLOAD_PACKET`). `false` if it is of crypto mode, and ESP still.
+    /// Accounts for a packet of packet mode, which its device has decrypted, decapsulated and checked (Linux
+    /// `XFRM_DEV_OFFLOAD_PACKET`). `false` if it is of crypto mode, and still ESP.
     ///
     /// # Errors
-    /// Why it goes no further; counted.
+    /// The reason of the drop, which is counted.
     pub fn take_opened(&mut self, pkt: &mut Packet, counters: &mut Counters) -> Result<bool, DropReason> {
         let Some(Esp::Opened { sa, .. }) = pkt.meta.esp else { return Err(DropReason::EspDevice) };
         let link = pkt.meta.origin.port();
@@ -104,20 +106,14 @@ impl Ipsec {
         })
     }
 
-    /// Asks the device of an SA in packet mode what it has counted.
+    /// Reads the counters of an SA in packet mode from its device.
     pub fn update_stats(&mut self, sa: SaId) {
         let Some(dev) = self.sa(sa).and_then(Sa::packet_device) else { return };
         let stats = self.sad.devices.packet_mode(dev).and_then(|device| device.stats(sa));
         if let (Some(stats), Some(sa)) = (stats, self.sad.get_mut(sa)) {
-            // Failures of this node's own making are counted here alone.
+            // Failures counted by this node are not in the device's counters.
             let failed = sa.stats.failed.max(stats.failed);
             sa.stats = crate::SaStats { failed, ..stats };
         }
-    }
-
-    /// Asks every device what the SAs in packet mode have counted.
-    pub fn update_all_stats(&mut self) {
-        let offloaded: Vec<SaId> = self.sad.iter().filter(|sa| sa.packet_device().is_some()).map(Sa::id).collect();
-        offloaded.into_iter().for_each(|sa| self.update_stats(sa));
     }
 }

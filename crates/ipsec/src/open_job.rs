@@ -1,4 +1,5 @@
-//! A train's opening: admitted where its SA is known, decrypted anywhere, passed on where it came from.
+//! Decryption job of one SA's packets: admitted on the SA's thread, decrypted on any thread, passed on by the SA's
+//! thread.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,39 +26,39 @@ pub(crate) struct OpenJob {
     /// Request number of the SA: a rekey replaces an SA by one with the same number.
     reqid: u32,
     opening: Opening,
-    /// The mark that its packets came with.
+    /// Mark of the received packets.
     mark: u32,
     /// Whether the SA is on a device.
     pub(crate) is_offloaded: bool,
     /// Inner header for which decapsulation changes nothing; cached after the first packet.
-    pub(crate) untouched: Option<Untouched>,
-    /// Whether its packets are such as may be [looked at quickly](Self::next_in_line).
-    pub(crate) is_easy: bool,
+    pub(crate) noop_decap: Option<NoopDecap>,
+    /// Whether its packets qualify for the [fast match](Self::match_next).
+    pub(crate) may_be_template: bool,
     pub(crate) outer: OuterHeaders,
-    /// Pattern that the headers of others are compared with.
+    /// Pattern of the headers that further packets have to match.
     pattern: Box<Pattern>,
     /// The IPv4 identification of the packet before.
     last_id: u16,
-    /// In the order in which they came until there are no more to come, and then the other way round: they are taken
-    /// from the end.
+    /// Segments in the order of arrival while more may come, and reversed afterwards, because they are taken from the
+    /// end.
     segments: Vec<Segment>,
-    /// Buffers that the segments lie in, one behind the other. Reversed with them.
+    /// Buffers of the segments, one behind the other. Reversed with them.
     bufs: Vec<Buf>,
     bytes: usize,
-    /// Pieces that the only segment is opened from, if it does not lie in one buffer.
+    /// Pieces of the only segment, if it is not in one buffer.
     pieces: Vec<Buf>,
 }
 
-/// Fields that decide whether decapsulation changes an inner packet: those of one for which it changed nothing.
+/// Fields that decide whether decapsulation changes an inner packet; values of one that it did not change.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Untouched {
-    /// The first bytes: the version, and all of TOS or traffic class.
+pub(crate) struct NoopDecap {
+    /// The first two bytes: version, and TOS or traffic class.
     pub(crate) front: [u8; 2],
     pub(crate) next_header: Protocol,
 }
 
-impl Untouched {
-    /// Tells whether nothing is changed about a packet either: its length has to be what it says.
+impl NoopDecap {
+    /// Tells whether decapsulation changes nothing of a packet either: its length has to be that of its header.
     #[inline]
     pub(crate) fn is_like(self, bytes: &[u8], next_header: Protocol) -> bool {
         let Some(&[a, b, c, d, e, f]) = bytes.first_chunk() else { return false };
@@ -77,17 +78,17 @@ struct Opening {
     esn: bool,
     /// Offset of the text in a packet.
     text_at: usize,
-    /// Bytes that a packet has at least.
+    /// Minimum length of a packet.
     shortest: usize,
     sums: Sums,
-    /// Whether a device has been at the ciphers' work already.
+    /// Whether a device has decrypted it already.
     by_device: bool,
 }
 
-/// Bytes of the inner packet that are summed for GRO, if it is TCP.
+/// Bytes of the inner packet whose sum GRO needs, if it is TCP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Sums {
-    /// None: no sum is needed, or not before the headers are there.
+    /// No sum is needed, or the headers are not known yet.
     Nothing,
     /// Whole packets.
     Packets,
@@ -99,7 +100,7 @@ enum Sums {
 #[derive(Debug)]
 pub(crate) struct OuterHeaders {
     pub(crate) info: Info,
-    /// IP headers, and UDP's if there is one; in transport mode as they were put in front of the packet before, but for its
+    /// IP headers, and UDP header if there is one; in transport mode as rewritten for the packet before, but for its
     /// identification.
     pub(crate) headers: Vec<u8>,
     pub(crate) is_udp: bool,
@@ -108,7 +109,7 @@ pub(crate) struct OuterHeaders {
 }
 
 impl OuterHeaders {
-    /// From which address and port ESP in UDP came.
+    /// Source address and port of ESP in UDP.
     #[inline]
     pub(crate) fn source(&self) -> Option<SocketAddr> {
         let at = self.info.header_len;
@@ -122,9 +123,9 @@ impl OuterHeaders {
 struct Segment {
     /// Bytes from the SPI on.
     len: u32,
-    /// Whether its buffer begins with it.
+    /// Whether it begins its buffer.
     begins_buf: bool,
-    /// Whether its buffer ends with it.
+    /// Whether it ends its buffer.
     ends_buf: bool,
     /// IPv4 identification.
     id: u16,
@@ -140,11 +141,11 @@ pub(crate) enum PieceState {
     Sealed,
     /// Decrypted, and the ICV is right.
     Open {
-        /// Bytes inside, without what pads them.
+        /// Length of the inner bytes, without padding.
         payload_len: u32,
         /// Protocol of the inner bytes.
         next_header: Protocol,
-        /// Their sum, if they are a TCP packet, or its part behind the IP headers, and were summed.
+        /// Sum of a TCP packet, or of its part behind the IP headers, if computed.
         sum: Option<u16>,
     },
     /// The ICV is wrong.
@@ -164,9 +165,9 @@ impl PieceState {
     }
 }
 
-/// A packet that [goes on](OpenJob::next_in_line) where others ended.
+/// Match of a packet that [continues](OpenJob::match_next) a job.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Next {
+pub(crate) struct NextMatch {
     /// Offset from the SPI on, followed by the length.
     pub(crate) at: usize,
     pub(crate) len: usize,
@@ -176,7 +177,7 @@ pub(crate) struct Next {
     pub(crate) id: u16,
 }
 
-/// A packet that is through.
+/// A decrypted packet, to be passed on.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) seq: u64,
@@ -186,7 +187,7 @@ pub(crate) struct Piece {
     pub(crate) inside: Buf,
 }
 
-/// Lists of a job that is through, kept for the next one.
+/// Lists of a finished job, kept for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Storage {
     headers: Vec<u8>,
@@ -197,7 +198,7 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    /// For as many packets as a burst has: which lists get how many depends on how quick others are.
+    /// Room for as many packets as a burst has: the distribution of lists over jobs depends on the speed of threads.
     pub(crate) fn with_room() -> Self {
         const PACKETS: usize = 64;
         Self { segments: Vec::with_capacity(PACKETS), bufs: Vec::with_capacity(PACKETS), ..Self::default() }
@@ -205,7 +206,7 @@ impl Storage {
 }
 
 impl OpenJob {
-    /// An empty job for packets of `sa`, which came behind `headers`.
+    /// An empty job for packets of `sa` with these outer `headers`.
     pub(crate) fn new(sa: &Sa, info: Info, headers: &[u8], is_udp: bool, meta: &Meta, storage: Storage) -> Self {
         let Meta { origin, pkt_type, mark, esp, .. } = *meta;
         let mut sec_path = meta.sec_path.clone();
@@ -233,8 +234,8 @@ impl OpenJob {
             },
             mark,
             is_offloaded: sa.offload.is_some(),
-            untouched: None,
-            is_easy: info.plain && !is_udp && esp.is_none() && sa.offload.is_none(),
+            noop_decap: None,
+            may_be_template: info.plain && !is_udp && esp.is_none() && sa.offload.is_none(),
             outer: OuterHeaders { info, headers: kept, is_udp, meta },
             pattern,
             last_id: info.id,
@@ -245,28 +246,28 @@ impl OpenJob {
         }
     }
 
-    /// Tells whether packets of `sa` behind these headers can go on in this job: if only the length, the identification
-    /// and the checksum over them differ. UDP's length would have to as well, so a packet in UDP cannot.
+    /// Tells whether packets of `sa` behind these headers match this job: only length, identification and checksum
+    /// differ. A UDP header has a length of its own, so packets in UDP do not.
     #[inline]
     pub(crate) fn is_for(&self, sa: SaId, headers: &[u8], meta: &Meta) -> bool {
         let same = self.outer.headers.len() == headers.len() && self.pattern.matches(headers);
         self.sa == sa && !self.outer.is_udp && same && self.takes(meta)
     }
 
-    /// Summary of `pkt`, whose IP header begins at `l3`, if it is whole, of this job's SA, and as easily opened
-    /// as those before it: then nothing of what was found out for them has to be found out again.
+    /// Match of `pkt`, whose IP header begins at `l3`, if it is whole, of this job's SA, and qualifies for the fast
+    /// path: then nothing found out for earlier packets has to be found out again.
     #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
     #[inline(always)]
-    pub(crate) fn next_in_line(&mut self, pkt: &Packet, l3: usize) -> Option<Next> {
+    pub(crate) fn match_next(&mut self, pkt: &Packet, l3: usize) -> Option<NextMatch> {
         let packet = pkt.head().get(l3..)?;
-        let is_easy = self.is_easy
+        let may_be_template = self.may_be_template
             && pkt.is_linear()
             && matches!(pkt.meta.cut, Cut::Whole)
             && !matches!(pkt.meta.csum, Csum::Partial { .. })
             && pkt.owns_head()
             && self.takes(&pkt.meta);
         let headers_len = self.outer.headers.len();
-        let (headers, esp) = packet.split_at_checked(headers_len).filter(|_| is_easy)?;
+        let (headers, esp) = packet.split_at_checked(headers_len).filter(|_| may_be_template)?;
         let header = Header::ref_from(esp).ok()?;
         let version = self.outer.info.version();
         let id = match version {
@@ -288,10 +289,10 @@ impl OpenJob {
             self.pattern.next.set(packet, headers_len + Header::LEN, packet.len(), id_step, number, (0, &[]));
         }
         self.last_id = id;
-        Some(Next { at: l3 + headers_len, len: esp.len(), seq: header.seq(), id })
+        Some(NextMatch { at: l3 + headers_len, len: esp.len(), seq: header.seq(), id })
     }
 
-    /// Tells whether packets that arrive with `meta` are like those of this job.
+    /// Tells whether packets with the metadata `meta` match those of this job.
     #[inline]
     fn takes(&self, meta: &Meta) -> bool {
         self.outer.meta.origin == meta.origin
@@ -306,7 +307,7 @@ impl OpenJob {
         self.spi
     }
 
-    /// Notes that `len` bytes with the number `seq` come next, in the buffer that is [pushed](Self::push_buf) next.
+    /// Appends a packet of `len` bytes with the number `seq`, in the buffer that is [pushed](Self::push_buf) next.
     #[inline]
     pub(crate) fn push(&mut self, len: usize, seq: u64, id: u16) {
         let begins_buf = self.segments.last().is_none_or(|last| last.ends_buf);
@@ -315,7 +316,7 @@ impl OpenJob {
         self.bytes += len;
     }
 
-    /// The buffer of the packets noted since the last one, behind its first `front` bytes.
+    /// Appends the buffer of the packets since the last one; they begin at offset `front`.
     #[inline]
     pub(crate) fn push_buf(&mut self, buf: Buf, front: usize) {
         if let Some(last) = self.segments.last_mut() {
@@ -325,19 +326,21 @@ impl OpenJob {
         }
     }
 
-    /// Notes the packet that lies in `buf` from `next` on.
+    /// Appends the packet that begins at `next` in `buf`.
     #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
     #[inline(always)]
-    pub(crate) fn push_whole(&mut self, next: Next, seq: u64, mut buf: Buf) {
-        let Next { at, len, id, .. } = next;
-        let (begins_buf, ends_buf, state) = (true, true, PieceState::Sealed);
+    pub(crate) fn push_whole(&mut self, next: NextMatch, seq: u64, mut buf: Buf) {
+        let NextMatch { at, len, id, .. } = next;
+        let begins_buf = true;
+        let ends_buf = true;
+        let state = PieceState::Sealed;
         self.segments.push(Segment { len: len as u32, begins_buf, ends_buf, id, seq, state });
         self.bytes += len;
         buf.pull(at);
         self.bufs.push(buf);
     }
 
-    /// The list of what the only packet is opened from, whose buffer has its length.
+    /// List of the pieces of the only packet; its buffer has the packet's length.
     pub(crate) fn pieces_mut(&mut self) -> &mut Vec<Buf> {
         debug_assert_eq!(self.segments.len(), 1, "others lie in their buffers");
         &mut self.pieces
@@ -348,14 +351,14 @@ impl OpenJob {
         self.bytes
     }
 
-    /// Tells whether a cipher has work with them, and not a device alone.
+    /// Tells whether there is work for a cipher of this node, not a device's.
     pub(crate) fn has_cipher_work(&self) -> bool {
         !self.opening.by_device && !self.opening.cipher.is_null()
     }
 
-    /// An empty job for what comes next and is like it.
+    /// An empty job for further packets that match this one.
     pub(crate) fn another(&self, storage: Storage) -> Self {
-        let Self { sa, spi, reqid, mark, is_offloaded, is_easy, last_id, ref opening, ref outer, .. } = *self;
+        let Self { sa, spi, reqid, mark, is_offloaded, may_be_template, last_id, ref opening, ref outer, .. } = *self;
         let Storage { mut headers, mut pattern, segments, bufs, pieces } = storage;
         headers.clone_from(&outer.headers);
         pattern.clone_from(&self.pattern);
@@ -366,8 +369,8 @@ impl OpenJob {
             opening: opening.clone(),
             mark,
             is_offloaded,
-            untouched: None,
-            is_easy,
+            noop_decap: None,
+            may_be_template,
             outer: OuterHeaders { headers, info: outer.info, is_udp: outer.is_udp, meta: outer.meta.clone() },
             pattern,
             last_id,
@@ -378,38 +381,38 @@ impl OpenJob {
         }
     }
 
-    /// Tells whether a job is of an SA that replaces this one's, or was replaced by it: the flows of both are the same. Key
-    /// managers number what they rekey; SAs without a request number are not taken for each other's.
+    /// Tells whether a job's SA replaces this one's, or was replaced by it: both have the same flows. Key managers give
+    /// a rekeyed SA the same request number; SAs without a request number are taken for different ones.
     pub(crate) fn is_rekeyed_by(&self, other: &Self) -> bool {
         let [one, another] = [self, other].map(|job| (job.reqid, job.outer.info.src, job.outer.info.dst));
         self.reqid != 0 && one == another && self.sa != other.sa
     }
 
-    /// Notes that no more packets come.
+    /// Marks the job as complete.
     pub(crate) fn complete(&mut self) {
         self.segments.reverse();
         self.bufs.reverse();
     }
 
-    /// Asks for its lists to be near, which another processor may have had: they are read at once, and written for the next
+    /// Prefetches its lists, which may be in another processor's cache: they are read at once, and written for the next
     /// packets.
     pub(crate) fn prefetch_lists(&self) {
         prefetch_to_write(&self.segments[..]);
         prefetch_to_write(&self.bufs[..]);
     }
 
-    /// Prepares for the first packets to be [passed on](Self::next) if others have opened them: their processor has them, and
-    /// is asked for all at once.
+    /// Prefetches the first packets that are [passed on](Self::next), if another thread has decrypted them: they are in
+    /// its processor's cache.
     pub(crate) fn begin_passing(&self) {
         if self.segments.last().is_some_and(|first| !matches!(first.state, PieceState::Sealed)) {
             self.bufs.iter().rev().take(AHEAD).for_each(Buf::prefetch);
         }
     }
 
-    /// Decrypts the packets where they lie. Those that are not by the time that they are [passed on](Self::next) are
-    /// then, while the nearest cache has them.
+    /// Decrypts the packets in place. A packet that is [passed on](Self::next) before that is decrypted then, while it
+    /// is in the nearest cache.
     pub(crate) fn run(&mut self) {
-        // The worker that filled these lists has them.
+        // The lists are in the cache of the worker that filled them.
         prefetch_to_write(&self.segments[..]);
         self.bufs.iter().for_each(prefetch);
         let mut bufs = self.bufs.iter_mut().rev();
@@ -424,7 +427,7 @@ impl OpenJob {
         }
     }
 
-    /// Opens at once the packet that `buf` has behind its first `front` bytes, and leaves what is inside. It is not summed yet.
+    /// Decrypts the packet at offset `front` of `buf` at once, and leaves its contents there. They are not summed yet.
     #[inline]
     pub(crate) fn open_now(&mut self, buf: &mut Buf, front: usize, seq: u64) -> PieceState {
         let packet = &mut buf.bytes_mut().expect("looked at before")[front..];
@@ -436,14 +439,14 @@ impl OpenJob {
         state
     }
 
-    /// Tells whether an opened packet is TCP of which no more than the sum need be known: in a tunnel, and such that nothing is
-    /// changed about it, or with room in front of it for the IP headers that it was protected behind. The SA has that mode by now.
+    /// Tells whether a decrypted packet is TCP that needs no more than its sum: in tunnel mode, one that decapsulation
+    /// does not change; in transport mode, one with headroom for its IP headers. The SA's mode is known by now.
     #[inline]
-    pub(crate) fn is_plain(&self, mode: Mode, state: PieceState, inside: &Buf) -> bool {
+    pub(crate) fn is_noop_decap(&self, mode: Mode, state: PieceState, inside: &Buf) -> bool {
         let PieceState::Open { next_header, .. } = state else { return false };
         match (mode, self.opening.sums) {
             (Mode::Tunnel, Sums::Packets) => {
-                self.untouched.is_some_and(|untouched| untouched.is_like(inside.bytes(), next_header))
+                self.noop_decap.is_some_and(|noop_decap| noop_decap.is_like(inside.bytes(), next_header))
                     && ip::is_plain_tcp(inside.bytes())
             }
             (Mode::Transport, Sums::Payloads) => {
@@ -462,7 +465,7 @@ impl OpenJob {
             let packet = &mut buf.bytes_mut().expect("a buffer that is this job's own")[..len];
             state = self.opening.open(packet, &self.pieces, seq, self.opening.sums);
         } else if let Some(soon) = self.bufs.len().checked_sub(AHEAD + 1) {
-            // Another processor may have it.
+            // It may be in another processor's cache.
             self.bufs[soon].prefetch();
         }
         self.pieces.clear();
@@ -472,14 +475,14 @@ impl OpenJob {
         } else {
             let buf = self.bufs.last_mut()?;
             let front = buf.split_to(to);
-            // What pads this packet is room for headers in front of the next.
+            // Padding of this packet is headroom of the next.
             buf.pull(len - to);
             front
         };
         Some(Piece { seq, id, state, inside: whole.narrowed(from, to) })
     }
 
-    /// Gives back the lists.
+    /// Returns the lists.
     pub(crate) fn into_storage(self) -> Storage {
         let Self { outer, pattern, segments, mut bufs, mut pieces, .. } = self;
         bufs.clear();
@@ -489,7 +492,7 @@ impl OpenJob {
 }
 
 impl Opening {
-    /// Decrypts one ESP packet, from `pieces` or, if there are none, in place, and says what is in it.
+    /// Decrypts one ESP packet, from `pieces` or, if there are none, in place, and returns its state.
     #[expect(clippy::inline_always, reason = "what is in it would be written to memory, and read in other pieces")]
     #[inline(always)]
     fn open(&self, packet: &mut [u8], pieces: &[Buf], seq: u64, sums: Sums) -> PieceState {
@@ -511,7 +514,7 @@ impl Opening {
         }
     }
 
-    /// Begin and end of the inner bytes of a packet of `len` bytes: all of it, if they are not known.
+    /// Range of the inner bytes of a packet of `len` bytes: the whole packet if unknown.
     #[inline]
     const fn inside(&self, state: PieceState, len: usize) -> (usize, usize) {
         match state {
@@ -521,7 +524,7 @@ impl Opening {
     }
 }
 
-/// Says what is in a decrypted ESP packet.
+/// Parses the trailer of a decrypted ESP packet.
 #[inline]
 fn examine(text: &[u8], sums: Sums) -> PieceState {
     let Ok(trailer) = Trailer::parse(text) else { return PieceState::Malformed };

@@ -20,14 +20,15 @@ pub(crate) struct Outer {
 
 #[derive(Debug)]
 enum OuterIp {
-    /// With `counts` identifications go up. Length and checksum are those of a packet that was [expected](Outer::expect).
+    /// With `counts` the identification goes up with each packet. Length and checksum are those that
+    /// [`expect`](Outer::expect) was told.
     V4 {
         header: ipv4::Header,
         counts: bool,
     },
     V6(ipv6::Header),
-    /// The packet's own headers up to where ESP goes, with the byte that says what follows them: IPv4's with options, or
-    /// IPv6's.
+    /// The packet's own headers in front of ESP, with the offset of the byte that names the next protocol: IPv4 with
+    /// options, or IPv6.
     Own {
         next_header_at: usize,
         version: Version,
@@ -79,8 +80,8 @@ impl Outer {
         Ok(Self { ip, encap, ip_len: Version::of_addr(sa.dst).header_len() })
     }
 
-    /// The packet's own IP headers, `own`, behind which ESP goes (RFC 4303 §3.1.1). With `counts` the IPv4 identifications
-    /// of segments go up.
+    /// The packet's own IP headers, `own`, in front of ESP (RFC 4303 §3.1.1). With `counts` the IPv4 identifications of
+    /// segments go up.
     pub(crate) fn own(sa: &Sa, own: &[u8], version: Version, next_header_at: usize, counts: bool) -> Self {
         let ip = match ipv4::Header::ref_from(own) {
             Ok(&(mut header)) if version == Version::V4 && own.len() == ipv4::Header::LEN => {
@@ -103,7 +104,7 @@ impl Outer {
         (self.encap.is_some() && self.version() == Version::V6).then_some(self.ip_len)
     }
 
-    /// The most bytes of ESP that can stand behind these headers.
+    /// Maximum length of ESP behind these headers.
     pub(crate) fn max_esp_len(&self) -> usize {
         let ip_max = match self.version() {
             Version::V4 => 65_535,
@@ -112,7 +113,7 @@ impl Outer {
         ip_max - self.len()
     }
 
-    /// Makes ready for many packets with `esp_len` bytes of ESP.
+    /// Precomputes length and checksum for packets with `esp_len` bytes of ESP.
     pub(crate) const fn expect(&mut self, esp_len: usize) {
         let total = self.len() + esp_len;
         if let OuterIp::V4 { header, .. } = &mut self.ip {
@@ -121,8 +122,8 @@ impl Outer {
     }
 
     /// Writes the headers in front of `esp_len` bytes of ESP to `to`, which is [`len`](Self::len) bytes. `head` is the
-    /// packet's front, [prepared](crate::segmenter::Segmenter::prepare). `index` is added to the IPv4 identification. The caller
-    /// keeps within [`max_esp_len`](Self::max_esp_len).
+    /// packet's front, [prepared](crate::segmenter::Segmenter::prepare). `index` is added to the IPv4 identification.
+    /// The caller keeps within [`max_esp_len`](Self::max_esp_len).
     #[inline(always)]
     pub(crate) fn write(&self, to: &mut [u8], head: &[u8], esp_len: usize, index: u16) {
         let (ip, rest) = to.split_at_mut(self.ip_len);
@@ -170,8 +171,9 @@ impl Outer {
     }
 }
 
-/// Writes a packet's `own` IP headers, whose lengths and IPv4 check are right, to `to` as those of a packet of `total` bytes
-/// with `protocol` inside. `next_header_at` is where what they carry is named; `index` is added to the identification.
+/// Writes a packet's `own` IP headers, whose lengths and IPv4 checksum are correct, to `to` as those of a packet of
+/// `total` bytes with `protocol` inside. `next_header_at` is the offset of the protocol byte; `index` is added to the
+/// identification.
 #[inline]
 pub(crate) fn write_own(
     to: &mut [u8],
@@ -198,10 +200,10 @@ pub(crate) fn write_own(
     }
 }
 
-/// Writes an IPv4 header, with an identification that is raised by `index`, and behind it the options of `own` to `to`.
+/// Writes an IPv4 header, with its identification raised by `index`, and the options of `own` to `to`.
 #[inline]
 pub(crate) fn write_v4(to: &mut [u8], mut header: ipv4::Header, own: &[u8], index: u16) {
-    // Changed before it is written: what was just written in one piece and is read in another is waited for.
+    // Changed before it is written: a load that spans parts of a recent store would stall.
     header.raise_id(index);
     *ipv4::Header::mut_from(to).expect("as long") = header;
     if own.len() > ipv4::Header::LEN {

@@ -7,12 +7,12 @@ use crate::ipsec::Ipsec;
 use crate::seal_job::{SealJob, Train};
 
 impl Ipsec {
-    /// Protects `pkt`, which begins with its IP header, by an SA that [`lookup`](Self::lookup) named, and appends what
-    /// goes on the wire to `out`. It is the last step: only a link's header can still come. `mtu` is what the path takes of
-    /// the result, to which traffic flow confidentiality pads at most (RFC 4303 §2.7).
+    /// Protects `pkt`, which begins with its IP header, by an SA that [`lookup`](Self::lookup) named, and appends the
+    /// resulting packets to `out`. It is the last step but for a link's header. `mtu` is that of the path, up to which
+    /// traffic flow confidentiality pads (RFC 4303 §2.7).
     ///
     /// # Errors
-    /// Why not; `out` is then as it was. The counter is counted.
+    /// The reason, which is counted; `out` is unchanged.
     #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
     pub fn seal(
         &mut self,
@@ -36,8 +36,8 @@ impl Ipsec {
         Ok(())
     }
 
-    /// As [`seal`](Self::seal), but what goes on the wire comes from [`next_sealed`](Self::next_sealed), at the latest when
-    /// [`work`](Self::work) has been done.
+    /// As [`seal`](Self::seal), but the resulting packets come from [`next_sealed`](Self::next_sealed), at the latest
+    /// after [`work`](Self::work).
     ///
     /// # Errors
     /// As [`seal`](Self::seal).
@@ -52,7 +52,7 @@ impl Ipsec {
         mtu: usize,
         counters: &mut Counters,
     ) -> Result<(), DropReason> {
-        if self.crypto.seals_no_more() {
+        if self.crypto.is_seal_full() {
             counters.count(Mib::XfrmOutNoQueueSpace);
             return Err(DropReason::CryptoQueueFull);
         }
@@ -71,8 +71,7 @@ impl Ipsec {
         self.crypto.sealing.len()
     }
 
-    /// Appends to `out` what the next packet has become, in the order in which they were submitted. Tells whether one
-    /// was through.
+    /// Appends the result of the next packet, in the order of submission, to `out`. Tells whether one was finished.
     pub fn next_sealed(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> bool {
         let Some(job) = self.crypto.sealing.pop() else { return false };
         self.crypto.spare_pages.push(job.finish(mem, out));
@@ -103,7 +102,7 @@ impl Ipsec {
             counters.count(match reason {
                 DropReason::EspSequenceOverflow => Mib::XfrmOutStateSeqError,
                 DropReason::EspMismatch => Mib::XfrmOutStateModeError,
-                // ESP itself does not get done (Linux `esp_output`: ENOMEM, EMSGSIZE).
+                // Failures of ESP itself (Linux `esp_output`: ENOMEM, EMSGSIZE).
                 DropReason::NoMemory | DropReason::PacketTooBig => Mib::XfrmOutStateProtoError,
                 _ => Mib::XfrmOutError,
             });

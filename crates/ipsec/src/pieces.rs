@@ -1,14 +1,14 @@
-//! A received train as a line of buffers, from whose front packets are taken by reference.
+//! A received train as a queue of buffers: packets are taken from its front by reference.
 
 use std::collections::VecDeque;
 
 use base::DropReason;
 use packet::{Buf, CopyReason, Memory, Packet};
 
-/// Room in front of a packet that had to be copied.
+/// Headroom of a packet that was copied.
 const HEADROOM: usize = Memory::HEADROOM;
 
-/// Bytes of a packet that are left: a buffer in front, and those behind it.
+/// Remaining bytes of a packet: the front buffer, and those behind it.
 #[derive(Debug)]
 pub(crate) struct Pieces<'a> {
     front: Buf,
@@ -32,7 +32,7 @@ impl<'a> Pieces<'a> {
         Self { front, rest }
     }
 
-    /// The first bytes from `at` on, which is within the first buffer; zeros where there are none.
+    /// Bytes from offset `at` on, which is within the first buffer; zeros past the end.
     #[inline]
     pub(crate) fn peek<const N: usize>(&self, at: usize) -> [u8; N] {
         match self.front.bytes()[at..].first_chunk() {
@@ -45,7 +45,7 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Copies the bytes from `at` on, which is within the first buffer, to `to`; what is not there stays as it was.
+    /// Copies bytes from offset `at` on, which is within the first buffer, to `to`; past the end, `to` stays as it was.
     pub(crate) fn copy(&self, at: usize, mut to: &mut [u8]) {
         let front = &self.front.bytes()[at..];
         for bytes in std::iter::once(front).chain(self.rest.iter().map(Buf::bytes)) {
@@ -55,13 +55,13 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Tells whether the first `n` bytes are in one piece and may be written as they are.
+    /// Tells whether the first `n` bytes are contiguous and writable.
     #[inline]
     pub(crate) fn has_in_place(&mut self, n: usize) -> bool {
         self.front.len() >= n && self.front.is_writable()
     }
 
-    /// As [`has_in_place`](Self::has_in_place), once pieces are joined that follow each other in one page.
+    /// As [`has_in_place`](Self::has_in_place), after joining pieces that are adjacent in one page.
     pub(crate) fn join_in_place(&mut self, n: usize) -> bool {
         while self.front.len() < n
             && let Some(next) = self.rest.pop_front()
@@ -76,7 +76,7 @@ impl<'a> Pieces<'a> {
         self.has_in_place(n)
     }
 
-    /// Moves the first `n` bytes, or as many as there are, to the end of `to` in the pieces that they are in.
+    /// Moves the first `n` bytes, or all if there are fewer, to the end of `to`, piece by piece.
     pub(crate) fn move_to(&mut self, mut n: usize, to: &mut Vec<Buf>) {
         while n > self.front.len()
             && let Some(next) = self.rest.pop_front()
@@ -87,8 +87,7 @@ impl<'a> Pieces<'a> {
         to.push(self.front.split_to(n.min(self.front.len())));
     }
 
-    /// Brings the first `n` bytes into one piece that may be written. They are copied when they are not in one, or not
-    /// ours to change.
+    /// Makes the first `n` bytes contiguous and writable. Copies them if they are not, or are shared.
     ///
     /// # Errors
     /// [`DropReason::NoMemory`]; [`DropReason::IpTruncated`] when there are fewer.
@@ -109,13 +108,13 @@ impl<'a> Pieces<'a> {
         Ok(())
     }
 
-    /// Takes the first `n` bytes, which lie in one piece.
+    /// Takes the first `n` bytes, which are contiguous.
     #[inline]
     pub(crate) fn take(&mut self, n: usize) -> Buf {
         self.front.split_to(n)
     }
 
-    /// Drops the first `n` bytes, of which there may be fewer.
+    /// Drops the first `n` bytes, or all if there are fewer.
     pub(crate) fn skip(&mut self, mut n: usize) {
         loop {
             let step = n.min(self.front.len());
@@ -156,7 +155,7 @@ impl<'a> Pieces<'a> {
 }
 
 impl Drop for Pieces<'_> {
-    /// Lets go of what was not taken.
+    /// Releases the remaining buffers.
     fn drop(&mut self) {
         self.rest.clear();
     }

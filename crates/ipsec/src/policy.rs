@@ -1,4 +1,4 @@
-//! Policy checks of a packet: on its way out the SAs that it needs, on its way in whether it had them.
+//! Policy decisions: outbound, the SAs that a packet needs; inbound, whether it came through these.
 
 use base::{Counters, DropReason, Instant, Mib};
 use packet::{Memory, Packet, SecPath};
@@ -11,23 +11,23 @@ use crate::ipsec::Ipsec;
 use crate::resolve::{Bundle, Refusal, Verdict, acquire, resolve};
 use crate::spd::PolicyId;
 
-/// Decision about a packet on its way out.
+/// Decision about an outbound packet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Decision {
-    /// It leaves as it is.
+    /// It leaves in clear.
     Bypass,
     /// It goes through these SAs, at least one.
     Protect(Bundle),
-    /// It [waits](Ipsec::hold) until the SA that this policy asks for is there. Or it is, and others wait still: they
-    /// [go](Ipsec::let_go) first.
+    /// It [waits](Ipsec::hold) until the SA of this policy exists. If the SA exists, older packets still wait: they
+    /// [go](Ipsec::release_if_ready) first.
     Hold(PolicyId),
-    /// It does not leave. The counter is counted.
+    /// It is dropped. The counter is counted.
     Drop(DropReason),
 }
 
 impl Ipsec {
-    /// Decision about packets of `flow` on their way out, own and forwarded ones. Once per fat packet. If an SA is
-    /// missing and there is [a listener](Self::set_listener), that one is told.
+    /// Decision about outbound packets of `flow`, own and forwarded ones. Called once per fat packet. If an SA is
+    /// missing, [the listener](Self::set_listener), if any, gets a request for it.
     #[inline]
     pub fn lookup(&mut self, now: Instant, flow: &Flowi, counters: &mut Counters) -> Decision {
         let (policy, verdict) = self.verdict(flow);
@@ -51,15 +51,15 @@ impl Ipsec {
         })
     }
 
-    /// Tells whether packets wait that need not any more: no other one overtakes them.
+    /// Tells whether waiting packets can leave: no later packet overtakes them.
     #[cold]
     fn is_behind_held(&mut self, policy: PolicyId) -> bool {
         let Some(first) = self.holds.first_flow(policy) else { return false };
         self.larval_drop || !self.verdict(&first).1.is_missing()
     }
 
-    /// [Releases](Self::take_released) what waits for a policy, if it need not any more. Tells whether it has.
-    pub fn let_go(&mut self, policy: PolicyId) -> bool {
+    /// [Releases](Self::take_released) the packets that wait for a policy, if they can leave. Tells whether it did.
+    pub fn release_if_ready(&mut self, policy: PolicyId) -> bool {
         let may_go = self.is_behind_held(policy);
         if may_go {
             self.holds.release(policy);
@@ -68,7 +68,7 @@ impl Ipsec {
     }
 
     /// Tells whether packets that wait, the first of them of `flow`, have to go on waiting. If so, and no request is
-    /// pending, the listener is told again.
+    /// pending, the listener gets another request.
     pub(crate) fn must_wait(&mut self, now: Instant, flow: &Flowi, counters: &mut Counters) -> bool {
         let (policy, verdict) = self.verdict(flow);
         verdict.is_missing()
@@ -95,7 +95,7 @@ impl Ipsec {
         }
     }
 
-    /// Drop reason of a packet that does not leave, after what can be done about it.
+    /// Drop reason of an outbound packet; requests a missing SA.
     #[cold]
     fn refuse(
         &mut self,
@@ -131,7 +131,7 @@ impl Ipsec {
         Decision::Drop(reason)
     }
 
-    /// Lets a packet of `flow` wait, as [`Decision::Hold`] says. It gives a device's frames back.
+    /// Queues a packet of `flow`, as [`Decision::Hold`] says. Frees its device frames.
     ///
     /// # Errors
     /// The packet, if too many wait.
@@ -146,22 +146,22 @@ impl Ipsec {
         self.holds.push(mem, now, policy, flow, pkt)
     }
 
-    /// Number of packets that wait.
+    /// Number of waiting packets.
     pub const fn held(&self) -> usize {
         self.holds.len()
     }
 
-    /// Packets that [were held](Self::hold) and are no more, in order.
+    /// Packets that [waited](Self::hold) and left the queue, in order.
     pub fn take_released(&mut self) -> Vec<Released> {
         self.holds.take_released()
     }
 
-    /// Whether a packet of `flow` may go on as it came, through the SAs of `sec_path`: [`Dir::In`] for one to this
-    /// node, [`Dir::Fwd`] for one that it forwards (Linux `__xfrm_policy_check`). `quoted` finds the flow that answers what
-    /// it quotes, if it is an ICMP error.
+    /// Checks whether a packet of `flow` may pass, having come through the SAs of `sec_path`: [`Dir::In`] for one to
+    /// this node, [`Dir::Fwd`] for one that it forwards (Linux `__xfrm_policy_check`). For an ICMP error, `quoted`
+    /// returns the reverse of the quoted flow.
     ///
     /// # Errors
-    /// Why not. The counter is counted.
+    /// The reason of the drop. The counter is counted.
     #[inline]
     pub fn check(
         &mut self,

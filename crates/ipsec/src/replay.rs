@@ -11,8 +11,8 @@ use xfrm::MAX_WINDOW;
 /// Sequence numbers that were authenticated, in a window.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
-    /// Number of sequence numbers up to `top` that are remembered; 0 checks nothing, and with `esn` it is that of an SA that only
-    /// sends, since upper halves cannot be guessed.
+    /// Number of sequence numbers up to `top` in the window; 0 checks nothing; with `esn`, 0 is for an SA that only
+    /// sends, since upper halves cannot be inferred.
     size: u32,
     /// Whether numbers have 64 bits, of which the wire has the lower half.
     esn: bool,
@@ -46,9 +46,8 @@ impl ReplayWindow {
         window
     }
 
-    /// The same for `size` packets: what was refused stays refused. A number left of this window may have been accepted
-    /// once, so a larger window takes it for seen; from a window of 0, which remembers nothing, no more can be taken over
-    /// than its top.
+    /// The same for `size` packets: a refused number stays refused. A number left of the old window may have been
+    /// accepted, so a larger window takes it for seen; from a window of 0, only the top can be taken over.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -74,7 +73,7 @@ impl ReplayWindow {
         self.top
     }
 
-    /// Whether numbers have 64 bits.
+    /// Tells whether numbers have 64 bits.
     pub const fn esn(&self) -> bool {
         self.esn
     }
@@ -94,7 +93,7 @@ impl ReplayWindow {
         if self.size == 0 {
             return Ok(u64::from(seq));
         }
-        // The next one, but for the first of another 2^32, is right of the window however its upper half is guessed.
+        // The next number, unless it begins another 2^32, is right of the window for any inferred upper half.
         let next = self.top.wrapping_add(1);
         if seq == next as u32 && seq != 0 {
             return Ok(next);
@@ -117,7 +116,7 @@ impl ReplayWindow {
         if seq == self.top.wrapping_add(1) && seq != 0 {
             let len = self.words.len();
             let word = &mut self.words[(seq / 64) as usize & (len - 1)];
-            // The first of another word: what the word stood for has left the window.
+            // The first bit of a reused word: its former numbers have left the window.
             *word = if seq.is_multiple_of(64) { 1 } else { *word | 1 << (seq % 64) };
             self.top = seq;
             return Ok(());
@@ -131,7 +130,7 @@ impl ReplayWindow {
         let is_next = seq > self.top && seq - self.top < 1 << 31;
         if !is_next {
             if self.esn && self.whole(seq as u32) != Some(seq) {
-                return Err(Replay::TooOld); // the window went on, and the upper half would be guessed differently now
+                return Err(Replay::TooOld); // the window advanced, and the inferred upper half would be another now
             }
             self.check_whole(seq)?;
         }
@@ -169,10 +168,10 @@ impl ReplayWindow {
         let (high, low) = (self.top >> 32, self.top as u32);
         let bottom = low.wrapping_sub(self.size - 1);
         let high = if low >= self.size - 1 {
-            // The window lies in one subspace: what is below it belongs to the next one.
+            // The window lies in one subspace: numbers below its bottom belong to the next one.
             if seq >= bottom { Some(high) } else { high.checked_add(1).filter(|&high| high <= u64::from(u32::MAX)) }
         } else {
-            // It spans two: what is at or above its bottom belongs to the one before.
+            // It spans two: numbers at or above its bottom belong to the former one.
             if seq >= bottom { high.checked_sub(1) } else { Some(high) }
         };
         high.map(|high| high << 32 | u64::from(seq))

@@ -1,5 +1,5 @@
-//! From a policy to the SAs that a packet goes through (Linux `xfrm_lookup_with_ifid`, `xfrm_tmpl_resolve_one`), and what
-//! is done about one that is missing.
+//! Resolution of a policy to the SAs that a packet goes through (Linux `xfrm_lookup_with_ifid`,
+//! `xfrm_tmpl_resolve_one`), and requests for missing ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::sad::search::Found;
 use crate::sad::{Larval, Sad};
 use crate::spd::{PolicyId, Spd};
 
-/// The SAs that a packet goes through on its way out, the innermost first.
+/// The SAs of an outbound packet, the innermost first.
 pub type Bundle = ArrayVec<SaId, { MAX_TEMPLATES - 1 }>;
 
-/// Cached decision for a flow on its way out.
+/// Cached decision for an outbound flow.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
     Bypass,
@@ -34,12 +34,12 @@ pub(crate) enum Refusal {
     /// There is no SA for a template, by its number.
     Missing {
         template: u8,
-        /// Whether one is asked for already, or cannot be had.
+        /// Whether a request is pending.
         pending: bool,
     },
-    /// The SA that the policy asks for is one to receive by.
+    /// The SA of the policy is inbound.
     WrongDirection,
-    /// The SPI that the policy asks for is another SA's, or is to be.
+    /// The SPI of the policy is used by another SA, or reserved.
     Clash,
     TooDeep,
 }
@@ -50,13 +50,13 @@ impl Verdict {
         !matches!(self, Self::Refused(_))
     }
 
-    /// Tells whether it is an SA that is missing.
+    /// Tells whether an SA is missing.
     pub(crate) const fn is_missing(&self) -> bool {
         matches!(self, Self::Refused(Refusal::Missing { .. }))
     }
 }
 
-/// Finds the SAs of the policy that is for `flow`.
+/// Finds the SAs of the policy that matched `flow`.
 pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flowi) -> Verdict {
     let Some(policy) = policy.and_then(|policy| spd.get(policy)) else {
         return match spd.default_action(Dir::Out) {
@@ -92,7 +92,7 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
     if bundle.is_empty() { Verdict::Bypass } else { Verdict::Protect(bundle) }
 }
 
-/// Templates with the outer addresses that each SA has to have: a tunnel's own, else those that the packet has by then.
+/// Templates with the outer addresses that each SA must have: a tunnel's own, else those of the packet inside it.
 fn with_ends<'a>(templates: &'a [Template], flow: &Flowi) -> impl Iterator<Item = (&'a Template, (IpAddr, IpAddr))> {
     let mut ends = (flow.key.src, flow.key.dst);
     templates.iter().map(move |template| {
@@ -111,8 +111,8 @@ const fn any_like(addr: IpAddr) -> IpAddr {
     }
 }
 
-/// Asks the listener for the SA that a packet of `flow` needs, and remembers that (Linux `xfrm_state_find`,
-/// `km_query`). If there is none, or its queue is full, nothing is remembered: the next packet asks.
+/// Requests the SA that a packet of `flow` needs from the listener, and adds a larval SA (Linux `xfrm_state_find`,
+/// `km_query`). Without a listener, or with its queue full, no larval SA is added: the next packet requests again.
 pub(crate) fn acquire(
     sad: &mut Sad,
     spd: &Spd,
@@ -132,7 +132,7 @@ pub(crate) fn acquire(
     let (mark, if_id) = (*mark, *if_id);
     let dir = Some(SaDir::Out);
     let larval = Larval {
-        // So the next packet knows it for what its template asks for.
+        // Makes the larval SA match the template for the next packet.
         spi: template.spi.unwrap_or(Spi(0)),
         dir,
         selector: Some(selector),

@@ -1,7 +1,7 @@
-//! One packet's sealing: laid out where its SA is known, done anywhere, taken apart where it goes on.
+//! Encryption job of one packet: laid out on the SA's thread, run on any thread, taken apart on the SA's thread.
 //!
-//! All sizes are known before a byte is written: segments are cut by a [`Segmenter`], the headers in front come from an
-//! [`Outer`], and every frame has its place in a large page, at the stride of the wire.
+//! All sizes are known before a byte is written: a [`Segmenter`] cuts the segments, an [`Outer`] writes the headers in
+//! front, and every frame has its place in a large page, at the stride of the wire.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use wire::ipv6::Chain;
 use wire::{Protocol, Spi, Version, esp, ipv4, udp};
 use xfrm::Mode;
 
-use crate::copy_sum::Source;
+use crate::copy_sum::ByteCursor;
 use crate::device::leave_seed;
 use crate::engine::Cipher;
 use crate::outer::Outer;
@@ -28,7 +28,7 @@ const FRAME_HEADROOM: usize = 32;
 /// Most datagrams in a train, as Linux's `UDP_MAX_SEGMENTS` was before 6.10.
 const MAX_TRAIN: usize = 64;
 
-/// Bytes of headers that repeat, for which nothing is allocated.
+/// Bytes of repeated headers that need no allocation.
 const FEW_HEADERS: usize = 160;
 
 /// Form in which the segments of a packet leave.
@@ -40,23 +40,24 @@ pub enum Train {
     Frames,
     /// Each is a packet of its own.
     None,
-    /// Each is a packet of its own, in clear: sealing it is left to the device that the SA is on ([`packet::Esp::Seal`]).
+    /// Each is a packet of its own, in clear: sealing it is left to the device that the SA is on
+    /// ([`packet::Esp::Seal`]).
     Inline,
 }
 
-/// A packet that is to be sealed, with the pages that its frames go to.
+/// A packet to seal, with the pages of its frames.
 #[derive(Debug)]
 pub(crate) struct SealJob {
     plan: Plan,
     source: Packet,
-    /// The pages, and which segments are in each.
+    /// The pages, with the segments in each.
     pages: Vec<(Buf, Range<usize>)>,
     protects: (u64, u64),
-    /// Bytes of payload that were copied.
+    /// Number of copied bytes of payload.
     copied: usize,
 }
 
-/// Properties that all frames of one packet have in common.
+/// Properties that all frames of one packet share.
 #[derive(Debug)]
 struct Plan {
     cipher: Arc<Cipher>,
@@ -64,19 +65,19 @@ struct Plan {
     esn: bool,
     sequence: Reserved,
     outer: Outer,
-    cutting: Segmenter,
+    segmenter: Segmenter,
     /// Bytes of the packet that stay outside of ESP.
     outside: usize,
-    /// End of its headers that repeat, inside of ESP or outside.
+    /// End of the repeated headers, inside of ESP or outside.
     skip: usize,
-    /// Each segment but the last.
+    /// Form of each segment but the last.
     full: Form,
     last: Form,
     next_header: Protocol,
-    /// Whether segments are sealed from where they lie, if they can be.
+    /// Whether the cipher reads segments from their buffers, if it can.
     reads_elsewhere: bool,
     as_train: bool,
-    /// Packets of their own stay in one buffer.
+    /// Whether frames of their own stay in one buffer.
     together: bool,
     /// The SA, if its device seals.
     inline: Option<SaId>,
@@ -84,23 +85,23 @@ struct Plan {
     mark: u32,
 }
 
-/// The lengths of one segment, which those of the same payload share.
+/// Lengths of one segment, shared by those of the same payload.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     /// Bytes inside of ESP.
     text: usize,
-    /// Zeros behind them, for traffic flow confidentiality.
+    /// Number of zeros behind the text, for traffic flow confidentiality.
     tfc: usize,
     trailer: usize,
     /// From the SPI to the end of the ICV.
     esp: usize,
-    /// The trailer as a little-endian word if it fits, else 0. Made once a packet: a load of a word that was just written
-    /// byte by byte waits for the cache.
+    /// The trailer as a little-endian word if it fits, else 0. Computed once per packet: a word load of recent byte
+    /// stores would stall.
     short_trailer: u64,
 }
 
 impl Form {
-    /// Form of `text` bytes inside of ESP, which are `next_header` and are filled up to `pad_to`.
+    /// Form of `text` bytes inside of ESP, of protocol `next_header`, padded to `pad_to`.
     fn new(cipher: &Cipher, text: usize, next_header: Protocol, pad_to: usize) -> Self {
         let tfc = pad_to.saturating_sub(text);
         let trailer = esp::trailer_len(text + tfc, cipher.align());
@@ -114,12 +115,11 @@ impl Form {
 }
 
 impl SealJob {
-    /// Lays out how `pkt` is sealed by `sa`, which gives its numbers for it. `storage` is an empty list, kept for its
-    /// storage.
+    /// Lays out the frames of `pkt` and takes numbers from `sa`. `storage` is an empty list, kept for its storage.
     ///
     /// # Errors
-    /// Why not; no number is used then. [`DropReason::EspWrongDevice`] if its numbers are a device's: the same ones from
-    /// here would repeat its nonces.
+    /// The reason; no sequence number is used then. [`DropReason::EspWrongDevice`] if a device assigns its numbers:
+    /// assigned here, they would repeat its nonces.
     pub(crate) fn new(
         sa: &mut Sa,
         mem: &Memory,
@@ -132,25 +132,25 @@ impl SealJob {
             return Err(DropReason::EspWrongDevice);
         }
         let info = ip_headers(mem, &mut pkt)?;
-        let cutting = Segmenter::new(mem, &mut pkt, &info)?;
-        let Segmenter { segs, headers, payload, .. } = cutting;
+        let segmenter = Segmenter::new(mem, &mut pkt, &info)?;
+        let Segmenter { segs, headers, payload, .. } = segmenter;
         let (outer, outside, next_header) = match sa.mode {
             Mode::Tunnel => {
-                let outer = Outer::tunnel(sa, &info, headers + cutting.payload_of(0), sa.ip_id)?;
+                let outer = Outer::tunnel(sa, &info, headers + segmenter.payload_of(0), sa.ip_id)?;
                 let next_header = match info.version() {
                     Version::V4 => Protocol::IPIP,
                     Version::V6 => Protocol::IPV6,
                 };
                 (outer, 0, next_header)
             }
-            Mode::Transport => own_headers(sa, &pkt, &info, cutting.fixed_id)?,
+            Mode::Transport => own_headers(sa, &pkt, &info, segmenter.fixed_id)?,
         };
         let as_train = train == Train::Udp && sa.encap.is_some();
-        // A checksum that is still to be made is one packet's.
+        // A checksum that a device completes has to be in a packet of its own.
         let together = train == Train::Frames && outer.udp_check_at().is_none();
         let (pad_to, skip) = (sa.pad_to(mtu), headers.max(outside));
-        // Of a whole packet, which counts its headers as payload, what stays outside is some of that.
-        let form = |index| Form::new(&sa.cipher, headers + cutting.payload_of(index) - outside, next_header, pad_to);
+        // A whole packet counts its headers as payload; the bytes that stay outside the encryption are part of these.
+        let form = |index| Form::new(&sa.cipher, headers + segmenter.payload_of(index) - outside, next_header, pad_to);
         let mut plan = Plan {
             reads_elsewhere: sa.cipher.reads_elsewhere() && train != Train::Inline && pad_to == 0,
             full: form(0),
@@ -162,7 +162,7 @@ impl SealJob {
             outer,
             outside,
             skip,
-            cutting,
+            segmenter,
             next_header,
             as_train,
             together,
@@ -207,12 +207,12 @@ impl SealJob {
         self.source.len()
     }
 
-    /// Tells whether a cipher has work with it, and not a device alone.
+    /// Tells whether there is work for a cipher of this node, not a device's.
     pub(crate) fn has_cipher_work(&self) -> bool {
         self.plan.inline.is_none() && !self.plan.cipher.is_null()
     }
 
-    /// Writes and encrypts the frames. Bytes that only this packet has are overwritten.
+    /// Writes and encrypts the frames. Bytes that only this packet owns are overwritten.
     pub(crate) fn run(&mut self) {
         let Self { plan, source, pages, copied, .. } = self;
         let (mut few, mut many) = ([0; FEW_HEADERS], Vec::new());
@@ -224,15 +224,15 @@ impl SealJob {
             }
         };
         headers.copy_from_slice(&source.head()[..plan.skip]);
-        plan.cutting.prepare(headers);
+        plan.segmenter.prepare(headers);
         *copied = if plan.reads_elsewhere {
-            plan.write(headers, Source::new(source.pieces_mut(), plan.skip), pages)
+            plan.write(headers, ByteCursor::new(source.pieces_mut(), plan.skip), pages)
         } else {
-            plan.write(headers, Source::new(source.chunks().map(Piece::ReadOnly), plan.skip), pages)
+            plan.write(headers, ByteCursor::new(source.chunks().map(Piece::ReadOnly), plan.skip), pages)
         };
     }
 
-    /// Appends the frames as packets to `out`: one for each page, or one for each segment. Gives back the storage.
+    /// Appends the frames as packets to `out`: one for each page, or one for each segment. Returns the storage.
     pub(crate) fn finish(self, mem: &Memory, out: &mut Vec<Packet>) -> Vec<(Buf, Range<usize>)> {
         let Self { plan, source, mut pages, copied, .. } = self;
         if copied > 0 {
@@ -255,7 +255,7 @@ impl SealJob {
         pages
     }
 
-    /// Number of packets, and of their bytes, that it protects.
+    /// Number of packets and bytes that it protects.
     pub(crate) const fn protects(&self) -> (u64, u64) {
         self.protects
     }
@@ -267,15 +267,14 @@ impl Plan {
         self.skip - self.outside
     }
 
-    /// Bytes of the first segment's payload that these headers are: of a whole packet, which counts its headers as
-    /// payload.
+    /// Length of these headers within the first segment's payload: a whole packet counts its headers as payload.
     const fn first_payload(&self) -> usize {
-        self.skip - self.cutting.headers
+        self.skip - self.segmenter.headers
     }
 
     #[inline]
     const fn form(&self, index: usize) -> &Form {
-        if index + 1 < self.cutting.segs { &self.full } else { &self.last }
+        if index + 1 < self.segmenter.segs { &self.full } else { &self.last }
     }
 
     /// Bytes of segment `index` as a packet of its own.
@@ -293,11 +292,11 @@ impl Plan {
         }
     }
 
-    /// Fills the pages. Tells how many bytes of payload were copied.
+    /// Fills the pages. Returns the number of copied bytes of payload.
     fn write<'a>(
         &self,
         head: &[u8],
-        mut payload: Source<'a, impl Iterator<Item = Piece<'a>>>,
+        mut payload: ByteCursor<'a, impl Iterator<Item = Piece<'a>>>,
         pages: &mut [(Buf, Range<usize>)],
     ) -> usize {
         for (page, run) in pages {
@@ -311,7 +310,7 @@ impl Plan {
     fn write_page<'a>(
         &self,
         head: &[u8],
-        payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
+        payload: &mut ByteCursor<'a, impl Iterator<Item = Piece<'a>>>,
         page: &mut [u8],
         run: Range<usize>,
     ) {
@@ -331,16 +330,17 @@ impl Plan {
         }
     }
 
-    /// Fills `frame` with segment `index`: header, the segment, trailer; initialisation vector and ICV are the cipher's.
+    /// Fills `frame` with segment `index`: header, the segment, trailer; the cipher writes initialisation vector and
+    /// ICV.
     #[inline]
     fn seal_one<'a>(
         &self,
         head: &[u8],
-        payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
+        payload: &mut ByteCursor<'a, impl Iterator<Item = Piece<'a>>>,
         frame: &mut [u8],
         index: usize,
     ) {
-        let Self { cipher, cutting, .. } = self;
+        let Self { cipher, segmenter, .. } = self;
         let number = self.sequence.get(index as u32);
         let high = self.esn.then_some(number.high);
         frame[..esp::Header::LEN].copy_from_slice(esp::Header::new(self.spi, number.low).as_bytes());
@@ -349,16 +349,17 @@ impl Plan {
         let repeated = &head[self.outside..self.skip];
         if self.reads_elsewhere
             && let Some((around, sum)) =
-                payload.take_around(head_len, text_len - head_len, size_of::<u64>(), cutting.sums_payload())
+                payload.take_around(head_len, text_len - head_len, size_of::<u64>(), segmenter.sums_payload())
         {
             let (inside, behind) = around.split_at_mut(text_len);
             inside[..head_len].copy_from_slice(repeated);
-            cutting.patch(inside, self.outside, index, sum);
+            segmenter.patch(inside, self.outside, index, sum);
             let trailer = form.short_trailer;
             let Some(behind) = behind.first_chunk_mut() else {
                 return cipher.seal_from(frame, inside, &trailer.to_le_bytes()[..trailer_len], number.iv, high);
             };
-            // One text is sealed sooner than two: the trailer stands over the next segment's first bytes meanwhile.
+            // One contiguous text is sealed faster than two: the trailer temporarily replaces the first bytes of the
+            // next segment.
             let next = u64::from_le_bytes(*behind);
             let others = u64::MAX << (u8::BITS as usize * trailer_len);
             *behind = (next & others | trailer).to_le_bytes();
@@ -368,16 +369,16 @@ impl Plan {
         self.seal_copy(head, payload, frame, index);
     }
 
-    /// As [`seal_one`](Self::seal_one), once the header is written, of what has to be copied to be sealed.
+    /// As [`seal_one`](Self::seal_one) after its header, for a segment that has to be copied first.
     #[inline(never)]
     fn seal_copy<'a>(
         &self,
         head: &[u8],
-        payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
+        payload: &mut ByteCursor<'a, impl Iterator<Item = Piece<'a>>>,
         frame: &mut [u8],
         index: usize,
     ) {
-        let Self { cipher, cutting, .. } = self;
+        let Self { cipher, segmenter, .. } = self;
         let number = self.sequence.get(index as u32);
         let (form, head_len) = (self.form(index), self.head_len());
         let text = &mut frame[esp::Header::LEN + cipher.iv_len()..];
@@ -387,23 +388,23 @@ impl Plan {
         tfc.fill(0);
         let (front, own) = inside.split_at_mut(head_len);
         front.copy_from_slice(&head[self.outside..self.skip]);
-        let sum = if cutting.sums_payload() {
+        let sum = if segmenter.sums_payload() {
             payload.copy_and_sum(own)
         } else {
             payload.copy_to(own);
             0
         };
-        cutting.patch(inside, self.outside, index, sum);
+        segmenter.patch(inside, self.outside, index, sum);
         esp::write_trailer(trailer, self.next_header);
         if self.inline.is_some() {
-            // Earlier contents of the page are not shown.
+            // Earlier contents of the page must not be disclosed.
             icv.fill(0);
             return leave_seed(frame, cipher.iv_len(), number.iv);
         }
         cipher.seal(frame, number.iv, self.esn.then_some(number.high));
     }
 
-    /// The packet that a page of `run` is: a fat one, or several in one buffer.
+    /// The packet of a page with the segments `run`: a fat one, or several frames in one buffer.
     fn page(&self, origin: PackedOrigin, page: Buf, run: &Range<usize>) -> Packet {
         let mut pkt = self.packet(origin, page, run.start);
         if run.len() > 1 {
@@ -430,7 +431,7 @@ impl Plan {
     }
 }
 
-/// A packet's own headers as the outer ones, how many bytes they are, and what ESP then carries.
+/// A packet's own headers as the outer ones, their length, and the protocol that ESP carries.
 fn own_headers(sa: &Sa, pkt: &Packet, info: &Info, fixed_id: bool) -> Result<(Outer, usize, Protocol), DropReason> {
     let version = info.version();
     //= RFC 4303 §3.3.4 whole-datagrams: transport mode protects whole datagrams, and no fragments

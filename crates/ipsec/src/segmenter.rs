@@ -1,8 +1,8 @@
-//! Cutting of a packet on its way into ESP, and the headers of each segment (Linux `tcp_gso_segment`,
+//! Segmentation of a packet on its way into ESP, and the headers of each segment (Linux `tcp_gso_segment`,
 //! `__udp_gso_segment`).
 //!
-//! The general segmentation is `offload::gso`, which makes packets. Here the segments are written into frames, headers
-//! and payload in one go, and their checksums completed: behind the cipher it is too late.
+//! The general segmentation is `offload::gso`, which makes packets. Here segments are written straight into frames,
+//! headers and payload in one pass, and their checksums completed: after encryption it is too late.
 
 use base::DropReason;
 use offload::gso::MAX_SEGMENTS;
@@ -11,14 +11,14 @@ use wire::ip::Info;
 use wire::tcp::{self, Flags};
 use wire::{Protocol, Version, checksum, ipv4, ipv6, udp};
 
-/// Plan by which a packet is cut.
+/// Segmentation of a packet.
 #[derive(Debug)]
 pub(crate) struct Segmenter {
     /// Number of segments; 1 for a packet that is whole.
     pub(crate) segs: usize,
     /// Bytes of headers that each segment repeats; 0 for a packet that is whole.
     pub(crate) headers: usize,
-    /// Bytes of payload behind the headers in all, and in each segment but the last.
+    /// Bytes of payload behind the headers in total, and in each segment but the last.
     pub(crate) payload: usize,
     pub(crate) size: usize,
     /// Whether all segments have one IPv4 identification.
@@ -26,19 +26,19 @@ pub(crate) struct Segmenter {
     checks: Checks,
 }
 
-/// Work on checksums, and on the headers that they cover.
+/// Work on checksums and on the headers that they cover.
 #[derive(Debug)]
 enum Checks {
-    /// They are there already.
+    /// None: they are complete.
     Done,
-    /// A whole packet's: the sum from `start` goes to `at`.
+    /// Complete one for a whole packet: the sum from `start` goes to `at`.
     Complete { start: usize, at: usize },
-    /// Each segment's. With `counts` their IPv4 identifications go up.
+    /// Compute one for each segment. With `counts` their IPv4 identifications go up.
     Segments { counts: bool, l4: usize, transport: Transport },
 }
 
-/// The transport header that segments between the first and the last one have; `rest` is the sum of it and of the
-/// pseudo-header, but for what differs in each.
+/// Transport header of the segments between the first and the last one; `rest` is the sum of it and of the
+/// pseudo-header, without the fields that differ in each.
 #[derive(Debug)]
 enum Transport {
     Tcp {
@@ -50,15 +50,15 @@ enum Transport {
     Udp {
         rest: u32,
     },
-    /// UDP over IPv4 that was sent without a check.
+    /// UDP over IPv4 without a checksum.
     Unchecked,
 }
 
 impl Segmenter {
-    /// Decides how `pkt`, whose IP headers are `info`, is cut, and brings all headers that repeat into its head.
+    /// Plans the segmentation of `pkt`, whose IP headers are `info`, and brings all repeated headers into its head.
     ///
     /// # Errors
-    /// [`DropReason::CannotSegment`] when a fat packet is not what it says it is; what is wrong with its headers.
+    /// [`DropReason::CannotSegment`] when a fat packet contradicts its metadata; the fault of its headers.
     pub(crate) fn new(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<Self, DropReason> {
         match pkt.meta.cut {
             Cut::Gso(gso) => Self::fat(mem, pkt, info, gso),
@@ -89,7 +89,7 @@ impl Segmenter {
             GsoKind::TcpV6 => (info.version(), info.protocol) == (Version::V6, Protocol::TCP),
             GsoKind::Udp => info.protocol == Protocol::UDP,
         };
-        // One that is cut inside a tunnel comes here in its segments.
+        // A packet that is cut inside a tunnel arrives here in segments.
         let (partial, in_tunnel) = match pkt.meta.csum {
             Csum::Partial { start, .. } => (usize::from(start) == l4, usize::from(start) > l4),
             Csum::None | Csum::Unnecessary | Csum::Complete(_) => (false, false),
@@ -118,15 +118,15 @@ impl Segmenter {
         if index + 1 < self.segs { self.size } else { self.payload - (self.segs - 1) * self.size }
     }
 
-    /// Whether each segment gets a checksum of its own, so that its payload has to be summed.
+    /// Tells whether each segment gets a checksum of its own, for which its payload has to be summed.
     #[inline]
     pub(crate) const fn sums_payload(&self) -> bool {
         use Transport::{Tcp, Udp};
         matches!(self.checks, Checks::Segments { transport: Tcp { .. } | Udp { .. }, .. })
     }
 
-    /// Makes the packet's headers those of segments between the first and the last one, but for what
-    /// [`patch`](Self::patch) makes each one's own.
+    /// Makes the packet's headers those of a segment between the first and the last one, except the fields that
+    /// [`patch`](Self::patch) sets.
     pub(crate) fn prepare(&self, headers: &mut [u8]) {
         let Checks::Segments { l4, transport, .. } = &self.checks else { return };
         let len = self.headers + self.size;
@@ -137,8 +137,8 @@ impl Segmenter {
         }
     }
 
-    /// Makes `inside`, [prepared](Self::prepare) headers and a segment's payload without the first `skipped` bytes, which
-    /// stay outside of ESP, the segment `index`. `sum` is the partial sum of its payload.
+    /// Makes `inside`, [prepared](Self::prepare) headers and a segment's payload without the first `skipped` bytes,
+    /// which stay outside of ESP, the segment `index`. `sum` is the partial sum of its payload.
     #[inline(always)]
     pub(crate) fn patch(&self, inside: &mut [u8], skipped: usize, index: usize, sum: u32) {
         let (counts, l4, transport) = match &self.checks {
@@ -166,8 +166,8 @@ impl Segmenter {
         }
     }
 
-    /// Changes what the first segment or the last one does not have as those between them: its length, and TCP's flags, of
-    /// which CWR belongs to the first, FIN and PSH to the last. Gives what that adds to the transport's sum.
+    /// Changes the fields in which the first or last segment differs: its length, and TCP's flags (CWR in the first,
+    /// FIN and PSH in the last). Returns the change of the transport's sum.
     #[inline(never)]
     fn patch_end(&self, inside: &mut [u8], skipped: usize, index: usize) -> u32 {
         let Checks::Segments { l4, transport, .. } = &self.checks else { return 0 };
@@ -188,7 +188,7 @@ impl Segmenter {
             }
             Transport::Udp { .. } | Transport::Unchecked => {
                 udp_header(header).set_len((len - l4) as u16);
-                // It is in the pseudo-header as well.
+                // The length is in the pseudo-header as well.
                 checksum::add(longer, longer)
             }
         }
@@ -200,7 +200,7 @@ fn between(flags: Flags) -> Flags {
     flags & !(Flags::CWR | Flags::FIN | Flags::PSH)
 }
 
-/// Bytes of a fat packet's transport header, of which the fixed part is brought into the head.
+/// Length of a fat packet's transport header, whose fixed part is brought into the head.
 fn transport_header_len(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<usize, DropReason> {
     if info.protocol == Protocol::UDP {
         return Ok(udp::Header::LEN);
@@ -215,13 +215,13 @@ fn transport_header_len(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<u
 }
 
 impl Transport {
-    /// Header of segments with `len` bytes behind the IP header. `partial` tells that the check is the pseudo-header's sum: the
-    /// sender knows the address that it is made with, also when a routing header hides it.
+    /// Header of segments with `len` bytes behind the IP header. With `partial` the check is the pseudo-header's sum:
+    /// the sender knows the final address, also when a routing header hides it.
     fn new(header: &[u8], info: &Info, partial: bool, len: usize) -> Result<Self, DropReason> {
         let pseudo = |check: u16| {
             if partial { checksum::sub(check.into(), info.payload_len() as u32) } else { pseudo(info) }
         };
-        // What is exchanged for what.
+        // Incremental checksum update: old words out, new words in (RFC 1624).
         let rest = |check, exchanged: &[(u32, u32)]| {
             let all = checksum::add_all([pseudo(check), checksum::sum(header), len as u32]);
             let all = checksum::sub(all, check.into());
@@ -253,7 +253,7 @@ fn udp_header(transport: &mut [u8]) -> &mut udp::Header {
     udp::Header::mut_from(transport).expect("a UDP header, parsed before")
 }
 
-/// Makes the IP headers at the front those of a packet of `len` bytes.
+/// Sets the length in the IP headers of a packet of `len` bytes.
 fn put_len(packet: &mut [u8], len: usize) {
     if Version::of(packet) == Ok(Version::V4) {
         ipv4_header(packet).set_total_len(len as u16);
@@ -272,7 +272,7 @@ fn complete(packet: &mut [u8], start: usize, at: usize) {
     packet[at..at + 2].copy_from_slice(&check.to_be_bytes());
 }
 
-/// The pseudo-header's partial sum without the length.
+/// The pseudo-header's partial sum, without the length.
 fn pseudo(info: &Info) -> u32 {
     use std::net::IpAddr::{V4, V6};
     match (info.src, info.dst) {

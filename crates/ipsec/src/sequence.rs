@@ -1,6 +1,6 @@
 //! Outbound sequence numbers and initialisation vectors, both drawn from one place.
 
-/// The sequence number would wrap (RFC 4303 §3.3.3): the SA has to be replaced.
+/// Overflow of the sequence number (RFC 4303 §3.3.3): the SA has to be replaced.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Overflow;
 
@@ -14,7 +14,7 @@ pub struct OutSequence {
     last: u64,
     esn: bool,
     may_wrap: bool,
-    /// Mask that the number is XORed with, so that two SAs with one key draw from different places.
+    /// Mask that the number is XORed with, so that two SAs with one key have different vectors.
     mask: u64,
 }
 
@@ -37,17 +37,17 @@ pub struct Sequence {
 }
 
 impl OutSequence {
-    /// A counter that goes on after `last`, which is 0 for a new SA. `mask` is random, and another for each SA.
+    /// A counter that continues after `last`, which is 0 for a new SA. `mask` is random, and different for each SA.
     pub const fn new(last: u64, esn: bool, may_wrap: bool, mask: u64) -> Self {
         Self { last, esn, may_wrap, mask }
     }
 
-    /// From now on 32-bit numbers may start over, or may not. The run of vectors goes on.
+    /// Sets whether 32-bit numbers may start over. The sequence of vectors continues.
     pub const fn set_may_wrap(&mut self, may_wrap: bool) {
         self.may_wrap = may_wrap;
     }
 
-    /// Takes no number up to `last` any more. It never goes back, which would repeat vectors.
+    /// Skips numbers up to `last`. It never goes back, which would repeat vectors.
     pub const fn skip_to(&mut self, last: u64) {
         if last > self.last {
             self.last = last;
@@ -78,13 +78,13 @@ impl OutSequence {
 }
 
 impl Reserved {
-    /// None yet.
+    /// No number.
     pub(crate) const NONE: Self = Self { first: 0, mask: 0 };
 
     /// The `i`th of the reserved numbers, from 0.
     #[inline]
     pub const fn get(self, i: u32) -> Sequence {
-        let number = self.first.wrapping_add(i as u64); // within what was reserved, which did not overflow
+        let number = self.first.wrapping_add(i as u64); // within the reservation, which did not overflow
         Sequence { low: number as u32, high: (number >> 32) as u32, iv: (number ^ self.mask).to_be_bytes() }
     }
 }

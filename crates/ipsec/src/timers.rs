@@ -11,7 +11,7 @@ pub(crate) struct Timers<K> {
     due: BTreeSet<(Instant, K)>,
 }
 
-/// The deadline that an owner has now; kept with it, and changed by [`Timers`] alone.
+/// The current deadline of an owner; kept by it, and changed by [`Timers`] alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timer(Option<Instant>);
 
@@ -22,7 +22,7 @@ impl<K> Default for Timers<K> {
 }
 
 impl<K: Copy + Ord> Timers<K> {
-    /// Wakes `who` at `at` instead of when it was to be woken before; not at all if `None`.
+    /// Sets the deadline of `who` to `at`, or clears it with `None`.
     #[inline]
     pub(crate) fn set(&mut self, who: K, timer: &mut Timer, at: Option<Instant>) {
         if timer.0 == at {
@@ -37,12 +37,12 @@ impl<K: Copy + Ord> Timers<K> {
         timer.0 = at;
     }
 
-    /// When the first one wants to be woken.
+    /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.due.first().map(|&(at, _)| at)
     }
 
-    /// Takes one whose time has come by `now`. Its own [`Timer`] has to be [cleared](Timer::clear).
+    /// Removes an owner whose deadline has passed by `now`. Its own [`Timer`] has to be [cleared](Timer::clear).
     pub(crate) fn pop(&mut self, now: Instant) -> Option<K> {
         let &(at, who) = self.due.first()?;
         (at <= now).then(|| {
@@ -53,7 +53,7 @@ impl<K: Copy + Ord> Timers<K> {
 }
 
 impl Timer {
-    /// Notes that its time has come.
+    /// Clears the deadline, which has passed.
     pub(crate) const fn clear(&mut self) {
         self.0 = None;
     }
@@ -66,7 +66,9 @@ mod tests {
     #[test]
     fn each_is_woken_once_at_its_latest_deadline() {
         let at = Instant::from_nanos;
-        let (mut timers, mut a, mut b) = (Timers::default(), Timer::default(), Timer::default());
+        let mut timers = Timers::default();
+        let mut a = Timer::default();
+        let mut b = Timer::default();
         timers.set('a', &mut a, Some(at(5)));
         timers.set('b', &mut b, Some(at(3)));
         timers.set('a', &mut a, Some(at(2)));

@@ -1,4 +1,4 @@
-//! SAs that are yet to come: asked for by a packet, promised an SPI, waited for.
+//! Larval SAs: acquired by a packet, with an SPI reserved, waited for.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::{Counters, DropReason, Instant, LinkId, Mib};
 use common::{HERE, Pair, THERE, mask, sa, udp_packet};
-use ipsec::{Acquire, Decision, Event, Ipsec, Released, SpiRequest, State};
+use ipsec::{Acquire, Decision, Event, Ipsec, Released, SpiRequest};
 use packet::{Memory, Packet};
 use wire::{FlowKey, Protocol, Spi, Version};
 use xfrm::{
@@ -24,7 +24,7 @@ fn template() -> Template {
     Template { src, dst, spi: None, mode: Mode::Tunnel, reqid: 1, level: Level::Required }
 }
 
-/// A node that needs an SA which is not there.
+/// A node that needs a missing SA.
 fn node(listens: bool) -> Ipsec {
     let mut node = Ipsec::new();
     let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
@@ -84,13 +84,13 @@ fn first_packet_asks_for_its_sa_and_others_wait() {
     };
     assert_eq!((acquire, acquire.seq != 0), (want, true));
     let larval = node.sad().larvae().next().unwrap();
-    assert_eq!((larval.spi, larval.state, larval.selector), (Spi(0), State::Acq, Some(selector)));
+    assert_eq!((larval.spi, larval.selector), (Spi(0), Some(selector)));
     for sport in [1000, 1001] {
         assert_eq!(node.lookup(at(2), &flow(sport), &mut counters), NO_STATE);
     }
     assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 3));
     assert!(acquires(&mut node).is_empty());
-    // The answer takes its place.
+    // The answer replaces the larval SA.
     let id = node.add_sa(&SaConfig { acquire_seq: acquire.seq, ..sa() }, mask()).unwrap();
     assert_eq!((node.sad().larvae().count(), node.sad().len()), (0, 1));
     assert_eq!(node.lookup(at(3), &flow(1001), &mut counters), Decision::Protect([id].into_iter().collect()));
@@ -133,18 +133,6 @@ fn a_question_without_an_answer_is_asked_again_after_a_while() {
 }
 
 #[test]
-fn failed_acquire_is_not_repeated_by_its_flow() {
-    let mut node = node(true);
-    node.lookup(at(1), &flow(1), &mut Counters::default());
-    let seq = acquires(&mut node)[0].seq;
-    assert!(node.fail_acquire(seq) && !node.fail_acquire(seq + 1));
-    let mut counters = Counters::ZERO;
-    assert_eq!(node.lookup(at(2), &flow(1), &mut counters), NO_STATE);
-    assert!(acquires(&mut node).is_empty());
-    assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 1));
-}
-
-#[test]
 fn an_spi_that_the_policy_wants_but_another_sa_has_is_an_error() {
     let mut node = Ipsec::new();
     let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
@@ -158,7 +146,7 @@ fn an_spi_that_the_policy_wants_but_another_sa_has_is_an_error() {
     assert!(acquires(&mut node).is_empty());
 }
 
-/// A node whose policies, one for each mark of `marks`, want an SA with the SPI of [`sa`].
+/// A node whose policies, one for each mark of `marks`, require an SA with the SPI of [`sa`].
 fn node_wanting_an_spi(marks: &[Mark]) -> Ipsec {
     let mut node = Ipsec::new();
     let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
@@ -180,7 +168,7 @@ fn a_policy_that_wants_an_spi_asks_for_it_once() {
     assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 4));
     assert_eq!(acquires(&mut node)[..].iter().map(|it| it.template.spi).collect::<Vec<_>>(), [Some(sa().spi)]);
     assert_eq!(node.sad().larvae().map(|it| it.spi).collect::<Vec<_>>(), [sa().spi]);
-    // No other request gets it meanwhile, and only an update completes it (Linux `xfrm_state_add`).
+    // No other request gets the SPI meanwhile, and only an update completes it (Linux `xfrm_state_add`).
     let (min, max) = (sa().spi.0, sa().spi.0);
     assert_eq!(promise(&mut node, at(1), &request(min, max), &mut || 0), Err(ConfigError::NoSpi));
     assert_eq!(node.add_sa(&sa(), mask()), Err(ConfigError::Exists));
@@ -210,7 +198,7 @@ fn an_spi_that_is_asked_for_is_no_other_templates() {
     }
     let marks: Vec<Mark> = acquires(&mut node).iter().map(|it| it.mark).collect();
     assert_eq!(marks, [Mark::exactly(1), Mark::exactly(2)], "each policy asks for its own");
-    // One of another number wants the SPI that is on its way.
+    // An acquire with another number wants the reserved SPI.
     let other = Selector::new("10.3.0.0/16".parse().unwrap(), base::Prefix::ANY_V4);
     let templates = vec![Template { spi: Some(sa().spi), reqid: 5, ..template() }];
     node.add_policy(PolicyConfig { templates, mark: Mark::exactly(2), ..PolicyConfig::new(Dir::Out, other) }).unwrap();
@@ -219,7 +207,7 @@ fn an_spi_that_is_asked_for_is_no_other_templates() {
     node.remove_policy(&PolicyConfig { mark: Mark::exactly(2), ..any_v4() }.key()).unwrap();
     assert_eq!(node.lookup(at(1), &Flowi { key, mark: 2, ..flow(1) }, &mut clash), NO_STATE);
     assert_eq!(clash, Counters::ZERO.with(Mib::XfrmOutPolError, 1));
-    // What is on its way is no end to what has come: each mark's goes with its own SA.
+    // An SA of one mark ends the larval state of that mark only.
     for mark in [1, 2] {
         node.update_sa(&SaConfig { mark: Mark::exactly(mark), ..sa() }, mask()).unwrap();
         assert_eq!(node.sad().larvae().count(), 2 - mark as usize);
@@ -285,7 +273,7 @@ fn request(min: u32, max: u32) -> SpiRequest {
     }
 }
 
-/// The SPI that is promised.
+/// The reserved SPI.
 fn promise(
     node: &mut Ipsec,
     now: Instant,
@@ -306,7 +294,7 @@ fn spis_are_promised_until_there_are_none() {
     assert_eq!(promise(&mut node, at(0), &request(9, 8), &mut random), Err(ConfigError::SpiRange(9, 8)));
     assert_eq!(promise(&mut node, at(0), &request(0, 0), &mut random), Err(ConfigError::NoSpi), "0 is never chosen");
     assert_eq!(promise(&mut node, at(0), &request(7, 7), &mut random), Ok(Spi(7)));
-    // Taken for one destination, taken for all.
+    // Reserved for one destination, reserved for all.
     let elsewhere = SpiRequest { dst: HERE[0], ..request(7, 7) };
     assert_eq!(promise(&mut node, at(0), &elsewhere, &mut random), Err(ConfigError::NoSpi));
     node.add_sa(&SaConfig { spi: Spi(0x105), ..sa() }, mask()).unwrap();
@@ -341,7 +329,7 @@ fn an_update_completes_what_was_promised_and_add_does_not() {
     pair.in_sa = pair.receiver.update_sa(&config, mask()).unwrap();
     assert_eq!((pair.receiver.sad().larvae().count(), pair.receiver.sad().len()), (0, 1));
     assert_eq!(pair.open(wire).len(), 1);
-    // The promise was kept: it does not end.
+    // The larval SA is complete: it does not time out.
     pair.receiver.handle_timeout(at(60_000), &mut Counters::default());
     assert!(pair.receiver.sa(pair.in_sa).is_some());
 }
@@ -365,7 +353,7 @@ fn an_update_of_an_sa_that_is_there_makes_no_second_one() {
     let mut node = node_wanting_an_spi(&[Mark::ANY]);
     let config = SaConfig { mark: Mark::exactly(1), ..sa() };
     let id = node.add_sa(&config, mask()).unwrap();
-    // The policy is for no such marks, and asks for an SA with that very SPI.
+    // The policy is for other marks, and requires an SA with that very SPI.
     node.lookup(at(1), &flow(1), &mut Counters::default());
     assert_eq!(node.sad().larvae().map(|it| (it.spi, it.mark)).collect::<Vec<_>>(), [(sa().spi, Mark::ANY)]);
     assert_eq!(node.update_sa(&config, mask()), Ok(id));
@@ -398,7 +386,7 @@ fn packet(mem: &Memory, n: usize) -> Packet {
     Packet::with_data(mem, &udp_packet(Version::V4, n)).unwrap()
 }
 
-/// Lets packets wait, as a path does.
+/// Queues packets, as a datapath does.
 fn hold(node: &mut Ipsec, mem: &Memory, now: Instant, n: usize, counters: &mut Counters) -> Result<(), DropReason> {
     match node.lookup(now, &flow(1), counters) {
         Decision::Hold(policy) => node.hold(mem, now, policy, &flow(1), packet(mem, n)).map_err(|(_, reason)| reason),
@@ -418,8 +406,8 @@ fn packets_that_are_held_leave_in_order_when_the_sa_is_there() {
     assert_eq!(hold(&mut node, &mem, at(1), 101, &mut counters), Err(DropReason::PolicyQueueFull));
     assert_eq!((node.held(), acquires(&mut node).len(), counters.clone()), (101, 1, Counters::ZERO));
     let Decision::Hold(policy) = node.lookup(at(1), &flow(1), &mut counters) else { panic!() };
-    assert!(!node.let_go(policy), "what they wait for is not there");
-    // Asked after 0.1 s, then after twice as long each time.
+    assert!(!node.release_if_ready(policy), "what they wait for is not there");
+    // Looked up after 0.1 s, then after twice as long each time.
     for due in [101, 301, 701] {
         assert_eq!(node.poll_timeout(), Some(at(due)));
         node.handle_timeout(at(due), &mut counters);
@@ -446,10 +434,10 @@ fn no_packet_overtakes_those_that_are_held_and_may_go() {
     let mut counters = Counters::ZERO;
     hold(&mut node, &mem, at(1), 1, &mut counters).unwrap();
     let id = node.add_sa(&sa(), mask()).unwrap();
-    // The SA is there, and one packet waits in front.
+    // The SA exists, and one older packet still waits.
     let Decision::Hold(policy) = node.lookup(at(2), &flow(1), &mut counters) else { panic!() };
-    assert!(node.let_go(policy), "there is nothing to wait for");
-    assert_eq!((node.take_released().len(), node.held(), node.let_go(policy)), (1, 0, false));
+    assert!(node.release_if_ready(policy), "there is nothing to wait for");
+    assert_eq!((node.take_released().len(), node.held(), node.release_if_ready(policy)), (1, 0, false));
     assert_eq!(node.lookup(at(2), &flow(1), &mut counters), Decision::Protect([id].into_iter().collect()));
     assert_eq!(counters, Counters::ZERO);
 }
@@ -512,7 +500,7 @@ fn packets_that_are_held_in_vain_are_dropped_in_the_end() {
         }
     }
     assert_eq!(node.held(), 0);
-    // With its policy they go at once.
+    // They are dropped with their policy.
     hold(&mut node, &mem, at(0), 9, &mut counters).unwrap();
     let key = node.spd().iter().next().unwrap().config.key();
     node.remove_policy(&key).unwrap();

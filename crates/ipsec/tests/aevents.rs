@@ -15,7 +15,7 @@ const fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-/// Lets time pass, and gives what is told by then.
+/// Advances the time, and returns the reports.
 fn told(node: &mut Ipsec, now: Instant) -> Vec<Event> {
     node.handle_timeout(now, &mut Counters::default());
     node.take_events().collect()
@@ -43,7 +43,7 @@ fn a_burst_is_told_of_once_at_both_ends() {
         assert_eq!(told(node, at(1)), [], "nobody hears of numbers");
         node.set_numbers_heard(true);
     }
-    // Two packets are the limit where an SA says none.
+    // Two packets are the default limit.
     carry(&mut pair, 9);
     let both = |pair: &mut Pair, now| [told(&mut pair.sender, now), told(&mut pair.receiver, now)].concat();
     assert_eq!(both(&mut pair, at(2)), event(false));

@@ -22,7 +22,7 @@ fn named(name: &str, key: Vec<u8>, auth: Option<(&str, Vec<u8>)>, icv_bits: u16)
     Algorithm::separate(Enc::by_name(name).unwrap(), key.into(), auth)
 }
 
-/// Every algorithm with every key and ICV length, so many bytes of the key being `fill`.
+/// Every algorithm with every key and ICV length; key bytes are `fill`.
 fn every(fill: u8) -> Vec<Algorithm> {
     let mut all = vec![Algorithm::null()];
     let key = |len: usize| vec![fill; len];
@@ -87,7 +87,7 @@ fn packets_that_scapy_made_open_and_are_made_alike() {
         }
         *tried.entry((name, auth, high.is_some())).or_insert(0) += 1;
     }
-    // Four ciphers that authenticate; three with six codes each; each with and without ESN.
+    // Four AEAD ciphers; three ciphers with six codes each; each with and without ESN.
     assert_eq!(tried.len(), (4 + 3 * 6) * 2, "{tried:?}");
 }
 
@@ -169,7 +169,7 @@ fn cbc_vectors_do_not_repeat_or_show_their_numbers() {
     seen.sort();
     seen.dedup();
     assert_eq!(seen.len(), 2000);
-    // Nor is it what the cipher itself makes of the number, which would tell when a text begins with one.
+    // Neither is it the cipher's output for the number, which a text that begins with one would reveal.
     let block: Vec<u8> = [[0; 8], 1u64.to_be_bytes()].concat();
     let mut packet = [vec![0; 8], vec![0; 16], block].concat();
     ours.seal(&mut packet, [0; 8], None);

@@ -1,4 +1,4 @@
-//! Ciphers' work that is done elsewhere: in order, once, and with the same outcome.
+//! Cipher work on other threads or devices: in order, once, and with the same outcome.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use base::{DropReason, Instant, Mib};
 use common::{NAT_T, Pair, fat, sa, segments, udp_packet};
 use ipsec::crypto::{Crypto, Pool, Task};
-use ipsec::{Each, Inner, Train};
+use ipsec::{Decrypted, FnSink, Train};
 use offload::ip_headers;
 use packet::{Memory, Packet, geometry};
 use wire::{Version, esp, ipv4};
@@ -22,7 +22,7 @@ fn pool(threads: usize) -> Option<Box<dyn Crypto>> {
     Some(Box::new(Pool::new(NonZeroUsize::new(threads).unwrap(), |_| {}).unwrap()))
 }
 
-/// Takes all there is, and gives it back last first, when asked once more.
+/// Takes all tasks, and returns them in reverse order at the second call.
 #[derive(Debug, Default)]
 struct Backwards(Vec<Task>);
 
@@ -45,7 +45,7 @@ fn pkt(mem: &Memory, n: usize) -> Packet {
     Packet::with_data(mem, &udp_packet(Version::V4, 1 + n * 37 % 1300)).unwrap()
 }
 
-/// Seals `n` packets by `crypto`, which is asked to work after every `step`; gives their numbers and what is in them.
+/// Seals `n` packets by `crypto`, which is called after every `step`; returns their numbers and contents.
 fn sealed_by(crypto: Option<Box<dyn Crypto>>, n: usize, step: usize) -> Vec<(u32, Vec<u8>)> {
     let mut pair = Pair::new(&sa());
     pair.sender.set_crypto(crypto);
@@ -67,7 +67,7 @@ fn sealed_by(crypto: Option<Box<dyn Crypto>>, n: usize, step: usize) -> Vec<(u32
     out.into_iter().map(|pkt| (number(&pkt), pair.open(pkt).remove(0).to_vec())).collect()
 }
 
-/// Packets out of `packets` by `crypto`: their payload, or the reason why there is none.
+/// Opens `packets` by `crypto`: their payload, or the reason of the drop.
 fn opened_by(
     pair: &mut Pair,
     crypto: Option<Box<dyn Crypto>>,
@@ -86,10 +86,10 @@ fn opened_by(
             &pair.mem,
             NOW,
             &mut pair.received,
-            &mut Each(|inner: Inner<'_>| {
+            &mut FnSink(|inner: Decrypted<'_>| {
                 got.push(match inner {
-                    Inner::Content(content) => Ok(content.into_packet().to_vec()),
-                    Inner::Dropped(reason, _) => Err(reason),
+                    Decrypted::Packet(content) => Ok(content.into_packet().to_vec()),
+                    Decrypted::Dropped(reason, _) => Err(reason),
                 });
             }),
         );
@@ -126,7 +126,8 @@ fn packets_opened_by_any_thread_come_out_in_order() {
     }
 }
 
-/// A packet alone is opened at once also while more arrives. Of many, threads are left some, which come out in the end.
+/// A lone packet is opened at once also while more arrive. Of many packets, threads are left some, which come out in
+/// the end.
 #[test]
 fn while_more_arrives_threads_are_left_what_they_get_to() {
     let mut pair = Pair::new(&sa());
@@ -142,8 +143,8 @@ fn while_more_arrives_threads_are_left_what_they_get_to() {
             &pair.mem,
             NOW,
             &mut pair.received,
-            &mut Each(|inner: Inner<'_>| {
-                let Inner::Content(content) = inner else { panic!("a good packet") };
+            &mut FnSink(|inner: Decrypted<'_>| {
+                let Decrypted::Packet(content) = inner else { panic!("a good packet") };
                 got.push(content.into_packet().to_vec());
             }),
         );
@@ -165,7 +166,7 @@ fn while_more_arrives_threads_are_left_what_they_get_to() {
     assert!(got == want && !pair.receiver.is_pending());
 }
 
-/// Keeps what it is given.
+/// Keeps all tasks.
 #[derive(Clone, Debug, Default)]
 struct Keeping(Arc<Mutex<VecDeque<Task>>>);
 
@@ -191,14 +192,14 @@ fn lone_task_goes_to_a_thread_if_more_is_known_to_follow() {
     let mut pool = Pool::new(NonZeroUsize::MIN, |_| {}).unwrap();
     for (more, want) in [(false, (1, false)), (true, (0, true))] {
         pool.take(NOW, &mut todo, more);
-        assert_eq!((todo.len(), pool.is_at_it()), want, "more: {more}");
+        assert_eq!((todo.len(), pool.is_running()), want, "more: {more}");
     }
     let mut done = Vec::new();
     pool.work(NOW, &mut todo, &mut done);
-    assert_eq!((done.len(), pool.is_at_it()), (1, false));
+    assert_eq!((done.len(), pool.is_running()), (1, false));
 }
 
-/// Does every task at once, and counts them.
+/// Runs every task at once, and counts them.
 #[derive(Debug)]
 struct Counting(Arc<AtomicUsize>);
 
@@ -280,13 +281,13 @@ fn an_sa_that_goes_while_its_packets_are_away_lets_none_pass() {
     pair.receiver.submit_open(&pair.mem, NOW, pkt, &info, &mut pair.opened, &mut pair.received);
     pair.receiver.work(NOW);
     assert!(pair.receiver.remove_sa(sa().dst, sa().spi, 0).is_some());
-    // Another one takes over meanwhile.
+    // Another backend takes over meanwhile.
     let got = opened_by(&mut pair, pool(1), &[]);
     assert_eq!(got, [Err(DropReason::EspNoState)]);
     assert_eq!(pair.received.get(Mib::XfrmInStateInvalid), 1);
 }
 
-/// The inside of a packet of transport mode is no packet that a tunnel carries.
+/// The contents of a transport mode packet are no packet that a tunnel carries.
 #[test]
 fn sa_with_changed_mode_refuses_packets_in_flight() {
     let transport = SaConfig { mode: Mode::Transport, ..sa() };
@@ -353,10 +354,10 @@ fn device_that_never_answers_gets_a_bounded_number_of_packets() {
     assert_eq!(pair.sent.get(Mib::XfrmOutNoQueueSpace), 100);
 }
 
-/// Rows X99 and X100: either direction has an instance of its own.
+/// Rows X99 and X100: each direction has a queue of its own.
 #[test]
 fn stuck_direction_does_not_stop_the_other() {
-    /// Does all tasks but those of one kind.
+    /// Runs all tasks but those of one kind.
     #[derive(Debug)]
     struct Stuck(&'static str, Vec<Task>);
     impl Crypto for Stuck {
@@ -393,7 +394,8 @@ fn stuck_direction_does_not_stop_the_other() {
             node.submit_open(mem, NOW, pkt, &info, opened, received);
             while node.work(NOW) {
                 while node.next_sealed(mem, &mut sealed) {}
-                let mut count = Each(|inner: Inner<'_>| passed += usize::from(matches!(inner, Inner::Content(_))));
+                let mut count =
+                    FnSink(|inner: Decrypted<'_>| passed += usize::from(matches!(inner, Decrypted::Packet(_))));
                 let _all = node.pass_opened(mem, NOW, received, &mut count);
             }
         }

@@ -1,10 +1,10 @@
-//! Devices that offload ESP: what they are asked, what is left to them, and what their word is worth.
+//! Devices that offload ESP: offers to them, work left to them, and trust in their reports.
 
 mod common;
 
 use base::{Counters, DropReason, Instant, LinkId, Mib, Origin};
 use common::*;
-use ipsec::device::{Facts, Refused, Treatment};
+use ipsec::device::{OffloadDecision, OffloadFacts, Refused};
 use ipsec::engine::Cipher;
 use ipsec::{Ipsec, Train};
 use packet::{Esp, EspStatus, Memory, Packet};
@@ -26,7 +26,7 @@ fn on(dev: LinkId, dir: SaDir, mode: OffloadMode) -> Option<Offload> {
 const CRYPTO_OUT: Option<Offload> = Some(Offload { dev: WAN, dir: SaDir::Out, mode: OffloadMode::Crypto });
 const CRYPTO_IN: Option<Offload> = Some(Offload { dev: WAN, dir: SaDir::In, mode: OffloadMode::Crypto });
 
-/// A node whose link [`WAN`] has that device.
+/// A node with that device at the link [`WAN`].
 fn node_with(device: &SoftDevice) -> Ipsec {
     let mut node = Ipsec::new();
     node.set_device(WAN, Some(Box::new(device.clone())));
@@ -37,7 +37,7 @@ fn algorithms() -> Vec<Algorithm> {
     vec![gcm(20, 8), gcm(36, 16), cbc(16, 12), cbc(32, 16), Algorithm::null()]
 }
 
-/// SAs of every kind, whose numbers are about to cross 2³² if they may.
+/// SAs of every kind, whose numbers are about to cross 2³² where that is possible.
 fn configs() -> impl Iterator<Item = SaConfig> {
     algorithms().into_iter().flat_map(|algorithm| {
         [(Mode::Tunnel, false), (Mode::Tunnel, true), (Mode::Transport, true)].map(|(mode, esn)| SaConfig {
@@ -119,7 +119,7 @@ fn packet_opened_by_device_is_as_one_opened_here() {
         assert_eq!((got.len(), got), (20, want), "{config:?}");
         assert_eq!(pair.receiver.sa(pair.in_sa).unwrap().stats(), software, "{config:?}");
         assert_eq!((pair.received.clone(), device.stats().opened), (Counters::ZERO, 20), "{config:?}");
-        // The window is here: what comes again is refused, whatever the device says.
+        // The window is here: duplicates are refused, whatever the device reports.
         let mut again = copies(&pair);
         device.receive(&pair.mem, NOW, 0, &mut again);
         assert_eq!(open(&mut pair, again).len(), 0, "{config:?}");
@@ -134,7 +134,7 @@ fn a_device_follows_extended_numbers_as_far_as_it_is_told() {
     let mut pair = Pair::new(&config);
     pair.receiver = node_with(&device);
     pair.in_sa = pair.receiver.add_sa(&SaConfig { offload: CRYPTO_IN, ..config.clone() }, mask()).unwrap();
-    // Leaps of less than 2³¹, which a window tells from what is old: over all that 33 bits can say.
+    // Jumps of less than 2³¹, which a window can tell from old numbers: across all values of 33 bits.
     for (at, oseq) in (1..=9u64).map(|leap| leap * 1_600_000_000).enumerate() {
         pair.sender = Ipsec::new();
         pair.out_sa = pair.sender.add_sa(&SaConfig { oseq, ..config.clone() }, mask()).unwrap();
@@ -156,7 +156,7 @@ fn an_sa_goes_to_its_device_or_to_software_or_nowhere() {
     let failed = Some(Refused::Failed("no room"));
     let unsupported = Some(Refused::Unsupported);
     let mut cases = vec![
-        // (packet mode, ESN, fault; what is asked for; the outcome)
+        // (packet mode, ESN, fault; requested offload; outcome)
         (true, true, None, SaConfig { offload: out(crypto), ..sa() }, Ok(out(crypto))),
         (true, true, None, SaConfig { offload: out(packet), ..sa() }, Ok(out(packet))),
         (false, true, None, SaConfig { offload: out(packet), ..sa() }, Err(ConfigError::OffloadUnsupported(WAN))),
@@ -178,7 +178,7 @@ fn an_sa_goes_to_its_device_or_to_software_or_nowhere() {
         ),
         (true, true, None, SaConfig { offload: out(crypto), ..esn.clone() }, Ok(out(crypto))),
         (true, false, None, SaConfig { offload: out(crypto), ..esn.clone() }, Err(ConfigError::Offload("esn"))),
-        // In packet mode the numbers are the device's own.
+        // In packet mode the device assigns the numbers.
         (true, false, None, SaConfig { offload: out(packet), ..esn.clone() }, Ok(out(packet))),
         (true, true, None, SaConfig { offload: out(crypto), encap: NAT_T, ..sa() }, Ok(None)),
         (true, true, None, SaConfig { offload: out(crypto), tfcpad: 9, ..sa() }, Err(ConfigError::Offload("tfcpad"))),
@@ -258,7 +258,7 @@ fn the_word_of_a_device_is_counted_as_linux_counts_it() {
         );
         let sa = pair.receiver.sa(pair.in_sa).unwrap();
         assert_eq!((sa.stats().failed, sa.stats().packets, sa.replay().top()), (failed, 0, 0), "{status:?}");
-        // A device that has nothing to say leaves it to software.
+        // A device without a report leaves the work to software.
         device.set_faults(Faults { busy: true, ..Faults::default() });
         let mut again = vec![Packet::with_data(&pair.mem, &bytes).unwrap()];
         device.receive(&pair.mem, NOW, 0, &mut again);
@@ -284,7 +284,7 @@ fn a_word_on_an_sa_that_is_not_the_devices_is_worth_nothing() {
             pkt.meta.esp = Some(Esp::Opened { sa, status: EspStatus::Success });
             pair.received = Counters::ZERO;
             let ok = sa == own && offload == CRYPTO_IN;
-            // What is in it is not plaintext, which shows that the cipher was left out.
+            // The payload is no plaintext: its format error shows that decryption was skipped.
             assert!(pair.open(pkt).is_empty());
             let [drop] = std::mem::take(&mut pair.opened.drops)[..] else { panic!("one packet") };
             let want = if ok { DropReason::EspFormat } else { DropReason::EspDevice };
@@ -299,33 +299,33 @@ fn a_packet_is_left_to_a_device_if_nothing_speaks_against_it() {
     for mode in [OffloadMode::Crypto, OffloadMode::Packet] {
         let mut node = node_with(&device);
         let sa = node.add_sa(&SaConfig { offload: on(WAN, SaDir::Out, mode), ..sa() }, mask()).unwrap();
-        let good = Facts { sa, len: 1000, fits: true, has_options: false, encap: false };
+        let good = OffloadFacts { sa, len: 1000, fits: true, has_options: false, encap: false };
         let (yes, no, wrong) = match mode {
-            OffloadMode::Crypto => (Treatment::Cipher, Treatment::Software, Treatment::Software),
+            OffloadMode::Crypto => (OffloadDecision::Cipher, OffloadDecision::Software, OffloadDecision::Software),
             OffloadMode::Packet => (
-                Treatment::Device,
-                Treatment::Refused(DropReason::EspDevice),
-                Treatment::Refused(DropReason::EspWrongDevice),
+                OffloadDecision::Device,
+                OffloadDecision::Refused(DropReason::EspDevice),
+                OffloadDecision::Refused(DropReason::EspWrongDevice),
             ),
         };
         let refused = u64::from(mode == OffloadMode::Packet);
         let cases = [
             (WAN, good, false, yes, 0),
             (OTHER, good, false, wrong, 0),
-            (WAN, Facts { fits: false, ..good }, false, no, refused),
-            (WAN, Facts { has_options: true, ..good }, false, no, refused),
+            (WAN, OffloadFacts { fits: false, ..good }, false, no, refused),
+            (WAN, OffloadFacts { has_options: true, ..good }, false, no, refused),
             (WAN, good, true, no, refused),
         ];
         for (link, facts, busy, want, errors) in cases {
             device.set_faults(Faults { busy, ..Faults::default() });
             let mut counters = Counters::ZERO;
-            assert_eq!(node.treatment(link, &facts, &mut counters), want, "{mode:?} {facts:?}");
+            assert_eq!(node.offload_decision(link, &facts, &mut counters), want, "{mode:?} {facts:?}");
             assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutError, errors), "{mode:?} {facts:?}");
         }
         device.set_faults(Faults::default());
-        let udp = Facts { encap: true, ..good };
-        let want = if mode == OffloadMode::Crypto { Treatment::Software } else { Treatment::Device };
-        assert_eq!(node.treatment(WAN, &udp, &mut Counters::ZERO.clone()), want);
+        let udp = OffloadFacts { encap: true, ..good };
+        let want = if mode == OffloadMode::Crypto { OffloadDecision::Software } else { OffloadDecision::Device };
+        assert_eq!(node.offload_decision(WAN, &udp, &mut Counters::ZERO.clone()), want);
     }
 }
 
@@ -366,28 +366,28 @@ fn packet_that_misses_its_device_is_sealed_here_or_dropped() {
     for mut frame in frames.drain(..10) {
         let esp = frame.meta.esp.unwrap();
         assert!(pair.sender.is_on_device(esp, WAN) && !pair.sender.is_on_device(esp, OTHER));
-        pair.sender.seal_here(&mut frame, 0).unwrap();
+        pair.sender.seal_in_software(&mut frame, 0).unwrap();
         assert_eq!(frame.meta.esp, None);
         assert_eq!(
-            pair.sender.seal_here(&mut frame, 0),
+            pair.sender.seal_in_software(&mut frame, 0),
             Err(DropReason::EspWrongDevice),
             "there is nothing left to do"
         );
         assert_eq!(pair.open(frame).len(), 1);
     }
     assert_eq!(pair.received, Counters::ZERO);
-    // The SA goes: no copy of the key is left, in the device or elsewhere.
+    // The SA is removed: no copy of the key is left, in the device or elsewhere.
     drop(pair.sender.remove_sa(config.dst, config.spi, 0));
     let mut left = frames.split_off(5);
     for mut frame in frames {
         assert!(!pair.sender.is_on_device(frame.meta.esp.unwrap(), WAN));
-        assert_eq!(pair.sender.seal_here(&mut frame, 0), Err(DropReason::PolicyNoState));
+        assert_eq!(pair.sender.seal_in_software(&mut frame, 0), Err(DropReason::PolicyNoState));
     }
     device.transmit(&pair.mem, NOW, 0, &mut left);
     assert_eq!((left.len(), device.stats()), (0, SoftStats { tx_dropped: 5, ..SoftStats::default() }));
 }
 
-/// A policy for everything from here to there, of that direction, which asks for [`sa`].
+/// A policy for all traffic from here to there, in that direction, which requires [`sa`].
 fn policy(dir: Dir, offload: Option<LinkId>) -> PolicyConfig {
     let [src, dst] = [HERE[0], THERE[0]].map(base::Prefix::host);
     let template = Template {
@@ -509,7 +509,7 @@ fn removed_device_takes_its_sas_and_policies_alone() {
     node.flush_device(WAN);
     assert_eq!((device.load(), node.spd().len()), ((0, 0), 1));
     assert_eq!(node.sad().iter().map(|sa| sa.spi().0).collect::<Vec<_>>(), [4]);
-    // The device is still there when its link comes up again.
+    // The device is still attached when its link comes up again.
     node.add_sa(&SaConfig { spi: Spi(5), offload: packet, ..sa() }, mask()).unwrap();
     node.set_device(WAN, None);
     assert_eq!((device.load(), node.sad().len()), ((0, 0), 1));

@@ -1,4 +1,4 @@
-//! SAs that name their direction: in the other one they are refused, and so are its options.
+//! SAs with a direction: refused in the other one, along with options of the other one.
 
 mod common;
 
@@ -59,7 +59,7 @@ fn extended_numbers_need_a_window_only_where_they_are_received() {
         let config = SaConfig { dir, ..esn.clone() };
         assert_eq!(Ipsec::new().add_sa(&config, mask()).map(drop), want, "{dir:?}");
     }
-    // What it sends is what a receiver with a window expects, across the wrap too.
+    // A receiver with a window accepts all of its packets, across the wrap too.
     let received = SaConfig { dir: Some(SaDir::In), replay_window: 64, seq: 0xffff_fff0, ..esn.clone() };
     let mut pair = Pair::new(&received);
     let sent = SaConfig { dir: Some(SaDir::Out), oseq: 0xffff_fffe, ..esn };
@@ -101,7 +101,7 @@ fn an_sa_to_receive_by_serves_no_template() {
     for (mode, level) in [
         (Mode::Tunnel, Level::Required),
         (Mode::Transport, Level::Required),
-        // Sent in clear it would be if there were none (Linux `xfrm_tmpl_resolve_one`).
+        // Without an SA this level would send in clear (Linux `xfrm_tmpl_resolve_one`).
         (Mode::Transport, Level::Use),
     ] {
         let mut node = Ipsec::new();

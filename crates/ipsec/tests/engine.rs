@@ -25,8 +25,8 @@ fn open(cipher: &Cipher, packet: &[u8], high: Option<u32>) -> Result<Vec<u8>, Op
     cipher.open(&mut packet.to_vec(), high).map(|text| text.to_vec())
 }
 
-/// SPI, sequence number and the half that is not sent, of the bytes that a vector authenticates beside its text. A vector
-/// whose are not as long as ESP's stands for none.
+/// SPI, sequence number and its upper half, from the additional authenticated data of a vector. `None` if that is not
+/// as long as ESP's.
 fn header(aad: &[u8]) -> Option<(Vec<u8>, Option<u32>)> {
     match *aad {
         [_, _, _, _, _, _, _, _] => Some((aad.to_vec(), None)),

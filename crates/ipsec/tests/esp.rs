@@ -49,7 +49,7 @@ fn configs() -> Vec<SaConfig> {
     all
 }
 
-/// Versions that fit the SA: in transport mode packets of its own family.
+/// Versions of inner packets that fit the SA: in transport mode its own family.
 fn inner_versions(config: &SaConfig) -> Vec<Version> {
     match config.mode {
         Mode::Tunnel => vec![Version::V4, Version::V6],
@@ -57,7 +57,7 @@ fn inner_versions(config: &SaConfig) -> Vec<Version> {
     }
 }
 
-/// A packet to send, its marks, and what must come out.
+/// A packet to send, its metadata, and the expected packets.
 type Sent = (Vec<u8>, Csum, Cut, Vec<Vec<u8>>);
 
 /// The packets to send.
@@ -72,7 +72,7 @@ fn packets(mem: &Memory, version: Version) -> Vec<Sent> {
         let want = segments(mem, &bytes, csum, cut);
         all.push((bytes, csum, cut, want));
     }
-    // A whole packet whose check is still to be made.
+    // A whole packet with a partial checksum.
     let (bytes, csum, cut) = fat(version, true, 1000, 777);
     let want = segments(mem, &bytes, csum, cut);
     let (bytes, csum, _) = fat(version, true, 1000, 777);
@@ -162,7 +162,7 @@ fn every_geometry_seals_to_the_same_inside_and_opens_to_it() {
                 let mut got = Vec::new();
                 for wire in sealed {
                     let cut = wire.meta.cut;
-                    // Each of its shapes but the first is a duplicate.
+                    // Each of the shapes but the first is a duplicate.
                     let mem = Memory::heap();
                     let cuts = [0, 19, 20, 28, 36, 44, 100, 500, 600, 618, 1200];
                     let shapes = geometry::all(&mem, &wire.to_vec(), &cuts);
@@ -179,7 +179,7 @@ fn every_geometry_seals_to_the_same_inside_and_opens_to_it() {
     }
 }
 
-/// As many inner packets as the train has, in every shape of the train.
+/// As many inner packets as in the train, in every shape of the train.
 #[test]
 fn a_train_opens_in_every_shape() {
     for (mode, esn) in [(Mode::Tunnel, true), (Mode::Transport, false)] {
@@ -263,7 +263,7 @@ fn pages_that_others_own_stay_as_they_are() {
         assert_eq!(sealed[..], before[..], "the receiver's page");
         assert_eq!(pair.mem.copies().get(CopyReason::Writable).bytes > 4000, is_copied);
 
-        // A clone that another holder keeps.
+        // A clone keeps the bytes shared.
         let mut pair = Pair::new(&config);
         let pkt = packet(&Memory::heap(), &bytes, csum, cut);
         let mut wire = pair.seal(pkt, Train::Udp).remove(0);
@@ -381,7 +381,7 @@ fn ipv6_extension_headers_before_and_behind_esp() {
     let (src, dst) = (common::HERE[1], common::THERE[1]);
     let config = SaConfig { src, dst, mode: Mode::Transport, ..sa() };
     for chain in chains {
-        // What the last routing header needs stays outside, else the hop-by-hop options (RFC 4303 §3.1.1).
+        // Headers up to the last routing header stay outside, else the hop-by-hop options (RFC 4303 §3.1.1).
         let routed = chain.iter().rposition(|&kind| kind == 43).map(|at| 8 * (at + 1));
         let outside = routed.unwrap_or(if chain.first() == Some(&0) { 8 } else { 0 });
         let plain = udp_packet(Version::V6, 60);

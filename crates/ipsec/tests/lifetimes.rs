@@ -1,4 +1,4 @@
-//! Ends of SAs and policies: by use and by time, softly and hard.
+//! Limits of SAs and policies: by use and by time, soft and hard.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn limits(bytes: u64, packets: u64) -> Limits {
     Limits { bytes, packets, ..Limits::NONE }
 }
 
-/// Lets time pass, and gives what was told: whether hard, and of which SPI.
+/// Advances the time, and returns the events: whether hard, and the SPI.
 fn pass(node: &mut Ipsec, now: Instant) -> Vec<(bool, u32)> {
     let mut counters = Counters::ZERO;
     node.handle_timeout(now, &mut counters);
@@ -41,7 +41,7 @@ fn told(node: &mut Ipsec) -> Vec<(bool, u32)> {
     told.collect()
 }
 
-/// Two nodes whose SA ends so.
+/// Two nodes whose SA has these limits.
 fn pair(soft: Limits, hard: Limits) -> Pair {
     let mut pair = Pair::new(&SaConfig { lifetime: Lifetime { soft, hard }, ..sa() });
     pair.sender.set_listener(true);
@@ -49,7 +49,7 @@ fn pair(soft: Limits, hard: Limits) -> Pair {
     pair
 }
 
-/// Sends a packet of 28 bytes and more inside, if the SA still does.
+/// Sends a packet with `len` bytes inside, if the SA still may.
 fn send(pair: &mut Pair, len: usize) -> Result<Packet, DropReason> {
     let inner = Packet::with_data(&pair.mem, &udp_packet(Version::V4, len)).unwrap();
     let mut out = Vec::new();
@@ -62,7 +62,7 @@ fn send(pair: &mut Pair, len: usize) -> Result<Packet, DropReason> {
 fn packet_after_hard_limit_is_refused_and_soft_limit_told_once() {
     // 100 bytes inside each.
     let cases = [
-        // (soft, hard, packets that are told of softly before they are sent, packets that are sent)
+        // (soft, hard, packets before the soft event, packets before the hard one)
         (limits(u64::MAX, 2), limits(u64::MAX, 4), 2, 4),
         (limits(200, u64::MAX), limits(400, u64::MAX), 2, 4),
         (limits(101, u64::MAX), limits(301, u64::MAX), 2, 4),
@@ -104,7 +104,7 @@ fn received_packets_end_an_sa_at_the_exact_limit() {
             .collect();
         let mut opened = 0;
         if train {
-            // Admitted together, and judged one by one.
+            // Admitted together, and checked one by one.
             let Pair { mem, receiver, opened: out, received, .. } = &mut pair;
             for mut pkt in wire {
                 let info = offload::ip_headers(mem, &mut pkt).unwrap();
@@ -115,8 +115,8 @@ fn received_packets_end_an_sa_at_the_exact_limit() {
                 mem,
                 at(9),
                 received,
-                &mut ipsec::Each(|inner: ipsec::Inner<'_>| {
-                    opened += usize::from(!matches!(inner, ipsec::Inner::Dropped(..)));
+                &mut ipsec::FnSink(|inner: ipsec::Decrypted<'_>| {
+                    opened += usize::from(!matches!(inner, ipsec::Decrypted::Dropped(..)));
                 }),
             );
         } else {
@@ -173,7 +173,7 @@ fn sa_ends_by_time_since_added_and_since_used() {
     let inner = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 9)).unwrap();
     let gone = pair.sender.seal(&pair.mem, at(3000), pair.out_sa, inner, Train::None, 1500, &mut out, &mut pair.sent);
     assert_eq!(gone, Err(DropReason::PolicyNoState));
-    // All ones are never (`XFRM_INF`), and so are no seconds.
+    // All ones mean never (`XFRM_INF`), and so do zero seconds.
     let mut pair = self::pair(by(secs(u64::MAX), None), by(secs(u64::MAX), secs(u64::MAX)));
     assert_eq!((pass(&mut pair.sender, at(1)), pair.sender.poll_timeout()), (vec![], None));
 }
@@ -221,7 +221,7 @@ fn a_policy_ends_by_time_and_says_so_every_half_minute_before() {
     assert_eq!(node.lookup(at(90_000), &flow, &mut Counters::default()), Decision::Bypass);
     assert!(node.is_idle());
 
-    // The time of use is that of the last.
+    // The time of use is that of the last use.
     let hard = Limits { used: secs(10), ..Limits::NONE };
     let idle = PolicyConfig { lifetime: Lifetime { hard, ..Lifetime::default() }, ..PolicyConfig::new(Dir::Out, any) };
     node.add_policy(idle).unwrap();

@@ -1,4 +1,4 @@
-//! Peers behind a NAT: where they are said to be, where tunnels to them go, and what keeps the way open.
+//! Peers behind a NAT: learnt addresses, redirected tunnels, and keepalives.
 
 mod common;
 
@@ -12,7 +12,7 @@ use packet::{Csum, Memory, Packet};
 use wire::{Spi, Version, ipv4, ipv6, udp};
 use xfrm::{ConfigError, EspInUdp, Mode, NatTraversal, SaConfig, SaDir};
 
-/// SPI by which the receiver answers.
+/// SPI of the receiver's packets to the peer.
 const BACK: Spi = Spi(0x2000);
 
 /// An SA in UDP, from port 4500 to port 4501.
@@ -20,7 +20,7 @@ fn config(nat: NatTraversal) -> SaConfig {
     SaConfig { encap: NAT_T, nat, ..sa() }
 }
 
-/// The SA the other way.
+/// The SA in the other direction.
 fn back(outer: usize) -> SaConfig {
     let encap = Some(EspInUdp { sport: 4501, dport: 4500 });
     SaConfig { src: THERE[outer], dst: HERE[outer], spi: BACK, encap, replay_window: 0, ..sa() }
@@ -31,7 +31,7 @@ fn seal(pair: &mut Pair) -> Vec<u8> {
     pair.seal(pkt, Train::None).remove(0).to_vec()
 }
 
-/// The packet as it is behind a NAT that has made `from` its source.
+/// The packet behind a NAT that has changed its source to `from`.
 fn translated(bytes: &[u8], from: SocketAddr) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let at = match from.ip() {
@@ -49,14 +49,14 @@ fn translated(bytes: &[u8], from: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// A pair whose receiver is listened to.
+/// A pair whose receiver has a listener.
 fn pair(config: &SaConfig) -> Pair {
     let mut pair = Pair::new(config);
     pair.receiver.set_listener(true);
     pair
 }
 
-/// The peers that a node has found elsewhere.
+/// The changed mappings that a node reports.
 fn mappings(node: &mut Ipsec) -> Vec<Mapping> {
     let told = node.take_events().map(|event| match event {
         Event::Mapping(mapping) => mapping,
@@ -65,7 +65,7 @@ fn mappings(node: &mut Ipsec) -> Vec<Mapping> {
     told.collect()
 }
 
-/// Takes a packet in at that second, and gives what it tells.
+/// Opens a packet at that second, and returns the reports.
 fn open_at(pair: &mut Pair, seconds: u64, bytes: &[u8]) -> Vec<Mapping> {
     let pkt = Packet::with_data(&pair.mem, bytes).unwrap();
     let now = Instant::ZERO + Duration::from_secs(seconds);
@@ -88,7 +88,7 @@ fn goes_to(node: &mut Ipsec, mem: &Memory, dst: IpAddr, spi: Spi) -> SocketAddr 
 fn a_peer_that_sends_from_elsewhere_is_told_of() {
     let (near, far) = (SocketAddr::new(HERE[0], 4500), "198.51.100.7:61000".parse().unwrap());
     let other_port = SocketAddr::new(HERE[0], 4499);
-    // (seconds, from where, whether it is told of) with a threshold of 10 s and with none.
+    // (seconds, source, whether it is reported) with a threshold of 10 s and with none.
     let steps = [
         (0, near, [false, false]),
         (1, far, [true, true]),
@@ -155,7 +155,7 @@ fn tunnels_follow_a_peer_that_is_authentic_and_newest() {
         }
         let latest = seal(&mut pair);
         assert_eq!(open_at(&mut pair, 1, &translated(&latest, second)), [], "it is known there");
-        // An SA that is new begins where the elder is, and they go on together.
+        // A new SA begins at the older SA's learnt address, and both follow later changes.
         pair.receiver.add_sa(&SaConfig { spi: Spi(0x2004), ..back(outer) }, mask()).unwrap();
         let latest = seal(&mut pair);
         assert_eq!(goes_to(&mut pair.receiver, &mem, dst, Spi(0x2004)), second);
@@ -163,14 +163,14 @@ fn tunnels_follow_a_peer_that_is_authentic_and_newest() {
         for spi in [0x2000, 0x2004] {
             assert_eq!(goes_to(&mut pair.receiver, &mem, dst, Spi(spi)), third, "{spi:#x}");
         }
-        // What the operator says anew counts.
+        // A new configuration of the operator replaces the learnt mapping.
         let moved = SaConfig { encap: Some(EspInUdp { sport: 4501, dport: 4600 }), ..back(outer) };
         pair.receiver.replace_sa(&moved).unwrap();
         assert_eq!(goes_to(&mut pair.receiver, &mem, dst, BACK), SocketAddr::new(dst, 4600));
     }
 }
 
-/// The sender's checksum is of the address that it had (RFC 3948 §3.1.2).
+/// The sender's checksum covers the address before translation (RFC 3948 §3.1.2).
 #[test]
 fn transport_mode_checksum_from_before_the_nat_counts_as_good() {
     for (encap, want) in [(NAT_T, Csum::Unnecessary), (None, Csum::None)] {
@@ -220,12 +220,12 @@ fn a_keepalive_is_sent_when_nothing_else_was() {
     assert_eq!((node.poll_keepalives(), due(&mut node, 5)), (Some(Instant::ZERO), vec![want]));
     assert_eq!((node.poll_keepalives(), due(&mut node, 24)), (Some(at(25)), vec![]));
     assert_eq!(due(&mut node, 25), [want]);
-    // What it sends at 40 s will do until 60 s.
+    // A packet sent at 40 s makes a keepalive unnecessary until 60 s.
     let pkt = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 20)).unwrap();
     node.seal(&pair.mem, at(40), id, pkt, Train::None, 1500, &mut Vec::new(), &mut pair.sent).unwrap();
     assert_eq!((due(&mut node, 45), node.poll_keepalives()), (vec![], Some(at(60))));
     assert_eq!(due(&mut node, 60), [want]);
-    // It is changed, and goes.
+    // A change takes effect at once.
     node.replace_sa(&SaConfig { nat: NatTraversal { keepalive_interval: 30, ..nat }, ..out.clone() }).unwrap();
     assert_eq!((due(&mut node, 61), node.poll_keepalives()), (vec![], Some(at(70))));
     node.replace_sa(&SaConfig { nat: NatTraversal::default(), ..out.clone() }).unwrap();

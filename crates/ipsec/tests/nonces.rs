@@ -1,4 +1,4 @@
-//! The register of nonces: what it lets through and what it does not. Release builds have none.
+//! The register of nonces: accepted and refused pairs. Release builds have none.
 #![cfg(debug_assertions)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! The outer header of a tunnel, and what comes in from it: DSCP, ECN, DF, flow label.
+//! The outer header of a tunnel, and the inner header after decapsulation: DSCP, ECN, DF, flow label.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn seal(pair: &mut Pair, bytes: &[u8]) -> Vec<u8> {
     pair.seal(pkt, Train::None).remove(0).to_vec()
 }
 
-/// Every mix of families that a tunnel can have.
+/// Every combination of families of a tunnel.
 fn mixes() -> impl Iterator<Item = (usize, Version)> {
     [0, 1].into_iter().flat_map(|outer| [Version::V4, Version::V6].map(|inner| (outer, inner)))
 }
@@ -63,7 +63,7 @@ fn dscp_and_ecn_on_the_way_out() {
     }
 }
 
-/// RFC 6040's table, but for the drop of CE around Not-ECT, which Linux lets through.
+/// RFC 6040's table, without the drop of CE around Not-ECT, which Linux lets pass.
 //= test RFC 4301 §5.1.2.1 dscp-and-ecn
 #[test]
 fn dscp_and_ecn_on_the_way_in() {
@@ -151,7 +151,7 @@ fn in_transport_mode_the_packets_own_header_is_kept() {
         (pkt.meta.csum, pkt.meta.cut) = (csum, cut);
         for (wire, want) in pair.seal(pkt, Train::None).iter().zip(&want) {
             let (mut headers, _) = split_wire(wire);
-            // All but length, protocol and checksum.
+            // All fields but length, protocol and checksum.
             match version {
                 Version::V4 => {
                     headers[2..4].copy_from_slice(&want[2..4]);

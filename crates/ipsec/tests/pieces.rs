@@ -1,4 +1,4 @@
-//! Packets that lie in pieces: opened to what they are opened to in one, and without a copy where the cipher can.
+//! Packets in several buffers: opened to the same bytes as in one, and without a copy where the cipher can.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn library() -> impl Strategy<Value = Library> {
     prop::sample::select(Library::ALL)
 }
 
-/// `bytes` in pieces of these lengths, the last one as long as it takes; some may be empty.
+/// `bytes` in buffers of these lengths, the last one with the remainder; some may be empty.
 fn cut<'b>(mut bytes: &'b [u8], lens: &[usize]) -> Vec<&'b [u8]> {
     let mut pieces = Vec::new();
     for &len in lens {
@@ -31,7 +31,7 @@ fn cut<'b>(mut bytes: &'b [u8], lens: &[usize]) -> Vec<&'b [u8]> {
     pieces
 }
 
-/// Many of them short, so that headers and ICV are split too.
+/// Many short lengths, so that headers and ICV are split too.
 fn lens() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![
         prop::collection::vec(prop_oneof![Just(1), 0..20_usize, 0..600_usize], 0..40),
@@ -107,7 +107,7 @@ fn several_threads_open_with_one_key() {
     });
 }
 
-/// A packet of as many buffers as `bytes` has stretches of `len` bytes, each in a page of its own.
+/// A packet with one buffer for each `len` bytes, each in a page of its own.
 fn in_pieces(mem: &Memory, bytes: &[u8], len: usize) -> Packet {
     let mut bufs = bytes.chunks(len).map(|bytes| {
         let mut buf: Buf = mem.small().take(Memory::HEADROOM).unwrap();

@@ -1,4 +1,4 @@
-//! Policies: which one is asked, what it asks for, and whether a packet had it.
+//! Policies: the first match, its SAs, and the check of received packets.
 
 mod common;
 
@@ -147,7 +147,7 @@ fn out_of_a_node_by_policy() {
         (vec![transport(2, required)], near, (protect(&[p]), none.clone())),
         (vec![transport(2, required)], far, no_state.clone()),
         (vec![transport(2, Level::Use)], far, (Decision::Bypass, none.clone())),
-        // Inside a tunnel the ends are the tunnel's.
+        // Inside a tunnel the addresses are the tunnel's.
         (vec![tunnel(1), transport(2, required)], far, (protect(&[t, p]), none.clone())),
         (vec![transport(2, Level::Use), tunnel(1)], far, (protect(&[t]), none.clone())),
         (vec![tunnel(1); 5], far, (protect(&[t; 5]), none.clone())),
@@ -186,7 +186,7 @@ fn the_newest_sa_that_fits_is_used() {
     assert_eq!(lookup(&mut ipsec, &tcp).0, protect(old));
 }
 
-/// Row X67, each line with the counter that Linux counts.
+/// Row X67, each case with the counter of Linux.
 //= test RFC 4301 §5.2 clear-where-protected
 //= test RFC 4301 §5.2 selectors-of-sa
 #[test]
@@ -217,10 +217,10 @@ fn into_a_node_by_policy() {
         (Some(vec![tunnel(0)]), vec![t], Ok(())),
         (Some(vec![tunnel(9)]), vec![t], mismatch),
         (Some(vec![Template { src: Some(addr("192.0.2.9")), ..tunnel(1) }]), vec![t], mismatch),
-        (Some(vec![tunnel(1)]), vec![p, t], Ok(())), // a transport SA that no template asked for
-        (Some(vec![tunnel(1)]), vec![t, t], mismatch), // a tunnel left over
+        (Some(vec![tunnel(1)]), vec![p, t], Ok(())), // a transport SA without a template
+        (Some(vec![tunnel(1)]), vec![t, t], mismatch), // an extra tunnel
         (Some(vec![tunnel(1), transport(2, required)]), vec![p, t], Ok(())),
-        (Some(vec![tunnel(1), transport(2, required)]), vec![t, p], mismatch), // the other way round
+        (Some(vec![tunnel(1), transport(2, required)]), vec![t, p], mismatch), // in reverse order
         (Some(vec![transport(2, Level::Use)]), vec![], Ok(())),
         (Some(vec![use_tunnel]), vec![], Ok(())),
         (Some(vec![use_tunnel]), vec![t], Ok(())),

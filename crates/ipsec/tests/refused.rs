@@ -29,7 +29,7 @@ fn wrap(config: &SaConfig, esp: &[u8]) -> Vec<u8> {
     [&ip, udp, esp].concat()
 }
 
-/// An ESP packet with this text inside, right in all but what the text is.
+/// An ESP packet with this plaintext, otherwise valid.
 fn authentic(config: &SaConfig, seq: u32, text: &[u8]) -> Vec<u8> {
     let cipher = Cipher::new(&config.algorithm).unwrap();
     let header = [config.spi.0.to_be_bytes(), seq.to_be_bytes()].concat();
@@ -121,7 +121,7 @@ fn each_length_below_the_least_is_refused_without_a_panic() {
         for len in 0..wire.len() - 20 {
             let bytes = wrap(&config, &wire[20..20 + len]);
             if is_null && len >= 10 {
-                // Without an ICV whatever the cut text says is believed.
+                // Without an ICV a truncated text is accepted as it is.
                 let pkt = Packet::with_data(&pair.mem, &bytes).unwrap();
                 pair.open(pkt);
                 continue;
@@ -144,8 +144,8 @@ fn each_length_below_the_least_is_refused_without_a_panic() {
 #[test]
 fn authentic_malformed_inside_leaves_the_window_unmoved() {
     let cases: [(&[u8], DropReason); 6] = [
-        (&[0, 4], DropReason::EspFormat),             // no payload at all
-        (&[1, 2, 2, 4], DropReason::EspFormat),       // padding is all there is
+        (&[0, 4], DropReason::EspFormat),             // no payload
+        (&[1, 2, 2, 4], DropReason::EspFormat),       // only padding
         (&[1, 2, 3, 4], DropReason::EspFormat),       // one byte more than there is
         (&[0x45, 1, 255, 4], DropReason::EspFormat),  // far more
         (&[0, 0, 0, 0, 0, 59], DropReason::EspDummy), // a dummy packet
@@ -170,7 +170,7 @@ fn a_text_that_is_not_whole_blocks_is_forged_or_malformed() {
     let cbc = Algorithm::separate(Enc::CbcAes, vec![5; 16].into(), Some(auth(96)));
     let config = SaConfig { algorithm: cbc, ..sa() };
     let mut pair = Pair::new(&config);
-    // An authenticator without cipher makes the ICV of any bytes.
+    // An authenticator without a cipher makes the ICV of any bytes.
     let just_auth = Algorithm::separate(Enc::Null, Key::default(), Some(auth(96)));
     let odd = authentic(&SaConfig { algorithm: just_auth, ..sa() }, 9, &[0x45; 16 + 15]);
     assert_eq!(pair.refuse(&odd), [DropReason::EspFormat]);
@@ -208,7 +208,7 @@ fn a_tunnel_carries_ip_of_the_version_that_its_trailer_names() {
         assert_eq!(pair.open(pkt).len(), usize::from(*is_good), "case {i}");
     }
     assert_eq!(pair.opened.drops, [DropReason::EspFormat; 6]);
-    // Authentic and in order: the window has moved, as it has in Linux by then.
+    // Authentic and in order: the window has moved, as in Linux.
     assert_eq!(pair.received, Counters::ZERO.with(Mib::XfrmInStateModeError, 6));
     assert_eq!(pair.receiver.sa(pair.in_sa).unwrap().replay().top(), 8);
 }
@@ -284,7 +284,7 @@ fn datagram_that_is_not_esp_is_passed_on() {
     assert_eq!(pair.received, Counters::ZERO);
 }
 
-/// Linux glues whatever comes on one port: other SAs and IKE among it.
+/// Linux merges all datagrams of one port: of other SAs, and IKE.
 #[test]
 fn a_train_of_many_kinds_is_sorted() {
     let config = SaConfig { encap: NAT_T, ..sa() };
@@ -306,7 +306,7 @@ fn a_train_of_many_kinds_is_sorted() {
     pkt.meta.cut = Cut::Gso(Gso { size: size as u16, kind: GsoKind::Udp, segs, ecn: false, fixed_id: false });
     let got: Vec<_> = pair.open(pkt).iter().map(|pkt| pkt.meta.sec_path[0]).collect();
     assert_eq!(got, [pair.in_sa, other_in, pair.in_sa]);
-    // What no cipher is asked about comes first.
+    // Packets that are refused without decryption come first.
     assert_eq!(pair.opened.drops, [DropReason::EspNoState, DropReason::EspIcv, DropReason::EspReplay]);
     assert_eq!(pair.opened.keepalives, 1);
     let passed = pair.opened.not_esp.pop().unwrap().to_vec();
@@ -377,7 +377,7 @@ fn without_memory_esp_fails_and_is_counted_as_that() {
     let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, plain, Train::None, 1500, &mut out, &mut pair.sent);
     assert_eq!(got, Err(DropReason::NoMemory));
     assert_eq!(pair.sent, Counters::ZERO.with(Mib::XfrmOutStateProtoError, 1));
-    // Another holder may see these bytes, so they are opened elsewhere.
+    // The bytes are shared, so they are opened in another buffer.
     let _kept = wire.clone_shared();
     assert!(pair.open(wire).is_empty());
     assert_eq!(pair.opened.drops, [DropReason::NoMemory]);
@@ -445,7 +445,7 @@ fn an_sa_that_is_gone_opens_and_seals_nothing() {
     assert!(pair.receiver.remove_sa(dst, Spi(0x1000), 0).is_none());
     assert_eq!(pair.refuse(&wire), [DropReason::EspNoState]);
     pair.sender.remove_sa(dst, Spi(0x1000), 0).unwrap();
-    // The slot's next SA has another number: a packet that remembers the old one does not get it.
+    // The slot's next SA has another id: a packet with the old id does not get it.
     let new = pair.sender.add_sa(&sa(), mask()).unwrap();
     assert_ne!(new, pair.out_sa);
     let pkt = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 1)).unwrap();

@@ -1,5 +1,5 @@
-//! The replay window against a plain model of RFC 4303: numbers in a set, and Appendix A read line by line. Packets
-//! arrive out of order, more than once, forged, and are with the cipher while others come and go.
+//! The replay window against a plain model of RFC 4303: a set of numbers, and Appendix A line by line. Packets arrive
+//! out of order, repeated or forged, and are in decryption while others come and go.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ impl Model {
         Self { size: size.into(), esn, top, seen: BTreeSet::from([top]) }
     }
 
-    /// Whole number of the one with the lower half `low` (Appendix A2.2, by its cases).
+    /// Whole number with the lower half `low` (Appendix A2.2, by its cases).
     fn whole(&self, low: u32) -> Option<u64> {
         if !self.esn {
             return Some(low.into());
@@ -61,7 +61,7 @@ impl Model {
         }
     }
 
-    /// A second look, when the ICV was right.
+    /// The second check, after a correct ICV.
     fn mark(&mut self, seq: u64) -> Result<(), Replay> {
         if self.check(seq as u32)? != seq {
             return Err(Replay::TooOld);
@@ -87,12 +87,12 @@ impl Rng {
     }
 }
 
-/// A packet as it is on its way.
+/// A packet in flight.
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
-    /// Number by its sender.
+    /// The sender's number.
     seq: u64,
-    /// Whether its ICV is wrong whatever the receiver takes its number for.
+    /// Whether its ICV is wrong for any number.
     forged: bool,
 }
 
@@ -103,13 +103,13 @@ struct Tally {
     seen: u64,
     too_old: u64,
     forged: u64,
-    /// Refused by the second look alone.
+    /// Refused only by the second check.
     in_flight: u64,
-    /// Packets with a wrongly guessed upper half, so that the ICV was wrong.
+    /// Packets with a wrongly inferred upper half, so that the ICV was wrong.
     misread: u64,
 }
 
-/// One receiver for `RUN` packets, of which up to `depth` are with the cipher at once and come back in any order.
+/// One receiver for `RUN` packets; up to `depth` are in decryption at once and finish in any order.
 fn run(size: u32, esn: bool, start: u64, depth: usize, rng: &mut Rng, tally: &mut Tally) {
     let mut window = ReplayWindow::new(size, esn, start);
     let mut model = Model::new(size, esn, start);
@@ -127,7 +127,7 @@ fn run(size: u32, esn: bool, start: u64, depth: usize, rng: &mut Rng, tally: &mu
         };
         let arrival = Arrival { seq: seq.clamp(start + 1, last), forged: rng.below(10) == 0 };
         if !arrival.forged && arrival.seq >= next {
-            // Far ahead is where only a forger goes, but for a jump of a few windows.
+            // Only a forger sends numbers far ahead; a jump of a few windows is normal.
             let ahead = arrival.seq - next;
             if ahead <= spread {
                 next = arrival.seq.saturating_add(1);
@@ -163,7 +163,7 @@ fn run(size: u32, esn: bool, start: u64, depth: usize, rng: &mut Rng, tally: &mu
     assert!(window.seen().take(50).eq(model.seen.iter().rev().copied().filter(|&seq| seq > 0).take(50)), "{model:?}");
 }
 
-/// Runs one mode from each of these starts, with nothing, little and much in flight.
+/// Runs one mode from each of these starts, with none, few and many packets in flight.
 fn mode(sizes: &[u32], esn: bool, starts: &[u64]) -> Tally {
     let mut tally = Tally::default();
     for seed in 0..(ARRIVALS / RUN) as u64 {
@@ -206,7 +206,7 @@ fn a_forged_number_far_ahead_leaves_the_window_where_it_is() {
         let mut window = ReplayWindow::new(64, esn, top);
         for ahead in [1, 63, 64, 1 << 16, (1 << 31) - 1, 1 << 31, u32::MAX - 70] {
             let seq = (top as u32).wrapping_add(ahead);
-            // It is let through to the cipher, which says no.
+            // The first check passes, and the ICV is wrong.
             let _ = window.check(seq);
         }
         assert_eq!(window.top(), top);
@@ -228,7 +228,7 @@ fn first_of_two_copies_that_comes_back_is_accepted() {
     }
 }
 
-/// The window moves on by 2³² while a packet is with the cipher: its lower half now stands for another number.
+/// The window advances by 2³² while a packet is in decryption: its lower half then stands for another number.
 #[test]
 fn a_guess_that_no_longer_holds_is_refused_by_the_second_look() {
     let wrap = 1_u64 << 32;

@@ -34,7 +34,7 @@ fn sas_of_one_spi_differ_by_their_marks() {
     let one = node.add_sa(&marked(1, 0xf), mask()).unwrap();
     let two = node.add_sa(&marked(2, u32::MAX), mask()).unwrap();
     let any = node.add_sa(&sa(), mask()).unwrap();
-    // What a new one is asked by finds an old one (Linux `__xfrm_state_locate`).
+    // The lookup key of a new SA finds an old one (Linux `__xfrm_state_locate`).
     for taken in [marked(1, 0xf), marked(0x11, u32::MAX), marked(3, 3), sa()] {
         assert_eq!(node.add_sa(&taken, mask()), Err(ConfigError::Exists), "{:?}", taken.mark);
     }
@@ -98,7 +98,7 @@ fn a_template_finds_what_fits_and_not_what_is_to_be_received_by() {
     for (config, flow, want) in cases {
         assert_eq!(fits(config.clone(), Mark::ANY, flow), want, "{config:?} for {flow:?}");
     }
-    // The policy's mark chooses, as far as it counts; the packet's was the policy's to look at.
+    // The policy's mark chooses, as far as its mask counts; the packet's mark is the policy's to match.
     let marked = SaConfig { mark: mark_of(1, 1), ..sa() };
     for (mark, want) in [
         (Mark::ANY, false),
@@ -152,7 +152,7 @@ fn an_update_changes_what_linux_changes_and_nothing_else() {
     let sa = node.sa(id).unwrap();
     assert_eq!((sa.encap(), sa.output_mark(), sa.if_id()), (ports, Mark::exactly(9), 4));
     assert_eq!((sa.reqid(), sa.mode()), (before.reqid, before.mode), "not these");
-    // What is not said stays.
+    // Values that the update leaves out stay.
     node.update_sa(&SaConfig { encap: ports, ..before.clone() }, mask()).unwrap();
     let sa = node.sa(id).unwrap();
     assert_eq!((sa.output_mark(), sa.if_id()), (Mark::exactly(9), 4));
@@ -164,7 +164,7 @@ fn an_update_changes_what_linux_changes_and_nothing_else() {
         (SaConfig { replay_window: 9999, ..before }, ConfigError::ReplayWindow(9999)),
     ];
     for (config, want) in refused {
-        // An SA for any mark is found by every one.
+        // Every mark finds an SA for any mark.
         let want = if config.mark == Mark::ANY { Err(want) } else { Ok(id) };
         let config = if want.is_ok() { SaConfig { encap: ports, ..config } } else { config };
         assert_eq!(node.update_sa(&config, mask()), want, "{config:?}");
@@ -265,7 +265,7 @@ fn sa_by_birth_survives_removal_and_slot_reuse() {
 #[test]
 fn sa_with_unmatched_mark_is_named_and_not_added_twice() {
     let mut node = Ipsec::new();
-    // No packet's mark under the mask has this value.
+    // No packet's mark has this value under the mask.
     let config = SaConfig { mark: mark_of(5, 4), ..sa() };
     let id = node.add_sa(&config, mask()).unwrap();
     assert_eq!(node.sad().by_spi(THERE[0], sa().spi, config.mark.value & config.mark.mask), None);

@@ -1,4 +1,4 @@
-//! A fat packet is sealed as its segments are, cut by general segmentation and sealed one by one.
+//! A fat packet is sealed to the same packets as its segments are, made by general segmentation and sealed one by one.
 
 mod common;
 
@@ -15,14 +15,14 @@ use xfrm::{Algorithm, Mode, SaConfig, SaFlags};
 #[derive(Clone, Debug)]
 struct Shape {
     tcp: bool,
-    /// Words of IPv4 options, and of TCP's.
+    /// Number of words of IPv4 options, and of TCP's.
     options: (usize, usize),
     /// IPv6's extension headers.
     chain: Vec<u8>,
     id: u16,
     seq: u32,
     flags: u8,
-    /// Whether the check is left to be made; if not, UDP's over IPv4 is none.
+    /// Whether the checksum is partial; if not, UDP over IPv4 has none.
     partial: bool,
     fixed_id: bool,
     size: u16,
@@ -49,13 +49,13 @@ fn shape() -> impl Strategy<Value = Shape> {
     let marks = (any::<u8>(), prop::bool::weighted(0.8), any::<bool>(), size);
     let headers = (any::<bool>(), (0..=10_usize, 0..=10_usize), chain, edge.clone(), edge);
     (headers, marks, payload).prop_map(|((tcp, options, chain, id, seq), (flags, partial, fixed_id, size), payload)| {
-        // Not so many segments that most of the time goes to them.
+        // Limits the number of segments, which would take most of the time.
         let size = size.max((payload.len() / 100) as u16).max(1);
         Shape { tcp, options, chain, id: id as u16, seq, flags, partial, fixed_id, size, payload }
     })
 }
 
-/// The packet, and where headers end in it.
+/// The packet, and the offsets of its headers' ends.
 fn build(shape: &Shape, version: Version) -> (Vec<u8>, Csum, Cut, Vec<usize>) {
     let Shape { payload, .. } = shape;
     let protocol = if shape.tcp { 6 } else { 17 };
@@ -120,8 +120,8 @@ fn build(shape: &Shape, version: Version) -> (Vec<u8>, Csum, Cut, Vec<usize>) {
     (bytes, csum, Cut::Gso(gso), ends)
 }
 
-/// The headers in front of each ESP packet, but for the DF bit, which follows the first segment's length, and what is
-/// inside of it.
+/// The headers in front of each ESP packet, without the DF bit, which follows the first segment's length, and its
+/// contents.
 fn seen(config: &SaConfig, wire: &[Packet]) -> Vec<(Vec<u8>, common::Decoded)> {
     let mut all = Vec::new();
     for pkt in wire {
@@ -173,7 +173,7 @@ proptest! {
             let wire = Pair::new(&config).seal(pkt, train);
             let got = seen(&config, &wire);
             prop_assert_eq!(got.len(), want.len(), "{} {:?}", name, train);
-            // A train has one header for all.
+            // A train has one header for all packets.
             let each = wire.len() == want.len();
             for (at, (got, want)) in got.iter().zip(&want).enumerate() {
                 prop_assert_eq!(&got.1, &want.1, "inside of segment {} of {}, {:?}", at, name, train);

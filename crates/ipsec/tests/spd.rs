@@ -1,4 +1,4 @@
-//! Policies by hash against a list that is searched, and answers that are remembered against ones that are not.
+//! The index of policies against a linear list, and cached answers against uncached ones.
 
 mod common;
 
@@ -69,7 +69,7 @@ fn flow() -> impl Strategy<Value = Flowi> {
     )
 }
 
-/// Policies in a list, in the order in which they are asked.
+/// Policies in a list, in order of precedence.
 #[derive(Default)]
 struct List(Vec<PolicyConfig>);
 
@@ -77,7 +77,7 @@ fn is_for(policy: &PolicyConfig, dir: Dir, flow: &Flowi) -> bool {
     policy.dir == dir && policy.if_id == flow.if_id && policy.mark.matches(flow.mark) && policy.selector.matches(flow)
 }
 
-/// Whether a fragment of `flow` may be of the packets of `policy`, for all that it says.
+/// Tells whether a fragment of `flow` may belong to packets of `policy`.
 fn may_be_for(policy: &PolicyConfig, dir: Dir, flow: &Flowi) -> bool {
     let protocol = policy.selector.protocol.filter(|_| flow.key.dst.is_ipv4());
     let selector = Selector { sport: PortMask::ANY, dport: PortMask::ANY, protocol, ..policy.selector };
@@ -106,7 +106,7 @@ impl List {
     }
 }
 
-/// Ports as they are kept: without bits outside of the mask.
+/// Canonical ports: without bits outside of the mask.
 fn canonical(mut policy: PolicyConfig) -> PolicyConfig {
     for port in [&mut policy.selector.sport, &mut policy.selector.dport] {
         port.port &= port.mask;
@@ -201,7 +201,7 @@ proptest! {
             for flow in &flows {
                 let (mut counted, mut again) = (Counters::ZERO, Counters::ZERO);
                 let remembered = node.lookup(now, flow, &mut counted);
-                // Whatever is counted here as a change makes all that was remembered void.
+                // Each change counted here invalidates all cached lookups.
                 node.set_listener(true);
                 prop_assert_eq!(&node.lookup(now, flow, &mut again), &remembered);
                 prop_assert_eq!(counted, again);

@@ -1,4 +1,4 @@
-//! Traffic flow confidentiality: every packet of a tunnel is of one size (RFC 4303 §2.7).
+//! Traffic flow confidentiality: every packet of a tunnel has the same size (RFC 4303 §2.7).
 
 mod common;
 
@@ -8,7 +8,7 @@ use packet::{Cut, Packet};
 use wire::Version;
 use xfrm::{SaConfig, SaFlags};
 
-/// A tunnel over IPv4 or IPv6 whose packets are padded to so many bytes.
+/// A tunnel over IPv4 or IPv6 that pads packets to `tfcpad` bytes.
 fn config(outer: usize, udp: bool, tfcpad: u32) -> SaConfig {
     SaConfig { src: HERE[outer], dst: THERE[outer], encap: if udp { NAT_T } else { None }, tfcpad, ..sa() }
 }

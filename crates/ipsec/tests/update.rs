@@ -1,4 +1,4 @@
-//! An SA that is changed under its key: what it has sent and received counts on.
+//! Changes of an SA under its key: sequence numbers and window continue.
 
 mod common;
 

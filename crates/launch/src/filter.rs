@@ -1,18 +1,19 @@
 //! The seccomp filter of programs under `fatpath exec` (seccomp(2); Linux `seccomp_run_filters`).
 //!
-//! It refuses the calls that would reach the host's network in place of the gateway's:
+//! It refuses calls that would reach the host's network instead of the gateway's:
 //!
 //! - `socket(AF_NETLINK)` of the protocols that the library serves. The library connects Unix sockets and makes no others.
 //! - requests of `ioctl` that make or change interfaces, addresses, routes and neighbours. Requests that only read are
 //!   allowed, since the C library itself asks for the number of an interface.
-//! - `io_uring_setup`, whose ring makes sockets without a system call for each.
-//! - of a program whose sockets are bound to a VRF, `socket(AF_INET)` and `socket(AF_INET6)` that the library does not make: it
-//!   would not be bound.
-//! - entering or making a network namespace, where the library's netlink would still be the gateway's.
+//! - `io_uring_setup`, whose ring creates sockets without a system call for each.
+//! - for a program whose sockets are bound to a VRF, `socket(AF_INET)` and `socket(AF_INET6)` outside of the library:
+//!   the socket would not be bound.
+//! - entering or creating a network namespace, where the library's netlink would still be the gateway's.
 //! - attaching BPF programs to control groups and interfaces, as `ip vrf exec` does.
 //!
-//! A filter sees numbers and arguments, and no memory. What it cannot see is refused as a whole: all sockets by i386's
-//! `socketcall`, whose arguments lie in memory; `clone3`, whose flags do, is `ENOSYS`, so that the C library uses `clone`.
+//! A filter reads numbers and arguments, but no memory. Calls whose effect depends on memory are refused as a whole:
+//! i386's `socketcall`, whose arguments are in memory; `clone3`, whose flags are, returns `ENOSYS`, so that the C
+//! library uses `clone`.
 
 use std::io;
 
@@ -20,25 +21,25 @@ use libc::{c_int, sock_filter};
 
 use crate::sys;
 
-/// Sixth argument of the library's own `socket(2)`, of which the kernel reads three.
+/// Sixth argument of the library's own `socket(2)`; the kernel ignores it.
 pub const SOCKET_MARK: u32 = 0x0fa7_9a7d;
 
-/// Internet sockets of a program.
+/// Internet sockets that a program may create.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Internet {
-    /// As the program makes them.
+    /// All.
     Any,
-    /// Those alone that the library makes, which binds them.
+    /// Only those that the library creates and binds.
     Marked,
 }
 
-/// Sets the filter for this thread and for every program that it becomes or starts. It cannot be taken away again.
+/// Sets the filter for this thread and for every program that it executes or starts. It cannot be removed.
 ///
-/// Without `CAP_SYS_ADMIN` the kernel takes a filter only from a thread with `no_new_privs`, which is set then: programs
-/// that run with another account's rights (setuid) or with file capabilities do not gain them any more.
+/// Without `CAP_SYS_ADMIN` the kernel accepts a filter only from a thread with `no_new_privs`, which is set then:
+/// programs with setuid or file capabilities gain no privileges any more.
 ///
 /// # Errors
-/// As `seccomp(2)` and `prctl(2)`: this kernel has no filters, or this architecture none here.
+/// As `seccomp(2)` and `prctl(2)`: this kernel has no filters, or this architecture is not supported.
 pub fn set(internet: Internet) -> io::Result<()> {
     if ABIS.is_empty() {
         return Err(io::ErrorKind::Unsupported.into());
@@ -53,35 +54,35 @@ pub fn set(internet: Internet) -> io::Result<()> {
     }
 }
 
-/// The calls of one architecture that are refused, by number.
+/// The refused calls of one architecture, by number.
 struct Abi {
     /// `AUDIT_ARCH_*`.
     arch: u32,
-    /// The bits of a call's number that count.
+    /// Mask of the significant bits of a call's number.
     number_bits: u32,
     calls: &'static [(u32, Call)],
 }
 
-/// The arguments for which a call is refused.
+/// Condition on its arguments for which a call is refused.
 #[derive(Clone, Copy)]
 enum Call {
-    /// `socket(2)`: netlink of a protocol that the library serves; Internet sockets that are to be marked and are not.
+    /// `socket(2)` of a netlink protocol that the library serves, or an Internet socket without the required mark.
     Socket,
-    /// `socketcall(2)` that makes a socket.
+    /// `socketcall(2)` that creates a socket.
     Socketcall,
-    /// `ioctl(2)` that changes something of a network.
+    /// `ioctl(2)` that changes a network setting.
     Ioctl,
-    /// A call whose argument of that number has `CLONE_NEWNET` among its flags.
+    /// A call with `CLONE_NEWNET` in the flags argument of that number.
     NetworkNamespace(u32),
     /// `bpf(2)` that attaches a program.
     Bpf,
-    /// All arguments.
+    /// Unconditional.
     Any,
-    /// All arguments, as by a kernel that does not have the call.
+    /// Unconditional, with the error of a kernel without the call.
     Missing,
 }
 
-/// x86-64 calls of 32-bit pointers have this bit in their numbers, and otherwise those of x86-64 or their own from 512 on.
+/// x86-64 calls of 32-bit pointers have this bit set in the numbers of x86-64 or in their own from 512 on.
 const X32_BIT: u32 = 1 << 30;
 
 #[cfg(target_arch = "x86_64")]
@@ -141,12 +142,12 @@ const ABIS: &[Abi] = &[];
 const TUN_SET_INTERFACE: u32 = 0x4004_54ca;
 /// `PPPIOCNEWUNIT`.
 const PPP_NEW_UNIT: u32 = 0xc004_743e;
-/// Requests of sockets (`SOCK_IOC_TYPE`), and first and last of wireless interfaces.
+/// Requests of sockets (`SOCK_IOC_TYPE`), and the first and last of wireless interfaces.
 const OF_SOCKETS: (u32, u32) = (0x8900, 0x89ff);
 const OF_WIRELESS: (u32, u32) = (0x8b00, 0x8bff);
 
-/// The requests of sockets that change nothing of a network. Of the others some look as if they only read, and are given
-/// commands in memory that do not (`SIOCGIFBR`, `SIOCGIFVLAN`, `SIOCETHTOOL`).
+/// The requests of sockets that change no network setting. Some of the others seem to read only, but take commands in
+/// memory that write (`SIOCGIFBR`, `SIOCGIFVLAN`, `SIOCETHTOOL`).
 const HARMLESS: [(u32, u32); 19] = [
     (0x8901, 0x8907), // owner, out-of-band mark, time stamps
     (0x8910, 0x8910), // SIOCGIFNAME
@@ -177,7 +178,7 @@ const fn fails_with(errno: c_int) -> u32 {
     libc::SECCOMP_RET_ERRNO | errno as u32
 }
 
-/// The filter's instructions. A call by another architecture's numbers ends the process: none of them is known.
+/// The filter's instructions. A call from an unknown architecture ends the process.
 fn program(internet: Internet) -> Vec<sock_filter> {
     let mut program = Vec::new();
     load(&mut program, Field::Arch);
@@ -199,7 +200,7 @@ fn program(internet: Internet) -> Vec<sock_filter> {
 }
 
 impl Call {
-    /// The instructions that decide about such a call. They end in a verdict.
+    /// The instructions for the condition. They end in a verdict.
     fn refused(self, internet: Internet) -> Vec<sock_filter> {
         let mut block = Vec::new();
         match self {
@@ -267,7 +268,7 @@ impl Call {
 enum Field {
     Number,
     Arch,
-    /// The low 32 bits of an argument: all arguments that are looked at are 32 bits long to the kernel, or flags in these.
+    /// The low 32 bits of an argument: to the kernel all checked arguments are 32 bits long, or flags in these.
     Argument(u32),
 }
 
@@ -280,7 +281,7 @@ fn load(program: &mut Vec<sock_filter>, field: Field) {
     program.push(statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset));
 }
 
-/// Ends with `result` if the loaded value is in a range, from its first to its last.
+/// Ends with `result` if the loaded value is in a range from first to last.
 fn if_within(program: &mut Vec<sock_filter>, (first, last): (u32, u32), result: u32) {
     if first == last {
         program.push(unless_equal_skip(first, 1));
@@ -307,7 +308,7 @@ fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-/// An instruction that skips as many of the next ones as one of the counts says.
+/// A jump over as many instructions as the matching count.
 fn jump(condition: u32, k: u32, if_true: usize, if_false: usize) -> sock_filter {
     let count = |count: usize| u8::try_from(count).expect("a block is shorter than 256 instructions");
     sock_filter { code: (libc::BPF_JMP | condition | libc::BPF_K) as u16, jt: count(if_true), jf: count(if_false), k }
@@ -378,7 +379,7 @@ mod tests {
 
     #[test]
     fn filter_calls_of_each_abi_are_refused_by_argument() {
-        // Which number, the arguments, the result.
+        // System call number, arguments, result.
         let cases: &[(usize, [u64; 3], u32)] = &[
             (0, [16, 3, 0], REFUSE),
             (0, [16, 0x80003, 6], REFUSE),

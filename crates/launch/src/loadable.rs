@@ -1,7 +1,7 @@
-//! Whether a program would load a library that is put before the C library (ld.so(8), `LD_PRELOAD`).
+//! Check whether a program would load a preloaded library (ld.so(8), `LD_PRELOAD`).
 //!
-//! It is asked for in children of `vfork` and in signal handlers, so nothing here takes memory, and all system calls are made
-//! without the C library. What is no program, cannot be read or is not there is for the kernel to refuse.
+//! It runs in children of `vfork` and in signal handlers, so it allocates no memory, and all system calls are made
+//! without the C library. The kernel itself refuses files that are no program, unreadable or missing.
 
 use std::ffi::CStr;
 use std::fmt::{self, Display, Formatter};
@@ -24,24 +24,25 @@ const LOADER: &[u8] = b"ld.so.1";
 /// `EM_*` of this machine.
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
-/// Number of interpreters that Linux follows, each of which may be a script (`exec_binprm`).
+/// Maximum number of nested interpreters, each of which may be a script (`exec_binprm`).
 const MAX_SCRIPTS: usize = 5;
 
-/// As much of a script's first line as Linux looks at (`BINPRM_BUF_SIZE`).
+/// Number of bytes of a script's first line that Linux reads (`BINPRM_BUF_SIZE`).
 const LINE: usize = 256;
 
 /// Reason for which a program would not load the library, or would not call it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reason {
-    /// It has no loader.
+    /// It has no dynamic loader.
     Static,
-    /// It was made by the Go compiler.
+    /// It was built by the Go compiler.
     Go,
     /// The loader is not the GNU C library's.
     OtherLoader,
-    /// It is of another word size or processor.
+    /// It is for another word size or processor.
     OtherMachine,
-    /// It runs with the rights of its file's owner or group (setuid, setgid), or this process has two accounts.
+    /// It runs with the privileges of its file's owner or group (setuid, setgid), or this process's real and effective
+    /// accounts differ.
     OtherAccount,
     /// The file has capabilities.
     Capabilities,
@@ -58,21 +59,21 @@ impl Display for Reason {
                 "it would run with another account's rights (setuid or setgid), and its loader ignore the library; use \
                  that account first, as with sudo"
             }
-            Self::Capabilities => "its file has capabilities, which has its loader ignore the library; use root",
+            Self::Capabilities => "its file has capabilities, which makes its loader ignore the library; use root",
         })
     }
 }
 
-/// A program that is not to be started.
+/// A program that must not be started.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NotLoadable {
     /// Reason.
     pub reason: Reason,
-    /// The inode number of the program, or of the one that interprets it.
+    /// The inode number of the program, or of its interpreter.
     pub inode: u64,
 }
 
-/// Checks the program at `path`, seen from the directory `at`.
+/// Checks the program at `path`, relative to the directory `at`.
 ///
 /// # Errors
 /// It would run without the library.
@@ -80,7 +81,7 @@ pub fn check(at: BorrowedFd<'_>, path: &CStr) -> Result<(), NotLoadable> {
     open(at, path).map_or(Ok(()), check_file)
 }
 
-/// Checks the program that `fd` is, which need not be open for reading.
+/// Checks the program open as `fd`, which may be unreadable.
 ///
 /// # Errors
 /// It would run without the library.
@@ -92,7 +93,7 @@ pub fn check_open(fd: BorrowedFd<'_>) -> Result<(), NotLoadable> {
     CStr::from_bytes_until_nul(&path).map_or(Ok(()), |path| check(CWD, path))
 }
 
-/// Checks the program `name` where execvp(3) finds it in the directories of `path`, which are separated by colons.
+/// Checks the program `name` as execvp(3) finds it in the directories of `path`, which are separated by colons.
 ///
 /// # Errors
 /// It would run without the library.
@@ -120,7 +121,7 @@ fn is_executable(path: &CStr) -> bool {
     rustix::fs::stat(path).is_ok_and(is_file) && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
-/// Opens a file that may be a program: to open a device may do something.
+/// Opens a file that may be a program; not a device, whose opening may have effects.
 fn open(at: BorrowedFd<'_>, path: &CStr) -> Option<File> {
     let stat = rustix::fs::statat(at, path, AtFlags::empty()).ok()?;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -145,7 +146,7 @@ fn check_file(mut file: File) -> Result<(), NotLoadable> {
     Ok(())
 }
 
-/// The interpreter that the first line of a script names.
+/// The interpreter named by the first line of a script.
 fn interpreter<'a>(start: &[u8], room: &'a mut [u8; LINE]) -> Option<&'a CStr> {
     let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t' | 0)).filter(|word| !word.is_empty());
@@ -165,7 +166,7 @@ struct Header {
 }
 
 impl Header {
-    /// Reads a program's header, of this machine's byte order; `None` for other files.
+    /// Parses a program's header, of this machine's byte order; `None` for other files.
     fn of(start: &[u8]) -> Option<Self> {
         const EXECUTABLE: [u16; 2] = [2, 3];
         let kind = half(start, 16)?;
@@ -179,7 +180,7 @@ impl Header {
     }
 }
 
-/// A segment of a program: its kind and where it lies in the file (elf(5), `Elf64_Phdr`).
+/// A segment of a program: its type and its range in the file (elf(5), `Elf64_Phdr`).
 struct Segment {
     kind: u32,
     at: u64,
@@ -196,7 +197,7 @@ impl Segment {
     }
 }
 
-/// Judges a file by what it is.
+/// Checks a file's contents.
 fn check_binary(file: BorrowedFd<'_>, start: &[u8]) -> Result<(), Reason> {
     const NATIVE: [u8; 2] = [2, if cfg!(target_endian = "little") { 1 } else { 2 }];
     let Some(ident) = start.strip_prefix(b"\x7fELF") else { return Ok(()) };
@@ -235,7 +236,7 @@ fn is_gnu_loader(file: BorrowedFd<'_>, segment: &Segment) -> bool {
     path.rsplit(|&byte| byte == b'/').next() == Some(LOADER)
 }
 
-/// Whether among some notes is the one that Go's linker leaves in each program (`.note.go.buildid`).
+/// Tells whether a note segment has the note that Go's linker adds to each program (`.note.go.buildid`).
 fn is_by_go(file: BorrowedFd<'_>, segment: &Segment) -> bool {
     const NAME: &[u8] = b"Go\0\0";
     const BUILD_ID: u32 = 4;
@@ -252,15 +253,15 @@ fn is_by_go(file: BorrowedFd<'_>, segment: &Segment) -> bool {
     false
 }
 
-/// The beginning of a segment, as much as there is room for.
+/// The first bytes of a segment, as many as fit.
 fn contents<'a>(file: BorrowedFd<'_>, segment: &Segment, room: &'a mut [u8]) -> Option<&'a [u8]> {
     let wanted = usize::try_from(segment.len).unwrap_or(usize::MAX).min(room.len());
     let len = read_at(file, segment.at, room.get_mut(..wanted)?);
     room.get(..len)
 }
 
-/// Judges a program by the rights that it would run with: with others than this process has, the loader ignores the library
-/// (`AT_SECURE`; Linux `cap_bprm_creds_from_file`).
+/// Checks a program's privileges: if they differ from this process's, the loader ignores the library (`AT_SECURE`;
+/// Linux `cap_bprm_creds_from_file`).
 fn check_rights(file: BorrowedFd<'_>) -> Result<(), Reason> {
     let Ok(stat) = rustix::fs::fstat(file) else { return Ok(()) };
     let (mut euid, mut egid) = (geteuid().as_raw(), getegid().as_raw());
@@ -281,24 +282,24 @@ fn check_rights(file: BorrowedFd<'_>) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Whether the file system gives its programs no rights of their own (`nosuid`).
+/// Tells whether the file system gives its programs no privileges of their own (`nosuid`).
 fn is_without_rights(file: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatvfs(file).is_ok_and(|on| on.f_flag.contains(StatVfsMountFlags::NOSUID))
 }
 
-/// Whether a file's capabilities are such that the program gains some (`struct vfs_ns_cap_data`).
+/// Tells whether the program gains capabilities by its file (`struct vfs_ns_cap_data`).
 fn has_capabilities(file: BorrowedFd<'_>) -> bool {
     const EFFECTIVE: u32 = 1;
     let mut room = [0_u8; 24];
     let Ok(len) = rustix::fs::fgetxattr(file, c"security.capability", &mut room) else { return false };
     let room = room.get(..len).unwrap_or_default();
-    // Little-endian everywhere: flags, then permitted and inheritable capabilities by turns.
+    // Always little-endian: flags, then permitted and inheritable capabilities alternately.
     let word =
         |at: usize| room.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word));
     word(0) & EFFECTIVE != 0 || word(4) != 0 || word(12) != 0
 }
 
-/// Reads at a place of a file, up to where it ends or cannot be read, and returns how much.
+/// Reads at an offset of a file, up to its end or an error, and returns the number of bytes.
 fn read_at(file: BorrowedFd<'_>, at: u64, into: &mut [u8]) -> usize {
     let mut done = 0;
     while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -342,10 +343,10 @@ mod tests {
         check_open(file(bytes).as_fd()).map_err(|refused| refused.reason)
     }
 
-    /// Kinds and contents of segments.
+    /// Types and contents of segments.
     type Segments<'a> = &'a [(u32, &'a [u8])];
 
-    /// An ELF file of this machine's kind.
+    /// An ELF file for this machine.
     fn elf(segments: Segments<'_>) -> Vec<u8> {
         let mut elf = vec![0; 64 + 56 * segments.len()];
         elf[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, if cfg!(target_endian = "little") { 1 } else { 2 }]);
@@ -380,7 +381,9 @@ mod tests {
     #[test]
     fn check_judges_programs_by_loader_machine_and_notes() {
         let gnu = [b"/lib64/", LOADER, b"\0"].concat();
-        let (load, interp, notes) = (1, Segment::INTERPRETER, Segment::NOTE);
+        let load = 1;
+        let interp = Segment::INTERPRETER;
+        let notes = Segment::NOTE;
         let of_gnu = note(b"GNU\0", 3, &[7; 20]);
         let of_go = note(b"Go\0\0", 4, &[b'x'; 83]);
         let both = [&of_gnu[..], &of_go].concat();
@@ -411,7 +414,7 @@ mod tests {
     fn check_leaves_what_is_cut_short_or_no_program_to_the_kernel() {
         let whole = elf(&[(Segment::INTERPRETER, &[b"/lib64/", LOADER].concat()), (1, b"x")]);
         for len in 0..64 + 56 {
-            // Before the word size can be read it is another one.
+            // A header too short for the word size is another machine's.
             let want = if (4..6).contains(&len) { Err(Reason::OtherMachine) } else { Ok(()) };
             assert_eq!(judged(&whole[..len]), want, "{len}");
         }

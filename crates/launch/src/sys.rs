@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libc::{c_ushort, sock_filter, sock_fprog};
 
-/// An open file. It is closed without the C library, where a thread can be cancelled in `close`.
+/// An open file. It is closed without the C library, in whose `close` a thread can be cancelled.
 #[derive(Debug)]
 pub(crate) struct File(ManuallyDrop<OwnedFd>);
 
@@ -26,12 +26,12 @@ impl AsFd for File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is this value's own, and nothing else closes it.
+        // SAFETY: this value owns the descriptor.
         unsafe { libc::syscall(libc::SYS_close, self.0.as_raw_fd()) };
     }
 }
 
-/// Sets `program` as the seccomp filter of this thread, and of all that it starts from now on.
+/// Sets `program` as the seccomp filter of this thread, and of all processes that it starts.
 ///
 /// # Errors
 /// `EACCES`: the thread has neither `CAP_SYS_ADMIN` nor `no_new_privs`; else as `seccomp(2)`.

@@ -1,7 +1,7 @@
 //! Frames by vhost-user between a front end and a back end on one thread: `cargo bench -p fatpath-link --bench vhost`.
 //!
-//! Each line is a direction and a size, with packets and bytes per second; `copy` is a thread that copies as many bytes of that
-//! size in and out: the lower bound for two copies.
+//! Each line is a direction and a size, with packets and bytes per second; `copy` is a thread that copies as many bytes
+//! of that size in and out: the lower bound for two copies.
 
 use std::hint::black_box;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Packet sockets (packet(7)): whole frames of an interface of this host, with virtio-net headers.
 //!
-//! The kernel delivers frames as the interface received them, merged by its GRO or never segmented (veth), and segments what
-//! we send if the interface does not. The host's own stack sees the same frames, unless the link is exclusive: an interface
-//! that fatpath owns has no addresses there.
+//! The kernel delivers frames as the interface received them, merged by its GRO or never segmented (veth), and segments
+//! what we send if the interface does not. The host's own stack sees the same frames, unless the link is exclusive: an
+//! interface that fatpath owns has no addresses there.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,7 +31,7 @@ use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::link_layer;
 use crate::sys::socket::{bind, has_lost_interface, set_buffer, set_option};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Common, Layer, Link, OpenError, Sent};
 
 /// Frames requested in one system call from a quiet interface; up to [`MAX_MESSAGES`] from a busy one.
 const FEW_MESSAGES: usize = 4;
@@ -54,17 +54,11 @@ const SOCKET_BUFFER: i32 = 8 << 20;
 /// A packet socket on one interface.
 #[derive(Debug)]
 pub(crate) struct PacketLink {
-    name: String,
-    mtu: usize,
-    /// Configured MTU; `None` for the interface's own.
-    wanted_mtu: Option<u16>,
+    common: Common,
     layer: Layer,
     socket: OwnedFd,
     /// Frames sent in one system call; 1 without offloads.
     width: usize,
-    offloads: Offloads,
-    features: Features,
-    stats: LinkStats,
     slots: Vec<Slot>,
     /// Slots passed to the next system call: about twice the frames that the last call received.
     asking: usize,
@@ -87,8 +81,8 @@ pub(crate) struct Station {
     pub(crate) ip_only: bool,
 }
 
-/// Receive buffers of one frame: a small page, which holds a frame of wire size, and a large one for the remainder of a fat
-/// frame.
+/// Receive buffers of one frame: a small page, which holds a frame of wire size, and a large one for the remainder of a
+/// fat frame.
 #[derive(Debug)]
 struct Slot {
     front: Posted,
@@ -98,8 +92,8 @@ struct Slot {
 }
 
 impl PacketLink {
-    /// Opens a socket and binds it to the interface.
-    /// If it is `exclusive`, the host's own stack gets none of the interface's frames.
+    /// Opens a socket and binds it to the interface. If it is `exclusive`, the host's own stack gets none of the
+    /// interface's frames.
     pub(crate) fn open(config: &Config, interface: &str, exclusive: bool) -> Result<Self, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
         let asked = Interface::new(interface).map_err(failed("socket"))?;
@@ -147,8 +141,8 @@ impl PacketLink {
         set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SOCKET_BUFFER).map_err(failed("SO_SNDBUF"))?;
         bind(fd, &link_layer(index)).map_err(failed("bind"))?;
 
-        let mut offloads = Offloads::new();
-        // What the interface delivers cannot be refused here, so this is always understood.
+        let mut offloads = Offloads::EMPTY;
+        // This side cannot refuse a frame of the interface, so this type is always accepted.
         offloads.add("rx-super-packets", Ok(Some("as the interface delivers them".to_owned())));
         for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
             offloads.add(name, if config.offloads { Ok(None) } else { Err(BY_CONFIGURATION.to_owned()) });
@@ -160,15 +154,10 @@ impl PacketLink {
         let slot =
             || Slot { front: Posted::new(), rest: Posted::new(), header: [0; HEADER_LEN], control: [0; CONTROL_LEN] };
         Ok(Self {
-            name: config.name.clone(),
-            mtu,
-            wanted_mtu: config.mtu,
+            common: Common { mtu, ..Common::new(&config.name, config.mtu, offloads, features) },
             layer: Layer::Ethernet(station.map_or(mac, |station| station.mac)),
             socket,
             width: send,
-            offloads,
-            features,
-            stats: LinkStats::ZERO,
             slots: std::iter::repeat_with(slot).take(recv).collect(),
             asking: FEW_MESSAGES.min(recv),
             interface: asked,
@@ -179,7 +168,7 @@ impl PacketLink {
         })
     }
 
-    /// Whether a frame carries IP, and is for the node or a group.
+    /// Tells whether a frame carries IP, and is for the node or a group.
     fn is_ip(&self, packet: &Packet) -> bool {
         let Ok(header) = eth::Header::ref_from(packet.head()) else { return false };
         let is_ip = matches!(header.ethertype(), EtherType::IPV4 | EtherType::IPV6) && packet.meta.vlan.is_none();
@@ -188,12 +177,13 @@ impl PacketLink {
         is_ip && (is_group || self.layer == Layer::Ethernet(dst))
     }
 
-    /// Checks whether the interface is up again. The socket reports that it went down once, and never that it came back.
+    /// Checks whether the interface is up again. The socket reports that it went down once, and never that it came
+    /// back.
     #[cold]
     fn see_if_back(&mut self) -> io::Result<()> {
-        self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.name, call, &err))?;
+        self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.common.name, call, &err))?;
         if self.is_gone() {
-            return Err(failed(&self.name, "getsockname", &io::Error::from_raw_os_error(libc::ENODEV)));
+            return Err(failed(&self.common.name, "getsockname", &io::Error::from_raw_os_error(libc::ENODEV)));
         }
         // Clears the pending ENETDOWN, which is still there if another call found the interface down.
         let _ = socket_error(&self.socket);
@@ -203,7 +193,7 @@ impl PacketLink {
 
     fn went_down(&mut self, call: &'static str, err: &io::Error) -> io::Error {
         self.down = true;
-        failed(&self.name, call, err)
+        failed(&self.common.name, call, err)
     }
 
     /// Makes one system call. Returns the number of frames received, and their bytes.
@@ -220,26 +210,28 @@ impl PacketLink {
         let received = match batch.recv(self.socket.as_fd()) {
             Ok(received) => received,
             Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok((0, 0)),
-            // The kernel has dropped a frame whose offload no virtio-net header describes.
+            // The kernel has dropped a frame whose offload a virtio-net header cannot describe.
             Err(err) if errno(&err) == libc::EINVAL => {
-                self.stats.rx_drop(DropReason::VirtioHeader);
+                self.common.stats.rx_drop(DropReason::VirtioHeader);
                 return Ok((0, 0));
             }
             Err(err) => return Err(self.went_down("recvmmsg", &err)),
         };
-        self.stats.rx_calls += u64::from(!received.is_empty());
+        self.common.stats.rx_calls += u64::from(!received.is_empty());
         self.asking = (2 * received.len()).clamp(FEW_MESSAGES.min(self.slots.len()), self.slots.len());
         let mut bytes = 0;
         let mut slots = std::mem::take(&mut self.slots);
         for (slot, received) in slots.iter_mut().zip(&received) {
             match slot.received(mem, received) {
-                Ok(packet) if self.ip_only && !self.is_ip(&packet) => self.stats.rx_drop(DropReason::EthNotForUs),
+                Ok(packet) if self.ip_only && !self.is_ip(&packet) => {
+                    self.common.stats.rx_drop(DropReason::EthNotForUs);
+                }
                 Ok(packet) => {
                     bytes += packet.len();
-                    self.stats.received(&packet);
+                    self.common.stats.received(&packet);
                     out.push(packet);
                 }
-                Err(reason) => self.stats.rx_drop(reason),
+                Err(reason) => self.common.stats.rx_drop(reason),
             }
         }
         self.slots = slots;
@@ -282,8 +274,8 @@ impl Batches for PacketLink {
         let reason = match errno(err) {
             libc::EAGAIN => return Ok(Refused::Stop(Sent::Busy)),
             libc::EINVAL | libc::EIO => {
-                if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
-                    self.features = features(&self.offloads);
+                if self.common.offloads.give_up(packet, &failed(&self.common.name, "sendmmsg", err).to_string()) {
+                    self.common.features = features(&self.common.offloads);
                     return Ok(Refused::Stop(Sent::Refit));
                 }
                 DropReason::TxError
@@ -295,17 +287,17 @@ impl Batches for PacketLink {
             libc::ENOBUFS | libc::ENOMEM => DropReason::TxQueueFull,
             _ => DropReason::TxError,
         };
-        self.stats.tx_drop(reason);
+        self.common.stats.tx_drop(reason);
         Ok(Refused::Dropped)
     }
 
     fn stats_mut(&mut self) -> &mut LinkStats {
-        &mut self.stats
+        &mut self.common.stats
     }
 }
 
 impl Slot {
-    /// The frame that was received here.
+    /// The received frame.
     fn received(&mut self, mem: &Memory, received: &Received) -> Result<Packet, DropReason> {
         let len = received.len.saturating_sub(HEADER_LEN);
         let mut packet = Packet::from_buf(self.front.take(len.min(FRONT), Memory::HEADROOM, FRONT));
@@ -352,36 +344,28 @@ fn tag_of(auxdata: &[u8]) -> Option<u16> {
 }
 
 impl Link for PacketLink {
-    fn name(&self) -> &str {
-        &self.name
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Packet
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
     }
 
     fn host_index(&self) -> Option<u32> {
         u32::try_from(self.index).ok()
     }
 
-    fn mtu(&self) -> usize {
-        self.mtu
-    }
-
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
-        self.mtu = mtu_of(&self.interface, self.interface.name(), mtu)?;
-        self.wanted_mtu = mtu;
+        self.common.mtu = mtu_of(&self.interface, self.interface.name(), mtu)?;
+        self.common.wanted_mtu = mtu;
         Ok(())
     }
 
-    fn wanted_mtu(&self) -> Option<u16> {
-        self.wanted_mtu
-    }
-
     fn look(&mut self) -> io::Result<bool> {
-        let mtu = self.interface.mtu_now(self.index, self.wanted_mtu);
+        let mtu = self.interface.mtu_now(self.index, self.common.wanted_mtu);
         let mtu = mtu.map_err(|(call, err)| self.went_down(call, &err))?;
-        Ok(std::mem::replace(&mut self.mtu, mtu) != mtu)
+        Ok(std::mem::replace(&mut self.common.mtu, mtu) != mtu)
     }
 
     fn is_gone(&self) -> bool {
@@ -396,22 +380,6 @@ impl Link for PacketLink {
 
     fn layer(&self) -> Layer {
         self.layer
-    }
-
-    fn features(&self) -> Features {
-        self.features
-    }
-
-    fn offloads(&self) -> &[Offload] {
-        self.offloads.all()
-    }
-
-    fn stats(&self) -> &LinkStats {
-        &self.stats
-    }
-
-    fn set_stats(&mut self, stats: LinkStats) {
-        self.stats = stats;
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

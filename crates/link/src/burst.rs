@@ -18,8 +18,8 @@ pub(crate) enum Refused {
 
 /// A socket that takes many packets in one system call.
 pub(crate) trait Batches {
-    /// Sends packets from the front of `packets` in one system call, and returns how many were sent. Packets that share a
-    /// buffer count one by one.
+    /// Sends packets from the front of `packets` in one system call, and returns how many were sent. Packets that share
+    /// a buffer count one by one.
     fn send_batch(&mut self, packets: &[Packet]) -> io::Result<usize>;
 
     /// Handles an error of the kernel about the packet at the front.
@@ -51,8 +51,8 @@ pub(crate) fn send(link: &mut impl Batches, burst: &mut Vec<Packet>) -> io::Resu
     outcome
 }
 
-/// Counts the first `count` wire packets as sent, including those that share a buffer. Returns how many of `packets` were
-/// sent whole; the one behind them may have lost some of its wire packets.
+/// Counts the first `count` wire packets as sent, including those that share a buffer. Returns how many of `packets`
+/// were sent whole; the one behind them may have lost some of its wire packets.
 fn sent(stats: &mut LinkStats, packets: &mut [Packet], count: usize) -> usize {
     let mut left = count;
     for (gone, packet) in packets.iter_mut().enumerate() {

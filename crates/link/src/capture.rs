@@ -14,12 +14,12 @@ pub enum LinkType {
     Ethernet,
     /// An IP header.
     Raw,
-    /// Something else, by its number.
+    /// Another type, by its number.
     Other(u16),
 }
 
 impl LinkType {
-    /// `LINKTYPE_*`.
+    /// Number of the type (`LINKTYPE_*`).
     pub const fn number(self) -> u16 {
         match self {
             Self::Ethernet => 1,
@@ -45,7 +45,7 @@ pub struct Record {
     pub at: Duration,
     /// Outermost header.
     pub link_type: LinkType,
-    /// Direction, if the file says.
+    /// Direction, if the file has it.
     pub outbound: Option<bool>,
     /// Length before the capture truncated the packet.
     pub original_len: usize,
@@ -76,7 +76,7 @@ impl fmt::Display for CaptureError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(err) => err.fmt(f),
-            Self::CutShort => f.write_str("the file is cut short"),
+            Self::CutShort => f.write_str("the file is truncated"),
             Self::Magic => f.write_str("not a capture file of this kind"),
             Self::Version => f.write_str("unsupported version"),
             Self::TooLong(len) => write!(f, "length of {len} bytes is above the limit"),

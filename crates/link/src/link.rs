@@ -1,4 +1,4 @@
-//! The trait of all links, its results, and kinds of links.
+//! The trait of all links, and its results.
 
 use std::fmt;
 use std::io;
@@ -9,35 +9,47 @@ use packet::{Memory, Packet};
 use wire::eth::MacAddr;
 
 use crate::vhost::GuestState;
-use crate::{LinkStats, Offload, OpenError, RingState};
+use crate::{Common, LinkStats, Offload, OpenError, RingState};
 
-/// Link that receives and sends packets in bursts; no call blocks.
+/// A link, which receives and sends packets in bursts; no call blocks.
 ///
 /// [`recv`](Self::recv) or [`send`](Self::send) of a link whose device goes down or away is an error, with the device
-/// and the call in its text. From then on `recv` fails until the device is up again. A device that [is gone](Self::is_gone)
-/// does not come back: the link is opened anew on another device of the same name.
+/// and the call in its text. From then on `recv` fails until the device is up again. A device that [is
+/// gone](Self::is_gone) does not come back: the link is opened anew on another device of the same name.
 pub trait Link: fmt::Debug + Send {
-    /// Name in this node.
-    fn name(&self) -> &str;
+    /// State that every link has. The getters below return what is in it.
+    fn common(&self) -> &Common;
 
-    /// Kind of the link.
-    fn kind(&self) -> Kind;
+    /// State that every link has, to be changed.
+    fn common_mut(&mut self) -> &mut Common;
+
+    /// Name in this node.
+    fn name(&self) -> &str {
+        &self.common().name
+    }
 
     /// Index of the host's interface, in the interface's network namespace; `None` if the link has none.
-    fn host_index(&self) -> Option<u32>;
+    fn host_index(&self) -> Option<u32> {
+        None
+    }
 
     /// The layer-3 MTU in bytes.
-    fn mtu(&self) -> usize;
+    fn mtu(&self) -> usize {
+        self.common().mtu
+    }
 
     /// Changes the MTU of the open link; `None` as in [`Config::mtu`](crate::Config::mtu).
     ///
     /// # Errors
     /// The system refuses; the MTU is unchanged.
-    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError>;
+    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
+        self.common_mut().set_mtu(mtu);
+        Ok(())
+    }
 
     /// The last argument of [`set_mtu`](Self::set_mtu).
     fn wanted_mtu(&self) -> Option<u16> {
-        u16::try_from(self.mtu()).ok()
+        self.common().wanted_mtu
     }
 
     /// Rereads the state of the host's interface. Tells whether the MTU has changed.
@@ -53,7 +65,8 @@ pub trait Link: fmt::Debug + Send {
         false
     }
 
-    /// Releases a device that [is gone](Self::is_gone), so that the link can be opened again on a new device of that name.
+    /// Releases a device that [is gone](Self::is_gone), so that the link can be opened again on a new device of that
+    /// name.
     fn release(&mut self) {}
 
     /// Changes the link-layer address of the open link, and of its interface of the host, if it has one.
@@ -64,8 +77,8 @@ pub trait Link: fmt::Debug + Send {
         Err(OpenError::no_address(self.name()))
     }
 
-    /// Opens or closes port 500 of the link's address, where IKE begins. Only a UDP link that is bound to a single address and
-    /// to the port of ESP in UDP has this port; for any other link the call does nothing.
+    /// Opens or closes port 500 of the link's address, where IKE begins. Only a UDP link that is bound to a single
+    /// address and to the port of ESP in UDP has this port; for any other link the call does nothing.
     ///
     /// # Errors
     /// The system refuses; the port is closed.
@@ -77,23 +90,31 @@ pub trait Link: fmt::Debug + Send {
     fn layer(&self) -> Layer;
 
     /// Offloads of the link for packets that are sent. They change only with [`Sent::Refit`].
-    fn features(&self) -> Features;
+    fn features(&self) -> Features {
+        self.common().features
+    }
 
     /// Each offload of this kind of link, and whether it is on.
-    fn offloads(&self) -> &[Offload];
+    fn offloads(&self) -> &[Offload] {
+        self.common().offloads.all()
+    }
 
     /// Counters of packets moved and dropped.
-    fn stats(&self) -> &LinkStats;
+    fn stats(&self) -> &LinkStats {
+        &self.common().stats
+    }
 
     /// Sets the counters, to continue those of the link that this one replaces.
-    fn set_stats(&mut self, stats: LinkStats);
+    fn set_stats(&mut self, stats: LinkStats) {
+        self.common_mut().stats = stats;
+    }
 
     /// State of the device's ring, if the link receives into ring frames.
     fn ring(&self) -> Option<RingState> {
         None
     }
 
-    /// Whether the other end can receive. A guest's port has no carrier until the guest's driver runs.
+    /// Tells whether the other end can receive. A guest's port has no carrier until the guest's driver runs.
     fn has_carrier(&self) -> bool {
         true
     }
@@ -103,8 +124,8 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
-    /// Returns freed frames to the device's ring, and enters copies in the ledger. To be called once after packets have
-    /// been dropped or sent, also if the link has nothing to receive: an empty ring receives nothing.
+    /// Returns freed frames to the device's ring, and enters copies in the ledger. Called once after packets were
+    /// dropped or sent, also if there is nothing to receive: an empty ring receives nothing.
     ///
     /// Returns whether the device still has to be kicked for some sent packets: then the call is to be repeated after a
     /// while, since no descriptor becomes ready.
@@ -115,7 +136,8 @@ pub trait Link: fmt::Debug + Send {
     /// Descriptors to poll: readable when there is something to receive. None for a link in memory.
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Descriptors that become writable again after [`Sent::Busy`]. If there are none, the caller retries after a while.
+    /// Descriptors that become writable again after [`Sent::Busy`]. If there are none, the caller retries after a
+    /// while.
     fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.poll_fds()
     }
@@ -128,8 +150,8 @@ pub trait Link: fmt::Debug + Send {
     /// The link is down or gone. Packets appended before the error are valid.
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()>;
 
-    /// Sends packets from the front of `burst` and removes them. A packet that the system refuses for another reason than
-    /// an offload is dropped and counted.
+    /// Sends packets from the front of `burst` and removes them. A packet that the system refuses for another reason
+    /// than an offload is dropped and counted.
     ///
     /// # Errors
     /// The link is down or gone. Packets that were not sent are still in `burst`.
@@ -152,60 +174,8 @@ pub enum Sent {
 /// Outermost header of a link's packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Layer {
-    /// An Ethernet header; this is our own address.
+    /// An Ethernet header, and this node's own address.
     Ethernet(MacAddr),
     /// An IP header.
     Ip,
-}
-
-/// Kind of a link.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
-    /// A TUN device.
-    Tun,
-    /// A TAP device.
-    Tap,
-    /// A UDP socket.
-    Udp,
-    /// A packet socket on an interface.
-    Packet,
-    /// AF_XDP sockets on an interface.
-    Xdp,
-    /// The own port of a bridge.
-    Bridge,
-    /// A VLAN of another link.
-    Vlan,
-    /// A guest's memory, by vhost-user.
-    VhostUser,
-    /// A back end of vhost-user.
-    VirtioUser,
-    /// A simulated virtual Ethernet adapter, in this process.
-    TrunkAdapter,
-    /// A queue in this process.
-    Memory,
-}
-
-impl Kind {
-    /// Name of the kind in a configuration and in `fatpath show links`.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Tun => "tun",
-            Self::Tap => "tap",
-            Self::Udp => "udp",
-            Self::Packet => "packet",
-            Self::Xdp => "xdp",
-            Self::Bridge => "bridge",
-            Self::Vlan => "vlan",
-            Self::VhostUser => "vhost-user",
-            Self::VirtioUser => "virtio-user",
-            Self::TrunkAdapter => "trunk-adapter",
-            Self::Memory => "memory",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
-    }
 }

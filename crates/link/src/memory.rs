@@ -1,5 +1,5 @@
-//! Two ends of a wire in this process, for tests and benchmarks. Nothing is copied: the receiver gets the sent packet itself,
-//! with the metadata that a virtio-net device would carry.
+//! Two ends of a wire in this process, for tests and benchmarks. Nothing is copied: the receiver gets the sent packet
+//! itself, with the metadata that a virtio-net device would carry.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,8 +12,7 @@ use packet::{Csum, Cut, Memory, Meta, Packet, SecPath};
 
 use crate::config::DEFAULT_MTU;
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::stats::LinkStats;
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Common, Layer, Link, OpenError, Sent};
 
 /// Packets that one call of [`Link::recv`] returns at most.
 const BURST_PACKETS: usize = 64;
@@ -34,7 +33,7 @@ pub struct End {
 }
 
 impl End {
-    /// An end that carries fat IP packets, without a limit.
+    /// An end for fat IP packets, without a limit.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), layer: Layer::Ip, mtu: DEFAULT_MTU, features: Features::ALL, queue: usize::MAX }
     }
@@ -43,10 +42,9 @@ impl End {
 /// One end of a wire in memory.
 #[derive(Debug)]
 pub struct MemoryLink {
-    end: End,
-    offloads: Offloads,
-    features: Features,
-    stats: LinkStats,
+    common: Common,
+    layer: Layer,
+    queue: usize,
     out: Arc<Queue>,
     into: Arc<Queue>,
     refuses: Option<String>,
@@ -70,17 +68,19 @@ pub fn pair(a: End, b: End) -> (MemoryLink, MemoryLink) {
 
 impl MemoryLink {
     fn new(end: End, out: Arc<Queue>, into: Arc<Queue>) -> Self {
-        let mut offloads = Offloads::new();
+        let mut offloads = Offloads::EMPTY;
         let of = &end.features;
         let has = [(TX_CSUM, of.csum != CsumOffload::None), (TX_TSO4, of.tso4), (TX_TSO6, of.tso6), (TX_USO, of.uso)];
         for (name, on) in has {
             offloads.add(name, if on { Ok(None) } else { Err("not among its features".to_owned()) });
         }
-        Self { features: end.features, end, offloads, stats: LinkStats::ZERO, out, into, refuses: None }
+        let End { name, layer, mtu, features, queue } = end;
+        let common = Common { mtu, ..Common::new(&name, u16::try_from(mtu).ok(), offloads, features) };
+        Self { common, layer, queue, out, into, refuses: None }
     }
 
-    /// Makes the link refuse the next packet that needs an offload, once per offload, like a kernel that lacks an offload it
-    /// had accepted.
+    /// Makes the link refuse the next packet that needs an offload, once per offload, like a kernel that lacks an
+    /// offload it had accepted.
     pub fn refuse_offloads(&mut self, why: &str) {
         self.refuses = Some(why.to_owned());
     }
@@ -92,11 +92,11 @@ impl MemoryLink {
 
     /// Tells whether the packet fits the link's features.
     fn takes(&self, packet: &Packet) -> bool {
-        let csum = !matches!(packet.meta.csum, Csum::Partial { .. }) || self.features.csum != CsumOffload::None;
-        let cut = packet.meta.cut.gso().is_none_or(|gso| self.features.cuts(gso, packet.len()));
-        let pieces = self.features.sg || packet.is_linear();
-        let children = self.features.frag_list || packet.frag_list().is_empty();
-        let together = self.features.frames || !matches!(packet.meta.cut, Cut::Frames(_));
+        let csum = !matches!(packet.meta.csum, Csum::Partial { .. }) || self.common.features.csum != CsumOffload::None;
+        let cut = packet.meta.cut.gso().is_none_or(|gso| self.common.features.cuts(gso, packet.len()));
+        let pieces = self.common.features.sg || packet.is_linear();
+        let children = self.common.features.frag_list || packet.frag_list().is_empty();
+        let together = self.common.features.frames || !matches!(packet.meta.cut, Cut::Frames(_));
         csum && cut && pieces && children && together
     }
 
@@ -116,53 +116,24 @@ impl MemoryLink {
 }
 
 impl Link for MemoryLink {
-    fn name(&self) -> &str {
-        &self.end.name
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Memory
-    }
-
-    fn host_index(&self) -> Option<u32> {
-        None
-    }
-
-    fn mtu(&self) -> usize {
-        self.end.mtu
-    }
-
-    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
-        self.end.mtu = mtu.map_or(DEFAULT_MTU, usize::from);
-        Ok(())
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
     }
 
     fn set_mac(&mut self, mac: wire::MacAddr) -> Result<(), OpenError> {
-        if !matches!(self.end.layer, Layer::Ethernet(_)) {
+        if !matches!(self.layer, Layer::Ethernet(_)) {
             return Err(OpenError::no_address(self.name()));
         }
-        self.end.layer = Layer::Ethernet(mac);
+        self.layer = Layer::Ethernet(mac);
         Ok(())
     }
 
     fn layer(&self) -> Layer {
-        self.end.layer
-    }
-
-    fn features(&self) -> Features {
-        self.features
-    }
-
-    fn offloads(&self) -> &[Offload] {
-        self.offloads.all()
-    }
-
-    fn stats(&self) -> &LinkStats {
-        &self.stats
-    }
-
-    fn set_stats(&mut self, stats: LinkStats) {
-        self.stats = stats;
+        self.layer
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -173,43 +144,43 @@ impl Link for MemoryLink {
         let mut queue = self.into.lock();
         let count = queue.len().min(BURST_PACKETS);
         for packet in queue.drain(..count) {
-            self.stats.received(&packet);
+            self.common.stats.received(&packet);
             out.push(packet);
         }
-        self.stats.rx_calls += u64::from(count > 0);
+        self.common.stats.rx_calls += u64::from(count > 0);
         Ok(())
     }
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
         let out = Arc::clone(&self.out);
         let mut queue = out.lock();
-        if self.features.frames && burst.iter().any(|packet| packet.meta.cut.packets() > 1) {
+        if self.common.features.frames && burst.iter().any(|packet| packet.meta.cut.packets() > 1) {
             // Each wire packet counts against the limit.
             std::mem::take(burst).into_iter().for_each(|packet| packet.into_frames(burst));
         }
-        let room = self.end.queue.saturating_sub(queue.len()).min(burst.len());
+        let room = self.queue.saturating_sub(queue.len()).min(burst.len());
         let refused = self.refuses.as_ref().and_then(|_| {
             burst[..room]
                 .iter()
                 .position(|packet| packet.meta.cut.gso().is_some() || matches!(packet.meta.csum, Csum::Partial { .. }))
         });
         let count = refused.unwrap_or(room);
-        self.stats.tx_calls += u64::from(count > 0);
+        self.common.stats.tx_calls += u64::from(count > 0);
         for packet in burst.drain(..count) {
             if self.takes(&packet) {
-                self.stats.sent(&packet);
+                self.common.stats.sent(&packet);
                 queue.push_back(Self::as_received(packet));
             } else {
-                self.stats.tx_drop(DropReason::TxError);
+                self.common.stats.tx_drop(DropReason::TxError);
             }
         }
         if let (Some(_), Some(why), Some(first)) = (refused, &self.refuses, burst.first())
-            && self.offloads.give_up(first, why)
+            && self.common.offloads.give_up(first, why)
         {
-            let kept = self.offloads.features();
+            let kept = self.common.offloads.features();
             let Features { csum, tso4, tso6, uso, gso_max_segs, .. } = kept;
-            let gso_max_segs = gso_max_segs.min(self.features.gso_max_segs);
-            self.features = Features { csum, tso4, tso6, uso, gso_max_segs, ..self.features };
+            let gso_max_segs = gso_max_segs.min(self.common.features.gso_max_segs);
+            self.common.features = Features { csum, tso4, tso6, uso, gso_max_segs, ..self.common.features };
             return Ok(Sent::Refit);
         }
         Ok(if burst.is_empty() { Sent::All } else { Sent::Busy })

@@ -16,7 +16,7 @@ pub struct Offload {
 
 /// The offloads of a link.
 #[derive(Debug)]
-pub(crate) struct Offloads {
+pub struct Offloads {
     /// Offloads in display order.
     all: Vec<Offload>,
     max_segs: usize,
@@ -27,23 +27,23 @@ pub(crate) const TX_TSO4: &str = "tx-tso4";
 pub(crate) const TX_TSO6: &str = "tx-tso6";
 pub(crate) const TX_USO: &str = "tx-uso";
 
-/// Segments of a UDP train that every kernel with UDP GSO accepts (`UDP_MAX_SEGMENTS`; 128 since Linux 6.9).
+/// Number of segments of a UDP train that every kernel with UDP GSO accepts (`UDP_MAX_SEGMENTS`; 128 since Linux 6.9).
 pub(crate) const SAFE_UDP_SEGS: usize = 64;
 
 /// Reason that a link configured without offloads shows for each.
 pub(crate) const BY_CONFIGURATION: &str = "offloads = false";
 
 impl Offloads {
-    pub(crate) const fn new() -> Self {
-        Self { all: Vec::new(), max_segs: Features::NONE.gso_max_segs }
-    }
+    /// No offloads yet.
+    pub const EMPTY: Self = Self { all: Vec::new(), max_segs: Features::NONE.gso_max_segs };
 
     /// Offloads of a link that never takes more than [`SAFE_UDP_SEGS`] segments.
     pub(crate) const fn with_safe_trains() -> Self {
         Self { all: Vec::new(), max_segs: SAFE_UDP_SEGS }
     }
 
-    pub(crate) fn add(&mut self, name: &'static str, answer: Result<Option<String>, String>) {
+    /// Adds an offload that is on, with the evidence that it works, or off, with the reason.
+    pub fn add(&mut self, name: &'static str, answer: Result<Option<String>, String>) {
         let (on, why) = match answer {
             Ok(how) => (true, how),
             Err(why) => (false, Some(why)),
@@ -51,7 +51,8 @@ impl Offloads {
         self.all.push(Offload { name, on, why });
     }
 
-    pub(crate) fn all(&self) -> &[Offload] {
+    /// The offloads, in display order.
+    pub fn all(&self) -> &[Offload] {
         &self.all
     }
 
@@ -62,13 +63,15 @@ impl Offloads {
     /// Features of the link for packets that are sent, from the `tx-` offloads that are on.
     pub(crate) fn features(&self) -> Features {
         let csum = if self.is_on(TX_CSUM) { CsumOffload::Any } else { CsumOffload::None };
-        let (tso4, tso6, uso) = (self.is_on(TX_TSO4), self.is_on(TX_TSO6), self.is_on(TX_USO));
+        let tso4 = self.is_on(TX_TSO4);
+        let tso6 = self.is_on(TX_TSO6);
+        let uso = self.is_on(TX_USO);
         let (tso_ecn, gso_max_segs) = (tso4 || tso6, self.max_segs);
         Features { sg: true, frag_list: true, csum, tso4, tso6, uso, tso_ecn, gso_max_segs, ..Features::NONE }
     }
 
-    /// Turns off the offload that `packet` was refused for, if that is on. For a long UDP train it lowers the segment limit
-    /// first, so that one long train does not cost shorter ones their offload. Tells whether anything changed.
+    /// Turns off the offload that `packet` was refused for, if that is on. For a long UDP train it lowers the segment
+    /// limit first, so that one long train does not cost shorter ones their offload. Tells whether anything changed.
     #[cold]
     pub(crate) fn give_up(&mut self, packet: &Packet, why: &str) -> bool {
         let asked = match (packet.meta.cut.gso(), packet.meta.csum) {
@@ -108,7 +111,7 @@ mod tests {
     use super::*;
 
     fn all_on() -> Offloads {
-        let mut offloads = Offloads::new();
+        let mut offloads = Offloads::EMPTY;
         for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
             offloads.add(name, Ok(None));
         }

@@ -1,10 +1,14 @@
 //! Opening of the host's links from their configuration.
 
 use std::io;
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use driver::DriverKind;
 
 use crate::af_packet::PacketLink;
 use crate::af_xdp::XdpLink;
-use crate::config::{Config, ConfigKind};
+use crate::config::Config;
 use crate::sys::ifreq::Interface;
 use crate::tun::TunLink;
 use crate::udp::UdpLink;
@@ -27,14 +31,14 @@ pub fn has_interface(index: u32) -> bool {
     Interface::new("lo").is_ok_and(|any| any.name_of(index).is_some())
 }
 
-/// Tells whether the host has the device of a link. A UDP socket has no device.
-pub fn has_device(config: &Config) -> bool {
-    let name = match &config.kind {
-        ConfigKind::Tun { .. } | ConfigKind::Tap { .. } => &config.name,
-        ConfigKind::Packet { interface, .. } | ConfigKind::Xdp { interface, .. } => interface,
-        ConfigKind::Udp { .. } | ConfigKind::VhostUser { .. } | ConfigKind::VirtioUser { .. } => return true,
+/// Tells whether the host has the device of a link of that name. A UDP socket has no device.
+pub fn has_device(name: &str, kind: &DriverKind) -> bool {
+    let device = match kind {
+        DriverKind::Tun { .. } | DriverKind::Tap { .. } => name,
+        DriverKind::Packet { interface, .. } | DriverKind::Xdp { interface, .. } => interface,
+        DriverKind::Udp { .. } | DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. } => return true,
     };
-    Interface::new(name).and_then(|interface| interface.index()).is_ok()
+    Interface::new(device).and_then(|interface| interface.index()).is_ok()
 }
 
 /// Opens a link in the calling thread's network namespace. TUN and TAP devices are made, and brought up.
@@ -42,21 +46,31 @@ pub fn has_device(config: &Config) -> bool {
 /// # Errors
 /// The device and the call that failed, with a remedy where one is known.
 pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
+    let own_address = || {
+        let none = || io::Error::new(io::ErrorKind::InvalidInput, "a link of vhost-user needs one");
+        config.mac.ok_or_else(|| OpenError::new(&config.name, "address", none()))
+    };
     Ok(match &config.kind {
-        ConfigKind::Tun { queues } => Box::new(TunLink::open(config, Layer::Ip, *queues)?),
-        ConfigKind::Tap { queues } => Box::new(TunLink::open(config, TunLink::TAP, *queues)?),
-        ConfigKind::Udp { bind } => Box::new(UdpLink::open(config, *bind)?),
-        ConfigKind::Packet { interface, exclusive } => Box::new(PacketLink::open(config, interface, *exclusive)?),
-        ConfigKind::VhostUser { socket, mac, queues } => {
+        DriverKind::Tun { queues } => Box::new(TunLink::open(config, Layer::Ip, *queues)?),
+        DriverKind::Tap { queues } => Box::new(TunLink::open(config, TunLink::TAP, *queues)?),
+        DriverKind::Udp { bind } => Box::new(UdpLink::open(config, *bind)?),
+        DriverKind::Packet { interface, exclusive } => Box::new(PacketLink::open(config, interface, *exclusive)?),
+        DriverKind::VhostUser { socket, queues } => {
             let (mtu, offloads) = (config.mtu, config.offloads);
-            let back = VhostConfig::new(&config.name, socket, *mac);
+            let back = VhostConfig::new(&config.name, Path::new(socket), own_address()?);
             Box::new(vhost::open(&VhostConfig { pairs: *queues, mtu, offloads, ..back })?)
         }
-        ConfigKind::VirtioUser { socket, mac, queues, ring } => {
+        DriverKind::VirtioUser { socket, queues, ring } => {
             let (mtu, offloads) = (config.mtu, config.offloads);
-            let front = FrontConfig::new(&config.name, socket, *mac);
+            let front = FrontConfig::new(&config.name, Path::new(socket), own_address()?);
             Box::new(vhost::open_front(&FrontConfig { pairs: *queues, ring_size: *ring, mtu, offloads, ..front })?)
         }
-        ConfigKind::Xdp { interface, ring, mode } => Box::new(XdpLink::open(config, interface, *ring, *mode)?),
+        DriverKind::Xdp { interface, ring, mode } => {
+            let ring = NonZeroU32::new(u32::from(*ring)).ok_or_else(|| {
+                let none = io::Error::new(io::ErrorKind::InvalidInput, "no frames to receive into");
+                OpenError::new(interface, "ring", none)
+            })?;
+            Box::new(XdpLink::open(config, interface, ring, *mode)?)
+        }
     })
 }

@@ -13,11 +13,11 @@ const MAGIC_NANOS: u32 = 0xa1b2_3c4d;
 
 /// Writes a capture file.
 #[derive(Debug)]
-pub struct Writer<W: Write> {
+pub struct PcapWriter<W: Write> {
     file: W,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> PcapWriter<W> {
     /// Starts a file of packets of one link type.
     ///
     /// # Errors
@@ -33,10 +33,10 @@ impl<W: Write> Writer<W> {
         Ok(Self { file })
     }
 
-    /// Appends a packet that was seen `at`, counted from the Unix epoch.
+    /// Appends a packet captured `at`, counted from the Unix epoch.
     ///
     /// # Errors
-    /// The file's.
+    /// Errors of the file.
     pub fn write(&mut self, at: Duration, bytes: &[u8]) -> io::Result<()> {
         let kept = &bytes[..bytes.len().min(MAX_PACKET)];
         let mut header = [0; 16];
@@ -48,10 +48,10 @@ impl<W: Write> Writer<W> {
         self.file.write_all(kept)
     }
 
-    /// Passes on what a buffer between here and the file holds.
+    /// Flushes the file's buffer.
     ///
     /// # Errors
-    /// The file's.
+    /// Errors of the file.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
@@ -59,18 +59,18 @@ impl<W: Write> Writer<W> {
 
 /// Reads a capture file, which should be buffered.
 #[derive(Debug)]
-pub struct Reader<R: Read> {
+pub struct PcapReader<R: Read> {
     file: R,
     order: Order,
     nanos: bool,
     link_type: LinkType,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> PcapReader<R> {
     /// Reads the file's header.
     ///
     /// # Errors
-    /// [`CaptureError`] when it is none.
+    /// [`CaptureError`] for a file of another format.
     pub fn new(mut file: R) -> Result<Self, CaptureError> {
         let mut header = [0; 24];
         file.read_exact(&mut header)?;
@@ -81,7 +81,7 @@ impl<R: Read> Reader<R> {
         if (order.u16(&header, 4), order.u16(&header, 6)) != (2, 4) {
             return Err(CaptureError::Version);
         }
-        // The upper bits say whether frames have an FCS.
+        // The upper bits tell whether frames have an FCS.
         let link_type = LinkType::from_number(order.u32(&header, 20) as u16);
         Ok(Self { nanos: order.u32(&header, 0) == MAGIC_NANOS, order, link_type, file })
     }
@@ -116,13 +116,13 @@ mod tests {
     #[test]
     fn packets_read_as_they_were_written() {
         let mut file = Vec::new();
-        let mut writer = Writer::new(&mut file, LinkType::Ethernet).unwrap();
+        let mut writer = PcapWriter::new(&mut file, LinkType::Ethernet).unwrap();
         let at = Duration::new(1_700_000_000, 123_456_789);
         for len in [0, 1, 60, 65_549] {
             writer.write(at, &vec![len as u8; len]).unwrap();
         }
         writer.flush().unwrap();
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = PcapReader::new(&file[..]).unwrap();
         for len in [0, 1, 60, 65_549] {
             let bytes = vec![len as u8; len];
             let want = Record { at, link_type: LinkType::Ethernet, outbound: None, original_len: len, bytes };
@@ -141,7 +141,7 @@ mod tests {
             big.splice(4..4, [0, 2, 0, 4]);
             for mut file in [little, big] {
                 file.extend([0x45, 0x00]);
-                let record = Reader::new(&file[..]).unwrap().read().unwrap().unwrap();
+                let record = PcapReader::new(&file[..]).unwrap().read().unwrap().unwrap();
                 let want = (Duration::from_secs(5) + unit * 7, LinkType::Raw, 9, vec![0x45, 0x00]);
                 assert_eq!((record.at, record.link_type, record.original_len, record.bytes), want);
             }
@@ -151,12 +151,12 @@ mod tests {
     #[test]
     fn malformed_file_is_an_error() {
         let mut file = Vec::new();
-        Writer::new(&mut file, LinkType::Raw).unwrap().write(Duration::ZERO, &[1; 40]).unwrap();
+        PcapWriter::new(&mut file, LinkType::Raw).unwrap().write(Duration::ZERO, &[1; 40]).unwrap();
         for len in 0..24 {
-            assert!(matches!(Reader::new(&file[..len]), Err(CaptureError::CutShort)), "{len} bytes");
+            assert!(matches!(PcapReader::new(&file[..len]), Err(CaptureError::CutShort)), "{len} bytes");
         }
         for len in 25..80 {
-            let end = Reader::new(&file[..len]).unwrap().read();
+            let end = PcapReader::new(&file[..len]).unwrap().read();
             assert!(matches!(end, Err(CaptureError::CutShort)), "{len} bytes");
         }
         let with = |at: usize, byte| {
@@ -164,9 +164,9 @@ mod tests {
             file[at] = byte;
             file
         };
-        assert!(matches!(Reader::new(&with(0, 0)[..]), Err(CaptureError::Magic)));
-        assert!(matches!(Reader::new(&with(4, 3)[..]), Err(CaptureError::Version)));
+        assert!(matches!(PcapReader::new(&with(0, 0)[..]), Err(CaptureError::Magic)));
+        assert!(matches!(PcapReader::new(&with(4, 3)[..]), Err(CaptureError::Version)));
         let lie = with(35, 0xff);
-        assert!(matches!(Reader::new(&lie[..]).unwrap().read(), Err(CaptureError::TooLong(0xff00_0028))));
+        assert!(matches!(PcapReader::new(&lie[..]).unwrap().read(), Err(CaptureError::TooLong(0xff00_0028))));
     }
 }

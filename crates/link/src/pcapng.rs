@@ -34,15 +34,15 @@ const MAX_INTERFACES: usize = 1024;
 
 /// Writes a capture file.
 #[derive(Debug)]
-pub struct Writer<W: Write> {
+pub struct PcapngWriter<W: Write> {
     file: W,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> PcapngWriter<W> {
     /// Starts a file of packets of one interface.
     ///
     /// # Errors
-    /// The file's.
+    /// Errors of the file.
     pub fn new(mut file: W, interface: &str, link_type: LinkType) -> io::Result<Self> {
         let mut section = BYTE_ORDER_MAGIC.to_le_bytes().to_vec();
         section.extend([1, 0, 0, 0]);
@@ -59,10 +59,10 @@ impl<W: Write> Writer<W> {
         Ok(Self { file })
     }
 
-    /// Appends a packet that was seen `at`, counted from the Unix epoch.
+    /// Appends a packet captured `at`, counted from the Unix epoch.
     ///
     /// # Errors
-    /// The file's.
+    /// Errors of the file.
     pub fn write(&mut self, at: Duration, outbound: bool, bytes: &[u8]) -> io::Result<()> {
         let kept = &bytes[..bytes.len().min(MAX_PACKET)];
         let nanos = at.as_nanos() as u64;
@@ -77,10 +77,10 @@ impl<W: Write> Writer<W> {
         write_block(&mut self.file, ENHANCED_PACKET, &[&header, kept, padding, &options])
     }
 
-    /// Passes on what a buffer between here and the file holds.
+    /// Flushes the file's buffer.
     ///
     /// # Errors
-    /// The file's.
+    /// Errors of the file.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
@@ -106,7 +106,7 @@ fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
 
 /// Reads a capture file, which should be buffered.
 #[derive(Debug)]
-pub struct Reader<R: Read> {
+pub struct PcapngReader<R: Read> {
     file: R,
     order: Order,
     interfaces: Vec<Interface>,
@@ -123,11 +123,11 @@ struct Interface {
     offset: Duration,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> PcapngReader<R> {
     /// Reads the header of the first section.
     ///
     /// # Errors
-    /// [`CaptureError`] when there is none.
+    /// [`CaptureError`] for a file of another format.
     pub fn new(file: R) -> Result<Self, CaptureError> {
         let mut reader = Self { file, order: Order::Little, interfaces: Vec::new() };
         let mut kind = [0; 4];
@@ -277,7 +277,7 @@ mod tests {
 
     fn written() -> Vec<u8> {
         let mut file = Vec::new();
-        let mut writer = Writer::new(&mut file, "tun0", LinkType::Raw).unwrap();
+        let mut writer = PcapngWriter::new(&mut file, "tun0", LinkType::Raw).unwrap();
         for (len, outbound) in [(0, false), (1, true), (60, false), (65_535, true)] {
             writer.write(AT, outbound, &vec![len as u8; len]).unwrap();
         }
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn packets_read_as_they_were_written() {
         let file = written();
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = PcapngReader::new(&file[..]).unwrap();
         for (len, outbound) in [(0, false), (1, true), (60, false), (65_535, true)] {
             let bytes = vec![len as u8; len];
             let outbound = Some(outbound);
@@ -323,7 +323,7 @@ mod tests {
             big(SIMPLE_PACKET, &words(&[4, 0x0102_0304])),
         ]
         .concat();
-        let mut reader = Reader::new(&file[..]).unwrap();
+        let mut reader = PcapngReader::new(&file[..]).unwrap();
         for _ in 0..4 {
             assert_eq!(reader.read().unwrap().unwrap().link_type, LinkType::Raw);
         }
@@ -342,14 +342,14 @@ mod tests {
         let interface = big(INTERFACE, &words(&[0x0001_0000, 0]));
         let resolution =
             |value: u8| big(INTERFACE, &[&words(&[0x0001_0000, 0]), &[0, 9, 0, 1, value, 0, 0, 0][..]].concat());
-        let second = |block: Vec<u8>| Reader::new(&[&good[..], &block].concat()[..]).unwrap().read();
+        let second = |block: Vec<u8>| PcapngReader::new(&[&good[..], &block].concat()[..]).unwrap().read();
         let after_interface = |block: Vec<u8>| second([interface.clone(), block].concat());
 
-        assert!(matches!(Reader::new(&b"\x0a\x0d\x0d"[..]), Err(CaptureError::CutShort)));
-        assert!(matches!(Reader::new(&[7; 40][..]), Err(CaptureError::Magic)));
-        assert!(matches!(Reader::new(&big(SECTION, &[7; 16])[..]), Err(CaptureError::Magic)));
+        assert!(matches!(PcapngReader::new(&b"\x0a\x0d\x0d"[..]), Err(CaptureError::CutShort)));
+        assert!(matches!(PcapngReader::new(&[7; 40][..]), Err(CaptureError::Magic)));
+        assert!(matches!(PcapngReader::new(&big(SECTION, &[7; 16])[..]), Err(CaptureError::Magic)));
         let old = big(SECTION, &words(&[BYTE_ORDER_MAGIC, 0x0002_0000, 0, 0]));
-        assert!(matches!(Reader::new(&old[..]), Err(CaptureError::Version)));
+        assert!(matches!(PcapngReader::new(&old[..]), Err(CaptureError::Version)));
 
         assert!(matches!(second(words(&[1, 8, 8])), Err(CaptureError::Block)));
         assert!(matches!(second(words(&[1, 15, 0, 15])), Err(CaptureError::Block)));

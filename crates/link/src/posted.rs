@@ -5,8 +5,8 @@ use packet::{Buf, Memory, PoolDry};
 /// Alignment of packets in a page, so that headers of small packets straddle as few cache lines as possible.
 const ALIGN: usize = 64;
 
-/// Room for one packet, in a page that several small packets share one after the other: each gets an exclusive
-/// range, and the page returns to its pool with the last of them.
+/// Room for one packet, in a page that several small packets share: each gets an exclusive range, and the page returns
+/// to its pool with the last of them.
 #[derive(Debug, Default)]
 pub(crate) struct Posted {
     /// Buffer whose room is all data, so that it can be borrowed as a slice.

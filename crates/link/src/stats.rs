@@ -14,7 +14,7 @@ pub struct LinkStats {
     pub rx_bytes: u64,
     /// System calls that received at least one packet.
     pub rx_calls: u64,
-    /// Packets that came and were dropped here, or before us because we were too slow.
+    /// Packets dropped here after reception, or by the kernel because this link was too slow.
     pub rx_dropped: u64,
     /// Packets sent.
     pub tx_packets: u64,
@@ -59,7 +59,8 @@ impl LinkStats {
         all.filter(|&(_, count)| count > 0)
     }
 
-    pub(crate) fn received(&mut self, packet: &Packet) {
+    /// Counts a received packet.
+    pub fn received(&mut self, packet: &Packet) {
         self.rx_packets += 1;
         self.rx_wire_packets += packet.meta.cut.segs();
         self.rx_bytes += packet.len() as u64;
@@ -88,12 +89,14 @@ impl LinkStats {
         packet.frames().take(1).for_each(|frame| self.sent_frame(frame));
     }
 
-    pub(crate) fn rx_drop(&mut self, reason: DropReason) {
+    /// Counts a packet that was lost before [`recv`](crate::Link::recv) returned it.
+    pub fn rx_drop(&mut self, reason: DropReason) {
         self.rx_dropped += 1;
         self.drops[reason as usize] += 1;
     }
 
-    pub(crate) fn tx_drop(&mut self, reason: DropReason) {
+    /// Counts a packet that was not sent.
+    pub fn tx_drop(&mut self, reason: DropReason) {
         self.tx_dropped += 1;
         self.drops[reason as usize] += 1;
     }

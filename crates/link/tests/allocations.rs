@@ -1,7 +1,8 @@
 //! In a steady state links allocate nothing, however many packets they move.
 
+use driver::DriverKind;
 use libtest_mimic::Arguments;
-use link::{Config, ConfigKind, Link, Sent};
+use link::{Config, Link, Sent};
 use packet::{Allocations, Csum, Cut, Gso, GsoKind, Memory, Packet};
 use system::{Need, Netns, Outcome, trial};
 use wire::{Protocol, ipv4, udp};
@@ -21,8 +22,8 @@ fn main() {
 const ROUNDS: u64 = 2000;
 
 fn udp_link(bind: &str) -> Outcome<Box<dyn Link>> {
-    let kind = ConfigKind::Udp { bind: bind.parse()? };
-    Ok(link::open(&Config { name: "wan".to_owned(), kind, mtu: None, offloads: true, index: None })?)
+    let kind = DriverKind::Udp { bind: bind.parse()? };
+    Ok(link::open(&Config { name: "wan".to_owned(), kind, mac: None, mtu: None, offloads: true, index: None })?)
 }
 
 /// A train of 20 datagrams from `src` to `dst`, both at port 4500, in pieces.
@@ -92,8 +93,8 @@ fn over_loopback() -> Outcome {
 fn through_a_device() -> Outcome {
     let netns = Netns::new("a")?;
     netns.enter(|| {
-        let kind = ConfigKind::Tun { queues: 1 };
-        let config = Config { name: "fat0".to_owned(), kind, mtu: None, offloads: true, index: None };
+        let kind = DriverKind::Tun { queues: 1 };
+        let config = Config { name: "fat0".to_owned(), kind, mac: None, mtu: None, offloads: true, index: None };
         let mut device = link::open(&config)?;
         netns.sh("echo 1 >/proc/sys/net/ipv6/conf/fat0/disable_ipv6; ip addr add 10.9.0.1/24 dev fat0")?;
         let mut socket = udp_link("10.9.0.1:4500")?;

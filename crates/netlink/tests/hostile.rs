@@ -6,6 +6,7 @@ mod node;
 mod recording;
 
 use config::model::LinkKind;
+use driver::DriverKind;
 use netlink::error::errno;
 use netlink::message::{Header, Messages, Writer, flag};
 use netlink::rtnl::Rtnl;
@@ -195,7 +196,7 @@ fn a_udp_link_is_bound_to_the_address_of_its_near_end_and_has_it() {
         assert_eq!(refusal(&mut node, true, &add(Some(address))).0, 0);
         let index = node.model.index_of("wan").unwrap();
         let link = node.model.link(index).unwrap();
-        assert_eq!(link.config.kind, LinkKind::Udp { bind: want.parse().unwrap() });
+        assert_eq!(link.config.kind, LinkKind::Driver(DriverKind::Udp { bind: want.parse().unwrap() }));
         assert_eq!(link.addresses.len(), 1);
         check(&node);
     }

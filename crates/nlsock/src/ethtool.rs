@@ -1,25 +1,25 @@
-//! `ioctl(SIOCETHTOOL)` as a request: a program's block of memory goes to the daemon, and what the kernel would write into it
-//! comes back (Linux `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c`).
+//! `ioctl(SIOCETHTOOL)` as a request: the program's memory block goes to the daemon, and the bytes that the kernel
+//! would write into it come back (Linux `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c`).
 //!
-//! The request is a message [`MESSAGE`] of rtnetlink: four zero bytes as a `struct rtgenmsg`, then [`NAME`], the interface's
-//! name, and [`BLOCK`], the first [`input_len`] bytes of the block. The answer has the same four bytes, [`BLOCK`] with what is
-//! to stand at the block's beginning, never more than [`room`] says, and [`RESULT`], what the call returns. All numbers are
-//! in the host's byte order.
+//! The request is a message [`MESSAGE`] of rtnetlink: four zero bytes as a `struct rtgenmsg`, then [`NAME`], the
+//! interface's name, and [`BLOCK`], the first [`input_len`] bytes of the block. The answer has the same four bytes,
+//! [`BLOCK`] with the new first bytes of the block, at most [`room`] of them, and [`RESULT`], the call's return value.
+//! All numbers are in the host's byte order.
 //!
-//! Linux has no such message: its numbers for rtnetlink end far below.
+//! Linux has no such message: its numbers for rtnetlink are all smaller.
 
 /// The type of the request, and of its answer.
 pub const MESSAGE: u16 = 0x3fe;
-/// The length of what stands in front of the attributes.
+/// Length of the part in front of the attributes.
 pub const FIXED: usize = 4;
-/// The attribute of the interface's name (`IFLA_IFNAME`).
+/// Attribute of the interface's name (`IFLA_IFNAME`).
 pub const NAME: u16 = 3;
-/// The attribute of the block's bytes.
+/// Attribute of the block's bytes.
 pub const BLOCK: u16 = 4;
-/// The attribute of what the call returns, 32 bits; 0 if it is not there.
+/// Attribute of the call's return value, 32 bits; 0 if it is absent.
 pub const RESULT: u16 = 5;
 
-/// The commands that are answered, by which a block begins.
+/// Commands that are answered; a block begins with one.
 pub mod command {
     /// `struct ethtool_drvinfo`.
     pub const GDRVINFO: u32 = 0x3;
@@ -35,7 +35,7 @@ pub mod command {
     pub const GTXCSUM: u32 = 0x16;
     /// Sets it.
     pub const STXCSUM: u32 = 0x17;
-    /// Packets in pieces.
+    /// Scatter-gather.
     pub const GSG: u32 = 0x18;
     /// Sets it.
     pub const SSG: u32 = 0x19;
@@ -71,9 +71,9 @@ pub mod command {
     pub const GLINKSETTINGS: u32 = 0x4c;
 }
 
-/// The length of a name in a set of them (`ETH_GSTRING_LEN`).
+/// Length of a name in a string set (`ETH_GSTRING_LEN`).
 pub const STRING_LEN: usize = 32;
-/// Words of 32 bits that features take (`ETHTOOL_DEV_FEATURE_WORDS`).
+/// Number of 32-bit words of features (`ETHTOOL_DEV_FEATURE_WORDS`).
 pub const FEATURE_WORDS: usize = 2;
 /// The length of `struct ethtool_drvinfo`.
 pub const DRVINFO_LEN: usize = 196;
@@ -81,35 +81,35 @@ pub const DRVINFO_LEN: usize = 196;
 pub const COUNTS_LEN: usize = 36;
 /// The length of `struct ethtool_link_settings` without the sets behind it.
 pub const LINK_SETTINGS_LEN: usize = 48;
-/// Words of 32 bits that a set of link modes takes (Linux 6.18's `__ETHTOOL_LINK_MODE_MASK_NU32`).
+/// Number of 32-bit words of a set of link modes (Linux 6.18's `__ETHTOOL_LINK_MODE_MASK_NU32`).
 pub const LINK_MODE_WORDS: usize = 4;
 
 /// Offset of the number of link mode words in a block of link settings.
 pub const LINK_MODE_WORDS_AT: usize = 15;
 
-/// Bytes of its block that a command reads. The two words are the block's first, and its second or 0: a caller reads the
-/// second word only of a command that [has one](has_size).
+/// Number of bytes that a command reads from its block. The arguments are the block's first two words; the second is 0,
+/// and not read by the caller, for a command without a [size](has_size).
 pub fn input_len([command, size]: [u32; 2]) -> usize {
     use command::*;
     match command {
         SRXCSUM | STXCSUM | SSG | STSO | SGSO | SFLAGS | SGRO | GSTATS | GFEATURES => 8,
         GSTRINGS => 12,
         GSSET_INFO => 16,
-        // Another number of words is refused by it alone.
+        // With another number of words, the command is refused by that number alone.
         SFEATURES => 8 + if size as usize == FEATURE_WORDS { 8 * FEATURE_WORDS } else { 0 },
         GLINKSETTINGS => LINK_SETTINGS_LEN,
         _ => 4,
     }
 }
 
-/// Whether a command's block has a second word that says how long it is.
+/// Tells whether the second word of a command's block is its size.
 pub const fn has_size(command: u32) -> bool {
     command == command::SFEATURES
 }
 
-/// Bytes that a command may write to its block, which begins with `input`. The program's own count is its room for the
-/// commands for which Linux reads that count, and for those for which newer kernels do (`GSTRINGS`, `GSTATS`); a count of 0
-/// is no limit.
+/// Maximum number of bytes that a command may write to its block, which begins with `input`. The program's own count is
+/// the limit for the commands for which Linux reads that count, and for those for which newer kernels do (`GSTRINGS`,
+/// `GSTATS`); a count of 0 is no limit.
 pub fn room(input: &[u8]) -> usize {
     use command::*;
     let word = |at: usize| input.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word));
@@ -125,7 +125,7 @@ pub fn room(input: &[u8]) -> usize {
         GSTATS => counted(8, word(4), 8),
         GSSET_INFO => 16 + 4 * (word(8).count_ones() + word(12).count_ones()) as usize,
         GFEATURES => 8 + 16 * (word(4) as usize).min(FEATURE_WORDS),
-        // A program that does not know how many words there are has no room for them.
+        // A program that does not know the number of words has no room for them.
         GLINKSETTINGS => {
             let words = input.get(LINK_MODE_WORDS_AT).map_or(0, |&words| words as i8);
             LINK_SETTINGS_LEN + if words as usize == LINK_MODE_WORDS { 12 * LINK_MODE_WORDS } else { 0 }

@@ -4,8 +4,8 @@
 //! connection to it. Records stay records, so `poll`, `MSG_PEEK`, `MSG_TRUNC`, non-blocking mode, `fork` and `dup` of
 //! that descriptor behave as on a netlink socket, with four bytes in front of each datagram:
 //!
-//! - To the daemon, calls one after the other: of each a word that says what follows ([`ToDaemon`]). Messages are the last
-//!   one. All words are in the host's byte order.
+//! - To the daemon, one or more calls: each begins with a word that gives its kind ([`ToDaemon`]). Messages can only be
+//!   the last call. All words are in the host's byte order.
 //!
 //!   | word | what follows |
 //!   |---|---|
@@ -14,111 +14,112 @@
 //!   | 2 | `option`, `value`: `setsockopt(SOL_NETLINK, …)` with an `int` |
 //!   | 3 | `port`, `groups`: `bind(2)` with that `sockaddr_nl`; port 0 leaves the choice to the daemon |
 //!   | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump may get as long |
-//!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: room for what the program has not read |
-//!   | 6 | `port`: the socket has that port, unless it has one: the program did not ask for one |
+//!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: limit of what the program has not read |
+//!   | 6 | `port`: the socket gets that port, unless it has one: chosen by the library, not the program |
 //!   | 7 | `what`, and a name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket |
 //!   | 8 | `name`, two words, the last call of a datagram: the daemon's end of the connection is to be [kept](#restart) |
-//!   | 9 | `lost`, and calls to the end: a socket that [a daemon before](#restart) served; the first call of a datagram |
+//!   | 9 | `lost`, and calls to the end: a socket that [a former daemon](#restart) served; the first call of a datagram |
 //!   | 10 | `port`: datagrams of that UDP port bypass policies while the connection is open (`IP_XFRM_POLICY`) |
 //!
-//! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PROMPT`], [`LAST`], [`PROMPT_LAST`], [`PART`],
-//!   [`LAST_PART`] and a multicast group's number are followed by netlink messages, [`OVERRUN`] by nothing.
+//! - From the daemon, a word that gives the source ([`FromDaemon`]): 0, [`PROMPT`], [`LAST`], [`PROMPT_LAST`],
+//!   [`PART`], [`LAST_PART`] and a multicast group's number are followed by netlink messages, [`OVERRUN`] by nothing.
 //!
-//! A datagram that ends with a call of 1 to 3 may carry one descriptor (`SCM_RIGHTS`), the writing end of a pipe: when the
-//! daemon is done with the call it writes an [`Answer`] to it and closes it. So the caller waits as in a system call, and
-//! has its `errno`, whatever lies unread in the connection. Calls are not answered where they have no descriptor.
+//! A datagram that ends with a call of 1 to 3 may carry one descriptor (`SCM_RIGHTS`), the writing end of a pipe: after
+//! the call the daemon writes an [`Answer`] to it and closes it. So the caller blocks as in a system call, and gets its
+//! `errno`, independent of unread data in the connection. Calls without a descriptor are not answered.
 //!
 //! # Restart
-//! A connection is hung up when the daemon's end of it is closed everywhere. So that a program's socket outlives the daemon, its library
-//! keeps a duplicate of that end: with call 8 comes a connected Unix socket (`SCM_RIGHTS`), to which the daemon sends the call's
-//! `name` and the duplicate. To the next daemon the library hands the end with call 9, on a connection of its own, whose
-//! rights the socket has then. The calls behind say what the socket's state is: 1, 2, 4, 5, and 6. If `lost` is not 0, the
-//! socket's program has lost something and is told so by [`OVERRUN`]. A daemon that has the socket already carries out these calls alone.
+//! A connection hangs up when the daemon's end is closed in all processes. So that a program's socket survives a
+//! restart of the daemon, its library keeps a duplicate of that end: call 8 carries a connected Unix socket
+//! (`SCM_RIGHTS`), to which the daemon sends the call's `name` and the duplicate. The library hands the end to the next
+//! daemon with call 9, on a connection of its own, whose privileges the socket then has. The calls behind it restore
+//! the socket's state: 1, 2, 4, 5, and 6. If `lost` is not 0, the socket has lost datagrams, which [`OVERRUN`] reports
+//! to its program. A daemon that has the socket already carries out these calls only.
 //!
 //! # Other calls
-//! Call 7 is answered on the connection, by an [`Answer`] and the text that was asked for. A connection for which a file
-//! was [opened](Sysctl::Open) is that file from then on: each datagram is what the program writes, without a word in front,
-//! so that it is written even where no thread waits for an answer. Of these the first that fails is told later: to an empty
-//! datagram with a descriptor.
+//! Call 7 is answered on the connection, by an [`Answer`] and the requested text. A connection for which a file was
+//! [opened](Sysctl::Open) is that file from then on: each datagram is the program's write, without a word in front, so
+//! that it is written even if no thread waits for an answer. The first failure of such a write is reported later: in
+//! answer to an empty datagram with a descriptor.
 //!
-//! A program that opens a socket, sets options, binds it to any port, and sends a request, needs an answer to the request
-//! alone. So what cannot be refused is not told at once: it goes in front of what is sent next, and what has been told is
-//! told again by a child of `fork` that does not know. A connection may say its protocol again.
+//! A program that opens a socket, sets options, binds it to any port, and sends a request, needs only the answer to the
+//! request. So calls that cannot fail are deferred: they go in front of the next sent data, and a child of `fork` that
+//! does not know which were sent repeats them. A connection may state its protocol again.
 //!
-//! The daemon reads on whether the program reads its answers or not, so a program's call to send waits for the daemon
-//! alone. What there is no room for is lost, and told by [`OVERRUN`].
+//! The daemon reads requests even if the program does not read its answers, so a program's call to send waits only for
+//! the daemon. Answers that exceed the buffer are lost, which [`OVERRUN`] reports.
 //!
-//! The daemon knows the peer from `SO_PEERCRED`. A program that sends before it binds has its library choose a port
-//! first, as Linux does: the process's number, if no other socket of the process has it, or one that comes of the
-//! connection's inode number, which no other connection has. Processes that see different numbers of processes may choose
-//! the same, which the daemon lets them. A connection that breaks these rules is closed.
+//! The daemon knows the peer from `SO_PEERCRED`. For a program that sends before it binds, the library chooses a port
+//! first, as Linux does: the process's number, if no other socket of the process has it, or a number derived from the
+//! connection's inode number, which is unique. Processes in different PID namespaces may choose the same one, which the
+//! daemon permits. A connection that breaks these rules is closed.
 #![forbid(unsafe_code)]
 
+mod busy_poll;
 pub mod ethtool;
-mod lookout;
 
 use std::path::{Path, PathBuf};
 
-pub use lookout::Lookout;
+pub use busy_poll::BusyPoll;
 
-/// The longest datagram of netlink messages that the daemon reads: `sendmsg` answers `EMSGSIZE` above.
+/// Maximum length of a datagram of netlink messages: `sendmsg` answers `EMSGSIZE` above.
 pub const MAX_DATA: usize = 64 << 10;
 
-/// The most bytes of a datagram to the daemon that are not netlink messages.
+/// Maximum number of bytes in a datagram to the daemon without netlink messages.
 pub const MAX_HEAD: usize = 160;
 
-/// Most UDP ports of a program that bypass policies.
+/// Maximum number of UDP ports of a program that bypass policies.
 pub const MAX_BYPASS: usize = 4;
 
-/// The longest name of a file of `/proc/sys/net` that the daemon reads.
+/// Maximum length of a name of a file of `/proc/sys/net`.
 pub const MAX_NAME: usize = 4096;
 
-/// The length of the word in front of each datagram.
+/// Length of the word in front of each datagram.
 pub const WORD: usize = 4;
 
-/// The word in front of what was lost: answers or notifications were dropped here, because the program reads too slowly. Its next
+/// Word that reports a loss: the daemon dropped answers or notifications because the program reads too slowly. Its next
 /// call to receive fails with `ENOBUFS`, once.
 pub const OVERRUN: u32 = u32::MAX;
 
-/// The word in front of a part of a dump. Longer parts follow if the program offers more room meanwhile.
+/// Word in front of a part of a dump. Longer parts follow if the program meanwhile offers a larger buffer.
 pub const PART: u32 = u32::MAX - 1;
 
-/// The word in front of the last part of a dump.
+/// Word in front of the last part of a dump.
 pub const LAST_PART: u32 = u32::MAX - 5;
 
-/// The word in front of an answer if the daemon [looks](Lookout) for what is asked next before it sleeps: the answer to that
-/// will come so soon that it is worth looking for.
+/// Word in front of an answer if the daemon [busy-polls](BusyPoll) for the next request: its answer will come so soon
+/// that polling for it pays.
 pub const PROMPT: u32 = u32::MAX - 2;
 
-/// The word in front of the last answer to a datagram. A datagram has none that nothing answers, or a dump, or
-/// whose sender has yet to be told that something was lost.
+/// Word in front of the last answer to a datagram. A datagram has none if it is not answered, or by a dump, or if a
+/// loss is yet to be reported to its sender.
 pub const LAST: u32 = u32::MAX - 3;
 
 /// [`PROMPT`] and [`LAST`].
 pub const PROMPT_LAST: u32 = u32::MAX - 4;
 
-/// Linux's numbers for netlink protocols (`NETLINK_*`) that the daemon serves. Others are answered
+/// Linux's numbers for netlink protocols (`NETLINK_*`) that the daemon serves. Others are answered with
 /// [`EPROTONOSUPPORT`](errno::EPROTONOSUPPORT).
 pub mod protocol {
     /// Links, addresses, routes, rules, neighbours.
     pub const ROUTE: u32 = 0;
     /// SAs and policies.
     pub const XFRM: u32 = 6;
-    /// Families by name.
+    /// Generic netlink families.
     pub const GENERIC: u32 = 16;
 }
 
-/// Linux's numbers for options at `SOL_NETLINK`. Others are answered [`ENOPROTOOPT`](errno::ENOPROTOOPT).
+/// Linux's numbers for options at `SOL_NETLINK`. Others are answered with [`ENOPROTOOPT`](errno::ENOPROTOOPT).
 pub mod option {
-    /// Joins the group of that number.
+    /// Joins a group.
     pub const ADD_MEMBERSHIP: u32 = 1;
-    /// Leaves the group of that number.
+    /// Leaves a group.
     pub const DROP_MEMBERSHIP: u32 = 2;
-    /// Passes the group with each datagram. The library does that alone, by the word in front.
+    /// Passes the group with each datagram. Implemented by the library, from the word in front.
     pub const PKTINFO: u32 = 3;
     /// Reports failures to the sender of a broadcast; accepted, without effect.
     pub const BROADCAST_ERROR: u32 = 4;
-    /// Leaves lost notifications untold.
+    /// Suppresses reports of lost notifications.
     pub const NO_ENOBUFS: u32 = 5;
     /// Notifications of other namespaces; accepted, without effect.
     pub const LISTEN_ALL_NSID: u32 = 8;
@@ -130,7 +131,7 @@ pub mod option {
     pub const GET_STRICT_CHK: u32 = 12;
 }
 
-/// Errors of an [`Answer`] to a call that is refused.
+/// Errors of an [`Answer`] to a refused call.
 pub mod errno {
     /// Only the superuser and the daemon's own user may join that group.
     pub const EPERM: i32 = 1;
@@ -140,7 +141,7 @@ pub mod errno {
     pub const ENOENT: i32 = 2;
     /// The gateway is ending.
     pub const EIO: i32 = 5;
-    /// The file is not to be written, or not by this user.
+    /// The file is not writable, or not by this user.
     pub const EACCES: i32 = 13;
     /// It is no directory.
     pub const ENOTDIR: i32 = 20;
@@ -154,17 +155,17 @@ pub mod errno {
     pub const EADDRINUSE: i32 = 98;
 }
 
-/// Request for a file or directory of `/proc/sys/net`, whose name is relative to that directory.
+/// Request for a file or directory of `/proc/sys/net`; its name is relative to that directory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sysctl {
-    /// Type and permissions: `port` of the [`Answer`] is its `st_mode`.
+    /// File type and permissions: `port` of the [`Answer`] is its `st_mode`.
     Look,
-    /// Text.
+    /// Contents.
     Read,
-    /// The names in it, in order, each as `d` or `-`, the name, and a NUL; some of them. The name that is asked for ends with a
-    /// NUL and the last name that is known.
+    /// Names in the directory, in order, each as `d` or `-`, the name, and a NUL; as many as fit. The request's name
+    /// ends with a NUL and the last name that is known.
     List,
-    /// To write it.
+    /// Opens it for writing.
     Open,
 }
 
@@ -177,21 +178,21 @@ pub fn socket_path(rundir: &Path, instance: &str) -> PathBuf {
     rundir.join(format!("{instance}.netlink"))
 }
 
-/// A call from the program's side.
+/// A call of the program.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ToDaemon<'a> {
     /// Netlink messages, possibly several.
     Data(&'a [u8]),
-    /// Protocol of the socket. It may be told again.
+    /// Protocol of the socket. It may be stated again.
     Hello {
-        /// As in [`protocol`].
+        /// One of [`protocol`].
         protocol: u32,
     },
     /// `setsockopt`.
     SetOption {
-        /// As in [`option`].
+        /// One of [`option`].
         option: u32,
-        /// The `int` that its value begins with.
+        /// The `int` at the front of its value.
         value: u32,
     },
     /// `bind`.
@@ -203,35 +204,35 @@ pub enum ToDaemon<'a> {
     },
     /// The longest buffer that the program has offered so far.
     RecvLen(u32),
-    /// The room for what the program has not read, as the kernel counts it (`getsockopt` of `SO_RCVBUF`).
+    /// Limit of unread data, as the kernel counts it (`getsockopt` of `SO_RCVBUF`).
     RecvRoom(u32),
-    /// The port that the library has chosen for a socket that has none.
+    /// Port that the library chose for a socket without one.
     Port(u32),
     /// UDP port of a socket of the program's whose datagrams bypass policies.
     Bypass(u16),
-    /// About a file of `/proc/sys/net`.
+    /// Request for a file of `/proc/sys/net`.
     Sysctl {
         /// The request.
         what: Sysctl,
         /// The file's name.
         name: &'a [u8],
     },
-    /// The daemon's end of the connection is to be [kept](self#restart) by the socket that comes with the call.
+    /// Requests that the daemon's end of the connection be [kept](self#restart) by the socket that the call carries.
     Keep {
-        /// Comes with the daemon's end.
+        /// Identifier sent with the daemon's end.
         name: u64,
     },
-    /// A socket [that a daemon before served](self#restart), of which the daemon's end comes with the call.
+    /// Hands over a socket [of a former daemon](self#restart), whose daemon's end the call carries.
     Adopt {
         /// The program has lost answers or notifications.
         lost: bool,
-        /// [Calls](Self::calls) that the socket's state comes of.
+        /// [Calls](Self::calls) that restore the socket's state.
         state: &'a [u8],
     },
 }
 
 impl<'a> ToDaemon<'a> {
-    /// The calls of a datagram. `None` is the last of one that breaks the rules.
+    /// The calls of a datagram. `None` ends one that breaks the rules.
     pub fn calls(datagram: &'a [u8]) -> impl Iterator<Item = Option<Self>> {
         let mut rest = Some(datagram);
         std::iter::from_fn(move || {
@@ -242,7 +243,7 @@ impl<'a> ToDaemon<'a> {
         })
     }
 
-    /// The first call, and what may follow it.
+    /// The first call, and the bytes that may follow it.
     fn first(bytes: &'a [u8]) -> Option<(Self, Option<&'a [u8]>)> {
         let (kind, rest) = word(bytes)?;
         if kind == 0 {
@@ -274,8 +275,8 @@ impl<'a> ToDaemon<'a> {
         Self::Keep { name: u64::from(high) << 32 | u64::from(low) }
     }
 
-    /// The bytes of a call: its first [`WORD`] if it is [`Data`](Self::Data), which the netlink messages follow, its first two
-    /// if it is [`Sysctl`](Self::Sysctl), which the name follows, or [`Adopt`](Self::Adopt), which the state follows, else all of it.
+    /// The first bytes of a call: [`WORD`] of [`Data`](Self::Data), before the netlink messages; two words of
+    /// [`Sysctl`](Self::Sysctl), before the name, or [`Adopt`](Self::Adopt), before the state; otherwise all of it.
     pub fn head(&self) -> Head {
         match *self {
             Self::Data(_) => Head::of(&[0]),
@@ -293,7 +294,7 @@ impl<'a> ToDaemon<'a> {
     }
 }
 
-/// The words that a call begins with.
+/// The words at the front of a call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Head {
     bytes: [u8; 3 * WORD],
@@ -320,7 +321,7 @@ pub enum FromDaemon {
     Answer {
         /// The daemon busy-polls for the next request and will answer it soon.
         prompt: bool,
-        /// No more answers come to the datagram that asked for it.
+        /// No further answer to the same datagram follows.
         last: bool,
     },
     /// As [`Answer`](Self::Answer), of a dump.
@@ -330,7 +331,7 @@ pub enum FromDaemon {
     },
     /// To a multicast group: `nl_groups` of its source is bit `group - 1` if there is one, else 0.
     Group(u32),
-    /// Nothing came, for too much had come: `ENOBUFS`.
+    /// No data: datagrams were lost (`ENOBUFS`).
     Overrun,
 }
 
@@ -377,7 +378,7 @@ impl Answer {
     /// The length of its bytes.
     pub const LEN: usize = 8;
 
-    /// As the daemon writes it.
+    /// Encodes it, as the daemon writes it.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.error.to_ne_bytes());
@@ -385,7 +386,7 @@ impl Answer {
         bytes
     }
 
-    /// As the caller reads it.
+    /// Decodes it, as the caller reads it.
     pub const fn from_bytes([e0, e1, e2, e3, p0, p1, p2, p3]: [u8; Self::LEN]) -> Self {
         Self { error: i32::from_ne_bytes([e0, e1, e2, e3]), port: u32::from_ne_bytes([p0, p1, p2, p3]) }
     }

@@ -14,7 +14,7 @@ fn main() {
     divan::main();
 }
 
-/// Bytes of options: those of time stamps.
+/// Length of the timestamp option.
 const OPTIONS: usize = 12;
 
 const SRC4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
@@ -22,9 +22,9 @@ const DST4: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 1);
 const SRC6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1);
 const DST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 1);
 
-/// A device that takes pieces.
+/// A device that takes page fragments.
 const SG: Features = Features { sg: true, frag_list: true, ..Features::NONE };
-/// A device that takes pieces and completes checks.
+/// A device that takes page fragments and completes checksums.
 const SG_CSUM: Features = Features { csum: CsumOffload::Any, ..SG };
 
 /// One flow of `segs` segments with `size` bytes of payload each.
@@ -53,7 +53,7 @@ impl Train {
         if self.kind == GsoKind::Udp { udp::CHECK_AT } else { tcp::CHECK_AT }
     }
 
-    /// Segment `index` with `payload` bytes behind its headers, in `buf`; its check is not made.
+    /// Segment `index` with `payload` bytes behind its headers, in `buf`, without a checksum.
     fn write(self, mut buf: Buf, index: usize, payload: usize) -> Packet {
         let len = self.headers() + payload;
         let bytes = buf.put(len).expect("room");
@@ -80,7 +80,7 @@ impl Train {
         packet
     }
 
-    /// All of it as one packet in one page, as a TUN device hands it over.
+    /// All payload as one packet in one page, as read from a TUN device.
     fn fat(self, mem: &Memory) -> Packet {
         let payload = self.size * self.segs;
         let buf = mem.take(Memory::HEADROOM, self.headers() + payload).expect("a page");
@@ -94,8 +94,8 @@ impl Train {
         out.pop().expect("one")
     }
 
-    /// The segments as they arrive, with right checks that are not yet verified: each in a page of its own, or all
-    /// behind one another in one.
+    /// The segments as received, with correct but unverified checksums: each in a page of its own, or all behind one
+    /// another in one.
     fn segments(self, mem: &Memory, one_page: bool) -> Vec<Packet> {
         let mut cut = Vec::with_capacity(self.segs);
         gso::segment(mem, &Features::NONE, self.fat(mem), 0, &mut cut).expect("a right packet");
@@ -123,7 +123,7 @@ fn sum_plain(bencher: Bencher<'_, '_>, len: usize) {
     bencher.counter(BytesCount::new(len)).bench_local(|| wire::checksum::sum(black_box(&bytes)));
 }
 
-/// Cuts fat packets. Freeing the segments is not counted: the sender of segments does that.
+/// Segments fat packets. Freeing the segments is not measured: their sender does that.
 fn bench_gso(bencher: Bencher<'_, '_>, train: Train, features: &Features) {
     let mem = Memory::heap();
     let input = || (Some(train.fat(&mem)), Vec::with_capacity(train.segs));
@@ -161,8 +161,8 @@ fn gso_udp4(bencher: Bencher<'_, '_>) {
     bench_gso(bencher, UDP4, &SG_CSUM);
 }
 
-/// Merges the segments of one burst into one fat packet. Freeing their pages is not counted: the sender of segments
-/// does.
+/// Merges the segments of a burst into one fat packet. Freeing their pages is not measured: the sender of segments does
+/// that.
 fn bench_gro(bencher: Bencher<'_, '_>, train: Train, one_page: bool, csum: Csum) {
     let mem = Memory::heap();
     let mut gro = Gro::new(Config { udp: true, frag_list: false });
@@ -182,7 +182,7 @@ fn bench_gro(bencher: Bencher<'_, '_>, train: Train, one_page: bool, csum: Csum)
     });
 }
 
-/// Segments whose checks are verified.
+/// Segments with verified checksums.
 #[divan::bench(name = "gro/tcp4/45x1448/verified")]
 fn gro_tcp4_verified(bencher: Bencher<'_, '_>) {
     bench_gro(bencher, TCP4, false, Csum::Unnecessary);
@@ -193,7 +193,7 @@ fn gro_tcp4(bencher: Bencher<'_, '_>) {
     bench_gro(bencher, TCP4, false, Csum::None);
 }
 
-/// As they come out of ESP: opened in the page that the train was received into.
+/// As decrypted by ESP: in the page that the train was received into.
 #[divan::bench(name = "gro/tcp4/46x1386/one_page/verified")]
 fn gro_tcp4_esp_verified(bencher: Bencher<'_, '_>) {
     bench_gro(bencher, TCP4_ESP, true, Csum::Unnecessary);
@@ -214,7 +214,7 @@ fn gro_udp4(bencher: Bencher<'_, '_>) {
     bench_gro(bencher, UDP4, false, Csum::Unnecessary);
 }
 
-/// A packet that GRO has nothing to do with.
+/// A packet that GRO ignores.
 #[divan::bench(name = "gro/other")]
 fn gro_other(bencher: Bencher<'_, '_>) {
     let mem = Memory::heap();
@@ -227,7 +227,7 @@ fn gro_other(bencher: Bencher<'_, '_>) {
     assert_eq!((out.len(), gro.held()), (1, 0));
 }
 
-/// Both ways, as a segment goes through a gateway that is fat inside: merged, then cut by reference.
+/// Both ways, as in a gateway with fat packets: merged, then segmented by reference.
 #[divan::bench(name = "gro_gso/tcp4/45x1448/verified")]
 fn both_ways(bencher: Bencher<'_, '_>) {
     let mem = Memory::heap();

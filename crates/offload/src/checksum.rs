@@ -1,7 +1,7 @@
-//! The Internet checksum over packets (RFC 1071): fast over bytes, right over pieces, and what a packet's checksum
-//! state asks for, CRC32c for SCTP among it (RFC 9260 §6.8).
+//! The Internet checksum of packets (RFC 1071), and completion and verification of transport checksums, including
+//! SCTP's CRC32c (RFC 9260 §6.8).
 //!
-//! Arithmetic on sums is `wire::checksum`'s; here they are made from bytes ([`sum()`]).
+//! Arithmetic on sums is in `wire::checksum`; this module sums bytes ([`sum()`]).
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::crc32c::Crc32c;
 use crate::encapsulation::Encapsulation;
 pub use crate::sum::sum;
 
-/// The partial sum of a header of a few whole 32-bit words: what is behind the last whole one does not count.
+/// The partial sum of a short header of whole 32-bit words: bytes behind the last whole word do not count.
 #[inline]
 pub(crate) fn sum_words(header: &[u8]) -> u32 {
     let (words, _) = header.as_chunks::<4>();
@@ -22,8 +22,7 @@ pub(crate) fn sum_words(header: &[u8]) -> u32 {
     sums::fold(sums::add(acc as u32, (acc >> 32) as u32)).into()
 }
 
-/// The partial sum of a packet's bytes `from..to`, whatever pieces they lie in. What the packet does not have counts
-/// as nothing.
+/// The partial sum of a packet's bytes `from..to`, across buffers. Bytes past its end count as zero.
 pub fn sum_of(pkt: &Packet, from: usize, to: usize) -> u32 {
     if let Some(bytes) = pkt.head().get(from..to) {
         return sum(bytes);
@@ -42,8 +41,8 @@ pub fn sum_of(pkt: &Packet, from: usize, to: usize) -> u32 {
     acc
 }
 
-/// The check of a transport that has a pseudo-header (TCP, UDP, ICMPv6), over the bytes as they are: what to store if
-/// its field is zero, and zero if it is right. `pkt` begins with the IP header of which `info` is the summary.
+/// The checksum of a transport with a pseudo-header (TCP, UDP, ICMPv6), over the bytes as they are: the value to store
+/// if its field is zero, and zero if the field is right. `pkt` begins with the IP header that `info` summarizes.
 pub fn transport_check(pkt: &Packet, info: &Info) -> u16 {
     let len = info.payload_len();
     let pseudo = match (info.src, info.dst) {
@@ -54,10 +53,10 @@ pub fn transport_check(pkt: &Packet, info: &Info) -> u16 {
     sums::finish(sums::add(pseudo, sum_of(pkt, info.header_len, info.total_len)))
 }
 
-/// Tells whether the check of a packet's TCP, UDP or ICMPv6 is right, or its device has verified it. The packet begins
-/// with the IP header of which `info` is the summary, and is no fragment. Other protocols have no such check.
+/// Tells whether a packet's TCP, UDP or ICMPv6 checksum is right, or was verified by its device. The packet begins with
+/// the IP header that `info` summarizes, and is no fragment. Other protocols have no such checksum.
 ///
-/// A UDP check of zero means "none" over IPv4 (RFC 768), and is wrong over IPv6 (RFC 8200 §8.1).
+/// A UDP checksum of zero means "none" over IPv4 (RFC 768), and is wrong over IPv6 (RFC 8200 §8.1).
 pub fn verify(pkt: &Packet, info: &Info) -> bool {
     match pkt.meta.csum {
         Csum::Unnecessary | Csum::Partial { .. } => return true,
@@ -79,16 +78,16 @@ pub fn verify(pkt: &Packet, info: &Info) -> bool {
     transport_check(pkt, info) == 0
 }
 
-/// Turns a partial checksum into bytes (Linux `skb_checksum_help`), and leaves any other state alone. Only a check at
-/// UDP's place is sent as 0xffff when it comes out as zero.
+/// Completes a partial checksum (Linux `skb_checksum_help`); other states are left alone. Only a checksum at UDP's
+/// offset is sent as 0xffff when it is zero.
 ///
 /// The checksum may be of any protocol, and anywhere behind `l3`, where the IP header begins. SCTP's is a CRC32c (Linux
-/// `skb_crc32c_csum_help`): that the checksum is SCTP's is known from the headers in front of it, also in tunnels, as a
-/// virtio-net header does not say it. Where the headers do not lead to it, it is taken for an Internet checksum.
+/// `skb_crc32c_csum_help`), which is recognized by the headers in front of it, also in tunnels, as a virtio-net header
+/// does not carry it. Where the headers do not lead to it, an Internet checksum is assumed.
 ///
 /// # Errors
 /// [`DropReason::CannotSegment`] for a fat packet, whose segments have one each; [`DropReason::TransportHeader`] when
-/// the field lies beyond the packet; [`DropReason::NoMemory`].
+/// the field lies past the packet's end; [`DropReason::NoMemory`].
 pub fn complete(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<(), DropReason> {
     let Csum::Partial { start, offset } = pkt.meta.csum else { return Ok(()) };
     if pkt.meta.cut.gso().is_some() {
@@ -98,7 +97,7 @@ pub fn complete(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<(), DropRea
     if !pkt.may_pull(mem, at + 2)? {
         return Err(DropReason::TransportHeader);
     }
-    // Other owners of the bytes can change them after they were summed.
+    // The other owner could change the bytes after they were summed.
     if !pkt.is_linear() && pieces(pkt).any(Buf::is_foreign) {
         pkt.linearize(mem)?;
     }
@@ -122,7 +121,8 @@ fn is_sctp(pkt: &Packet, l3: usize, start: usize) -> bool {
     Encapsulation::parse(pkt.head(), pkt.len(), l3, start).is_ok_and(|found| found.inner.protocol == Protocol::SCTP)
 }
 
-/// Writes the CRC32c of all bytes from `start` on to `at`, made with zeros in its place (RFC 9260 §6.8).
+/// Computes the CRC32c of all bytes from `start` on, with zeros in its own field, and writes it to `at` (RFC 9260
+/// §6.8).
 fn complete_crc32c(mem: &Memory, pkt: &mut Packet, start: usize, at: usize) -> Result<(), DropReason> {
     if !pkt.may_pull(mem, at + 4)? {
         return Err(DropReason::TransportHeader);
@@ -139,7 +139,7 @@ fn complete_crc32c(mem: &Memory, pkt: &mut Packet, start: usize, at: usize) -> R
     Ok(())
 }
 
-/// A packet's slots and those of its children, and the children's heads.
+/// A packet's fragments and those of its children, and the children's heads.
 fn pieces(pkt: &Packet) -> impl Iterator<Item = &Buf> {
     let children = pkt.frag_list().iter().flat_map(Packet::frags);
     pkt.frags().iter().chain(children)

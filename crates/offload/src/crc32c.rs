@@ -3,10 +3,10 @@
 /// The polynomial, lowest power in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Bytes that are taken at once.
+/// Number of bytes per step.
 const STEP: usize = 8;
 
-/// `TABLES[n][b]` is what a byte `b` adds to the remainder when `n` bytes follow it.
+/// `TABLES[n][b]` is the contribution of a byte `b` with `n` bytes behind it in the step.
 static TABLES: [[u32; 256]; STEP] = tables();
 
 const fn tables() -> [[u32; 256]; STEP] {
@@ -35,7 +35,7 @@ const fn tables() -> [[u32; 256]; STEP] {
     tables
 }
 
-/// CRC32c of bytes that come in pieces.
+/// CRC32c of bytes in several buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crc32c(u32);
 
@@ -43,7 +43,7 @@ impl Crc32c {
     /// CRC of no bytes.
     pub(crate) const EMPTY: Self = Self(!0);
 
-    /// Adds bytes behind those that were added.
+    /// Appends bytes.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         let (blocks, rest) = bytes.as_chunks::<STEP>();
         for &block in blocks {
@@ -56,7 +56,7 @@ impl Crc32c {
         }
     }
 
-    /// The checksum as it is on the wire: RFC 9260 appendix A sends the lowest byte first.
+    /// The checksum in wire order: RFC 9260 appendix A sends the lowest byte first.
     pub(crate) const fn to_bytes(self) -> [u8; 4] {
         (!self.0).to_le_bytes()
     }

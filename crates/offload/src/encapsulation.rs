@@ -1,4 +1,4 @@
-//! The headers of a packet in tunnels, from the outermost IP header to one transport header inside.
+//! Headers of an encapsulated packet, from the outermost IP header to the innermost transport header.
 
 use arrayvec::ArrayVec;
 use base::DropReason;
@@ -8,27 +8,28 @@ use wire::{Malformed, Version};
 
 use crate::headers::{self, Headers};
 
-/// Most tunnels that a packet may be in.
+/// Maximum number of nested tunnels.
 pub(crate) const MAX_TUNNELS: usize = 4;
 
-/// Headers of each IP packet that a packet consists of, with those of UDP tunnels.
+/// Headers of each nested IP packet, with those of UDP tunnels.
 #[derive(Debug)]
 pub(crate) struct Encapsulation {
-    /// Headers of the tunnels, outermost first; empty for a packet that is in none.
+    /// Headers of the tunnels, outermost first; empty without a tunnel.
     pub(crate) tunnels: ArrayVec<Headers, MAX_TUNNELS>,
     /// Headers of the packet inside all tunnels.
     pub(crate) inner: Headers,
-    /// Whether all segments of the packet inside have the same tunnel headers, but for lengths and checks of IP and UDP.
+    /// Whether all segments of the inner packet have the same tunnel headers, except lengths and checksums of IP and
+    /// UDP.
     pub(crate) is_constant: bool,
 }
 
 impl Encapsulation {
-    /// Follows the headers of a packet of `len` bytes, of which `head` holds the first, from the IP header at `l3` to the
-    /// transport header at `start`.
+    /// Parses the headers of a packet of `len` bytes, whose first bytes are in `head`, from the IP header at `l3` to
+    /// the transport header at `start`.
     ///
     /// # Errors
-    /// [`Malformed::TunnelUnknown`] when they do not lead there; [`Malformed::OutsideHead`] when `head` does not hold them all;
-    /// what is wrong with the outermost.
+    /// [`Malformed::TunnelUnknown`] when they do not lead there; [`Malformed::OutsideHead`] when they exceed `head`;
+    /// the fault of the outermost header.
     pub(crate) fn parse(head: &[u8], len: usize, l3: usize, start: usize) -> Result<Self, Malformed> {
         let (mut tunnels, mut is_constant) = (ArrayVec::<_, MAX_TUNNELS>::new(), true);
         let (mut at, mut version) = (l3, None::<Version>);
@@ -55,7 +56,8 @@ impl Encapsulation {
         }
     }
 
-    /// As [`parse`](Self::parse), for a packet that is to be cut inside. Brings the headers into its head.
+    /// As [`parse`](Self::parse), for a packet that is segmented at its inner headers. Brings the headers into its
+    /// head.
     ///
     /// # Errors
     /// [`DropReason::GsoEncapsulation`] also when tunnel headers differ between segments.
@@ -65,12 +67,12 @@ impl Encapsulation {
     }
 }
 
-/// Follows the headers of a fat packet of `len` bytes, of which `head` holds the first, from the IP header at `l3` through
-/// tunnels to the transport header at `start`, and gives those of the packet inside.
+/// Parses the headers of a fat packet of `len` bytes, whose first bytes are in `head`, from the IP header at `l3`
+/// through tunnels to the transport header at `start`, and returns those of the inner packet.
 ///
 /// # Errors
-/// [`Malformed::TunnelUnknown`] when they do not lead there, or when segments cannot have them in common;
-/// [`Malformed::OutsideHead`] when `head` does not hold them all; what is wrong with the outermost.
+/// [`Malformed::TunnelUnknown`] when they do not lead there, or differ between segments; [`Malformed::OutsideHead`]
+/// when they exceed `head`; the fault of the outermost header.
 pub fn inner_headers(head: &[u8], len: usize, l3: usize, start: usize) -> Result<Headers, Malformed> {
     let found = Encapsulation::parse(head, len, l3, start)?;
     if found.is_constant { Ok(found.inner) } else { Err(Malformed::TunnelUnknown) }

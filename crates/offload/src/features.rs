@@ -5,34 +5,34 @@ use wire::{Protocol, Version};
 
 use crate::headers::Headers;
 
-/// Offloads of a device. Work that its set does not name is done in software.
+/// Offloads of a device. Software does the work of those that it lacks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Features {
-    /// Takes packets in pieces: head and page slots (`NETIF_F_SG`).
+    /// Takes packets with page fragments (`NETIF_F_SG`).
     pub sg: bool,
-    /// Takes packets with children too (`NETIF_F_FRAGLIST`). Means nothing without `sg`.
+    /// Takes packets with children too (`NETIF_F_FRAGLIST`). Requires `sg`.
     pub frag_list: bool,
-    /// Takes packets that lie ready in one buffer without their being split ([`Cut::Frames`](packet::Cut)).
+    /// Takes several packets in one buffer unsplit ([`Cut::Frames`](packet::Cut)).
     pub frames: bool,
     /// Checksums that it completes.
     pub csum: CsumOffload,
-    /// Cuts TCP over IPv4 (`NETIF_F_TSO`), where it also completes the checksums.
+    /// Segments TCP over IPv4 (`NETIF_F_TSO`), and completes the segments' checksums.
     pub tso4: bool,
-    /// Cuts TCP over IPv6 (`NETIF_F_TSO6`), where it also completes the checksums.
+    /// Segments TCP over IPv6 (`NETIF_F_TSO6`), and completes the segments' checksums.
     pub tso6: bool,
-    /// Cuts UDP trains (`NETIF_F_GSO_UDP_L4`), where it also completes the checksums.
+    /// Segments UDP trains (`NETIF_F_GSO_UDP_L4`), and completes the segments' checksums.
     pub uso: bool,
-    /// Keeps CWR on the first segment alone when it cuts TCP (`NETIF_F_TSO_ECN`).
+    /// Sets CWR on the first segment only when it segments TCP (`NETIF_F_TSO_ECN`).
     pub tso_ecn: bool,
-    /// Fragments UDP datagrams that are too long for its path and marked [`Cut::Fragment`](packet::Cut), as the socket that
-    /// it is (`NETIF_F_GSO_UDP`). No fragments are made for such a device.
+    /// Fragments UDP datagrams that exceed its path's MTU and are marked [`Cut::Fragment`](packet::Cut): it is a socket
+    /// (`NETIF_F_GSO_UDP`). No fragments are made for such a device.
     pub ufo: bool,
-    /// Seals ESP that is laid out, or makes it, for the SAs that are on it (`NETIF_F_HW_ESP`). What else it cannot do it
-    /// is not asked for in such packets.
+    /// Encrypts ESP that is laid out, or encapsulates packets, for the SAs on it (`NETIF_F_HW_ESP`). Packets whose
+    /// other work it cannot do are not left to it.
     pub esp: bool,
     /// A fat packet must be shorter than this, in bytes with all headers.
     pub gso_max_size: usize,
-    /// A fat packet may have this many segments.
+    /// Maximum number of segments of a fat packet.
     pub gso_max_segs: usize,
 }
 
@@ -45,14 +45,14 @@ pub enum CsumOffload {
     Ipv4,
     /// TCP and UDP over IPv6 without extension headers (`NETIF_F_IPV6_CSUM`).
     Ipv6,
-    /// Those of both families, by protocol.
+    /// TCP and UDP of both families, by protocol.
     Both,
-    /// Any that start and offset describe (`NETIF_F_HW_CSUM`), as a virtio-net header does.
+    /// Any, by start and offset (`NETIF_F_HW_CSUM`), as in a virtio-net header.
     Any,
 }
 
 impl Features {
-    /// A device that takes plain, linear, finished packets: the thin way.
+    /// A device without offloads: it takes linear, finished packets.
     pub const NONE: Self = Self {
         sg: false,
         frag_list: false,
@@ -67,10 +67,11 @@ impl Features {
         gso_max_size: 65_536,
         gso_max_segs: 65_535,
     };
-    /// Offloads by which packets are cut before they are fragmented or sealed: by reference, with their checksums complete.
+    /// Offloads for packets that are segmented before they are fragmented or encrypted: by reference, with complete
+    /// checksums.
     pub const BY_REFERENCE: Self = Self { sg: true, ..Self::NONE };
 
-    /// A device that takes everything as it is, but fragments nothing and does no ESP.
+    /// A device with all offloads but fragmentation and ESP.
     pub const ALL: Self = Self {
         sg: true,
         frag_list: true,
@@ -83,9 +84,9 @@ impl Features {
         ..Self::NONE
     };
 
-    /// Tells whether the device cuts a packet of `len` bytes, headers included, as `gso` says.
+    /// Tells whether the device segments a packet of `len` bytes, headers included, as `gso` says.
     ///
-    /// Linux's `gso_features_check` and `skb_gso_ok`; a cutter that cannot make checksums is none
+    /// Linux's `gso_features_check` and `skb_gso_ok`; a device that cannot complete checksums cannot segment
     /// (`netdev_fix_features`).
     pub fn cuts(&self, gso: &Gso, len: usize) -> bool {
         let kind = match gso.kind {
@@ -97,7 +98,7 @@ impl Features {
         kind && ecn && len < self.gso_max_size && usize::from(gso.segs) <= self.gso_max_segs
     }
 
-    /// Tells whether the device takes a packet in this one's pieces.
+    /// Tells whether the device takes the packet's fragments and children.
     pub(crate) fn takes_pieces_of(&self, pkt: &Packet) -> bool {
         pkt.is_linear() || (self.sg && (self.frag_list || pkt.frag_list().is_empty()))
     }
@@ -114,7 +115,8 @@ impl CsumOffload {
         matches!(self, Self::Ipv6 | Self::Both | Self::Any)
     }
 
-    /// Tells whether the device completes the check of a packet with these headers (Linux `skb_csum_hwoffload_help`).
+    /// Tells whether the device completes the checksum of a packet with these headers (Linux
+    /// `skb_csum_hwoffload_help`).
     pub(crate) fn completes(self, headers: &Headers) -> bool {
         let known = matches!(headers.protocol, Protocol::TCP | Protocol::UDP);
         match headers.version {

@@ -1,7 +1,7 @@
-//! Fitting a packet to the device that is to send it: keep, cut, linearize, complete the checksum.
+//! Fitting a packet to its output device: keep, segment, linearize, complete the checksum.
 //!
-//! Follows Linux's `validate_xmit_skb` with one difference: a fat packet that the device could cut but not take in its
-//! geometry is linearized rather than cut, so that it stays fat.
+//! Follows Linux's `validate_xmit_skb` with one difference: a fat packet that the device could segment but not take in
+//! its geometry is linearized rather than segmented, so that it stays fat.
 
 use base::DropReason;
 use packet::{Csum, Cut, Gso, Memory, Meta, Packet};
@@ -14,15 +14,16 @@ use crate::{checksum, gso};
 /// Offset of the tag in an Ethernet header: behind both addresses.
 const TAG_AT: usize = 12;
 
-/// Makes of `pkt`, whose IP header begins at `l3`, what a device with these features sends, and appends it to `out`:
-/// one packet, or the segments of one. Packets that are not IP pass too, with `l3` where their payload begins.
+/// Converts `pkt`, whose IP header begins at `l3`, for a device with these features, and appends the result to `out`:
+/// one packet, or its segments. For packets that are not IP, `l3` is the start of their payload.
 ///
-/// In order: packets in one buffer are split, by reference, unless the device takes them so; the VLAN tag in the metadata goes into the bytes, which takes an Ethernet header in front of `l3` (a
-/// layer-3 device has no tags); a fat packet is cut unless the device does it; pieces become one for a device that
-/// takes no pieces; and a partial checksum is completed unless the device does it.
+/// In order: several packets in one buffer are split, by reference, unless the device takes them so; the VLAN tag in
+/// the metadata is inserted into the bytes, which needs an Ethernet header in front of `l3` (a layer-3 device has no
+/// tags); a fat packet is segmented unless the device does it; fragments are linearized for a device without `sg`; and
+/// a partial checksum is completed unless the device does it.
 ///
 /// # Errors
-/// As [`gso::segment`] and [`checksum::complete`]; the packet is gone, and `out` as it was.
+/// As [`gso::segment`] and [`checksum::complete`]; the packet is dropped, and `out` unchanged.
 #[inline]
 pub fn fit(mem: &Memory, features: &Features, pkt: Packet, l3: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
     let Meta { vlan, csum, cut, .. } = &pkt.meta;
@@ -55,7 +56,7 @@ fn make_fit(
         Cut::Gso(gso) => {
             let headers = Headers::find(mem, &mut pkt, l3)?;
             if headers.start_inside(pkt.meta.csum).is_some() {
-                // No device is told where the tunnels' headers are.
+                // No device is given the offsets of tunnel headers.
                 return gso::segment(mem, features, pkt, l3, out);
             }
             let gso = counted(&gso, &headers, pkt.len())?;
@@ -76,8 +77,8 @@ fn make_fit(
     Ok(())
 }
 
-/// Segmentation of a fat packet of `len` bytes, with the number of segments that its length gives: a device refuses a wrong
-/// number, and the packet's own comes from guests too.
+/// Segmentation of a fat packet of `len` bytes, with the number of segments computed from its length: a device refuses
+/// a wrong number, and the packet's own may be a guest's.
 fn counted(gso: &Gso, headers: &Headers, len: usize) -> Result<Gso, DropReason> {
     if !headers.is(gso.kind) || gso.size == 0 {
         return Err(DropReason::CannotSegment);
@@ -87,13 +88,13 @@ fn counted(gso: &Gso, headers: &Headers, len: usize) -> Result<Gso, DropReason> 
     Ok(Gso { segs, ..*gso })
 }
 
-/// Brings the packet into a geometry that the device takes.
+/// Linearizes the packet as far as the device needs.
 fn flatten(mem: &Memory, features: &Features, pkt: &mut Packet) -> Result<(), DropReason> {
     if features.takes_pieces_of(pkt) { Ok(()) } else { Ok(pkt.linearize(mem)?) }
 }
 
-/// Tells whether the device completes the packet's checksum, or nothing is left to complete. A field beyond the packet
-/// is one that no device can fill.
+/// Tells whether the device completes the packet's checksum, or it is complete. A field past the packet's end is one
+/// that no device can fill.
 fn completes(mem: &Memory, csum: CsumOffload, pkt: &mut Packet, l3: usize) -> Result<bool, DropReason> {
     let Csum::Partial { start, offset } = pkt.meta.csum else { return Ok(true) };
     if usize::from(start) + usize::from(offset) + 2 > pkt.len() {
@@ -102,13 +103,13 @@ fn completes(mem: &Memory, csum: CsumOffload, pkt: &mut Packet, l3: usize) -> Re
     Ok(match csum {
         CsumOffload::Any => true,
         CsumOffload::None => false,
-        // The device looks for the transport header itself: it has to find the one that is meant.
+        // The device finds the transport header by itself: it has to be the one that the checksum belongs to.
         _ => Headers::find(mem, pkt, l3)
             .is_ok_and(|headers| headers.partial_csum() == Some(pkt.meta.csum) && csum.completes(&headers)),
     })
 }
 
-/// A device that cuts expects the pseudo-header's sum in the check field.
+/// Writes the pseudo-header's sum into the checksum field, as a segmenting device expects.
 fn harmonise(mem: &Memory, pkt: &mut Packet, headers: &Headers) -> Result<(), DropReason> {
     let csum = headers.partial_csum().ok_or(DropReason::CannotSegment)?;
     if pkt.meta.csum == csum {
@@ -122,7 +123,7 @@ fn harmonise(mem: &Memory, pkt: &mut Packet, headers: &Headers) -> Result<(), Dr
     Ok(())
 }
 
-/// Moves the tag from the metadata into the bytes. Returns where the IP header is now, which was at `l3`.
+/// Moves the tag from the metadata into the bytes. Returns the new offset of the IP header, which was at `l3`.
 ///
 /// # Errors
 /// [`DropReason::EthTruncated`]; [`DropReason::NoMemory`].
@@ -137,7 +138,7 @@ pub fn insert_tag(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<usize, Dr
     pkt.push(mem, vlan::Header::LEN)?;
     let head = pkt.head_mut().ok_or(DropReason::NoMemory)?;
     head.copy_within(vlan::Header::LEN..vlan::Header::LEN + TAG_AT, 0);
-    // The tag is the type of the frame, then what a tag has in front of the type that the frame had.
+    // The tag's type takes the place of the frame's type, which follows the tag.
     head[TAG_AT..TAG_AT + 2].copy_from_slice(&EtherType::VLAN.0.to_be_bytes());
     head[TAG_AT + 2..TAG_AT + 4].copy_from_slice(&tci.to_be_bytes());
     Ok(l3 + vlan::Header::LEN)

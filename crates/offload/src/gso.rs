@@ -1,4 +1,4 @@
-//! Segmentation: a fat packet becomes the packets that go on the wire.
+//! Segmentation of fat packets.
 //!
 //! Follows Linux's `skb_segment`, `tcp_gso_segment`, `__udp_gso_segment`, and for a packet inside tunnels
 //! `skb_udp_tunnel_segment` and `gre_gso_segment`.
@@ -14,26 +14,27 @@ use crate::encapsulation::{Encapsulation, MAX_TUNNELS};
 use crate::features::Features;
 use crate::headers::Headers;
 
-/// The most segments one packet is cut into: 64 KiB over the smallest MTU of IPv4, which leaves 28 bytes of payload
-/// (RFC 791 §3.2). A guest that asks for more wants us to run out of memory.
+/// Maximum number of segments of a packet: 64 KiB over the smallest MTU of IPv4, which leaves 28 bytes of payload (RFC
+/// 791 §3.2). A guest that demands more attacks our memory.
 pub const MAX_SEGMENTS: usize = 65_535 / 28;
 
-/// Cuts a fat packet, whose IP header begins at `l3`, and appends its segments to `out`. What comes before the IP
-/// header is repeated in front of each.
+/// Segments a fat packet, whose IP header begins at `l3`, and appends its segments to `out`. Bytes in front of the IP
+/// header are repeated in each.
 ///
-/// A packet whose checksum is [partial](Csum::Partial) is cut at the transport header where that starts, which may be inside
-/// tunnels: IP in IP, GRE, VXLAN, Geneve. Their headers are repeated too, each with the lengths, identification and checksums
-/// of its segment; UDP without a check stays so. All checks of such segments are completed here.
+/// A packet with a [partial](Csum::Partial) checksum is segmented at the transport header where that starts, which may
+/// be inside tunnels: IP in IP, GRE, VXLAN, Geneve. Tunnel headers are repeated too, each with the lengths,
+/// identification and checksums of its segment; UDP without a checksum stays without. All checksums of such segments
+/// are completed here.
 ///
-/// The headers are copied; the payload goes by reference if the device takes slots, else it is copied into linear
-/// packets. Checks are completed unless the device does that. A packet whose payload is one segment's at most goes out
-/// as it is, no longer fat: Linux's answer to a guest that marked too small a packet.
+/// Headers are copied; payload goes by reference if the device takes fragments, else it is copied into linear packets.
+/// Checksums are completed unless the device does that. A packet whose payload fits one segment goes out unchanged, no
+/// longer fat, as Linux treats a guest that marked too small a packet.
 ///
 /// # Errors
-/// [`DropReason::CannotSegment`] for a packet that is not fat, whose headers are not of the kind that it says, or that
-/// would be more than [`MAX_SEGMENTS`]; [`DropReason::GsoEncapsulation`] when no headers lead to the start of its partial
-/// checksum, or tunnel headers that differ between segments; what is wrong with its headers; [`DropReason::NoMemory`]. Then
-/// `out` is as it was.
+/// [`DropReason::CannotSegment`] for a packet that is not fat, whose headers contradict its kind, or that has more than
+/// [`MAX_SEGMENTS`] segments; [`DropReason::GsoEncapsulation`] when no headers lead to the start of its partial
+/// checksum, or tunnel headers differ between segments; the fault of its headers; [`DropReason::NoMemory`]. `out` is
+/// unchanged then.
 pub fn segment(
     mem: &Memory,
     features: &Features,
@@ -49,11 +50,11 @@ pub fn segment(
     result
 }
 
-/// Properties that all segments of a packet have in common.
+/// Properties that all segments of a packet share.
 struct Plan {
-    /// Those of the tunnels that the packet is in, outermost first.
+    /// Headers of the packet's tunnels, outermost first.
     tunnels: ArrayVec<Headers, MAX_TUNNELS>,
-    /// Those of the packet that is cut, inside all tunnels.
+    /// Headers of the inner packet, which is segmented.
     headers: Headers,
     /// Bytes of payload in each segment but the last.
     size: usize,
@@ -61,11 +62,11 @@ struct Plan {
     fixed_id: bool,
     /// The pseudo-header's partial sum without its length.
     pseudo: u32,
-    /// UDP over IPv4 that was sent without a check.
+    /// UDP over IPv4 without a checksum.
     no_check: bool,
-    /// State in which the checks are left: for the device to complete them, or as they are before we do.
+    /// Checksum state of the segments: for the device to complete, or the original one.
     csum: Csum,
-    /// Whether the device completes the checks.
+    /// Whether the device completes the checksums.
     partial: bool,
 }
 
@@ -94,7 +95,7 @@ impl Plan {
         let csum = headers.partial_csum().ok_or(DropReason::CannotSegment)?;
         let is_partial = pkt.meta.csum == csum;
         let pseudo = if is_partial {
-            // The sender knows the address that the check is made with, also when a routing header hides it.
+            // The sender's sum is over the final address, also when a routing header hides it.
             sums::sub(u32::from(field), sums::add(0, transport_len as u32))
         } else {
             headers.pseudo(pkt.head(), 0)
@@ -119,7 +120,7 @@ impl Plan {
             let size = self.size.min(left);
             left -= size;
             let room = if features.sg { end } else { end + size };
-            // Made where it stays: a packet is large to move.
+            // Built in place: a packet is large to move.
             let seg = out.push_mut(Packet::new(mem, Memory::HEADROOM, room)?);
             let headers = seg.put(end).ok_or(DropReason::NoMemory)?;
             headers.copy_from_slice(template.bytes());
@@ -136,7 +137,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The packet is one segment: only its lengths and its check may be missing.
+    /// Finishes a packet of one segment: only its lengths and its checksum may be missing.
     fn keep(self, mem: &Memory, features: &Features, mut pkt: Packet, out: &mut Vec<Packet>) -> Result<(), DropReason> {
         pkt.meta.cut = Cut::Whole;
         if !features.takes_pieces_of(&pkt) {
@@ -149,7 +150,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Makes the headers at the front of `head` those of segment `index`, which is `len` bytes long in all.
+    /// Makes the headers at the front of `head` those of segment `index`, whose total length is `len`.
     fn patch(&self, head: &mut [u8], index: usize, len: usize) {
         let Headers { version, protocol, l3, l4, .. } = self.headers;
         if version == Version::V4 && !self.fixed_id {
@@ -177,14 +178,14 @@ impl Plan {
         }
     }
 
-    /// Leaves the check to the device, or completes it.
+    /// Leaves the checksum to the device, or completes it.
     fn finish(&self, mem: &Memory, seg: &mut Packet) -> Result<(), DropReason> {
         seg.meta.csum = if self.no_check { Csum::None } else { self.csum };
         if self.partial {
             return Ok(());
         }
         checksum::complete(mem, seg, self.headers.l3)?;
-        // From the inside out: each check covers those behind it.
+        // From the inside out: each checksum covers the inner ones.
         for tunnel in self.tunnels.iter().rev() {
             seg.meta.csum =
                 if has_check(tunnel, seg.head()) { tunnel.partial_csum() } else { None }.unwrap_or_default();
@@ -194,7 +195,7 @@ impl Plan {
     }
 }
 
-/// Makes a tunnel's headers in `head` those of segment `index`, which is `len` bytes long in all. The check of UDP becomes the
+/// Makes a tunnel's headers in `head` those of segment `index`, whose total length is `len`. UDP's checksum becomes the
 /// pseudo-header's sum, or stays zero: none (RFC 6935).
 fn patch_tunnel(tunnel: &Headers, head: &mut [u8], index: usize, len: usize) {
     if tunnel.version == Version::V4 {
@@ -208,25 +209,25 @@ fn patch_tunnel(tunnel: &Headers, head: &mut [u8], index: usize, len: usize) {
     }
 }
 
-/// Tells whether a tunnel's header has a check.
+/// Tells whether a tunnel's header has a checksum.
 fn has_check(tunnel: &Headers, head: &[u8]) -> bool {
     tunnel.protocol == Protocol::UDP && udp::Header::ref_from(&head[tunnel.l4..]).is_ok_and(|udp| udp.check() != 0)
 }
 
-/// A child's head and slots.
+/// A child's head and fragments.
 fn pieces(child: Packet) -> impl Iterator<Item = Buf> {
     let (head, frags, _) = child.into_parts();
     std::iter::once(head).chain(frags)
 }
 
-/// Payload that is left, taken from the front.
+/// Remaining payload, taken from the front.
 struct Payload<I> {
     front: Option<Buf>,
     rest: I,
 }
 
 impl<I: Iterator<Item = Buf>> Payload<I> {
-    /// The next up to `n` bytes that lie in one piece.
+    /// The next contiguous bytes, `n` at most.
     #[inline]
     fn next(&mut self, n: usize) -> Option<Buf> {
         loop {
@@ -238,7 +239,7 @@ impl<I: Iterator<Item = Buf>> Payload<I> {
         }
     }
 
-    /// Moves the next `n` bytes to the slots of `seg`, or copies them if they lie in too many pieces.
+    /// Moves the next `n` bytes to fragments of `seg`, or copies them if they lie in too many buffers.
     fn move_to(&mut self, n: usize, mem: &Memory, seg: &mut Packet) -> Result<(), DropReason> {
         let end = seg.len() + n;
         while seg.len() < end {

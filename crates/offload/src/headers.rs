@@ -1,17 +1,17 @@
-//! Places of a packet's headers, found in its bytes.
+//! Offsets of a packet's headers, found in its bytes.
 //!
-//! A guest or a TUN device also says where it believes them to be; that is never trusted. Lengths are the packet's own:
-//! what the IP header of a fat packet says about them is rewritten for each segment.
+//! A guest or a TUN device also declares offsets, which are never trusted. Lengths are the packet's own: the length
+//! fields of a fat packet's IP header are rewritten for each segment.
 
 use base::DropReason;
 use packet::{Csum, GsoKind, Memory, Packet};
 use wire::ipv6::Chain;
 use wire::{Malformed, Protocol, Version, checksum as sums, ipv4, ipv6, tcp, udp};
 
-/// The layout of a packet's headers, all of which lie in its head.
+/// Layout of a packet's headers, all of which lie in its head.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Headers {
-    /// The IP header's.
+    /// Version of the IP header.
     pub version: Version,
     /// Protocol behind the IP headers.
     pub protocol: Protocol,
@@ -25,8 +25,8 @@ pub struct Headers {
     pub end: usize,
 }
 
-/// Reads the headers of a packet whose IP header begins at `l3`, after bringing as much of it into the head as `parse` asks
-/// for.
+/// Parses the headers of a packet whose IP header begins at `l3` with `parse`, after bringing as many bytes into the
+/// head as it needs.
 pub(crate) fn bring_in<T>(
     mem: &Memory,
     pkt: &mut Packet,
@@ -37,7 +37,7 @@ pub(crate) fn bring_in<T>(
         match parse(pkt.head(), pkt.len()) {
             Ok(headers) => return Ok(headers),
             Err(Malformed::OutsideHead) => {
-                // Each turn brings in more, up to all there is.
+                // Each iteration brings in more, up to the whole packet.
                 let more = (2 * pkt.headlen()).max(l3.saturating_add(128)).min(pkt.len());
                 if more == pkt.headlen() || !pkt.may_pull(mem, more)? {
                     return Err(Malformed::OutsideHead.into());
@@ -54,12 +54,12 @@ impl Headers {
         bring_in(mem, pkt, l3, |head, len| Self::parse(head, len, l3))
     }
 
-    /// The headers that were read before, of a packet that begins with its IP header and is no fragment.
+    /// Headers that were parsed before, of a packet that begins with its IP header and is no fragment.
     pub(crate) fn of_parts(version: Version, protocol: Protocol, l4: usize, end: usize) -> Self {
         Self { version, protocol, fragment: false, l3: 0, l4, end }
     }
 
-    /// Looks at a packet of `len` bytes of which `head` holds the first.
+    /// Parses the headers of a packet of `len` bytes, whose first bytes are in `head`.
     pub(crate) fn parse(head: &[u8], len: usize, l3: usize) -> Result<Self, Malformed> {
         let outside = |why| if head.len() < len { Malformed::OutsideHead } else { why };
         let ip = head.get(l3..).unwrap_or_default();
@@ -101,12 +101,12 @@ impl Headers {
         Ok(Self { version, protocol, fragment, l3, l4, end })
     }
 
-    /// Whether the IP header has no extension headers (nor, in IPv4, options).
+    /// Tells whether the IP header has no extension headers (nor, in IPv4, options).
     pub(crate) fn plain(&self) -> bool {
         self.l4 - self.l3 == self.version.header_len()
     }
 
-    /// Whether a fat packet of this kind can have these headers.
+    /// Tells whether a fat packet of this kind can have these headers.
     pub(crate) fn is(&self, kind: GsoKind) -> bool {
         let (version, protocol) = match kind {
             GsoKind::TcpV4 => (Version::V4, Protocol::TCP),
@@ -116,19 +116,18 @@ impl Headers {
         (self.version, self.protocol, self.fragment) == (version, protocol, false)
     }
 
-    /// Offset of the check in the transport header.
+    /// Offset of the checksum in the transport header.
     pub(crate) fn check_at(&self) -> usize {
         if self.protocol == Protocol::UDP { udp::CHECK_AT } else { tcp::CHECK_AT }
     }
 
-    /// Checksum state of a packet with these headers while its check is still to be made; `None` if the transport header
-    /// begins too far behind to be said.
+    /// Partial checksum state of a packet with these headers; `None` if the transport header begins too far behind.
     pub(crate) fn partial_csum(&self) -> Option<Csum> {
         let start = u16::try_from(self.l4).ok()?;
         Some(Csum::Partial { start, offset: self.check_at() as u16 })
     }
 
-    /// The partial sum of the pseudo-header of `len` bytes of transport header and payload, from `head`'s addresses.
+    /// The partial sum of the pseudo-header for `len` bytes of transport header and payload, from `head`'s addresses.
     pub(crate) fn pseudo(&self, head: &[u8], len: usize) -> u32 {
         let addresses = match self.version {
             Version::V4 => self.l3 + 12..self.l3 + 20,
@@ -137,7 +136,7 @@ impl Headers {
         sums::add(sums::sum(&head[addresses]), u32::from(self.protocol.0) + len as u32)
     }
 
-    /// Start of an unfinished checksum that belongs to a transport header behind this one.
+    /// Start of a partial checksum that belongs to a transport header behind this one.
     pub(crate) fn start_inside(&self, csum: Csum) -> Option<usize> {
         match csum {
             Csum::Partial { start, .. } => Some(start.into()).filter(|&start: &usize| start > self.l4),
@@ -145,14 +144,14 @@ impl Headers {
         }
     }
 
-    /// Writes lengths for `len` bytes of packet, IPv4's checksum, and the pseudo-header's sum as the transport check.
-    /// Linux leaves a packet so when something behind it is to complete the check.
+    /// Writes lengths for a packet of `len` bytes, IPv4's checksum, and the pseudo-header's sum as the transport
+    /// checksum: Linux's form of a packet whose checksum is completed later.
     pub(crate) fn fill(&self, head: &mut [u8], len: usize, pseudo: u32) {
         self.fill_lengths(head, len);
         self.put_pseudo(head, pseudo);
     }
 
-    /// Writes lengths for `len` bytes of packet, and IPv4's checksum.
+    /// Writes lengths for a packet of `len` bytes, and IPv4's checksum.
     pub(crate) fn fill_lengths(&self, head: &mut [u8], len: usize) {
         let ip = &mut head[self.l3..];
         let ip_len = len - self.l3;
@@ -172,13 +171,13 @@ impl Headers {
         }
     }
 
-    /// Writes the pseudo-header's sum as the transport check.
+    /// Writes the pseudo-header's sum as the transport checksum.
     pub(crate) fn put_pseudo(&self, head: &mut [u8], pseudo: u32) {
         let at = self.l4 + self.check_at();
         head[at..at + 2].copy_from_slice(&sums::fold(pseudo).to_be_bytes());
     }
 
-    /// The longest packet, from its first byte, that the length fields of these headers can say.
+    /// Maximum length of a packet, from its first byte, by the length fields of these headers.
     pub(crate) fn max_len(&self) -> usize {
         match self.version {
             Version::V4 => self.l3 + 65_535,

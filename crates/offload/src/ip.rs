@@ -1,15 +1,15 @@
-//! A packet's IP headers, wherever its bytes lie.
+//! A packet's IP headers, across buffers.
 
 use base::DropReason;
 use packet::{Memory, Packet};
 use wire::Malformed;
 use wire::ip::Info;
 
-/// Sums up the IP headers of `pkt`, which are brought into its head. Bytes beyond the length that they say are cut off,
-/// as link layers pad short packets (Linux `pskb_trim_rcsum` in `ip_rcv_core`).
+/// Parses the IP headers of `pkt`, which are brought into its head. Trailing bytes are trimmed, as link layers pad
+/// short packets (Linux `pskb_trim_rcsum` in `ip_rcv_core`).
 ///
 /// # Errors
-/// What is wrong with them, or [`DropReason::NoMemory`].
+/// The reason to drop the packet, or [`DropReason::NoMemory`].
 #[inline]
 pub fn ip_headers(mem: &Memory, pkt: &mut Packet) -> Result<Info, DropReason> {
     loop {
@@ -20,12 +20,12 @@ pub fn ip_headers(mem: &Memory, pkt: &mut Packet) -> Result<Info, DropReason> {
                 }
                 return Ok(info);
             }
-            // An empty head has no version; another version does not get better with more bytes.
+            // More bytes do not change the version.
             Err(why)
                 if pkt.headlen() < pkt.len()
                     && (why == Malformed::OutsideHead || (why == Malformed::IpVersion && pkt.headlen() == 0)) =>
             {
-                // Each turn brings in more, up to all there is.
+                // Each iteration brings in more, up to the whole packet.
                 let more = (2 * pkt.headlen()).max(128).min(pkt.len());
                 pkt.may_pull(mem, more)?;
             }

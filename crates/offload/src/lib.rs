@@ -1,20 +1,21 @@
-//! Offloads: what lets a packet stay fat between two wires, and what makes it thin again.
+//! Offloads: GRO, GSO and checksums, by which packets stay fat from link to link.
 //!
-//! - [`checksum`]: the Internet checksum over packets in pieces (RFC 1071), verified and completed; SCTP's CRC32c, completed.
-//! - [`gso`]: segmentation, a fat packet cut into those that go on the wire (Linux `skb_segment`,
-//!   `tcp_gso_segment`, `__udp_gso_segment`), also inside tunnels (`skb_udp_tunnel_segment`, `gre_gso_segment`).
-//! - [`gro`]: the opposite, for TCP (RFC 9293) and UDP (RFC 768) over IPv4 and IPv6 (Linux `dev_gro_receive`). What it
-//!   merges, `gso` cuts into the same bytes.
-//! - [`Features`] and [`fit`]: what a device takes off our hands, and making of a packet what that device takes
-//!   (Linux `validate_xmit_skb`).
-//! - [`ip_headers`]: a packet's IP headers in one look, wherever its bytes lie.
+//! - [`checksum`]: the Internet checksum of packets in several buffers (RFC 1071), verified and completed; SCTP's
+//!   CRC32c (RFC 9260), completed.
+//! - [`gso`]: segmentation of a fat packet into wire packets (Linux `skb_segment`, `tcp_gso_segment`,
+//!   `__udp_gso_segment`), also inside tunnels (`skb_udp_tunnel_segment`, `gre_gso_segment`).
+//! - [`gro`]: merging of TCP (RFC 9293) and UDP (RFC 768) over IPv4 and IPv6 (Linux `dev_gro_receive`). `gso` segments
+//!   a merged packet into the same bytes.
+//! - [`Features`] and [`fit()`]: the offloads of a device, and the conversion of a packet for it (Linux
+//!   `validate_xmit_skb`).
+//! - [`ip_headers`]: a packet's IP headers, across buffers.
 //!
-//! Payload is moved by reference; where it has to be copied, the ledger in [`packet::Memory`] says why. Memory that is
-//! another owner's is never written. A header is believed only after it was found in the bytes: what a guest says
-//! about its packets decides how they are cut, never where.
+//! Payload is moved by reference; each copy is counted with its reason by [`packet::Memory`]. Memory of another owner
+//! is never written. Headers are trusted only after they were found in the bytes: a guest's declarations decide how its
+//! packets are segmented, never where.
 //!
-//! The caller flushes GRO, at the end of each burst. Nothing here does I/O or reads a clock.
-//! Not here: trains of ESP, which `ipsec` cuts and opens; packets above 64 KiB (IPv6 jumbograms, RFC 2675).
+//! Left to the caller: flushing GRO at the end of each burst, and trains of ESP (`ipsec`). Limits: packets of at most
+//! 64 KiB (no IPv6 jumbograms, RFC 2675).
 #![deny(unsafe_code)]
 
 pub mod checksum;

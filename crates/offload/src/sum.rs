@@ -1,14 +1,14 @@
-//! The sum of bytes, in the widest vectors that this processor has.
+//! The sum of bytes, with the widest vectors of this processor.
 //!
-//! However wide, whole 64-bit words are added modulo 2^64, and their upper halves beside them. The lower halves' sum is
-//! the difference of the two: three vector operations for as many bytes as a vector has, and no carries.
+//! At any width, whole 64-bit words are added modulo 2^64, and so are their upper halves. The sum of the lower halves
+//! is the difference of the two: three vector operations per vector of bytes, and no carries.
 
-/// From how many bytes on the widest vectors are worth asking for.
+/// Minimum length for which wide vectors pay.
 const WIDE: usize = 64;
 
 /// The partial sum of `bytes`, at most 0xffff; zero only if every byte is.
 ///
-/// 1386 bytes take 7 ns with AVX-512 (Zen 5), 14 with AVX2 and 27 with what every x86-64 has, where `wire`'s plain sum
+/// 1386 bytes take 7 ns with AVX-512 (Zen 5), 14 with AVX2 and 27 with the vectors of every x86-64; `wire`'s plain sum
 /// takes 34.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u32 {
@@ -25,9 +25,9 @@ fn sum_wide(bytes: &[u8]) -> u32 {
     sum_narrow(bytes)
 }
 
-/// As [`sum`], written for the compiler to vectorise with what every processor of its kind has.
+/// As [`sum`], for the compiler to vectorise with the baseline instructions.
 ///
-/// Four lanes are as fast as any number for a packet's payload, and the fastest for a header.
+/// Four lanes are as fast as more for a packet's payload, and the fastest for a header.
 #[inline]
 fn sum_narrow(bytes: &[u8]) -> u32 {
     const LANES: usize = 4;
@@ -47,12 +47,12 @@ fn sum_narrow(bytes: &[u8]) -> u32 {
     words.fold()
 }
 
-/// Little-endian words added up, fewer than 2^31 of them.
+/// Sum of little-endian words, fewer than 2^31 of them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Words {
-    /// Modulo 2^64.
+    /// Sum modulo 2^64.
     all: u64,
-    /// Sum of their upper halves.
+    /// Sum of the upper halves.
     upper: u64,
 }
 
@@ -68,13 +68,13 @@ impl Words {
         self.upper = self.upper.wrapping_add(other.upper);
     }
 
-    /// Adds bytes behind those that were added, filled up with zeros to whole words.
+    /// Appends bytes, padded with zeros to whole words.
     #[inline]
     fn add_bytes(&mut self, bytes: &[u8]) {
         let (words, tail) = bytes.as_chunks::<8>();
         words.iter().for_each(|&word| self.add(u64::from_le_bytes(word)));
         if !tail.is_empty() {
-            // One load of the last eight bytes, and those added before shifted out.
+            // One load of the last eight bytes; those that were added before are shifted out.
             self.add(match bytes.last_chunk::<8>() {
                 Some(&last) => u64::from_le_bytes(last) >> (64 - 8 * tail.len() as u32),
                 None => tail.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
@@ -92,14 +92,14 @@ impl Words {
 /// The partial sum of a sum of 32-bit words.
 #[inline]
 const fn fold(sum: u64) -> u32 {
-    // Each half added to the other: the upper half is then their sum, and the lower one's carry with it.
+    // Each half is added to the other: the upper half is then their sum, with the lower half's carry.
     let sum = (sum.wrapping_add(sum.rotate_right(32)) >> 32) as u32;
     let sum = (sum.wrapping_add(sum.rotate_right(16)) >> 16) as u16;
-    // Summed in little-endian order; exchanging the bytes of the sum exchanges theirs (RFC 1071 §2B).
+    // The sum is in little-endian order; swapping its bytes gives the other order (RFC 1071 §2B).
     sum.swap_bytes() as u32
 }
 
-/// Vectors that not every x86-64 has. The standard library remembers which there are: asking is one load.
+/// Vectors that not every x86-64 has. The standard library caches which exist: a check is one load.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "vectors are loaded from addresses, and only where the processor has them")]
 mod x86 {
@@ -109,13 +109,13 @@ mod x86 {
 
     /// The sum with AVX-512, if there is AVX-512.
     pub(super) fn sum_avx512(bytes: &[u8]) -> Option<u32> {
-        // SAFETY: the processor has what the function is compiled for, just asked.
+        // SAFETY: the processor has these instructions, as just checked.
         is_x86_feature_detected!("avx512bw").then(|| unsafe { avx512(bytes) })
     }
 
     /// The sum with AVX2, if there is AVX2.
     pub(super) fn sum_avx2(bytes: &[u8]) -> Option<u32> {
-        // SAFETY: the processor has what the function is compiled for, just asked.
+        // SAFETY: the processor has these instructions, as just checked.
         is_x86_feature_detected!("avx2").then(|| unsafe { avx2(bytes) })
     }
 
@@ -126,7 +126,7 @@ mod x86 {
             all = _mm512_add_epi64(all, block);
             upper = _mm512_add_epi64(upper, _mm512_srli_epi64::<32>(block));
         };
-        // Blocks that lie across cache lines cost half as much again.
+        // Blocks across cache lines cost half as much again.
         let before = match bytes.as_ptr().align_offset(64) {
             even if even % 2 == 0 => even.min(bytes.len()),
             _ => 0,
@@ -134,15 +134,15 @@ mod x86 {
         let (start, bytes) = bytes.split_at(before);
         let (blocks, rest) = bytes.as_chunks::<64>();
         for block in blocks {
-            // SAFETY: 64 bytes to read, at whatever address.
+            // SAFETY: 64 readable bytes, at any alignment.
             add(unsafe { _mm512_loadu_si512(block.as_ptr().cast()) });
         }
         for few in [start, rest] {
             let present = (1 << few.len()) - 1;
-            // SAFETY: only the bytes of `few` are read, of which there are fewer than 64.
+            // SAFETY: only the bytes of `few` are read, which are fewer than 64.
             add(unsafe { _mm512_maskz_loadu_epi8(present, few.as_ptr().cast()) });
         }
-        // As `Words` does it, before lanes are added: there is one way from a vector to a word then, and not two.
+        // As `Words` does, before lanes are added: so only one vector is reduced to a word.
         let lower = _mm512_sub_epi64(all, _mm512_slli_epi64::<32>(upper));
         fold(_mm512_reduce_add_epi64(_mm512_add_epi64(lower, upper)) as u64)
     }
@@ -152,7 +152,7 @@ mod x86 {
         let (mut all, mut upper) = (_mm256_setzero_si256(), _mm256_setzero_si256());
         let (blocks, rest) = bytes.as_chunks::<32>();
         for block in blocks {
-            // SAFETY: 32 bytes to read, at whatever address.
+            // SAFETY: 32 readable bytes, at any alignment.
             let block = unsafe { _mm256_loadu_si256(block.as_ptr().cast()) };
             all = _mm256_add_epi64(all, block);
             upper = _mm256_add_epi64(upper, _mm256_srli_epi64::<32>(block));
@@ -176,10 +176,10 @@ mod tests {
 
     use super::*;
 
-    /// A way to sum, if this processor has it.
+    /// An implementation, if this processor supports it.
     type Way = fn(&[u8]) -> Option<u32>;
 
-    /// Every way that this processor has.
+    /// Every implementation that this processor supports.
     fn ways() -> Vec<(&'static str, Way)> {
         let mut ways: Vec<(_, Way)> =
             vec![("narrow", |bytes| Some(sum_narrow(bytes))), ("the one taken", |bytes| Some(sum(bytes)))];

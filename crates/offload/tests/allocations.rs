@@ -1,4 +1,4 @@
-//! In a steady state merging and cutting allocate nothing, however many packets go through.
+//! In a steady state GRO and GSO allocate nothing.
 
 use offload::gro::Config;
 use offload::{Features, Gro, fit};
@@ -13,8 +13,8 @@ use frames::{Frame, Layout, SG, SG_CSUM, tcp4, tcp6, udp4};
 #[global_allocator]
 static ALLOCATOR: Allocations = Allocations;
 
-/// One round: the frames of one flow arrive as a burst, become few, and are cut again as the device asks. Returns how
-/// often memory was asked for since they arrived.
+/// One round: the frames of a flow arrive as a burst, are merged, and segmented again for the device. Returns the
+/// number of allocations since they arrived.
 fn round(
     mem: &Memory,
     gro: &mut Gro,
@@ -43,7 +43,7 @@ fn a_steady_state_allocates_nothing() {
         [|n| tcp4(1 + n * 1000, n as u16, 1000), |n| tcp6(1 + n * 1000, 1000), |n| udp4(n as u16, 1000)];
     let devices = [Features::NONE, SG, SG_CSUM, Features { frag_list: false, ..Features::ALL }, Features::ALL];
     for (frame_of, frag_list) in frame_of.into_iter().flat_map(|frame| [(frame, false), (frame, true)]) {
-        // More than there are slots.
+        // More frames than slots.
         let frames: Vec<_> = (0..60).map(frame_of).map(|frame| (frame.bytes(), frame.header_len())).collect();
         for (layout, features) in Layout::ALL.into_iter().flat_map(|layout| devices.map(|device| (layout, device))) {
             let mem = Memory::heap();

@@ -1,4 +1,4 @@
-//! Cost of the steps of a packet's way: `cargo bench -p fatpath-packet`.
+//! Cost of packet operations: `cargo bench -p fatpath-packet`.
 
 use std::hint::black_box;
 
@@ -6,7 +6,7 @@ use divan::Bencher;
 use divan::counter::BytesCount;
 use packet::{Buf, CopyReason, Memory, Packet};
 
-/// Bytes of one packet on the wire, and of a fat one.
+/// Length of one wire packet, and of a fat one.
 const SIZES: [usize; 4] = [64, 1500, 9000, 65_000];
 
 fn main() {
@@ -19,7 +19,7 @@ fn buf(mem: &Memory, len: usize) -> Buf {
     buf
 }
 
-/// A fat packet as it comes out of GRO: a head, and the payload of 44 segments in slots of their own pages.
+/// A fat packet from GRO: a head, and the payload of 44 segments in their own pages.
 fn glued(mem: &Memory) -> Packet {
     let mut packet = Packet::from_buf(buf(mem, 54));
     for _ in 0..44 {
@@ -59,7 +59,7 @@ fn clone_frags(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| packet.clone_shared());
 }
 
-/// One page of 44 segments to 44 packets, each with a head of its own: by reference.
+/// One page of 44 segments to 44 packets, each with its own head, by reference.
 #[divan::bench(name = "move_front/64K/44segs")]
 fn segment(bencher: Bencher<'_, '_>) {
     let mem = Memory::heap();
@@ -78,7 +78,7 @@ fn segment(bencher: Bencher<'_, '_>) {
         });
 }
 
-/// 44 packets to one: by reference.
+/// 44 packets to one, by reference.
 #[divan::bench(name = "append/64K/44segs")]
 fn append(bencher: Bencher<'_, '_>) {
     let mem = Memory::heap();
@@ -94,7 +94,7 @@ fn append(bencher: Bencher<'_, '_>) {
         });
 }
 
-/// The copy that all of the above avoid, for comparison.
+/// The copy that the above avoid, for comparison.
 #[divan::bench(name = "copy", args = SIZES)]
 fn copy(bencher: Bencher<'_, '_>, len: usize) {
     let mem = Memory::heap();
@@ -114,7 +114,7 @@ fn linearize(bencher: Bencher<'_, '_>) {
     );
 }
 
-/// Finds that everything is writable already.
+/// All bytes are writable already.
 #[divan::bench(name = "make_writable/44frags/exclusive")]
 fn make_writable(bencher: Bencher<'_, '_>) {
     let mem = Memory::heap();

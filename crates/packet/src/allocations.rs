@@ -1,13 +1,13 @@
-//! The system's allocator, counting allocations for programs that report the cost of a packet, and zeroing freed memory for
-//! programs that hold keys.
+//! The system's allocator, counting allocations for programs that report the cost of a packet, and zeroing freed memory
+//! for programs that hold keys.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The system's allocator with a count and zeroing. Libraries that parse, store or send keys free copies of them, which only the
-/// allocator can reach. A program makes it its `#[global_allocator]`.
+/// The system's allocator with a count and zeroing. Libraries that parse, store or send keys free copies of them that
+/// only the allocator can reach. A program makes it its `#[global_allocator]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocations;
 
@@ -30,8 +30,8 @@ impl Allocations {
         OF_THREAD.get()
     }
 
-    /// Gives free pages of the heap back to the system. The C library otherwise keeps those between blocks in use, which after a
-    /// large change may be most of the heap. It holds the lock of each arena while it goes through that one.
+    /// Returns free pages of the heap to the system. The C library otherwise keeps those between blocks in use, which
+    /// after a large change may be most of the heap. It locks each arena in turn.
     pub fn trim() {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
         // SAFETY: no preconditions; the C library takes its own locks (malloc_trim(3)).
@@ -42,13 +42,13 @@ impl Allocations {
 
     fn note() {
         COUNT.fetch_add(1, Relaxed);
-        // A thread that is ending may have no counter any more.
+        // A thread that is ending may have dropped its counter.
         let _ = OF_THREAD.try_with(|count| count.set(count.get() + 1));
     }
 }
 
-/// Allocations of more bytes than this are mappings of their own in the C library (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)).
-/// Growth moves their pages without a copy, and a free unmaps them, so nothing is left to zero.
+/// Size above which an allocation is a mapping of its own in the C library (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)).
+/// Growth moves its pages without a copy, and a free unmaps them, so nothing is left to zero.
 const PAGES_OF_ITS_OWN: usize = 32 << 20;
 
 // SAFETY: every call goes to the system's allocator unchanged, except a `realloc` that could leave the old contents in freed
@@ -79,7 +79,7 @@ unsafe impl GlobalAlloc for Allocations {
         if !moved.is_null() {
             // SAFETY: both are allocations of at least so many bytes, and the new one is no part of the old one.
             unsafe { ptr::copy_nonoverlapping(start, moved, layout.size().min(size)) };
-            // SAFETY: as the caller promises of `start`, which it does not use any more.
+            // SAFETY: as the caller promises of `start`, which it does not use afterwards.
             unsafe { self.dealloc(start, layout) };
         }
         moved
@@ -87,7 +87,7 @@ unsafe impl GlobalAlloc for Allocations {
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
         if layout.size() <= PAGES_OF_ITS_OWN {
-            // SAFETY: the allocation has `layout.size()` bytes, and the caller does not use them any more.
+            // SAFETY: the allocation has `layout.size()` bytes, and the caller does not use them afterwards.
             unsafe { libc::explicit_bzero(start.cast(), layout.size()) };
         }
         // SAFETY: as the caller promises.
@@ -103,7 +103,7 @@ mod tests {
     fn allocation_moved_by_realloc_keeps_its_bytes() {
         for (from, to) in [(1, 8), (64, 16), (1000, 100_000), (PAGES_OF_ITS_OWN + 1, PAGES_OF_ITS_OWN + 4097)] {
             let layout = Layout::from_size_align(from, 16).unwrap();
-            // SAFETY: not of no bytes.
+            // SAFETY: the size is not zero.
             let start = unsafe { Allocations.alloc(layout) };
             // SAFETY: it has so many bytes.
             unsafe { start.write_bytes(7, from) };

@@ -1,14 +1,14 @@
 //! A buffer: a stretch of one page, with the room around its data.
 //!
-//! It is the one building block of a packet: head and page slots are both made of it. Whether its bytes may be written
-//! is part of its type's state and never a flag that a transform could forget: [`Buf::bytes_mut`] is the only way to
-//! write, and answers `None` when others may see the bytes.
+//! Head and fragments of a packet are both buffers. Whether its bytes may be written is part of its state and never a
+//! flag that a transform could forget: [`Buf::bytes_mut`] is the only way to write, and returns `None` for shared
+//! bytes.
 //!
-//! Invariant 2: an `Exclusive` buffer's data and room overlap no other buffer of the same page. So a train of packets that
-//! was received into one page is split into exclusive buffers, each of which is decrypted where it lies.
+//! Invariant 2: an `Exclusive` buffer's data and room overlap no other buffer of the same page. So a train of packets
+//! that was received into one page is split into exclusive buffers, each of which is decrypted in place.
 //!
-//! Invariant 4: the `before` bytes in front of `start`, and the `len` and `behind` bytes from it on, are inside the page. So
-//! the data is read without a look at what is known of its page, which often lies in no near cache.
+//! Invariant 4: the `before` bytes in front of `start`, and the `len` and `behind` bytes from it on, are inside the
+//! page. So the data is read without a load from the page's record, which often is not in cache.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -24,9 +24,9 @@ pub struct Buf {
     /// Start of the data.
     start: NonNull<u8>,
     len: u32,
-    /// Bytes of room in front of the data.
+    /// Headroom in bytes.
     before: u32,
-    /// Bytes of room behind it.
+    /// Tailroom in bytes.
     behind: u32,
     charge: Charge,
 }
@@ -36,18 +36,17 @@ unsafe impl Send for Buf {}
 // SAFETY: `start` points into the page, and through a shared reference its bytes are only read.
 unsafe impl Sync for Buf {}
 
-/// Packets have many, and are moved with them.
+/// A packet has many, which are moved with it.
 const _: () = assert!(size_of::<Buf>() <= 32);
 
-/// Bytes of memory that a buffer is charged for, below the two bits for access to them.
+/// Memory charged for a buffer, with two low bits for access.
 #[derive(Clone, Copy)]
 struct Charge(u32);
 
 impl Charge {
     const MAX: u32 = (1 << 30) - 1;
 
-    /// A charge above [`MAX`](Self::MAX) is cut down to that. No page is so large, but shares of one that are joined again may
-    /// add up to more.
+    /// Limits a charge to [`MAX`](Self::MAX). No page is so large, but rejoined shares of one may add up to more.
     #[inline]
     const fn new(truesize: u32, access: Access) -> Self {
         let truesize = if truesize > Self::MAX { Self::MAX } else { truesize };
@@ -76,7 +75,7 @@ enum Access {
     Exclusive,
     /// Other buffers, as long as the page has other users.
     Shared,
-    /// An owner outside this program, for ever.
+    /// An owner outside this program, permanently.
     Foreign,
 }
 
@@ -85,7 +84,7 @@ enum Access {
 pub struct PageName(NonZeroUsize);
 
 impl Buf {
-    /// The whole of a page without other references, without data.
+    /// A whole page without other references, as an empty buffer.
     pub(crate) fn whole(page: Page, headroom: u32) -> Self {
         let size = page.len();
         assert!(headroom <= size, "headroom {headroom} of {page:?}");
@@ -95,10 +94,10 @@ impl Buf {
         Self { page, start, len: 0, before: headroom, behind: size - headroom, charge }
     }
 
-    /// Bytes of another owner (a guest, a page cache): readable, never writable, wherever they go.
+    /// Bytes of another owner (a guest, a page cache): readable, never writable.
     ///
     /// # Panics
-    /// When they are 1 GiB or more.
+    /// For 1 GiB or more.
     pub fn foreign(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         let page = Page::foreign(Box::new(owner));
         let (start, len) = (page.start(), page.len());
@@ -117,32 +116,32 @@ impl Buf {
         self.len == 0
     }
 
-    /// Room before the data that [`push`](Self::push) can take.
+    /// Headroom, which [`push`](Self::push) can take.
     #[inline]
     pub fn headroom(&self) -> usize {
         if self.is_exclusive() { self.before as usize } else { 0 }
     }
 
-    /// Room behind the data that [`put`](Self::put) can take.
+    /// Tailroom, which [`put`](Self::put) can take.
     #[inline]
     pub fn tailroom(&self) -> usize {
         if self.is_exclusive() { self.behind as usize } else { 0 }
     }
 
-    /// Memory that this buffer is charged for. Splitting shares it out, joining adds it up.
+    /// Memory charged for this buffer. Splitting divides it, joining adds it up.
     #[inline]
     pub fn truesize(&self) -> usize {
         self.charge.truesize() as usize
     }
 
-    /// The page that it keeps from going home, and that one's size in bytes: more than its [`truesize`](Self::truesize) if
-    /// others have a share. No two pages have the same name as long as something holds them.
+    /// The page that it pins, and the page's size in bytes: more than its [`truesize`](Self::truesize) if others share
+    /// the page. No two pages have the same name while one of their buffers exists.
     #[inline]
     pub fn page(&self) -> (PageName, usize) {
         (PageName(self.page.addr()), self.page.len() as usize)
     }
 
-    /// State of the pool that its page belongs to, if few of that pool's pages are free.
+    /// State of its page's pool, if few pages of that pool are free.
     #[inline]
     pub(crate) fn scarce_home(&self) -> Option<&Arc<Shared>> {
         self.page.scarce_home()
@@ -151,32 +150,31 @@ impl Buf {
     /// The data.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: inside the page by invariant 4, and initialised; by the page's invariant 1 there is no writer
-        // of these bytes now.
+        // SAFETY: inside the page by invariant 4, and initialised; by the page's invariant 1 no other buffer writes
+        // these bytes.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
-    /// Asks the processor to have the front of the data near before it is read: for one of many that are looked at one
-    /// after the other.
+    /// Prefetches the front of the data.
     #[inline]
     pub fn prefetch(&self) {
         prefetch_lines(self.start.as_ptr(), 3);
     }
 
-    /// The same for no more than the first cache line, and for what has to be known of its page.
+    /// Prefetches the first cache line of the data, and its page's record.
     #[inline]
     pub(crate) fn prefetch_front(&self) {
         prefetch_lines(self.start.as_ptr(), 1);
         self.prefetch_home();
     }
 
-    /// Prefetches what a drop of this buffer reads of its page.
+    /// Prefetches the part of its page's record that a drop of this buffer reads.
     #[inline]
     pub fn prefetch_home(&self) {
         self.page.prefetch_home();
     }
 
-    /// The data for writing; `None` when others may see it.
+    /// The data for writing; `None` when it is shared.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if !self.is_writable() {
@@ -198,7 +196,7 @@ impl Buf {
         self.is_exclusive()
     }
 
-    /// Tells whether the data may be written as it is.
+    /// Tells whether the data may be written in place.
     #[inline]
     pub(crate) fn is_exclusive(&self) -> bool {
         self.charge.access() == Access::Exclusive
@@ -214,7 +212,8 @@ impl Buf {
         self.page.start()
     }
 
-    /// Grows the data by `n` bytes at the front, with whatever the headroom held; `None` when there is too little.
+    /// Grows the data by `n` bytes at the front, with the former contents of the headroom; `None` when there is too
+    /// little.
     #[inline]
     pub fn push(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.headroom() {
@@ -224,11 +223,12 @@ impl Buf {
         self.start = unsafe { self.start.sub(n) };
         self.before -= n as u32;
         self.len += n as u32;
-        // SAFETY: there was headroom, so the buffer is exclusive; by invariant 2 it alone covers the room around its data.
+        // SAFETY: it has headroom, so it is exclusive; by invariant 2 no other buffer covers the room around its data.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), n) })
     }
 
-    /// Grows the data by `n` bytes at the back, with whatever the tailroom held; `None` when there is too little.
+    /// Grows the data by `n` bytes at the back, with the former contents of the tailroom; `None` when there is too
+    /// little.
     pub fn put(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.tailroom() {
             return None;
@@ -241,7 +241,7 @@ impl Buf {
         Some(unsafe { std::slice::from_raw_parts_mut(end.as_ptr(), n) })
     }
 
-    /// Takes the first `n` bytes off the data; they become headroom.
+    /// Removes the first `n` bytes of the data; they become headroom.
     ///
     /// # Panics
     /// When there are fewer.
@@ -254,7 +254,7 @@ impl Buf {
         self.len -= n as u32;
     }
 
-    /// Cuts the data down to `len` bytes; the rest becomes tailroom.
+    /// Shortens the data to `len` bytes; the others become tailroom.
     ///
     /// # Panics
     /// When there are fewer.
@@ -265,8 +265,8 @@ impl Buf {
         self.len = len as u32;
     }
 
-    /// This buffer with the data from `from` to `to` alone; the rest becomes room. In one step, because what was just written
-    /// field by field is not to be had at once where a whole buffer is moved.
+    /// This buffer with only the data from `from` to `to`; the others become room. One step, because a move of a whole
+    /// buffer after field-wise stores would stall.
     ///
     /// # Panics
     /// When there are fewer.
@@ -281,7 +281,7 @@ impl Buf {
         Self { page, start, len: to - from, before: before + from, behind: behind + (len - to), charge }
     }
 
-    /// Splits off the first `at` bytes, with the headroom before them. Both halves are as writable as the whole was.
+    /// Splits off the first `at` bytes, with the headroom before them. Both halves are as writable as the whole.
     ///
     /// # Panics
     /// When there are fewer.
@@ -292,7 +292,7 @@ impl Buf {
         let at = at as u32;
         let (truesize, access) = (self.charge.truesize(), self.charge.access());
         let (room, its) = (self.before + self.len + self.behind, self.before + at);
-        // Mostly all of a page is in use. A division takes longer than the rest of this.
+        // Often the buffer has all of its page. A division would take longer than all other steps.
         let share = match truesize == room {
             true => its,
             false => (u64::from(truesize) * u64::from(its) / u64::from(room.max(1))) as u32,
@@ -307,7 +307,7 @@ impl Buf {
         front
     }
 
-    /// A second buffer over the same bytes; from now on neither may write them, until one is left.
+    /// A second buffer over the same bytes; from now on neither may write them, until one is dropped.
     #[must_use]
     pub fn share(&mut self) -> Self {
         if self.is_exclusive() {
@@ -317,22 +317,23 @@ impl Buf {
         Self { page: self.page.clone(), ..*self }
     }
 
-    /// Lets go of buffers: at once of those of one page, and those whose pages go home to one pool do so together.
+    /// Frees buffers: consecutive ones of one page, and of pages of one pool, in one step.
     pub(crate) fn drop_all(bufs: impl Iterator<Item = Self>) {
         Page::drop_all(bufs.map(|buf| buf.page));
     }
 
-    /// Tells whether the bytes of `next` behind its first `front` follow in the same page, and may be written if these may.
+    /// Tells whether the bytes of `next` behind its first `front` are adjacent in the same page, and as writable as
+    /// these.
     #[inline]
     pub(crate) fn precedes(&self, next: &Self, front: usize) -> bool {
         let follows = self.start.addr().get() + self.len() == next.start.addr().get() + front;
         follows && self.charge.access() == next.charge.access() && self.page.same(&next.page)
     }
 
-    /// Joins `next` to this buffer if its bytes follow in the same page; gives it back otherwise.
+    /// Joins `next` to this buffer if its bytes are adjacent in the same page.
     ///
     /// # Errors
-    /// `next` itself.
+    /// `next` itself, if they are not.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
         if !self.precedes(&next, 0) {
             return Err(next);
@@ -400,7 +401,7 @@ mod tests {
         let mut whole = mem.take(0, 2048).unwrap();
         whole.put(1000).unwrap();
         let all = whole.truesize();
-        // Cut down, it is charged for more than it has room for.
+        // After shortening, it is charged for more than its size.
         let mut back = whole.share();
         back.pull(100);
         let front = whole.split_to(10);

@@ -1,28 +1,27 @@
-//! Packets that came at once.
+//! Packets that were received at once.
 
 use std::vec::Drain;
 
 use crate::Packet;
 
-/// Prefetch distance in packets: processing so many takes as long as a cache miss. A core has few misses in flight, and its L1
-/// cache few sets, so with a longer distance some prefetches would be lost.
+/// Prefetch distance in packets: processing so many takes as long as a cache miss. A core supports few misses in
+/// flight, and its L1 cache has few sets, so with a longer distance some prefetches would be lost.
 const AHEAD: usize = 8;
 
-/// Packets that came by a link at once, taken out one by one. Their pages may lie anywhere in memory, so each is asked for while a
-/// few are in front of it.
+/// Packets received from a link at once, taken out one by one. Their pages may lie anywhere in memory, so each is
+/// prefetched a few packets ahead.
 #[derive(Debug)]
 pub struct Burst<'a>(Drain<'a, Packet>);
 
 impl<'a> Burst<'a> {
-    /// All of `packets`, which is empty afterwards, whether they were taken out or not. Asks for the first few.
+    /// All of `packets`, which is empty after the burst, even if some were not taken out. Prefetches the first few.
     #[inline]
     pub fn new(packets: &'a mut Vec<Packet>) -> Self {
         packets.iter().take(AHEAD).for_each(Packet::prefetch);
         Self(packets.drain(..))
     }
 
-    /// Asks the processor to have near what is looked at first of a packet a few behind the first: to be called once for each,
-    /// before that is taken out.
+    /// Prefetches the packet a few behind the first: called once for each packet, before it is taken out.
     #[inline]
     pub fn look_ahead(&self) {
         if let Some(soon) = self.ahead().get(AHEAD) {
@@ -30,13 +29,13 @@ impl<'a> Burst<'a> {
         }
     }
 
-    /// All that have not been taken out.
+    /// Packets that have not been taken out.
     #[inline]
     pub fn ahead(&self) -> &[Packet] {
         self.0.as_slice()
     }
 
-    /// The packet that [`next`](Self::next) would give.
+    /// The packet that [`next`](Self::next) would return.
     #[inline]
     pub fn first(&self) -> Option<&Packet> {
         self.ahead().first()

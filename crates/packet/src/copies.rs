@@ -1,7 +1,7 @@
-//! The ledger of copies: each has a named reason.
+//! Statistics of copied bytes, by reason.
 //!
 //! Copied bytes per forwarded byte is this project's first figure of merit. The cipher's own pass over the payload is
-//! not a copy, and neither is what the kernel does.
+//! no copy, and copies by the kernel do not count.
 
 use std::cell::Cell;
 
@@ -9,35 +9,35 @@ use std::cell::Cell;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum CopyReason {
-    /// Everything was brought into the head for a device or function that takes no pieces.
+    /// Linearization for a device or function that takes a single buffer.
     Linearize,
-    /// Bytes were brought into the head so that a header can be read there.
+    /// Bytes were brought into the head to read a header.
     Pull,
-    /// The head had no room left for one more header, or the last buffer none for a trailer.
+    /// The head had no headroom for a header, or the last buffer no tailroom for a trailer.
     Expand,
-    /// Bytes that others may see were copied before they were changed.
+    /// Shared bytes were copied before a write.
     Writable,
-    /// A small packet was joined to the tailroom of the one before it.
+    /// A small packet was copied to the tailroom of the one before it.
     Coalesce,
-    /// The headers were repeated for each segment.
+    /// Headers were repeated for each segment.
     SegmentHeader,
-    /// Payload was copied into a segment, for a device that takes no page slots.
+    /// Payload was copied into a segment, for a device that takes no fragments.
     SegmentPayload,
     /// Payload was copied into a fragment.
     Fragment,
-    /// Plaintext was copied into the wire frame in which it is then encrypted in place.
+    /// Plaintext was copied into the frame in which it is encrypted in place.
     WireFrame,
-    /// A frame was copied to where its device sends from.
+    /// A frame was copied to the device's memory.
     DeviceFrame,
-    /// An observer: a capture, or the quotation in an ICMP error.
+    /// An observer: a capture, or the quote in an ICMP error.
     Tap,
-    /// A packet waits, and its device needs the frames that it lay in.
+    /// A packet was queued, and its device needs its frames.
     Spare,
-    /// A frame that sockets of the host side see as well.
+    /// A frame was copied for sockets of the host side.
     HostSide,
-    /// A frame went into a guest's memory or came out of it: what the guest can still write is never a packet's.
+    /// A frame was copied into or out of a guest's memory: memory that the guest can write is never a packet's.
     Guest,
-    /// A copy that its caller asked for by name.
+    /// A copy that the caller requested by name.
     Copy,
 }
 
@@ -94,17 +94,17 @@ pub struct Copies {
 pub struct Copied {
     /// Number of copies.
     pub copies: u64,
-    /// Bytes in all.
+    /// Total number of bytes.
     pub bytes: u64,
 }
 
 impl Copies {
-    /// Notes a copy of `bytes` bytes.
+    /// Counts a copy of `bytes` bytes.
     pub fn add(&self, reason: CopyReason, bytes: usize) {
         self.add_all(reason, Copied { copies: 1, bytes: bytes as u64 });
     }
 
-    /// Notes copies that a thread without a ledger has counted.
+    /// Adds copies counted by a thread without statistics of its own.
     pub fn add_all(&self, reason: CopyReason, more: Copied) {
         let cell = &self.cells[reason as usize];
         let Copied { copies, bytes } = cell.get();
@@ -116,12 +116,12 @@ impl Copies {
         self.cells[reason as usize].get()
     }
 
-    /// Bytes copied for whatever reason.
+    /// Bytes copied for any reason.
     pub fn total_bytes(&self) -> u64 {
         self.cells.iter().map(|cell| cell.get().bytes).sum()
     }
 
-    /// Every reason with what was copied for it.
+    /// Every reason with its copies.
     pub fn iter(&self) -> impl Iterator<Item = (CopyReason, Copied)> + '_ {
         CopyReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
     }

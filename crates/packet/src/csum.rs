@@ -1,9 +1,9 @@
-//! Keeping the sum of a packet's bytes true while its ends move (RFC 1071 §2).
+//! Updates of a packet's checksum while its ends move (RFC 1071 §2).
 
 use crate::meta::Csum;
 
-/// Checksum state of two packets joined, of which the first has `len` bytes. Two sums add up, a partial one will cover both,
-/// and otherwise the state is verified only if both are.
+/// Checksum state of two joined packets, the first of `len` bytes. Two sums add up, a partial one will cover both, and
+/// otherwise the state is verified only if both are.
 #[inline]
 pub(crate) fn joined((first, len): (Csum, usize), second: Csum) -> Csum {
     match (first, second) {
@@ -17,19 +17,19 @@ pub(crate) fn joined((first, len): (Csum, usize), second: Csum) -> Csum {
     }
 }
 
-/// The sum without its first `n` bytes, which `chunks` start with.
+/// The sum without its first `n` bytes, which `chunks` begin with.
 pub(crate) fn without_front<'a>(sum: u16, chunks: impl Iterator<Item = &'a [u8]>, n: usize) -> u16 {
     let rest = subtract(sum, of_range(chunks, 0, n));
-    // What was at an odd offset is now at an even one: its sum has its bytes the other way round (RFC 1071 §2B).
+    // Bytes at an odd offset are at an even one now, so the sum is byte-swapped (RFC 1071 §2B).
     if n % 2 == 1 { rest.swap_bytes() } else { rest }
 }
 
-/// The sum without what comes after the first `len` bytes.
+/// The sum without the bytes after the first `len`.
 pub(crate) fn without_back<'a>(sum: u16, chunks: impl Iterator<Item = &'a [u8]>, len: usize) -> u16 {
     subtract(sum, of_range(chunks, len, usize::MAX))
 }
 
-/// The folded sum of bytes `from..to`, each weighed by whether its offset is even.
+/// The folded sum of bytes `from..to`, each by the parity of its offset.
 fn of_range<'a>(chunks: impl Iterator<Item = &'a [u8]>, from: usize, to: usize) -> u16 {
     let bytes = chunks.flatten().copied().enumerate().take(to).skip(from);
     let sum: u64 = bytes.map(|(at, byte)| if at % 2 == 0 { u64::from(byte) << 8 } else { u64::from(byte) }).sum();

@@ -1,10 +1,10 @@
-//! Packets that share one buffer for as long as they go the same way ([`Cut::Frames`]).
+//! Packets that share one buffer while they take the same path ([`Cut::Frames`]).
 
 use crate::meta::{Cut, Frames, Meta};
 use crate::packet::Packet;
 
 impl Packet {
-    /// The bytes of each of the packets that this one is; none if it is not of [`Cut::Frames`].
+    /// The bytes of each packet in the buffer; none if it is not of [`Cut::Frames`].
     pub fn frames(&self) -> impl Iterator<Item = &[u8]> {
         let (stride, size) = match self.meta.cut {
             Cut::Frames(frames) => (usize::from(frames.stride), usize::from(frames.size)),
@@ -14,8 +14,7 @@ impl Packet {
         all.chunks(stride.max(1)).map(move |chunk| &chunk[..size.min(chunk.len())])
     }
 
-    /// Puts `header` in front of each of the packets that this one is. Tells whether there was room; nothing is changed
-    /// if not.
+    /// Pushes `header` in front of each packet in the buffer. Tells whether there was room; nothing is changed if not.
     #[must_use]
     pub fn push_each(&mut self, header: &[u8]) -> bool {
         let Cut::Frames(mut frames) = self.meta.cut else { return false };
@@ -32,8 +31,7 @@ impl Packet {
         true
     }
 
-    /// Takes the first of the packets that this one is off it, by reference; `None` when only one is left, which this one
-    /// then is.
+    /// Splits off the first packet of the buffer, by reference; `None` when only one is left.
     pub fn take_frame(&mut self) -> Option<Self> {
         let Cut::Frames(frames) = self.meta.cut else { return None };
         if frames.count <= 1 {
@@ -48,7 +46,7 @@ impl Packet {
         Some(first)
     }
 
-    /// Drops the first `n` of the packets that this one is, or all but one.
+    /// Drops the first `n` packets of the buffer, or all but one.
     pub fn skip_frames(&mut self, n: usize) {
         let Cut::Frames(frames) = self.meta.cut else { return };
         let n = n.min(usize::from(frames.count) - 1);
@@ -56,7 +54,7 @@ impl Packet {
         self.meta.cut = Cut::Frames(Frames { count: frames.count - n as u16, ..frames });
     }
 
-    /// Appends to `out` the packets that this one is, or itself if it is one.
+    /// Appends the packets of the buffer to `out`, or itself if it is one.
     pub fn into_frames(mut self, out: &mut Vec<Self>) {
         out.extend(std::iter::from_fn(|| self.take_frame()));
         out.push(self);
@@ -70,7 +68,7 @@ mod tests {
 
     const ROOM: usize = 20;
 
-    /// Packets of these lengths, all bytes of each its number, with [`ROOM`] in front of each.
+    /// Packets of these lengths, filled with their number, with [`ROOM`] in front of each.
     fn frames(mem: &Memory, lens: &[usize]) -> Packet {
         let (size, stride) = (lens[0], lens[0] + ROOM);
         let mut buf = mem.take(ROOM, lens.len() * stride).unwrap();

@@ -7,7 +7,7 @@ use crate::buf::Buf;
 pub struct FreeBatch(Vec<Buf>);
 
 impl FreeBatch {
-    /// Buffers that are collected before they are freed, at most.
+    /// Maximum number of buffers in a batch.
     const MOST: usize = 32;
 
     /// Frees a buffer, at the latest when [`settle`](Self::settle) is called.

@@ -1,9 +1,9 @@
-//! Every shape that the same bytes can have. A packet function is tested over all of them.
+//! Test geometries: every shape that the same bytes can have.
 
 use crate::{Buf, Memory, Packet};
 
-/// Packets with these bytes in each geometry, with the geometry's name. `cuts` are offsets at which a header ends, where
-/// bugs live; those beyond the data are ignored.
+/// Packets with these bytes in each geometry, with the geometry's name. `cuts` are offsets of header ends, where bugs
+/// are likely; those past the end are ignored.
 ///
 /// # Panics
 /// When `mem` is too small.

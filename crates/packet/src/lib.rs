@@ -1,22 +1,23 @@
-//! Packets: a linear head, page slots, children, and the pages they point into.
+//! Packets: a linear head, page fragments, children, and the pages that they point into.
 //!
-//! This crate decides how bytes are held and when they may be written. It knows no protocol.
+//! This crate decides how bytes are held and when they may be written. Left to others: all protocols, and the meaning
+//! of [`Meta`].
 //!
-//! - A [`Packet`] is head, slots ([`MAX_FRAGS`] at most) and children, with [`Meta`] beside the bytes.
-//! - A [`Buf`] is a stretch of one page. Whether it may be written is asked of the buffer and cannot be forgotten by a
-//!   transform: exclusive stretches of one page do not overlap, a shared one is never written, and a foreign one
-//!   (a guest's memory) never, wherever it went.
-//! - [`Memory`] is what a worker allocates from: pools of small and large pages, last in first out, and the ledger of
-//!   copied bytes, each with its [`CopyReason`].
-//! - A [`Burst`] is packets that came at once: each is asked for, with the record of its page, while a few are in front of
-//!   it.
-//! - A pool may be a slab ([`Pool::slab`]), the frames that a device receives into. Its pages are like any other, but
-//!   scarce: code that holds packets for long copies them ([`Buf::is_scarce`]).
-//! - [`Meta::cut`] says whether a packet is whole, fat, several in one buffer, or a fragment. It is one value: a fragment
-//!   cannot be fat.
+//! - A [`Packet`] is head, slots (at most [`MAX_FRAGS`] page fragments) and children, with metadata ([`Meta`]).
+//! - A [`Buf`] is a range of one page. Whether it may be written is part of the buffer and cannot be forgotten by a
+//!   transform: exclusive buffers of one page do not overlap, a shared one is never written, and neither is a foreign
+//!   one (a guest's memory).
+//! - [`Memory`] is a worker's allocator: pools of small and large pages, last in first out, and statistics of copied
+//!   bytes, each with its [`CopyReason`].
+//! - A [`Burst`] is packets received at once: each is prefetched, with the record of its page, a few packets ahead.
+//! - A pool may be a slab ([`Pool::slab`]), the frames that a device receives into. Code that holds packets for long
+//!   copies them out of a device's frames ([`Buf::is_scarce_frame`]).
+//! - [`Meta::cut`] tells whether a packet is whole, fat, several in one buffer, or a fragment. It is one value: a
+//!   fragment cannot be fat.
 //!
-//! Every operation that may fail leaves the packet's bytes as they were. `geometry` (a feature, for tests) makes every
-//! shape of the same bytes. The model is Linux's `sk_buff` and `skb_shared_info`.
+//! A failed operation leaves the packet's bytes as they were. Limits: a packet has at most 4 GiB, a page less than 1
+//! GiB. `geometry` (a feature, for tests) makes every shape of the same bytes. The model is Linux's `sk_buff` and
+//! `skb_shared_info`.
 
 mod allocations;
 mod buf;

@@ -1,4 +1,4 @@
-//! Copies of packets: a linear one, a writable one, a second one.
+//! Copies of packets: linearized, writable, second references.
 
 use crate::buf::Buf;
 use crate::copies::CopyReason;
@@ -7,14 +7,14 @@ use crate::packet::{FragList, Frags, MAX_FRAGS, PACKET_OVERHEAD, Packet};
 use crate::page::PoolDry;
 use crate::pool::Memory;
 
-/// Room left behind a buffer that had to grow, as in Linux's `skb_cow_data`.
+/// Tailroom of a buffer that had to grow, as in Linux's `skb_cow_data`.
 const TAIL_SPARE: usize = 128;
 
 impl Packet {
     /// Brings all data into the head.
     ///
     /// # Errors
-    /// [`PoolDry`] when no page holds it all, and the packet is as it was.
+    /// [`PoolDry`] when no page is large enough; the packet is as it was.
     pub fn linearize(&mut self, mem: &Memory) -> Result<(), PoolDry> {
         if self.is_linear() {
             return Ok(());
@@ -26,14 +26,13 @@ impl Packet {
         Ok(())
     }
 
-    /// Makes every byte writable and leaves `tail` bytes of room behind the last one, copying only the buffers that
-    /// others may see and the last one if it lacks the room. Linux's `skb_cow_data`, which brings all slots into the
-    /// head where we copy only what is not ours.
+    /// Makes every byte writable and leaves `tail` bytes of tailroom in the last buffer, copying only shared buffers
+    /// and the last one if it lacks the room. Linux's `skb_cow_data` brings all fragments into the head instead.
     ///
-    /// Returns how many pieces the packet lies in.
+    /// Returns the number of buffers of the packet.
     ///
     /// # Errors
-    /// [`PoolDry`]; the bytes are as they were, in pieces as they were.
+    /// [`PoolDry`]; the bytes are as they were, in the same number of buffers.
     pub fn make_writable(&mut self, mem: &Memory, tail: usize) -> Result<usize, PoolDry> {
         let mut pieces = 0;
         let mut bufs = self.bufs_mut().peekable();
@@ -54,7 +53,7 @@ impl Packet {
         Ok(pieces)
     }
 
-    /// A second packet over the same bytes. Neither may write them in place as long as both are there.
+    /// A second packet over the same bytes. Neither may write them in place while both exist.
     #[must_use]
     pub fn clone_shared(&mut self) -> Self {
         let mut frags = Frags::new();
@@ -71,30 +70,30 @@ impl Packet {
     /// A linear packet with a copy of the bytes.
     ///
     /// # Errors
-    /// [`PoolDry`] when no page holds it all.
+    /// [`PoolDry`] when no page is large enough.
     pub fn copy(&self, mem: &Memory, reason: CopyReason) -> Result<Self, PoolDry> {
         let mut copy = Self::from_buf(self.gather(mem, reason)?);
         copy.meta = self.meta.clone();
         Ok(copy)
     }
 
-    /// Copies the packet if some of it lies in [scarce](Buf::is_scarce) pages, which their device needs while the packet is
-    /// held. If there is no memory it stays where it is.
-    pub fn spare(&mut self, mem: &Memory) {
-        if self.is_scarce(mem)
+    /// Copies the packet if some of it lies in [scarce device frames](Buf::is_scarce_frame), which the device needs
+    /// while the packet is queued. Without free memory it stays in them.
+    pub fn release_device_frames(&mut self, mem: &Memory) {
+        if self.has_scarce_frames(mem)
             && let Ok(copy) = self.copy(mem, CopyReason::Spare)
         {
             *self = copy;
         }
     }
 
-    /// Joins `from` to the end of this packet if that leaves it without children: copied when it fits the tailroom,
-    /// else by reference. Linux's `skb_try_coalesce`, but for the rule on pool kinds: a page knows its way home.
+    /// Appends `from` to this packet if that leaves it without children: by a copy if it fits the tailroom, else by
+    /// reference. Linux's `skb_try_coalesce`, without its rule on kinds of pools, as a page knows its pool.
     ///
-    /// Returns by how much this packet's truesize grew; the rest of `from`'s went with its shell.
+    /// Returns the growth of this packet's truesize; the overhead of `from` is freed.
     ///
     /// # Errors
-    /// `from` itself, when it cannot be joined.
+    /// `from` itself, when it cannot be appended.
     pub fn try_coalesce(&mut self, mem: &Memory, from: Self) -> Result<usize, Self> {
         if !self.head.is_writable() && !self.head.is_foreign() {
             return Err(from);
@@ -115,7 +114,7 @@ impl Packet {
         Ok(self.take_slots(from))
     }
 
-    /// Joins `from` to the end of this packet without copying: as slots while there are some, else as a child.
+    /// Appends `from` to this packet without a copy: as slots while there are free ones, else as a child.
     pub fn append(&mut self, from: Self) {
         let slots = from.frags.len() + usize::from(from.headlen() != 0);
         let children = !self.frag_list.is_empty() || !from.frag_list.is_empty();
@@ -126,7 +125,8 @@ impl Packet {
         }
     }
 
-    /// Moves head and slots of `from`, which has no children and fits, to the slots here. Returns the truesize gained.
+    /// Moves head and slots of `from`, which has no children and fits, to the slots here. Returns the growth of
+    /// truesize.
     fn take_slots(&mut self, from: Self) -> usize {
         let truesize = from.truesize() - PACKET_OVERHEAD;
         let lost = if from.headlen() == 0 { from.head.truesize() } else { 0 };
@@ -139,7 +139,7 @@ impl Packet {
         truesize - lost
     }
 
-    /// Gives the head a page of its own with room for `n` more bytes in front.
+    /// Gives the head a page of its own with `n` more bytes of headroom.
     pub(crate) fn expand_head(&mut self, mem: &Memory, n: usize) -> Result<(), PoolDry> {
         let reason = if self.head.is_writable() { CopyReason::Expand } else { CopyReason::Writable };
         let room = self.headlen() + self.tailroom().min(TAIL_SPARE);

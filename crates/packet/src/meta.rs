@@ -6,25 +6,25 @@ use base::{Domain, LinkId, Origin, SaId};
 /// Metadata of a packet.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
-    /// Place where it entered this node.
+    /// Origin of the packet.
     pub origin: PackedOrigin,
-    /// Link-layer destination of the frame that it came in.
+    /// Kind of link-layer destination of its frame.
     pub pkt_type: PktType,
     /// State of its transport checksum.
     pub csum: Csum,
-    /// Whether it is to be cut, or has been.
+    /// Whether it is fat, a fragment, or several packets.
     pub cut: Cut,
     /// The tag control information of an 802.1Q tag that is not in the bytes (IEEE 802.1Q §9.6).
     pub vlan: Option<u16>,
     /// Mark for policies and SAs (Linux `skb->mark`).
     pub mark: u32,
-    /// The SAs that protected it on its way in, outermost first.
+    /// The SAs that protected it on reception, outermost first.
     pub sec_path: SecPath,
-    /// Offload of its ESP to a device.
+    /// State of its ESP offload to a device.
     pub esp: Option<Esp>,
     /// Number under which the packet is traced; 0 if it is not.
     pub trace: u16,
-    /// Whether a socket of the host side has sent it as it is.
+    /// Whether a socket of the host side sent it unchanged.
     pub of_socket: bool,
 }
 
@@ -32,8 +32,8 @@ pub struct Meta {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PackedOrigin(u32);
 
-/// Link-layer destination of a received frame (Linux `skb->pkt_type`). What came to a group goes no further than this node,
-/// and is answered by no error (RFC 1122 §3.2.2, RFC 1812 §5.3.4).
+/// Link-layer destination of a received frame (Linux `skb->pkt_type`). A packet to a group is not forwarded and is
+/// answered by no error (RFC 1122 §3.2.2, RFC 1812 §5.3.4).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum PktType {
     /// This station alone, or a link without stations (`PACKET_HOST`).
@@ -46,57 +46,57 @@ pub enum PktType {
 /// Offload of a packet's ESP to a device, requested or done (Linux `struct xfrm_offload`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Esp {
-    /// It is laid out as ESP and in clear. The device that its SA is on seals it: no other device may send it so.
+    /// It is laid out as ESP, in clear. The SA's device encrypts it: no other device may send it so.
     Seal {
         /// The SA.
         sa: SaId,
-        /// The upper half of its sequence number. What its initialisation vector is made from is where that goes.
+        /// The upper half of its sequence number. The seed of its initialisation vector is in the vector's place.
         high: u32,
     },
-    /// The device that this SA is on puts it into ESP, fat or not: no other device may send it so.
+    /// The device of this SA encapsulates it in ESP, fat or not: no other device may send it so.
     Protect(SaId),
-    /// The device it came by has looked into its ESP.
+    /// The receiving device has processed its ESP.
     Opened {
-        /// By which SA.
+        /// SA that it used.
         sa: SaId,
-        /// With what success.
+        /// Result.
         status: EspStatus,
     },
 }
 
-/// Status of a packet that a device was to decrypt (Linux `CRYPTO_*` of `xfrm_offload.status`).
+/// Result of decryption by a device (Linux `CRYPTO_*` of `xfrm_offload.status`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EspStatus {
-    /// The ICV is right, and the packet is decrypted where it lay.
+    /// The ICV is right, and the packet was decrypted in place.
     Success,
     /// The ICV is wrong (`CRYPTO_TUNNEL_ESP_AUTH_FAILED`, `CRYPTO_TRANSPORT_ESP_AUTH_FAILED`).
     AuthFailed,
-    /// It is not of the SA's protocol (`CRYPTO_INVALID_PROTOCOL`).
+    /// The protocol is not the SA's (`CRYPTO_INVALID_PROTOCOL`).
     BadProtocol,
     /// It is malformed (`CRYPTO_INVALID_PACKET_SYNTAX`).
     BadSyntax,
-    /// Anything else (`CRYPTO_GENERIC_ERROR`).
+    /// Any other error (`CRYPTO_GENERIC_ERROR`).
     Failed,
 }
 
-/// The SAs that a packet came through, outermost first. Linux accepts six at most (`XFRM_MAX_DEPTH`).
+/// The SAs that a packet passed, outermost first. At most six, as in Linux (`XFRM_MAX_DEPTH`).
 pub type SecPath = ArrayVec<SaId, 6>;
 
 /// State of a packet's transport checksum. Linux's `ip_summed`.
 ///
-/// The variant takes four bytes, since it holds the niche of an `Option` of a packet: a niche of one byte would split the move of
-/// a packet into overlapping stores, for which a processor waits.
+/// The variant takes four bytes, since it holds the niche of an `Option` of a packet: a niche of one byte would split
+/// the move of a packet into overlapping stores, and a later load would stall.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Csum {
-    /// Nothing is known: the receiver verifies the checksum.
+    /// Unknown: the receiver verifies the checksum.
     #[default]
     None,
     /// A device or another trusted party has verified it.
     Unnecessary,
-    /// The sum of all data bytes, folded but not inverted, counted from the first one.
+    /// Sum of all data bytes from the first one, folded but not inverted.
     Complete(u16),
-    /// Still to be made: the sum from `start` to the end goes to `start + offset`, where the pseudo-header's sum is.
+    /// To be completed: the sum from `start` to the end goes to `start + offset`, which holds the pseudo-header's sum.
     /// `start` counts from the first data byte.
     Partial {
         /// Start of the transport header.
@@ -106,44 +106,44 @@ pub enum Csum {
     },
 }
 
-/// A packet is whole, or fat (still to be cut to wire size), or several in one buffer, or a fragment; never two of these.
+/// A packet is whole, or fat (to be segmented), or several in one buffer, or a fragment; never two of these.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Cut {
     /// An ordinary packet.
     #[default]
     Whole,
-    /// Still to be cut into segments, at the transport header where a [partial](Csum::Partial) checksum starts: right behind the
-    /// IP headers, or inside a tunnel.
+    /// To be segmented, at the transport header where a [partial](Csum::Partial) checksum starts: right behind the IP
+    /// headers, or inside a tunnel.
     Gso(Gso),
-    /// Cut already: whole packets in one buffer, for a device that takes them so.
+    /// Whole packets in one buffer, for a device that takes them so.
     Frames(Frames),
-    /// One fragment of a datagram (RFC 791 §3.2, RFC 8200 §4.5), or a whole one to be fragmented by a device that does it.
+    /// One fragment of a datagram (RFC 791 §3.2, RFC 8200 §4.5), or a whole one that its device fragments.
     Fragment,
 }
 
 /// Segmentation of a fat packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Gso {
-    /// Kind of headers in front of each segment.
+    /// Kind of the headers of each segment.
     pub kind: GsoKind,
     /// Payload bytes of each segment but the last, which may be shorter; never 0. Linux's `gso_size`.
     pub size: u16,
     /// Number of segments. Linux's `gso_segs`.
     pub segs: u16,
-    /// TCP's CWR flag is set and belongs to the first segment alone (RFC 3168 §6.1.2).
+    /// TCP's CWR flag is set, for the first segment only (RFC 3168 §6.1.2).
     pub ecn: bool,
-    /// Every segment has the same IPv4 identification, as they came (`SKB_GSO_TCP_FIXEDID`).
+    /// Every segment has the same IPv4 identification, as on reception (`SKB_GSO_TCP_FIXEDID`).
     pub fixed_id: bool,
 }
 
-/// The protocol that a fat packet is cut by.
+/// Protocol by which a fat packet is segmented.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum GsoKind {
     /// TCP over IPv4.
     TcpV4,
     /// TCP over IPv6.
     TcpV6,
-    /// UDP over either, each segment a datagram of its own (`SKB_GSO_UDP_L4`).
+    /// UDP over IPv4 or IPv6, each segment a datagram of its own (`SKB_GSO_UDP_L4`).
     Udp,
 }
 
@@ -189,7 +189,7 @@ impl PackedOrigin {
 
 impl From<Origin> for PackedOrigin {
     /// # Panics
-    /// For a link whose number takes 32 bits, of which a node has none.
+    /// For a link number of 32 bits, which no node has.
     #[inline]
     fn from(origin: Origin) -> Self {
         let (number, is_port) = match origin {
@@ -202,8 +202,7 @@ impl From<Origin> for PackedOrigin {
 }
 
 impl Meta {
-    /// Tells whether another packet came the same way: by the same link, to stations of the same kind, with the same tag,
-    /// through the same SAs.
+    /// Tells whether another packet has the same origin: the same link, kind of destination, tag and SAs.
     #[inline]
     pub fn came_like(&self, other: &Self) -> bool {
         self.origin == other.origin
@@ -212,21 +211,21 @@ impl Meta {
             && is_same_path(&self.sec_path, &other.sec_path)
     }
 
-    /// Tells whether it came through the SAs that are `outside`, and one more.
+    /// Tells whether it passed the SAs that are `outside`, and one more.
     #[inline]
     pub fn came_through(&self, outside: &SecPath) -> bool {
         self.sec_path.len() == outside.len() + 1 && is_same_path(&self.sec_path[..outside.len()], outside)
     }
 }
 
-/// Compares SAs one by one: there are few, and a call to compare memory costs more.
+/// Compares SAs one by one: there are few, and a call of `memcmp` costs more.
 #[inline]
 fn is_same_path(one: &[SaId], other: &[SaId]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one == other)
 }
 
 impl Csum {
-    /// Keeps it true when bytes that are not summed come or go at the back.
+    /// Updates the state when bytes that are not summed are added or removed at the back.
     pub(crate) fn data_changed(&mut self) {
         if let Self::Complete(_) = self {
             *self = Self::None;
@@ -251,7 +250,7 @@ impl Cut {
         }
     }
 
-    /// Number of packets that it stands for, for counters.
+    /// Number of wire packets, for counters.
     pub fn packets(&self) -> u64 {
         match self {
             Self::Frames(frames) => frames.count.into(),
@@ -260,20 +259,20 @@ impl Cut {
     }
 }
 
-/// Packets with nothing left to be done, which lie in one head. Between them is room for a link's header: it counts as
-/// data of the packet that they are together, and belongs to none of them.
+/// Finished packets in one head. The room between them, for a link's header, counts as data of the whole buffer, and
+/// belongs to none of the packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Frames {
     /// Bytes of each but the last, which may be shorter; never 0.
     pub size: u16,
-    /// From the first byte of one to the first byte of the next; at least `size`.
+    /// Distance from the first byte of one to the first byte of the next; at least `size`.
     pub stride: u16,
     /// Number of packets; never 0.
     pub count: u16,
 }
 
 impl Frames {
-    /// Bytes of room in front of each but the first.
+    /// Bytes of room in front of each packet but the first.
     pub(crate) const fn room(&self) -> usize {
         (self.stride - self.size) as usize
     }

@@ -12,8 +12,8 @@ use crate::meta::Meta;
 use crate::page::PoolDry;
 use crate::pool::Memory;
 
-/// Page slots a packet may have: 64 KiB cut at 1366 bytes (TCP with time stamps over IPv6 in an ESP tunnel over a
-/// 1500-byte wire) still fits, with one slot left for a trailer.
+/// Maximum number of page fragments: 64 KiB in segments of 1366 bytes (TCP with time stamps over IPv6 in an ESP tunnel
+/// over a 1500-byte wire) fits, with one slot left for a trailer.
 pub const MAX_FRAGS: usize = 48;
 
 /// Packets are moved often. Up to this size a move is a few instructions, above it a call.
@@ -22,13 +22,13 @@ const _: () = assert!(size_of::<Packet>() <= 128);
 /// Memory charged for a packet itself, apart from the pages it holds.
 pub const PACKET_OVERHEAD: usize = size_of::<Packet>();
 
-/// A packet: a linear head, then page slots, then child packets, in the order of its bytes. Linux's `sk_buff`.
+/// A packet: a linear head, then page fragments, then child packets, in the order of its bytes. Linux's `sk_buff`.
 ///
-/// Children have no children of their own. Slots and child lists keep their storage for the next packet, so that in a
-/// steady state none is allocated.
+/// Children have no children of their own. Lists of fragments and children keep their storage for the next packet, so
+/// that in a steady state none is allocated.
 ///
-/// The head comes first: its fields are then moved in the same pieces with the packet as on their own, which a processor
-/// needs to find them among what it has just written.
+/// The head comes first: a move of the packet then moves its fields in the same units as a move of the head alone, so
+/// that store-to-load forwarding works.
 #[repr(C)]
 pub struct Packet {
     pub(crate) head: Buf,
@@ -44,7 +44,7 @@ impl Packet {
     /// An empty packet with `headroom` bytes before its data and at least `room` behind.
     ///
     /// # Errors
-    /// [`PoolDry`] when there is no such page.
+    /// [`PoolDry`] without such a page.
     pub fn new(mem: &Memory, headroom: usize, room: usize) -> Result<Self, PoolDry> {
         Ok(Self::from_buf(mem.take(headroom, room)?))
     }
@@ -52,7 +52,7 @@ impl Packet {
     /// A linear packet with `data`, and the usual headroom. For packets that this node makes, and for tests.
     ///
     /// # Errors
-    /// [`PoolDry`] when there is no such page.
+    /// [`PoolDry`] without such a page.
     pub fn with_data(mem: &Memory, data: &[u8]) -> Result<Self, PoolDry> {
         let mut buf = mem.take(Memory::HEADROOM, data.len())?;
         buf.put(data.len()).ok_or(PoolDry)?.copy_from_slice(data);
@@ -92,18 +92,18 @@ impl Packet {
         self.data_len == 0
     }
 
-    /// Tells whether its head is all that it has.
+    /// Tells whether it has no fragments and no children, not even empty ones.
     #[inline]
     pub fn is_one_buf(&self) -> bool {
         self.is_linear() && self.frags.is_empty() && self.frag_list.is_empty()
     }
 
-    /// Room before the data.
+    /// Headroom in bytes.
     pub fn headroom(&self) -> usize {
         self.head.headroom()
     }
 
-    /// Room behind the data that [`put`](Self::put) can take: none as soon as there is data outside the head.
+    /// Tailroom, which [`put`](Self::put) can take: none if there is data outside the head.
     pub fn tailroom(&self) -> usize {
         if self.is_linear() { self.head.tailroom() } else { 0 }
     }
@@ -119,7 +119,7 @@ impl Packet {
         PACKET_OVERHEAD + self.head.truesize() + frags + children
     }
 
-    /// Asks the processor to have near what is looked at first: the front of the head, and whose page that is.
+    /// Prefetches the front of the head, and its page's record.
     #[inline]
     pub(crate) fn prefetch(&self) {
         self.head.prefetch_front();
@@ -131,7 +131,7 @@ impl Packet {
         &self.head
     }
 
-    /// Whether the bytes of one more buffer can be a slot at the end, without a copy of what is there.
+    /// Tells whether one more buffer can be a fragment at the end, without a copy.
     #[inline]
     pub fn has_slot(&self) -> bool {
         let has_room = self.frags.len() < MAX_FRAGS && self.frag_list.is_empty();
@@ -144,19 +144,19 @@ impl Packet {
         self.head.bytes()
     }
 
-    /// Tells whether no other packet may see the data in the head; references that were dropped meanwhile still count.
+    /// Tells whether no other packet shares the data in the head; references dropped since the last check still count.
     #[inline]
     pub fn owns_head(&self) -> bool {
         self.head.is_exclusive()
     }
 
-    /// The data in the head for writing; `None` when others may see it.
+    /// The data in the head for writing; `None` when it is shared.
     #[inline]
     pub fn head_mut(&mut self) -> Option<&mut [u8]> {
         self.head.bytes_mut()
     }
 
-    /// The page slots.
+    /// The page fragments.
     #[inline]
     pub fn frags(&self) -> &[Buf] {
         &self.frags
@@ -168,28 +168,28 @@ impl Packet {
         &self.frag_list
     }
 
-    /// Head, slots, and those of the children, in order.
+    /// Head, fragments, and those of the children, in order.
     pub fn bufs(&self) -> impl Iterator<Item = &Buf> {
         self.own_bufs().chain(self.frag_list.iter().flat_map(Self::own_bufs))
     }
 
-    /// Tells whether some of it lies in [scarce](Buf::is_scarce) pages.
+    /// Tells whether some of it lies in [scarce device frames](Buf::is_scarce_frame).
     #[inline]
-    pub fn is_scarce(&self, mem: &Memory) -> bool {
+    pub fn has_scarce_frames(&self, mem: &Memory) -> bool {
         match self.is_one_buf() {
-            true => self.head.is_scarce(mem),
-            false => self.bufs().any(|buf| buf.is_scarce(mem)),
+            true => self.head.is_scarce_frame(mem),
+            false => self.bufs().any(|buf| buf.is_scarce_frame(mem)),
         }
     }
 
-    /// All data, piece by piece, in order; no piece is empty.
+    /// All data, buffer by buffer, in order; none is empty.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         self.bufs().map(Buf::bytes).filter(|bytes| !bytes.is_empty())
     }
 
-    /// Copies the `to.len()` bytes from `offset` on to `to`. The caller accounts for it.
+    /// Copies the `to.len()` bytes from `offset` on to `to`. The caller counts the copy.
     ///
-    /// Returns whether there are that many.
+    /// Returns whether the packet has that many.
     pub fn read_at(&self, offset: usize, mut to: &mut [u8]) -> bool {
         let has_all = offset.checked_add(to.len()).is_some_and(|end| end <= self.len());
         let mut skip = offset;
@@ -211,17 +211,16 @@ impl Packet {
         self.chunks().flatten().copied().collect()
     }
 
-    /// Appends `buf` as a page slot, or gives it back when all slots are taken or there are children already. Without
-    /// data it takes no slot, and its page goes home.
+    /// Appends `buf` as a page fragment. Without data it takes no slot, and is freed.
     ///
     /// # Errors
-    /// `buf` itself.
+    /// `buf` itself, when all slots are taken or there are children.
     #[inline]
     pub fn push_frag(&mut self, buf: Buf) -> Result<(), Buf> {
         self.push_frag_behind(buf, 0)
     }
 
-    /// As [`push_frag`](Self::push_frag), for what is behind the first `front` bytes of `buf`.
+    /// As [`push_frag`](Self::push_frag), for the data of `buf` behind its first `front` bytes.
     ///
     /// # Errors
     /// `buf` itself.
@@ -234,18 +233,18 @@ impl Packet {
         self.push_frag_of(buf, front, len)
     }
 
-    /// Appends the `len` bytes behind the first `front` ones of `buf`, for which there [is a slot](Self::has_slot). Returns
-    /// the slot that they are in.
+    /// Appends `len` bytes of `buf` behind its first `front`, for which there [is a slot](Self::has_slot). Returns that
+    /// slot.
     ///
     /// # Panics
-    /// When there is none, or there are fewer bytes.
+    /// Without a free slot, or with fewer bytes.
     #[expect(clippy::inline_always, reason = "a buffer that is handed over has to be written and read once more")]
     #[inline(always)]
     pub fn fill_slot(&mut self, buf: Buf, front: usize, len: usize) -> &Buf {
         assert!(self.frags.len() < MAX_FRAGS && self.frag_list.is_empty(), "a slot that there is not");
         self.data_len += len;
         self.meta.csum.data_changed();
-        // SAFETY: there is room, as the list was just asked.
+        // SAFETY: the list has room, as just checked.
         unsafe { self.frags.with_room().push_unchecked(buf.narrowed(front, front + len)) };
         if let [.., last, slot] = &self.frags[..]
             && last.precedes(slot, 0)
@@ -255,17 +254,17 @@ impl Packet {
         self.frags.last().expect("just pushed")
     }
 
-    /// Joins the last slot to the one before, whose bytes its own follow in the same page.
+    /// Joins the last slot to the one before, as their bytes are adjacent in one page.
     fn join_last_slot(&mut self) {
         let Some(next) = self.frags.pop() else { return };
         let joined = self.frags.last_mut().map(|last| last.join(next));
         assert!(matches!(joined, Some(Ok(()))), "bytes that follow are joined");
     }
 
-    /// As [`push_frag`](Self::push_frag), for the `len` bytes behind the first `front` ones of `buf`.
+    /// As [`push_frag`](Self::push_frag), for `len` bytes of `buf` behind its first `front`.
     ///
     /// # Errors
-    /// `buf` itself, or what is left of it without those.
+    /// `buf` itself, or the remaining bytes of it.
     ///
     /// # Panics
     /// When there are fewer.
@@ -284,7 +283,7 @@ impl Packet {
                 last.join(buf)?;
             }
             _ if is_full => return Err(buf),
-            // Changed where it is then: a move would have to wait for what was just written.
+            // Changed after the move: a move of a recent store would stall.
             _ => {
                 let slot = self.frags.push(buf);
                 slot.pull(front);
@@ -314,7 +313,7 @@ impl Packet {
         self.frag_list.take_from(grandchildren, &mut self.data_len);
     }
 
-    /// Takes the packet apart: its head, its slots in order, and its children.
+    /// Splits the packet into its head, its fragments in order, and its children.
     #[inline]
     pub fn into_parts(mut self) -> (Buf, impl Iterator<Item = Buf>, impl Iterator<Item = Self>) {
         let frags = std::mem::replace(&mut self.frags, Frags::new());
@@ -322,10 +321,10 @@ impl Packet {
         (self.head, frags.into_iter(), children.into_iter())
     }
 
-    /// The head of a packet that has nothing else.
+    /// The head of a packet without fragments and children.
     ///
     /// # Panics
-    /// When it has.
+    /// With any.
     #[expect(clippy::inline_always, reason = "a move of all of a packet takes longer than what is done with its head")]
     #[inline(always)]
     pub fn into_head(self) -> Buf {
@@ -336,19 +335,19 @@ impl Packet {
         head
     }
 
-    /// Head and slots, without the children's.
+    /// Head and fragments, without the children's.
     pub(crate) fn own_bufs(&self) -> impl Iterator<Item = &Buf> {
         std::iter::once(&self.head).chain(self.frags.iter())
     }
 
-    /// Head, slots, and those of the children.
+    /// Head, fragments, and those of the children.
     pub(crate) fn bufs_mut(&mut self) -> impl Iterator<Item = &mut Buf> {
         let children = self.frag_list.iter_mut();
         let theirs = children.flat_map(|child| std::iter::once(&mut child.head).chain(child.frags.iter_mut()));
         std::iter::once(&mut self.head).chain(self.frags.iter_mut()).chain(theirs)
     }
 
-    /// Panics unless the lengths agree with the pieces. For tests.
+    /// Panics unless the lengths agree with the buffers. For tests.
     pub fn check_invariants(&self) {
         let frags: usize = self.frags.iter().map(Buf::len).sum();
         let children: usize = self.frag_list.iter().map(Self::len).sum();
@@ -374,7 +373,7 @@ impl fmt::Debug for Packet {
     }
 }
 
-/// Emptied lists that a thread keeps for the next packets, at most.
+/// Maximum number of empty lists that a thread keeps for the next packets.
 const SPARE_LISTS: usize = 1024;
 
 macro_rules! recycled_list {
@@ -396,7 +395,7 @@ macro_rules! recycled_list {
                 self.0.as_mut()?.pop()
             }
 
-            /// Takes off the first `n`.
+            /// Removes the first `n`.
             pub(crate) fn drain_front(&mut self, n: usize) -> impl Iterator<Item = $item> {
                 self.0.as_mut().map(|list| list.drain(..n)).into_iter().flatten()
             }
@@ -413,7 +412,7 @@ macro_rules! recycled_list {
                 spare.unwrap_or_else(|| Box::new($new))
             }
 
-            /// Drops it, which is nothing to do if it never had anything.
+            /// Drops the list, without any work if it never had an entry.
             #[inline]
             fn retire(self) {
                 if self.0.is_none() {
@@ -424,7 +423,8 @@ macro_rules! recycled_list {
 
             fn recycle(mut list: Box<$storage>) {
                 $clear(&mut list);
-                // A thread that is about to end has no spare lists any more: this one is freed. So is one that has grown.
+                // A thread that is about to end has dropped its spare lists: this one is freed. So is one that has
+                // grown.
                 let _ = $spare.try_with(|spare| {
                     let mut spare = spare.borrow_mut();
                     if spare.len() < SPARE_LISTS && list.capacity() <= MAX_FRAGS {
@@ -433,7 +433,7 @@ macro_rules! recycled_list {
                 });
             }
 
-            /// The items, in order; the storage goes back when they are through.
+            /// The items, in order; the storage is kept after the last.
             pub(crate) fn into_iter(mut self) -> impl Iterator<Item = $item> {
                 self.reverse();
                 std::iter::from_fn(move || self.pop())
@@ -474,16 +474,16 @@ macro_rules! recycled_list {
 }
 
 recycled_list! {
-    /// A packet's page slots.
+    /// A packet's page fragments.
     Frags of Buf, ArrayVec<Buf, MAX_FRAGS>, SPARE_FRAGS, ArrayVec::new(), drop_slots
 }
 
 recycled_list! {
-    /// A packet's children. Few packets have some, and those that do have many.
+    /// A packet's children. Few packets have any, and those have many.
     FragList of Packet, Vec<Packet>, SPARE_CHILDREN, Vec::with_capacity(MAX_FRAGS), Vec::clear
 }
 
-/// Lets go of slots, together if there are several.
+/// Frees fragments, together if there are several.
 fn drop_slots(slots: &mut ArrayVec<Buf, MAX_FRAGS>) {
     if slots.len() > 1 { Buf::drop_all(slots.drain(..)) } else { slots.clear() }
 }
@@ -492,11 +492,11 @@ impl Frags {
     /// Appends a slot.
     ///
     /// # Panics
-    /// When there is none.
+    /// Without a free slot.
     #[inline]
     pub(crate) fn push(&mut self, buf: Buf) -> &mut Buf {
         let list = self.with_room();
-        // SAFETY: there is room, as its list was just asked.
+        // SAFETY: the list has room, as just checked.
         unsafe { list.push_unchecked(buf) };
         list.last_mut().expect("just pushed")
     }
@@ -504,7 +504,7 @@ impl Frags {
     /// The list, with room for one more.
     ///
     /// # Panics
-    /// When there is none.
+    /// Without a free slot.
     #[inline(always)]
     fn with_room(&mut self) -> &mut ArrayVec<Buf, MAX_FRAGS> {
         let list = self.0.get_or_insert_with(Self::empty);

@@ -1,5 +1,5 @@
-//! A page: memory that packets point into, counted by its users and given back to its pool by the last one; and the state of
-//! a pool, which pages refer to.
+//! A page: reference-counted memory that packets point into, returned to its pool by the last reference; and the state
+//! of a pool.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -18,13 +18,13 @@ const ALIGN: usize = 64;
 ///
 /// Invariant 1: bytes are written only through a `Buf` that alone covers them (invariant 2 in `buf.rs`).
 ///
-/// Invariant 3: it points to what [`Page::new`] was given, which is there until as many references as are counted are
-/// gone. The count is this crate's own, so that many references are dropped in one step ([`Page::drop_all`]).
+/// Invariant 3: it points to the argument of [`Page::new`], which exists until all counted references are dropped. The
+/// count is this crate's own, so that many references are dropped in one step ([`Page::drop_all`]).
 pub(crate) struct Page(NonNull<PageMem>);
 
 /// The page itself.
 pub(crate) struct PageMem {
-    /// Number of references, if there are any.
+    /// Number of references.
     users: AtomicUsize,
     start: NonNull<u8>,
     len: u32,
@@ -33,18 +33,18 @@ pub(crate) struct PageMem {
 
 /// Owner of a page's memory.
 pub(crate) enum Storage {
-    /// Ours, from this pool: an allocation of its own, or a stretch of the pool's slab.
+    /// This program's, of this pool: an allocation of its own, or a range of the pool's slab.
     Pool(Arc<Shared>),
     /// Memory of another owner: a guest, a page cache. Never written.
     Foreign(#[expect(dead_code, reason = "keeps the memory alive")] Box<dyn AsRef<[u8]> + Send + Sync>),
 }
 
-// SAFETY: the memory is plain bytes, reached only through `Buf`, whose invariant keeps writers and readers apart.
+// SAFETY: the memory is plain bytes, accessed only through `Buf`, whose invariant keeps writers and readers apart.
 unsafe impl Send for PageMem {}
 // SAFETY: as above; `PageMem` itself has no interior mutability beyond those bytes.
 unsafe impl Sync for PageMem {}
 
-// SAFETY: as an `Arc` of what is `Send` and `Sync`: what is behind it goes with the last of its references.
+// SAFETY: as an `Arc` of a `Send` and `Sync` value, which the last reference drops.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
@@ -59,7 +59,7 @@ impl PageMem {
         Self::new(start, len as u32, Storage::Pool(home))
     }
 
-    /// Bytes of the slab of `home`, which lives as long as that.
+    /// A page in the slab of `home`, which lives as long as that.
     pub(crate) fn of_slab(home: Arc<Shared>, start: NonNull<u8>, len: usize) -> Box<Self> {
         Self::new(start, len as u32, Storage::Pool(home))
     }
@@ -68,7 +68,7 @@ impl PageMem {
         Box::new(Self { users: AtomicUsize::new(0), start, len, storage })
     }
 
-    /// The pool that it goes home to.
+    /// The pool that it is returned to.
     #[inline]
     fn home(&self) -> Option<&Arc<Shared>> {
         match &self.storage {
@@ -95,7 +95,7 @@ impl Drop for PageMem {
     }
 }
 
-/// No page was free, or none is large enough.
+/// Error: no page is free, or none is large enough.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PoolDry;
 
@@ -117,22 +117,22 @@ impl From<PoolDry> for base::DropReason {
 pub(crate) struct Shared {
     pub(crate) page_size: usize,
     pub(crate) limit: usize,
-    /// Free pages. `None` once the pool is gone: pages that come home later are freed.
+    /// Free pages. `None` once the pool is gone: pages that are returned later are freed.
     #[expect(clippy::vec_box, reason = "packets point to them")]
     pub(crate) free: Mutex<Option<Vec<Box<PageMem>>>>,
-    /// Pages there are, free ones included.
+    /// Number of pages, including free ones.
     pub(crate) made: AtomicUsize,
     pub(crate) dry: AtomicU64,
-    /// The memory of all pages, if it is one.
+    /// The memory of all pages, if the pool is a slab.
     pub(crate) slab: Option<Slab>,
 }
 
 impl Shared {
-    /// Whether it has a limit, and half of its pages or more are out.
+    /// Tells whether it has a limit, and half of its pages or more are in use.
     #[inline]
     pub(crate) fn is_scarce(&self) -> bool {
         if self.limit == usize::MAX || self.slab.is_some() {
-            // Of a slab they are all out: what packets do not have, its device has.
+            // A slab's pages are always device frames.
             return self.slab.is_some();
         }
         self.is_half_out()
@@ -143,7 +143,7 @@ impl Shared {
         (self.made.load(Relaxed) - free) * 2 >= self.limit
     }
 
-    /// Takes a page that is free, or makes one.
+    /// Takes a free page, or allocates one.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Box<PageMem>, PoolDry> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Vec::pop);
         match free {
@@ -171,7 +171,7 @@ impl Shared {
         drop(unwanted);
     }
 
-    /// Takes back pages, of which each is as in [`put`](Self::put).
+    /// Takes back pages, as [`put`](Self::put) does.
     pub(crate) fn put_all(&self, pages: impl Iterator<Item = Box<PageMem>>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let unwanted: Vec<_> = match free.as_mut() {
@@ -197,7 +197,7 @@ impl Page {
         Self(NonNull::from(Box::leak(mem)))
     }
 
-    /// A page over memory that is not ours, which stays readable as long as the page lives.
+    /// A page over foreign memory, which stays readable as long as the page lives.
     pub(crate) fn foreign(owner: Box<dyn AsRef<[u8]> + Send + Sync>) -> Self {
         let bytes: &[u8] = (*owner).as_ref();
         let start = NonNull::from(bytes).cast();
@@ -208,7 +208,7 @@ impl Page {
 
     #[inline]
     fn mem(&self) -> &PageMem {
-        // SAFETY: there as long as this reference is, by invariant 3, and never referred to as mutable before.
+        // SAFETY: valid as long as this reference, by invariant 3, and never referred to as mutable before.
         unsafe { self.0.as_ref() }
     }
 
@@ -226,12 +226,12 @@ impl Page {
     /// Drops this reference and `others` that the caller has forgotten. Returns the page if these were the last.
     ///
     /// # Safety
-    /// As many references to this page were forgotten.
+    /// As many other references to this page were forgotten.
     #[inline]
-    unsafe fn let_go(self, others: usize) -> Option<Box<PageMem>> {
+    unsafe fn release(self, others: usize) -> Option<Box<PageMem>> {
         let (mem, given_up) = (self.0, others + 1);
         let users = &self.mem().users;
-        // A new reference is made from an existing one alone. Writes of other references before their drop are visible then.
+        // Only an existing reference can make a new one. Writes of other references before their drop are visible then.
         let had_all = users.load(Acquire) == given_up;
         if !had_all && users.fetch_sub(given_up, Release) != given_up {
             std::mem::forget(self);
@@ -243,8 +243,7 @@ impl Page {
         Some(unsafe { Box::from_raw(mem.as_ptr()) })
     }
 
-    /// Lets go of pages: at once of those that are one behind the other, and those that go home to one pool one behind the
-    /// other do so together.
+    /// Frees pages: consecutive references to one page in one step, and consecutive pages of one pool under one lock.
     pub(crate) fn drop_all(mut pages: impl Iterator<Item = Self>) {
         let mut ahead = None;
         let mut unused = std::iter::from_fn(|| {
@@ -257,8 +256,8 @@ impl Page {
                     }
                     others += 1;
                 };
-                // SAFETY: just forgotten.
-                let unused = unsafe { page.let_go(others) };
+                // SAFETY: these references were just forgotten.
+                let unused = unsafe { page.release(others) };
                 if unused.is_some() {
                     return unused;
                 }
@@ -282,7 +281,7 @@ impl Page {
         }
     }
 
-    /// State of its pool, if that has a limit and half of its pages or more are out.
+    /// State of its pool, if the pool has a limit and half of its pages or more are in use.
     #[inline]
     pub(crate) fn scarce_home(&self) -> Option<&Arc<Shared>> {
         self.mem().home().filter(|home| home.is_scarce())
@@ -314,14 +313,14 @@ impl Page {
     }
 }
 
-/// Asks the processor to have all of something near before it is read.
+/// Prefetches a value before it is read.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();
     (0..size_of::<T>()).step_by(ALIGN).for_each(|at| prefetch_line(start.wrapping_add(at)));
 }
 
-/// Asks the processor to have all of something near, and for itself alone, before it is written: another one may have it.
+/// Prefetches a value before it is written: another processor may have its cache lines.
 #[inline]
 pub fn prefetch_to_write<T: ?Sized>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();
@@ -332,7 +331,7 @@ pub fn prefetch_to_write<T: ?Sized>(value: &T) {
 #[inline(always)]
 fn prefetch_line_to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which changes nothing and is ignored where there is no memory. Every x86-64 takes it.
+    // SAFETY: a hint, which changes nothing and is ignored for unmapped addresses. Every x86-64 has the instruction.
     unsafe {
         std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
@@ -340,7 +339,7 @@ fn prefetch_line_to_write(at: *const u8) {
     let _ = at;
 }
 
-/// Asks the processor to have the first cache lines of some data near before they are read.
+/// Prefetches the first cache lines of some data before they are read.
 #[inline]
 pub(crate) fn prefetch_lines(at: *const u8, lines: usize) {
     (0..lines).for_each(|line| prefetch_line(at.wrapping_add(line * ALIGN)));
@@ -351,7 +350,7 @@ fn prefetch_line(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, which reads nothing and is ignored where there is no memory.
+        // SAFETY: a hint, which reads nothing and is ignored for unmapped addresses.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -361,9 +360,9 @@ fn prefetch_line(at: *const u8) {
 impl Clone for Page {
     #[inline]
     fn clone(&self) -> Self {
-        // This reference keeps the count above zero meanwhile, so that it need not be ordered with anything.
+        // This reference keeps the count above zero, so the increment needs no ordering.
         let users = self.mem().users.fetch_add(1, Relaxed);
-        // As in an `Arc`: there are never so many, unless they are forgotten on purpose.
+        // As in an `Arc`: only forgotten references could overflow the count.
         assert!(users <= isize::MAX as usize, "references without end");
         Self(self.0)
     }
@@ -372,10 +371,10 @@ impl Clone for Page {
 impl Drop for Page {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this reference is not used again, this being its drop.
+        // SAFETY: this reference is not used again, as this is its drop.
         let page = Self(self.0);
-        // SAFETY: there are no others.
-        if let Some(mem) = unsafe { page.let_go(0) }
+        // SAFETY: no other references were forgotten.
+        if let Some(mem) = unsafe { page.release(0) }
             && let Some(home) = mem.home().map(Arc::clone)
         {
             home.put(mem);

@@ -1,4 +1,4 @@
-//! A packet's bytes for a caller that may write some of them.
+//! A packet's bytes as a sequence of buffers, writable where they are exclusive.
 
 use crate::buf::Buf;
 use crate::packet::Packet;
@@ -6,9 +6,9 @@ use crate::packet::Packet;
 /// A piece of a packet's data.
 #[derive(Debug)]
 pub enum Piece<'a> {
-    /// No other buffer refers to it.
+    /// Bytes that no other buffer refers to.
     Writable(&'a mut [u8]),
-    /// Others may.
+    /// Bytes that may be shared.
     ReadOnly(&'a [u8]),
 }
 
@@ -24,7 +24,7 @@ impl Piece<'_> {
 }
 
 impl Packet {
-    /// All data, piece by piece, in order, and what of it may be written.
+    /// All data, buffer by buffer, in order.
     pub fn pieces_mut(&mut self) -> impl Iterator<Item = Piece<'_>> {
         self.bufs_mut().map(|buf: &mut Buf| {
             if buf.is_writable() {

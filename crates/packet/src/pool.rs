@@ -1,4 +1,4 @@
-//! Pools of pages, and the memory that a worker hands to each operation that may need some.
+//! Pools of pages, and a worker's memory.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -10,16 +10,16 @@ use crate::copies::{Copies, CopyReason};
 use crate::page::{Page, PageMem, PoolDry, Shared};
 use crate::slab::{Backing, Slab};
 
-/// Pages of one size, last in first out, so that the page handed out is the one still in the cache.
+/// Pages of one size, last in first out, so that the next page is likely in cache.
 ///
-/// A bounded pool stands for the frames of a device ring: once all are out it is dry, and counts that. A slab is those
-/// frames: memory that a device is told of once, and a page of it given to the device is one that the pool has handed out.
+/// A bounded pool stands for the frames of a device ring: once all are in use it is dry, and counts that. A slab is
+/// such frames: memory that a device learns at once; a page given to the device counts as in use.
 pub struct Pool {
     shared: Arc<Shared>,
 }
 
 impl Pool {
-    /// A pool that takes pages of `page_size` bytes from the heap as it needs them, and keeps them.
+    /// A pool that allocates pages of `page_size` bytes from the heap on demand, and keeps them.
     pub fn heap(page_size: usize) -> Self {
         Self::bounded(page_size, usize::MAX)
     }
@@ -37,8 +37,8 @@ impl Pool {
         Self { shared: Arc::new(shared) }
     }
 
-    /// A pool of the pages of `page_size` bytes that follow one another in `backing`. They are always scarce
-    /// ([`Buf::is_scarce`]).
+    /// A pool of the consecutive pages of `page_size` bytes in `backing`. They are always [device
+    /// frames](Buf::is_scarce_frame).
     ///
     /// # Panics
     /// When a page would have no bytes, or 1 GiB or more.
@@ -59,20 +59,20 @@ impl Pool {
         Self { shared }
     }
 
-    /// The memory of a slab, for the device that is told of it.
+    /// The memory of a slab, for its device.
     pub fn memory(&self) -> Option<NonNull<[u8]>> {
         self.shared.slab().map(Slab::memory)
     }
 
-    /// Number of the page of this slab that `buf` is a stretch of, from 0; `None` if it is of none.
+    /// Number of the page of this slab that contains `buf`, from 0; `None` for another pool's.
     pub fn number_of(&self, buf: &Buf) -> Option<usize> {
         self.shared.slab()?.number_of(buf.page_start())
     }
 
-    /// A whole page as an empty buffer, with `headroom` bytes before its data and the rest behind it.
+    /// A whole page as an empty buffer, with `headroom` bytes before its data.
     ///
     /// # Errors
-    /// [`PoolDry`] when the limit is reached, which is counted, or when the headroom alone is more than a page.
+    /// [`PoolDry`] when the limit is reached, which is counted, or when the headroom exceeds a page.
     pub fn take(&self, headroom: usize) -> Result<Buf, PoolDry> {
         if headroom > self.shared.page_size {
             return Err(PoolDry);
@@ -87,12 +87,12 @@ impl Pool {
         out.extend(pages.map(|mem| Buf::whole(Page::new(mem), 0)));
     }
 
-    /// Bytes a page has.
+    /// Size of a page in bytes.
     pub fn page_size(&self) -> usize {
         self.shared.page_size
     }
 
-    /// Pages that packets hold now.
+    /// Number of pages in use by packets.
     pub fn in_use(&self) -> usize {
         let free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.made.load(Relaxed) - free.as_ref().map_or(0, Vec::len)
@@ -118,16 +118,16 @@ impl fmt::Debug for Pool {
 }
 
 impl Buf {
-    /// Tells whether its page is one of a device's few frames, of which half or more are in use, and not of `mem`: the
-    /// device may soon have none to receive into. Those of a device that has them all are always such.
+    /// Tells whether its page is a frame of a device with few free ones, and not of `mem`: the device may soon have
+    /// none to receive into. Frames of a slab always are.
     #[inline]
-    pub fn is_scarce(&self, mem: &Memory) -> bool {
+    pub fn is_scarce_frame(&self, mem: &Memory) -> bool {
         self.scarce_home().is_some_and(|home| !mem.has_pool(home))
     }
 }
 
-/// A worker's memory: a pool of small pages for single packets, one of large pages for fat ones, and the ledger of
-/// the bytes that were copied into them.
+/// A worker's memory: a pool of small pages for single packets, one of large pages for fat ones, and statistics of
+/// copied bytes.
 #[derive(Debug)]
 pub struct Memory {
     small: Pool,
@@ -136,11 +136,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Bytes of a small page: a 1500-byte packet with its room.
+    /// Size of a small page: a 1500-byte packet with its room.
     pub const SMALL: usize = 2048;
-    /// Bytes of a large page: 64 KiB with room before and behind.
+    /// Size of a large page: 64 KiB with room before and behind.
     pub const LARGE: usize = 66 * 1024;
-    /// Room that receivers leave before a packet, for the headers that it may get on its way out.
+    /// Headroom that receivers leave in front of a packet, for headers on output.
     pub const HEADROOM: usize = 128;
 
     /// Memory from the heap, without a limit.
@@ -154,7 +154,7 @@ impl Memory {
     }
 
     /// An empty buffer with `headroom` bytes before its data and at least `room` behind, in the smallest page that
-    /// has both.
+    /// fits.
     ///
     /// # Errors
     /// [`PoolDry`] when no page is free or none is large enough.
@@ -179,17 +179,17 @@ impl Memory {
         &self.large
     }
 
-    /// Whether one of its pools is this one.
+    /// Tells whether one of its pools is this one.
     pub(crate) fn has_pool(&self, pool: &Arc<Shared>) -> bool {
         [&self.small, &self.large].iter().any(|own| Arc::ptr_eq(&own.shared, pool))
     }
 
-    /// The ledger of copied bytes.
+    /// Statistics of copied bytes.
     pub fn copies(&self) -> &Copies {
         &self.copies
     }
 
-    /// Notes that `bytes` were copied.
+    /// Counts `bytes` copied bytes.
     pub fn copied(&self, reason: CopyReason, bytes: usize) {
         self.copies.add(reason, bytes);
     }

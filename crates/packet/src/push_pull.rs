@@ -1,7 +1,7 @@
-//! Growing and shrinking a packet at its ends: push and pull, put and trim, and cutting pieces off the front.
+//! Growing and shrinking a packet at its ends: push and pull, put and trim, and splitting off its front.
 //!
-//! A pull or an expansion may move the head: what a caller knows about it by position is then void, which the borrow of
-//! the packet enforces.
+//! A pull or an expansion may move the head: offsets and pointers into it are then invalid, which the borrow of the
+//! packet enforces.
 
 use crate::buf::Buf;
 use crate::copies::CopyReason;
@@ -12,8 +12,8 @@ use crate::page::PoolDry;
 use crate::pool::Memory;
 
 impl Packet {
-    /// Grows the data by `n` bytes at the front and returns them, for the caller to fill in. The head moves to a page
-    /// of its own when it has no room, or when others may see it.
+    /// Grows the data by `n` bytes at the front and returns them, for the caller to fill. The head moves to a page of
+    /// its own when it has too little headroom, or is shared.
     ///
     /// # Errors
     /// [`PoolDry`], and the packet is as it was.
@@ -32,7 +32,7 @@ impl Packet {
         Ok(self.head.push(n).expect("the head has that much headroom now"))
     }
 
-    /// The data in the head for writing: moved to a page of its own if others may see it.
+    /// The data in the head for writing: moved to a page of its own if it is shared.
     ///
     /// # Errors
     /// [`PoolDry`], and the packet is as it was.
@@ -44,7 +44,7 @@ impl Packet {
         self.head_mut().ok_or(PoolDry)
     }
 
-    /// Takes `n` bytes off the front, wherever they lie.
+    /// Removes the first `n` bytes, across buffers.
     ///
     /// # Panics
     /// When there are fewer.
@@ -71,7 +71,7 @@ impl Packet {
         self.drop_front_of_rest(n - from_head);
     }
 
-    /// Cuts the data down to `len` bytes; pieces that are left empty go back to their pools.
+    /// Shortens the data to `len` bytes; empty buffers are freed.
     ///
     /// # Panics
     /// When there are fewer.
@@ -103,7 +103,7 @@ impl Packet {
         self.data_len = len - self.headlen();
     }
 
-    /// Grows the data by `n` bytes at the back of a linear packet and returns them; `None` when there is no tailroom.
+    /// Grows the data by `n` bytes at the back of a linear packet and returns them; `None` without tailroom.
     pub fn put(&mut self, n: usize) -> Option<&mut [u8]> {
         if !self.is_linear() || !self.head.is_writable() || n > self.head.tailroom() {
             return None;
@@ -112,9 +112,9 @@ impl Packet {
         self.head.put(n)
     }
 
-    /// Makes sure that the first `n` bytes lie in the head, so that a header can be read there.
+    /// Ensures that the first `n` bytes lie in the head, so that a header can be read there.
     ///
-    /// Returns whether the packet has that many. The bytes copied are counted; the packet stays as it was otherwise.
+    /// Returns whether the packet has that many. Copied bytes are counted; otherwise the packet stays as it was.
     ///
     /// # Errors
     /// [`PoolDry`], and the packet is as it was.
@@ -143,11 +143,11 @@ impl Packet {
         Ok(true)
     }
 
-    /// Moves the first `n` bytes to the back of `into`, by reference: its slots share their pages with what is left
-    /// here, and are as writable as they were.
+    /// Moves the first `n` bytes to the back of `into`, by reference: its fragments share their pages with the
+    /// remaining ones here, and are as writable as before.
     ///
     /// # Errors
-    /// [`SlotsFull`] when `into` lacks the slots, or has children; both packets are as they were.
+    /// [`SlotsFull`] when `into` has too few free slots, or has children; both packets are as they were.
     ///
     /// # Panics
     /// When there are fewer bytes.
@@ -188,7 +188,7 @@ impl Packet {
         Ok(())
     }
 
-    /// Number of pieces in which the first `n` bytes lie.
+    /// Number of buffers in which the first `n` bytes lie.
     fn pieces(&self, n: usize) -> usize {
         let bufs = self.own_bufs().chain(self.frag_list.iter().flat_map(Self::own_bufs));
         bufs.scan(n, |left, buf| {
@@ -199,7 +199,7 @@ impl Packet {
         .sum()
     }
 
-    /// Takes the first `n` bytes off what lies outside the head.
+    /// Removes the first `n` bytes outside the head.
     fn drop_front_of_rest(&mut self, n: usize) {
         self.data_len -= n;
         let mut left = n;
@@ -217,11 +217,11 @@ impl Packet {
     }
 }
 
-/// The other packet has no slot left, or has children already.
+/// Error: the other packet has no free slot, or has children.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SlotsFull;
 
-/// Subtracts `len` from `left` if it goes in, and says whether it did.
+/// Subtracts `len` from `left` if it is not larger, and tells whether it did.
 fn take(left: &mut usize, len: usize) -> bool {
     let fits = len <= *left;
     if fits {
@@ -230,7 +230,7 @@ fn take(left: &mut usize, len: usize) -> bool {
     fits
 }
 
-/// Moves up to `n` bytes from the front of `buf` to the back of `into`, which has a free slot. Returns how many.
+/// Moves up to `n` bytes from the front of `buf` to the back of `into`, which has a free slot. Returns their number.
 fn split_front(buf: &mut Buf, n: usize, into: &mut Packet) -> usize {
     let n = n.min(buf.len());
     if n > 0 {
@@ -240,7 +240,7 @@ fn split_front(buf: &mut Buf, n: usize, into: &mut Packet) -> usize {
     n
 }
 
-/// Copies the first bytes of slots and children to `to`.
+/// Copies the first bytes of fragments and children to `to`.
 fn read_rest(frags: &[Buf], frag_list: &[Packet], mut to: &mut [u8]) {
     let bufs = frags.iter().chain(frag_list.iter().flat_map(Packet::own_bufs));
     for bytes in bufs.map(Buf::bytes) {

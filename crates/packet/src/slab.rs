@@ -1,33 +1,32 @@
-//! The memory of a pool whose pages follow one another: what a device is told of at once.
+//! Memory of a pool with consecutive pages: a device learns it at once.
 
 use std::ptr::NonNull;
 
-/// Memory that pages are cut from: a mapping that a device is told of, huge pages.
+/// Memory for a slab: a mapping shared with a device, huge pages.
 ///
 /// # Safety
-/// [`memory`](Self::memory) is the same stretch of initialised memory whenever it is asked for, as long as the value lives,
-/// wherever that goes. Only the pages read and write it, and a device: it does with a page what it likes from
-/// the time at which its driver has taken that from the pool until the driver gives the page away, and with memory whose
-/// value is gone nothing.
+/// [`memory`](Self::memory) returns the same range of initialised memory at each call, as long as the value lives, also
+/// after a move. Only the pages access it, and a device: the device may access a page freely from when its driver has
+/// taken the page from the pool until the driver releases it, and may not access memory whose value was dropped.
 pub unsafe trait Backing: Send + Sync {
-    /// All of it.
+    /// The whole range.
     fn memory(&self) -> NonNull<[u8]>;
 }
 
-/// Pages of one size, one after the other.
+/// Consecutive pages of one size.
 pub(crate) struct Slab {
     backing: Box<dyn Backing>,
     page_size: usize,
 }
 
 impl Slab {
-    /// As many pages of `page_size` bytes as there is memory for.
+    /// As many pages of `page_size` bytes as fit into the memory.
     pub(crate) fn new(backing: Box<dyn Backing>, page_size: usize) -> Self {
         assert!((1..1 << 30).contains(&page_size), "a page of {page_size} bytes");
         Self { backing, page_size }
     }
 
-    /// All of it.
+    /// The whole range.
     pub(crate) fn memory(&self) -> NonNull<[u8]> {
         self.backing.memory()
     }
@@ -44,7 +43,7 @@ impl Slab {
         (0..self.len()).map(move |number| unsafe { start.add(number * self.page_size) })
     }
 
-    /// Number of the page that starts there.
+    /// Number of the page that starts at `page`.
     pub(crate) fn number_of(&self, page: NonNull<u8>) -> Option<usize> {
         let offset = page.addr().get().checked_sub(self.memory().addr().get())?;
         Some(offset / self.page_size).filter(|&number| number < self.len())
@@ -62,7 +61,7 @@ mod tests {
     /// Zeroed memory from the heap.
     struct Heap(NonNull<[u8]>);
 
-    // SAFETY: `slab` makes it, and its own drop alone refers to it by another way.
+    // SAFETY: `slab` allocated it, and only its own drop frees it.
     unsafe impl Backing for Heap {
         fn memory(&self) -> NonNull<[u8]> {
             self.0
@@ -76,7 +75,7 @@ mod tests {
 
     impl Drop for Heap {
         fn drop(&mut self) {
-            // SAFETY: `slab` made it of a box, and there are no references to it.
+            // SAFETY: `slab` made it of a box, and no references to it are left.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });
         }
     }
@@ -99,7 +98,7 @@ mod tests {
             data.fill(at as u8);
         }
         assert_eq!((pool.take(0).is_err(), pool.dry(), pool.in_use()), (true, 1, 5));
-        // One that is split is out until its last part is home; its parts can be written, and are of the same page.
+        // A split page is in use until its last part is freed; its parts can be written, and are of the same page.
         let mut back = all.remove(3);
         let mut front = back.split_to(4);
         assert!(front.is_writable() && back.is_writable());
@@ -127,11 +126,11 @@ mod tests {
         let mut buf = pool.take(0).expect("one of many");
         buf.put(4).expect("room").fill(1);
         let heap = mem.take(0, 1).expect("memory");
-        assert_eq!((buf.is_scarce(&mem), heap.is_scarce(&mem)), (true, false));
+        assert_eq!((buf.is_scarce_frame(&mem), heap.is_scarce_frame(&mem)), (true, false));
         assert_eq!((pool.number_of(&buf), pool.number_of(&heap)), (Some(0), None));
         assert!(Pool::heap(512).memory().is_none() && Pool::heap(512).number_of(&buf).is_none());
         let copy = Packet::from_buf(buf).copy(&mem, CopyReason::Copy).expect("memory");
-        assert!(!copy.bufs().any(|buf| buf.is_scarce(&mem)) && pool.in_use() == 0);
+        assert!(!copy.bufs().any(|buf| buf.is_scarce_frame(&mem)) && pool.in_use() == 0);
     }
 
     #[test]

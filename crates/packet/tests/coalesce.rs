@@ -1,4 +1,4 @@
-//! When packets can be joined, and what it costs (Linux's `skb_try_coalesce`).
+//! Cost and outcome of joining packets (Linux's `skb_try_coalesce`).
 
 use packet::{Buf, CopyReason, MAX_FRAGS, Memory, PACKET_OVERHEAD, Packet};
 
@@ -7,7 +7,7 @@ use packet::{Buf, CopyReason, MAX_FRAGS, Memory, PACKET_OVERHEAD, Packet};
 enum Joined {
     /// The bytes went to the target's tailroom.
     Copied,
-    /// They lie in so many slots more; the target's truesize grew by that.
+    /// The bytes went to this many more slots; the target's truesize grew by this.
     Stolen {
         slots: usize,
         delta: usize,
@@ -25,13 +25,13 @@ fn buf(mem: &Memory, byte: u8, len: usize) -> Buf {
     buf
 }
 
-/// A buffer that ends where its room ends.
+/// A buffer without tailroom.
 fn full(mem: &Memory, byte: u8, len: usize) -> Buf {
     let mut room = buf(mem, byte, len);
     room.split_to(len)
 }
 
-/// A packet of a head of `head` bytes, if any, and `frags` slots of 100 bytes.
+/// A packet with a head of `head` bytes, if any, and `frags` fragments of 100 bytes.
 fn packet(mem: &Memory, head: usize, frags: usize) -> Packet {
     let mut packet = if head == 0 { Packet::new(mem, 0, 0).unwrap() } else { Packet::from_buf(full(mem, 1, head)) };
     for at in 0..frags {
@@ -86,7 +86,7 @@ fn data_that_fits_tailroom_is_copied_else_referenced() {
         packet.pull(150);
         packet
     };
-    // A full buffer is charged for what lies before its end: 64 bytes of headroom and its data.
+    // A full buffer is charged up to its end: 64 bytes of headroom and its data.
     let part = 164;
     let cases: [(&str, &dyn Fn() -> Packet, Joined); 10] = [
         ("linear", &|| Packet::from_buf(buf(&mem, 2, 100)), Stolen { slots: 1, delta: PAGE }),
@@ -142,7 +142,7 @@ fn slots_are_filled_to_the_last_and_not_beyond() {
         assert_eq!(joined != Refused, fits, "{what}");
         assert_eq!(target.frags().len() == MAX_FRAGS, fits || slots == MAX_FRAGS, "{what}");
 
-        // `append` takes what does not fit as a child.
+        // `append` adds what does not fit as a child.
         let mut target = packet(&mem, 100, slots);
         target.append(packet(&mem, head, frags));
         assert_eq!((target.frag_list().len(), target.len()), (usize::from(!fits), 100 + 100 * (slots + frags) + head));
@@ -174,7 +174,7 @@ fn neighbours_in_one_page_share_a_slot() {
     for segment in segments {
         whole.append(segment);
     }
-    // The head keeps its own, the others have become one slot again.
+    // The head is unchanged, the other bytes are one fragment again.
     assert_eq!((whole.headlen(), whole.frags().len(), whole.len()), (100, 1, 4400));
     drop(train);
     assert!(whole.truesize() - PACKET_OVERHEAD <= Memory::LARGE && mem.large().in_use() == 1);

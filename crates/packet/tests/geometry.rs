@@ -1,12 +1,12 @@
-//! Every operation over every shape of the same bytes, with memory and without: what comes out does not depend on the
-//! shape, and what fails changes nothing.
+//! Every operation over every shape of the same bytes, with and without memory: the result does not depend on the
+//! shape, and a failure changes nothing.
 
 use packet::{CopyReason, Csum, Memory, Packet, Pool, PoolDry, geometry};
 
 type Operation = fn(&Memory, &mut Packet) -> Result<(), PoolDry>;
 type Plain = fn(&mut Vec<u8>);
 
-/// An operation, what it does to plain bytes, and whether a complete sum outlives it.
+/// An operation, its effect on plain bytes, and whether a complete sum survives it.
 #[allow(clippy::unit_arg, reason = "an operation to a line")]
 const OPERATIONS: &[(&str, Operation, Plain, bool)] = &[
     (
@@ -79,7 +79,7 @@ fn nothing() -> Packet {
     Packet::from_buf(packet::Buf::foreign([]))
 }
 
-/// An odd number of bytes, so that sums cross the pieces at odd offsets.
+/// An odd number of bytes, so that buffers begin at odd offsets.
 fn data() -> Vec<u8> {
     (0..1301u32).map(|at| (at * at + 3) as u8).collect()
 }
@@ -92,7 +92,7 @@ fn all_shapes(mem: &Memory) -> Vec<(String, Packet)> {
     all
 }
 
-/// Lengths of head and slots, and of those of the children.
+/// Lengths of head and fragments, and of the children's.
 fn shape(packet: &Packet) -> Vec<Vec<usize>> {
     let own = |packet: &Packet| {
         let slots = packet.frags().iter().map(packet::Buf::len);
@@ -135,7 +135,7 @@ fn an_operation_that_finds_no_page_leaves_the_packet_as_it_was() {
     let heap = Memory::heap();
     let mut failed = 0;
     for &(name, operation, plain, keeps_sum) in OPERATIONS {
-        // From none to some: an operation may run dry half way.
+        // From none to some: an operation may run out of memory half way.
         for pages in [0, 1, 2, 5] {
             for (shape_name, mut packet) in all_shapes(&heap) {
                 let scarce = Memory::new(Pool::bounded(Memory::SMALL, pages), Pool::bounded(Memory::LARGE, pages));

@@ -1,4 +1,4 @@
-//! Copies by `make_writable`: of buffers that are shared or foreign, and of no others (Linux's `skb_cow_data`).
+//! Copies by `make_writable`: only of shared or foreign buffers (Linux's `skb_cow_data`).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ fn buf(mem: &Memory, len: usize) -> Buf {
     buf
 }
 
-/// A buffer that ends where its room ends.
+/// A buffer without tailroom.
 fn full(mem: &Memory, len: usize) -> Buf {
     let mut room = buf(mem, len);
     room.split_to(len)
@@ -32,8 +32,8 @@ fn with_children(mem: &Memory, children: usize) -> Packet {
     packet
 }
 
-/// Makes it writable with 24 bytes of tail. Returns the pieces, and bytes copied for [`CopyReason::Writable`] and
-/// [`CopyReason::Expand`].
+/// Makes it writable with 24 bytes of tailroom. Returns the number of buffers, and of bytes copied for
+/// [`CopyReason::Writable`] and [`CopyReason::Expand`].
 fn cost(packet: &mut Packet) -> (usize, u64, u64) {
     let mem = Memory::heap();
     let before = packet.to_vec();
@@ -43,7 +43,7 @@ fn cost(packet: &mut Packet) -> (usize, u64, u64) {
     let bytes = |reason| mem.copies().get(reason).bytes;
     let cost = (pieces, bytes(CopyReason::Writable), bytes(CopyReason::Expand));
     assert_eq!(mem.copies().total_bytes(), cost.1 + cost.2, "copied for another reason");
-    // A second time there is nothing left to do.
+    // A second call does nothing.
     let copied = mem.copies().total_bytes();
     assert_eq!(packet.make_writable(&mem, 24), Ok(pieces));
     assert_eq!(mem.copies().total_bytes(), copied);
@@ -122,7 +122,7 @@ fn foreign_pages_are_copied_and_never_written() {
         packet.push_frag(foreign()).unwrap();
         packet
     };
-    // Each of these is a way on which the mark that a page is not ours could be lost.
+    // Each of these could lose the mark of a foreign page.
     let moved = |mut from: Packet, front: bool| {
         let mut into = Packet::from_buf(buf(&mem, 10));
         let n = from.len() - 40;
@@ -197,7 +197,7 @@ fn foreign_or_shared_head_is_not_written() {
     }
     assert_eq!(original.to_vec(), [1; 40]);
     assert_eq!(mem.copies().get(CopyReason::Writable), Copied { copies: 2, bytes: 80 });
-    // The clone is gone: the head is ours alone again, with all its room.
+    // The clone is dropped: the head is exclusive again, with all its room.
     original.push(&mem, Memory::HEADROOM).unwrap();
     original.put(1000).expect("the room behind it");
     assert_eq!(mem.copies().total_bytes(), 80);

@@ -1,6 +1,6 @@
-//! UDP ports that bypass the gateway's policies: those of sockets on its host side to which the program has given a bypass policy of
-//! their own (`IP_XFRM_POLICY`). They are sent to the gateway with the program's sockets of `NETLINK_XFRM`, and hold as long as one of
-//! those is open.
+//! UDP ports that bypass the gateway's policies: ports of sockets on its host side to which the program has given a
+//! bypass policy of their own (`IP_XFRM_POLICY`). They are sent to the gateway with the program's `NETLINK_XFRM`
+//! sockets, and hold while one of those is open.
 
 use std::mem;
 use std::slice;
@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use libc::{c_int, c_void, sockaddr_storage, socklen_t};
 use nlsock::{MAX_BYPASS, protocol};
 
+use crate::deferred_setup::{self, BYPASS};
 use crate::errno::Errno;
 use crate::fd::duplicate;
-use crate::unsaid::{self, BYPASS};
-use crate::{bypass_ports, next, session, table};
+use crate::{bypass_ports, libc_next, session, table};
 
 /// Length of `struct xfrm_userpolicy_info`, and offsets in it.
 const POLICY_LEN: usize = 168;
@@ -27,13 +27,14 @@ const ALLOW: u8 = 0;
 /// Ports that always bypass policies: IKE's.
 const ALWAYS: [u16; 2] = [500, 4500];
 
-/// Sockets that were not bound when they got their policy, by their inode numbers.
+/// Inode numbers of sockets that got their policy before they were bound.
 static UNBOUND: [AtomicU64; MAX_BYPASS] = [const { AtomicU64::new(0) }; MAX_BYPASS];
 
-/// Notes a policy of a socket.
+/// Applies a policy of a socket.
 ///
 /// # Errors
-/// `EINVAL`: it is malformed. `EOPNOTSUPP`: it is no bypass policy. `ENOSPC`: there are [`MAX_BYPASS`] such ports already.
+/// `EINVAL`: the policy is malformed. `EOPNOTSUPP`: it is no bypass policy. `ENOSPC`: there are [`MAX_BYPASS`] such
+/// ports already.
 ///
 /// # Safety
 /// As `setsockopt(2)`.
@@ -41,12 +42,12 @@ pub(crate) unsafe fn set_policy(fd: c_int, value: *const c_void, len: socklen_t)
     if value.is_null() || (len as usize) < POLICY_LEN {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: there are as many bytes.
+    // SAFETY: as many bytes are readable.
     let policy = unsafe { slice::from_raw_parts(value.cast::<u8>(), POLICY_LEN) };
     if policy[DIR_AT] > OUT {
         return Err(Errno(libc::EINVAL));
     }
-    // With templates behind it, it asks for SAs.
+    // Templates behind the policy would require SAs.
     if policy[ACTION_AT] != ALLOW || len as usize > POLICY_LEN {
         return Err(Errno(libc::EOPNOTSUPP));
     }
@@ -54,14 +55,14 @@ pub(crate) unsafe fn set_policy(fd: c_int, value: *const c_void, len: socklen_t)
         0 => {
             let inode = table::socket_inode(fd).ok_or(Errno(libc::EBADF))?;
             let is_free = |place: &AtomicU64| place.compare_exchange(0, inode, AcqRel, Relaxed).is_ok();
-            let is_noted = UNBOUND.iter().any(|place| place.load(Acquire) == inode) || UNBOUND.iter().any(is_free);
-            if is_noted { Ok(()) } else { Err(Errno(libc::ENOSPC)) }
+            let is_deferred = UNBOUND.iter().any(|place| place.load(Acquire) == inode) || UNBOUND.iter().any(is_free);
+            if is_deferred { Ok(()) } else { Err(Errno(libc::ENOSPC)) }
         }
         port => add(port),
     }
 }
 
-/// Takes note that a socket was bound.
+/// Handles the bind of a socket.
 pub(crate) fn bound(fd: c_int) {
     if UNBOUND.iter().all(|place| place.load(Acquire) == 0) {
         return;
@@ -71,39 +72,39 @@ pub(crate) fn bound(fd: c_int) {
     if UNBOUND.iter().any(waits)
         && let Ok(port) = local_port(fd)
     {
-        // There is no room, and no caller to be told.
+        // Without room the error is dropped, as `bind` itself succeeded.
         let _ = add(port);
     }
 }
 
-/// Adds a port, and tells the gateway if the program has a socket of `NETLINK_XFRM`.
+/// Adds a port, and tells the gateway if the program has a `NETLINK_XFRM` socket.
 fn add(port: u16) -> Result<(), Errno> {
     if ALWAYS.contains(&port) || port == 0 {
         return Ok(());
     }
     bypass_ports::insert(port)?;
     for (fd, slot) in table::live(|slot| slot.protocol.load(Relaxed) == protocol::XFRM) {
-        // Its descriptor may be something else's by now, but this one is what it is.
+        // The descriptor may have been reused by now; the inode of its duplicate tells.
         if let Some(same) = duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
-            unsaid::note(slot, BYPASS);
-            // That the gateway is gone shows in the next call; the next one is told.
-            let _ = session::tell_unsaid(same.0, slot);
+            deferred_setup::defer(slot, BYPASS);
+            // A gateway that is gone is found by the next call, which reports it.
+            let _ = session::send_deferred(same.0, slot);
         }
     }
     Ok(())
 }
 
-/// The local port of a socket of UDP; 0 if it is not bound.
+/// The local port of a UDP socket; 0 if it is not bound.
 fn local_port(fd: c_int) -> Result<u16, Errno> {
-    // SAFETY: any bytes are an address.
+    // SAFETY: any bytes are a valid address.
     let mut address: sockaddr_storage = unsafe { mem::zeroed() };
     let mut len = mem::size_of::<sockaddr_storage>() as socklen_t;
     // SAFETY: there is as much room.
-    if unsafe { next::getsockname(fd, (&raw mut address).cast(), &raw mut len) } != 0 {
+    if unsafe { libc_next::getsockname(fd, (&raw mut address).cast(), &raw mut len) } != 0 {
         return Err(Errno::last());
     }
     match c_int::from(address.ss_family) {
-        // The port is the first word behind the family, in network byte order, of either.
+        // In both families the port is the first word behind the family, in network byte order.
         libc::AF_INET | libc::AF_INET6 => {
             // SAFETY: an address of IPv4 is shorter than the room.
             let address = unsafe { &*(&raw const address).cast::<libc::sockaddr_in>() };

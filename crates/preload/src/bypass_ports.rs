@@ -7,7 +7,7 @@ use nlsock::MAX_BYPASS;
 
 use crate::errno::Errno;
 
-/// The ports; 0 is a free place.
+/// The ports; 0 is a free entry.
 static PORTS: [AtomicU32; MAX_BYPASS] = [const { AtomicU32::new(0) }; MAX_BYPASS];
 
 /// All ports.
@@ -15,7 +15,7 @@ pub(crate) fn all() -> impl Iterator<Item = u16> {
     PORTS.iter().filter_map(|port| u16::try_from(port.load(Acquire)).ok().filter(|&port| port != 0))
 }
 
-/// Adds a port, unless the port is there already.
+/// Adds a port, unless it is in the list.
 ///
 /// # Errors
 /// `ENOSPC`: there are [`MAX_BYPASS`] ports already.

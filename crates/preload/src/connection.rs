@@ -7,16 +7,16 @@ use nlsock::Answer;
 
 use crate::errno::{Errno, checked};
 use crate::fd::Fd;
-use crate::{gateway, next};
+use crate::{gateway, libc_next};
 
-/// A connection of which the gateway knows nothing yet.
+/// A new connection to the gateway.
 ///
 /// # Errors
-/// `ECONNREFUSED` if there is no gateway.
+/// `ECONNREFUSED` without a gateway.
 pub(crate) fn connected(flags: c_int) -> Result<Fd, Errno> {
     let address = gateway::address().ok_or(Errno(libc::ECONNREFUSED))?;
     // SAFETY: it takes no pointers.
-    let fd = Fd(checked(unsafe { next::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | flags, 0) })?);
+    let fd = Fd(checked(unsafe { libc_next::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | flags, 0) })?);
     let len = mem::size_of::<sockaddr_un>();
     // SAFETY: the address is that long.
     let done = unsafe { libc::syscall(libc::SYS_connect, fd.0, &raw const *address, len) };
@@ -27,7 +27,7 @@ pub(crate) fn connected(flags: c_int) -> Result<Fd, Errno> {
     Ok(fd)
 }
 
-/// Tells the gateway something, with a descriptor: the place for its answer to the last of it.
+/// Sends calls to the gateway, with a descriptor for its answer to the last of these.
 ///
 /// # Errors
 /// `ECONNREFUSED` if it is gone.
@@ -41,10 +41,10 @@ pub(crate) fn tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>) -> Result<()
     }
 }
 
-/// As [`tell`], with flags of `sendmsg(2)`, once.
+/// As [`tell`], with flags of `sendmsg(2)`, in one attempt.
 pub(crate) fn try_tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>, flags: c_int) -> Result<(), Errno> {
     let mut piece = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: a message without anything is all zeros.
+    // SAFETY: a message without contents is all zeros.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
     let mut rights = MaybeUninit::<Rights>::zeroed();
@@ -63,7 +63,7 @@ pub(crate) fn try_tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>, flags: c
     checked(sent as c_int).map(|_| ()).map_err(refused)
 }
 
-/// Tells the gateway something and waits for what comes of the last of it. `sent`: it is on its way.
+/// Sends calls to the gateway and waits for its answer to the last of these. `sent` is called after the send.
 ///
 /// # Errors
 /// Error in the gateway's answer; `ECONNREFUSED` if it is gone.
@@ -89,16 +89,16 @@ pub(crate) fn awaited(fd: c_int, bytes: &[u8], sent: impl FnOnce()) -> Result<An
     if answer.error == 0 { Ok(answer) } else { Err(Errno(answer.error)) }
 }
 
-/// Waits until a non-blocking connection takes something.
+/// Waits until a non-blocking connection accepts data.
 pub(crate) fn wait_for_room(fd: c_int) {
     let mut wanted = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     let forever: *const c_void = std::ptr::null();
     let none: c_long = 0;
-    // SAFETY: one place is given and one is told of. A failure shows at the next attempt to send.
+    // SAFETY: one entry is passed and its count is one. The next attempt to send reports a failure.
     unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1, forever, forever, none) };
 }
 
-/// Failure of a call while the gateway is gone, as Linux says that a netlink protocol has no listener.
+/// Converts the error of a call while the gateway is gone to Linux's for a netlink protocol without a listener.
 pub(crate) fn refused(errno: Errno) -> Errno {
     match errno.0 {
         libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN => Errno(libc::ECONNREFUSED),

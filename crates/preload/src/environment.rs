@@ -1,5 +1,5 @@
-//! The variables by which a program loads this library and finds the gateway: they are put back into the environment of
-//! every program that is started without them.
+//! The environment variables by which a program loads this library and finds the gateway: they are restored in the
+//! environment of every program that is started without them.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use crate::stack;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const NETLINK: &[u8] = b"FATPATH_NETLINK=";
-/// The longest `LD_PRELOAD` that is put back, with its name.
+/// Maximum length of a restored `LD_PRELOAD`, with its name.
 const MAX_LEN: usize = 2 * libc::PATH_MAX as usize;
 
 unsafe extern "C" {
@@ -23,7 +23,7 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// The library's variables as they were when the program started, with their names.
+/// The library's variables at the program's start, with their names.
 struct Own {
     preload: CString,
     netlink: CString,
@@ -31,22 +31,22 @@ struct Own {
 
 static OWN: OnceLock<Own> = OnceLock::new();
 
-/// Keeps the variables before the program can change them. `gateway`: what names the gateway.
+/// Saves the variables before the program can change them. `gateway` is the variable that names the gateway.
 pub(crate) fn keep(gateway: &CStr) {
     let Some(library) = library() else { return };
     let variable = |name: &[u8], value: &CStr| CString::new([name, value.to_bytes()].concat());
     if let (Ok(preload), Ok(netlink)) = (variable(PRELOAD, &library), variable(NETLINK, gateway)) {
-        // It is kept once, before the program has threads.
+        // It is set once, before the program has threads.
         let _ = OWN.set(Own { preload, netlink });
     }
 }
 
-/// Whether this program is a gateway's.
+/// Tells whether this program was started for a gateway.
 pub(crate) fn is_kept() -> bool {
     OWN.get().is_some()
 }
 
-/// The file that this library was loaded from.
+/// The file of this library.
 fn library() -> Option<CString> {
     let mut found = MaybeUninit::<libc::Dl_info>::uninit();
     // SAFETY: the address is one of this library's, and there is room.
@@ -59,16 +59,17 @@ fn library() -> Option<CString> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
 }
 
-/// The program's own environment.
+/// The program's environment.
 pub(crate) fn current() -> *const *const c_char {
-    // SAFETY: the C library's variable is always there; a program that changes it while it starts another races with itself.
+    // SAFETY: the C library's variable always exists; a program that changes it while it starts another races with
+    // itself.
     unsafe { (&raw const environ).read_volatile() }
 }
 
-/// Calls `then` with `environment`, or with a copy in which the library's variables are put back.
+/// Calls `then` with `environment`, or with a copy in which the library's variables are restored.
 ///
 /// # Errors
-/// `E2BIG`: there is no room for them.
+/// `E2BIG`: they exceed the limit.
 ///
 /// # Safety
 /// `environment`, if not null, is a list of C strings that ends in null.
@@ -77,7 +78,7 @@ pub(crate) unsafe fn restored<T>(
     then: impl FnOnce(*const *const c_char) -> T,
 ) -> Result<T, Errno> {
     let Some(own) = OWN.get() else { return Ok(then(environment)) };
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let seen = unsafe { Seen::of(environment, &own.preload) };
     if seen.has_library && seen.has_gateway {
         return Ok(then(environment));
@@ -85,9 +86,9 @@ pub(crate) unsafe fn restored<T>(
     let mut room = [0_u8; MAX_LEN];
     let preload = if seen.has_library { None } else { Some(own.before(seen.preload, &mut room)?) };
     stack::with_pointers(seen.count + 3, |slots| {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         let others = unsafe { entries(environment) }.filter(|&entry| {
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
             let is_replaced = |name, is_there: bool| !is_there && entry.starts_with(name);
             !is_replaced(PRELOAD, seen.has_library) && !is_replaced(NETLINK, seen.has_gateway)
@@ -99,8 +100,8 @@ pub(crate) unsafe fn restored<T>(
     })
 }
 
-/// Text put before a shell's command, so that what it starts has the library's variables: it is to become a
-/// shell that has them. `None`: the program's own environment has them.
+/// Prefix of a shell command that sets the library's variables for its children: the command is to become a shell that
+/// has them. `None`: the program's own environment has them.
 pub(crate) fn shell_command(command: &CStr) -> Option<CString> {
     let own = OWN.get()?;
     // SAFETY: the program's environment is such a list.
@@ -123,7 +124,7 @@ pub(crate) fn shell_command(command: &CStr) -> Option<CString> {
     CString::new(told).ok()
 }
 
-/// A variable as a shell takes it before a command.
+/// A variable assignment in a shell command.
 fn assignment(variable: &CStr) -> Vec<u8> {
     let bytes = variable.to_bytes();
     let at = bytes.iter().position(|&byte| byte == b'=').map_or(bytes.len(), |at| at + 1);
@@ -131,7 +132,7 @@ fn assignment(variable: &CStr) -> Vec<u8> {
     [name, &quoted(value)[..], b" "].concat()
 }
 
-/// A word that a shell takes as it is.
+/// A word quoted for a shell.
 fn quoted(word: &[u8]) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for &byte in word {
@@ -145,7 +146,7 @@ fn quoted(word: &[u8]) -> Vec<u8> {
 }
 
 impl Own {
-    /// `LD_PRELOAD` with this library in front of those that the value `others` names.
+    /// `LD_PRELOAD` with this library in front of the libraries in the value `others`.
     ///
     /// # Errors
     /// `E2BIG`: it is too long.
@@ -164,10 +165,10 @@ impl Own {
 /// The library's variables in an environment.
 struct Seen<'a> {
     count: usize,
-    /// The value of `LD_PRELOAD`: of several the last, as the loader takes it.
+    /// The last value of `LD_PRELOAD`, which the loader uses.
     preload: Option<&'a [u8]>,
     has_library: bool,
-    /// Whether a gateway is named: by the program's own choice another one, as by `fatpath exec` below `fatpath exec`.
+    /// Whether a gateway is named: possibly another one, as by `fatpath exec` below `fatpath exec`.
     has_gateway: bool,
 }
 
@@ -176,10 +177,10 @@ impl<'a> Seen<'a> {
     /// `environment`, if not null, is a list of C strings that ends in null, for as long as `'a`.
     unsafe fn of(environment: *const *const c_char, own: &CStr) -> Self {
         let mut seen = Self { count: 0, preload: None, has_library: false, has_gateway: false };
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         for entry in unsafe { entries(environment) } {
             seen.count += 1;
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             let entry: &'a [u8] = unsafe { CStr::from_ptr(entry) }.to_bytes();
             if let Some(value) = entry.strip_prefix(PRELOAD) {
                 seen.preload = Some(value);
@@ -193,13 +194,13 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Whether a value of `LD_PRELOAD` names the library `own`, or another file of its name.
+/// Tells whether a value of `LD_PRELOAD` names the library `own`, or another file of its name.
 fn names(value: &[u8], own: &[u8]) -> bool {
     let file = |path| Path::new(OsStr::from_bytes(path)).file_name();
     value.split(|byte| b": ".contains(byte)).any(|path| file(path).is_some() && file(path) == file(own))
 }
 
-/// The entries of a list that ends in null.
+/// The entries of a null-terminated list.
 ///
 /// # Safety
 /// `list`, if not null, is one.
@@ -227,7 +228,7 @@ mod tests {
         entries.map(|entry| unsafe { CStr::from_ptr(entry) }.to_str().unwrap().to_owned()).collect()
     }
 
-    /// The environment that a program gets which is started with `given`.
+    /// The environment of a program that is started with `given`.
     fn got(given: &[&str]) -> Vec<String> {
         let _ = OWN.set(Own {
             preload: c"LD_PRELOAD=/lib/ours.so".to_owned(),

@@ -7,7 +7,7 @@ use libc::{c_int, ssize_t};
 pub(crate) struct Errno(pub(crate) c_int);
 
 impl Errno {
-    /// `errno` as the last call left it.
+    /// `errno` of the last call.
     pub(crate) fn last() -> Self {
         // SAFETY: it takes nothing.
         let place = unsafe { libc::__errno_location() };
@@ -24,7 +24,7 @@ impl Errno {
     }
 }
 
-/// Type that a call returns.
+/// Return type of a call.
 pub(crate) trait Returned: Copy {
     /// Value of a failed call.
     const FAILED: Self;
@@ -70,7 +70,7 @@ impl Returned for () {
     const FAILED: Self = ();
 }
 
-/// A result as the C library returns it.
+/// Converts a result to the return value and `errno` of the C library.
 pub(crate) fn returned<T: Returned>(result: Result<T, Errno>) -> T {
     result.unwrap_or_else(|errno| {
         errno.set();
@@ -78,7 +78,7 @@ pub(crate) fn returned<T: Returned>(result: Result<T, Errno>) -> T {
     })
 }
 
-/// Result of a value that the C library returned.
+/// Converts a return value of the C library to a result.
 pub(crate) fn checked<T: Returned + PartialEq>(value: T) -> Result<T, Errno> {
     if value == T::FAILED { Err(Errno::last()) } else { Ok(value) }
 }

@@ -1,4 +1,4 @@
-//! Descriptors of this library's own.
+//! Descriptors owned by this library.
 
 use std::mem;
 
@@ -6,13 +6,12 @@ use libc::c_int;
 
 use crate::errno::checked;
 
-/// A descriptor that is closed when this is dropped. All is done by plain system calls: they are no points at which a
-/// thread can be cancelled.
+/// A descriptor that is closed on drop. It uses plain system calls, which are no cancellation points.
 #[derive(Debug)]
 pub(crate) struct Fd(pub(crate) c_int);
 
 impl Fd {
-    /// The descriptor, which stays open.
+    /// Releases the descriptor, which stays open.
     pub(crate) fn keep(self) -> c_int {
         let fd = self.0;
         mem::forget(self);
@@ -27,7 +26,7 @@ impl Drop for Fd {
     }
 }
 
-/// Another descriptor of what `fd` is, which the program does not know.
+/// A duplicate of `fd`, which the program does not know.
 pub(crate) fn duplicate(fd: c_int) -> Option<Fd> {
     // SAFETY: it takes no pointers.
     let same = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) };

@@ -1,4 +1,4 @@
-//! Opening files: those of `/proc/net` are the gateway's, as files in memory; those of `/proc/sys/net` are [`sysctl`]'s.
+//! Opening files: those of `/proc/net` are the gateway's, as memory files; [`sysctl`] handles those of `/proc/sys/net`.
 
 use std::ffi::CStr;
 use std::mem;
@@ -8,9 +8,9 @@ use libc::{FILE, c_char, c_int, c_uint};
 use crate::errno::{Errno, checked, returned};
 use crate::fd::Fd;
 use crate::memory_file::in_memory;
-use crate::{gateway, next, sysctl, table};
+use crate::{gateway, libc_next, sysctl, table};
 
-/// Those that the gateway has.
+/// The gateway's files.
 const NAMES: [&[u8]; 13] = [
     b"snmp",
     b"snmp6",
@@ -26,12 +26,12 @@ const NAMES: [&[u8]; 13] = [
     b"sockstat",
     b"sockstat6",
 ];
-/// Those that tell of sockets alone: on the gateway's host side the kernel has them.
+/// Files about sockets only: on the gateway's host side the kernel has them.
 const OF_SOCKETS: [&[u8]; 3] = [b"dev_mcast", b"igmp", b"igmp6"];
-/// More than any of them has.
+/// Upper bound of their length.
 const MAX_LEN: usize = 256 << 20;
 
-/// The gateway's file, if `path` is one: `ENOENT` if the gateway does not give it.
+/// Opens the gateway's file, if `path` is one: `ENOENT` if the gateway does not have it.
 ///
 /// # Safety
 /// `path`, if not null, is a C string.
@@ -39,7 +39,7 @@ unsafe fn ours(path: *const c_char) -> Option<Result<c_int, Errno>> {
     if path.is_null() {
         return None;
     }
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let path = unsafe { CStr::from_ptr(path) };
     let bytes = path.to_bytes();
     let name = bytes.strip_prefix(b"/proc/net/").or_else(|| bytes.strip_prefix(b"/proc/self/net/"))?;
@@ -79,7 +79,8 @@ fn of_kernel(path: &CStr) -> Option<Vec<u8>> {
     None
 }
 
-/// The gateway's file with the kernel's lines about sockets in place of its own, which are all zero. The kernel's order of both stays.
+/// The gateway's file with the kernel's lines about sockets in place of its own, which are all zero. Both keep their
+/// order.
 fn joined(name: &[u8], gateway: &[u8], kernel: &[u8]) -> Vec<u8> {
     let of_sockets: &[&[u8]] = match name {
         b"snmp" => &[b"Tcp:", b"Udp:", b"UdpLite:"],
@@ -103,17 +104,17 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|&byte| byte == b'\n')
 }
 
-/// Whether a link has the file, by its name. One that JSON would have to quote is no name of a link of the gateway's.
+/// Tells whether a name is that of a link's file. The gateway has no link whose name JSON would have to quote.
 fn is_of_link(name: &[u8]) -> bool {
     let link = name.strip_prefix(b"dev_snmp6/").unwrap_or_default();
     !link.is_empty() && link.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'/'))
 }
 
-/// The text of a file, from the gateway's control socket.
+/// Requests the text of a file from the gateway's control socket.
 fn ask(name: &[u8]) -> Option<Vec<u8>> {
     let address = gateway::beside(b".sock")?;
     // SAFETY: it takes no pointers.
-    let fd = Fd(checked(unsafe { next::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) }).ok()?);
+    let fd = Fd(checked(unsafe { libc_next::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) }).ok()?);
     // SAFETY: the address is that long.
     let done = unsafe { libc::syscall(libc::SYS_connect, fd.0, &raw const address, mem::size_of_val(&address)) };
     let request = [b"{\"request\":\"stat-file\",\"name\":\"", name, b"\"}\n"].concat();
@@ -136,7 +137,7 @@ fn ask(name: &[u8]) -> Option<Vec<u8>> {
     unquoted(&line)
 }
 
-/// The text that a reply quotes. It is names, numbers and white space, so no other escapes are in it.
+/// The text in a reply. It consists of names, numbers and white space, so it has no other escapes.
 fn unquoted(reply: &[u8]) -> Option<Vec<u8>> {
     let quoted = reply.strip_prefix(b"{\"reply\":\"stat-file\",\"text\":\"")?.strip_suffix(b"\"}\n")?;
     let mut text = Vec::with_capacity(quoted.len());
@@ -154,12 +155,12 @@ fn unquoted(reply: &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// File that is opened in place of `path`, if it is one of the gateway's.
+/// Opens the gateway's file in place of `path`, if it is one.
 ///
 /// # Safety
 /// `path`, if not null, is a C string.
 unsafe fn opened(at: c_int, path: *const c_char, flags: c_int) -> Option<Result<c_int, Errno>> {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     unsafe { ours(path) }.or_else(|| unsafe { sysctl::open(at, path, flags) })
 }
 
@@ -168,15 +169,15 @@ macro_rules! opens {
         #[doc = concat!("`", stringify!($name), "(2)`. Its mode, where there is one, comes where a third argument does.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int $(, $mode: c_uint)?) -> c_int {
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             if let Some(file) = unsafe { opened(libc::AT_FDCWD, path, flags) } {
                 return returned(file);
             }
             // SAFETY: passed on.
-            returned_instead(unsafe { next::$name(path, flags $(, $mode)?) }, flags)
+            returned_instead(unsafe { libc_next::$name(path, flags $(, $mode)?) }, flags)
         }
     )*};
 }
@@ -186,7 +187,7 @@ macro_rules! opens_at {
         #[doc = concat!("`", stringify!($name), "(2)`, whose mode comes where a fourth argument does.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(
             at: c_int,
@@ -194,12 +195,12 @@ macro_rules! opens_at {
             flags: c_int
             $(, $mode: c_uint)?
         ) -> c_int {
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             if let Some(file) = unsafe { opened(at, path, flags) } {
                 return returned(file);
             }
             // SAFETY: passed on.
-            returned_instead(unsafe { next::$name(at, path, flags $(, $mode)?) }, flags)
+            returned_instead(unsafe { libc_next::$name(at, path, flags $(, $mode)?) }, flags)
         }
     )*};
 }
@@ -209,16 +210,16 @@ macro_rules! creates {
         #[doc = concat!("`", stringify!($name), "(2)`.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: c_uint) -> c_int {
             let flags = libc::O_WRONLY | libc::O_CREAT;
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             if let Some(file) = unsafe { opened(libc::AT_FDCWD, path, flags) } {
                 return returned(file);
             }
             // SAFETY: passed on.
-            returned_instead(unsafe { next::$name(path, mode) }, flags)
+            returned_instead(unsafe { libc_next::$name(path, mode) }, flags)
         }
     )*};
 }
@@ -228,24 +229,24 @@ macro_rules! streams {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             let flags = unsafe { sysctl::flags_of(mode) };
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             if let Some(file) = unsafe { opened(libc::AT_FDCWD, path, flags) } {
                 // SAFETY: the mode is the caller's.
                 return unsafe { stream(file, mode) };
             }
             // SAFETY: passed on.
-            let stream = unsafe { next::$name(path, mode) };
+            let stream = unsafe { libc_next::$name(path, mode) };
             // SAFETY: it is open.
             match unsafe { is_hosts(stream) } {
                 None => stream,
                 Some(name) => {
                     // SAFETY: it has not been returned to the program yet.
-                    unsafe { next::fclose(stream) };
+                    unsafe { libc_next::fclose(stream) };
                     // SAFETY: the mode is the caller's.
                     unsafe { self::stream(name.open(flags), mode) }
                 }
@@ -259,20 +260,20 @@ macro_rules! streams_again {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(
             path: *const c_char,
             mode: *const c_char,
             stream: *mut FILE,
         ) -> *mut FILE {
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             let flags = unsafe { sysctl::flags_of(mode) };
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             let found = unsafe { opened(libc::AT_FDCWD, path, flags) };
             let elsewhere = if found.is_some() { c"/dev/null".as_ptr() } else { path };
             // SAFETY: passed on.
-            let stream = unsafe { next::$name(elsewhere, mode, stream) };
+            let stream = unsafe { libc_next::$name(elsewhere, mode, stream) };
             // SAFETY: it is open.
             let Some(found) = found.or_else(|| unsafe { is_hosts(stream) }.map(|name| name.open(flags))) else {
                 return stream;
@@ -281,19 +282,19 @@ macro_rules! streams_again {
             returned(found.and_then(|fd| unsafe { become_file(stream, Fd(fd)) }).inspect_err(|_| {
                 if !stream.is_null() {
                     // SAFETY: it is open, and the caller has none of it.
-                    unsafe { next::fclose(stream) };
+                    unsafe { libc_next::fclose(stream) };
                 }
             }))
         }
     )*};
 }
 
-/// A descriptor, or the gateway's file if it is one of the host's of that kind.
+/// A descriptor, or the gateway's file in its place if it is such a file of the host.
 fn returned_instead(fd: c_int, flags: c_int) -> c_int {
     if fd < 0 { fd } else { returned(sysctl::instead(fd, flags)) }
 }
 
-/// A stream of a file that was opened.
+/// A stream of an opened file.
 ///
 /// # Safety
 /// `mode` is a C string.
@@ -306,17 +307,17 @@ unsafe fn stream(file: Result<c_int, Errno>, mode: *const c_char) -> *mut FILE {
     }
 }
 
-/// The file that a stream should have been of, which is of the host's.
+/// The gateway's counterpart of a stream's file, if that is such a file of the host.
 ///
 /// # Safety
 /// `stream`, if not null, is open.
 unsafe fn is_hosts(stream: *mut FILE) -> Option<sysctl::Name> {
     gateway::address()?;
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     if stream.is_null() { None } else { sysctl::Name::of_hosts(unsafe { libc::fileno(stream) }) }
 }
 
-/// Makes an open stream one of the file `fd`.
+/// Replaces the file of an open stream by `fd`.
 ///
 /// # Safety
 /// `stream`, if not null, is open.
@@ -324,10 +325,10 @@ unsafe fn become_file(stream: *mut FILE, fd: Fd) -> Result<*mut FILE, Errno> {
     if stream.is_null() {
         return Err(Errno::last());
     }
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let to = unsafe { libc::fileno(stream) };
     // SAFETY: it takes no pointers.
-    checked(unsafe { next::dup2(fd.0, to) })?;
+    checked(unsafe { libc_next::dup2(fd.0, to) })?;
     table::duplicated(fd.0, to);
     Ok(stream)
 }

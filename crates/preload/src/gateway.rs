@@ -1,4 +1,4 @@
-//! The gateway that the program was started for, as the environment names it.
+//! The gateway that the program was started for, from the environment.
 
 use std::ffi::{CStr, CString};
 use std::mem;
@@ -8,13 +8,13 @@ use libc::sockaddr_un;
 
 use crate::environment;
 
-/// Names the gateway's netlink socket.
+/// Variable with the path of the gateway's netlink socket.
 const VARIABLE: &CStr = c"FATPATH_NETLINK";
 
-/// Stands behind the socket's path when the program was started on the gateway's host side.
+/// Suffix of the path if the program was started on the gateway's host side.
 const ON_HOST_SIDE: &[u8] = b",host-side";
 
-/// Stands behind that, before the name of the VRF that the program's Internet sockets are bound to.
+/// Suffix behind that, before the name of the VRF that the program's Internet sockets are bound to.
 const IN_VRF: &[u8] = b",vrf=";
 
 /// The gateway that a program was started for.
@@ -35,7 +35,7 @@ pub(crate) fn address() -> Option<&'static sockaddr_un> {
     found().map(|gateway| &gateway.address)
 }
 
-/// Whether the program was started on the gateway's host side, whose kernel has its sockets other than netlink.
+/// Tells whether the program was started on the gateway's host side, whose kernel has its sockets other than netlink.
 pub(crate) fn is_on_host_side() -> bool {
     found().is_some_and(|gateway| gateway.is_on_host_side)
 }
@@ -45,12 +45,12 @@ pub(crate) fn vrf() -> Option<&'static CStr> {
     found()?.vrf.as_deref()
 }
 
-/// The address of the gateway's socket for key managers, which is beside its netlink socket.
+/// Address of the gateway's socket for key managers, next to its netlink socket.
 pub(crate) fn ike_socket() -> Option<sockaddr_un> {
     beside(b".ike")
 }
 
-/// The address of a socket with another ending than the gateway's netlink socket; `None` if it has no room for it.
+/// Address of a socket with another suffix than the gateway's netlink socket; `None` if it is too long.
 pub(crate) fn beside(ending: &[u8]) -> Option<sockaddr_un> {
     let mut address = *address()?;
     let path = address.sun_path.map(|byte| byte as u8);
@@ -73,7 +73,7 @@ fn find() -> Option<Gateway> {
     if value.is_null() {
         return None;
     }
-    // SAFETY: what the environment holds is C strings, which are not changed before the program runs.
+    // SAFETY: the environment holds C strings, which do not change before the program runs.
     let value = unsafe { CStr::from_ptr(value) };
     let (path, is_on_host_side, vrf) = path_of(value.to_bytes());
     // SAFETY: any bytes are a valid address, zeros the empty one.
@@ -86,8 +86,8 @@ fn find() -> Option<Gateway> {
     Some(Gateway { address, is_on_host_side, vrf: vrf.and_then(|name| CString::new(name).ok()) })
 }
 
-/// The path that the variable's value names, whether the program is on the gateway's host side, and the VRF of its sockets. A name of a
-/// device has no comma.
+/// The path in the variable's value, whether the program is on the gateway's host side, and the VRF of its sockets. A
+/// device's name has no comma.
 fn path_of(value: &[u8]) -> (&[u8], bool, Option<&[u8]>) {
     let last = value.iter().rposition(|&byte| byte == b',').unwrap_or(value.len());
     let (front, vrf) = match value[last..].strip_prefix(IN_VRF) {

@@ -1,11 +1,11 @@
-//! Files in memory.
+//! Memory files (memfd_create(2)).
 
 use libc::c_int;
 
 use crate::errno::{Errno, checked};
 use crate::fd::Fd;
 
-/// A file in memory that holds `text`; of the flags of `open(2)` it has `O_CLOEXEC`.
+/// A memory file with the contents `text`; of the flags of `open(2)` it has `O_CLOEXEC`.
 ///
 /// # Errors
 /// Error of the system call.

@@ -1,4 +1,4 @@
-//! Receiving on a connection: the word in front becomes the address.
+//! Receiving on a connection: converts the word in front of a datagram to its source address.
 
 use std::mem;
 use std::ptr;
@@ -6,24 +6,24 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{c_int, c_uint, c_void, cmsghdr, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t, ucred};
-use nlsock::{FromDaemon, Lookout, WORD, option};
+use nlsock::{BusyPoll, FromDaemon, WORD, option};
 
 use crate::calls::options::PASSCRED;
+use crate::deferred_setup;
 use crate::errno::{Errno, checked};
-use crate::next;
+use crate::libc_next;
 use crate::reconnect;
 use crate::send::Pieces;
-use crate::session::{settle, tell_unsaid};
+use crate::session::{send_deferred, settle};
 use crate::switches::is_on;
 use crate::table::Slot;
-use crate::unsaid;
 
-/// Buffers from this length on are no news to the gateway: parts of a dump do not get longer.
+/// Buffers from this length on are not reported to the gateway: parts of a dump do not get longer.
 const MAX_PART: usize = 32 << 10;
 
-/// Whether the gateway has last said that it answers at once.
+/// Whether the gateway's last word promised a prompt answer.
 static PROMPT: AtomicBool = AtomicBool::new(false);
-static LOOKOUT: Lookout = Lookout::new();
+static BUSY_POLL: BusyPoll = BusyPoll::new();
 
 /// A received datagram.
 #[derive(Debug)]
@@ -53,11 +53,11 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     let mut all = Pieces::new();
     let mut message = all.message(iovec { iov_base: word.as_mut_ptr().cast(), iov_len: WORD }, pieces)?;
     // SAFETY: the word lives here, and the pieces are the caller's.
-    let mut attempt = |flags| checked(unsafe { next::recvmsg(fd, &raw mut message, flags) });
+    let mut attempt = |flags| checked(unsafe { libc_next::recvmsg(fd, &raw mut message, flags) });
     let asked = slot.asked.swap(false, Relaxed);
-    let soon = asked && flags & libc::MSG_DONTWAIT == 0 && PROMPT.load(Relaxed) && LOOKOUT.is_worth_it();
+    let soon = asked && flags & libc::MSG_DONTWAIT == 0 && PROMPT.load(Relaxed) && BUSY_POLL.should_poll();
     let connection = slot.connection();
-    let mut found = soon.then(|| LOOKOUT.look(|| attempt(flags | libc::MSG_DONTWAIT).ok())).flatten();
+    let mut found = soon.then(|| BUSY_POLL.poll(|| attempt(flags | libc::MSG_DONTWAIT).ok())).flatten();
     if found.is_none() && slot.is_to_be_kept() {
         found = attempt(flags | libc::MSG_DONTWAIT).ok();
         if found.is_none() {
@@ -65,14 +65,14 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
         }
     }
     let len = match found.map_or_else(|| attempt(flags), Ok) {
-        // A kernel has answered before `send` returns: a program that does not wait finds its answer there.
+        // A kernel would have answered before `send` returned: a non-blocking program expects its answer here.
         Err(Errno(libc::EAGAIN)) if slot.is_answer_due.swap(false, Relaxed) => {
             settle(fd, slot);
             attempt(flags | libc::MSG_DONTWAIT)
         }
         received => received,
     };
-    // Unless it was closed meanwhile, and the slot is another's.
+    // Unless it was closed meanwhile, and the slot reused.
     let slot_of_it = Some(slot).filter(|slot| slot.connection() == connection);
     let len = len?;
     if len == 0 {
@@ -112,41 +112,41 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     Ok(Received { len: len.saturating_sub(WORD as ssize_t), flags, group })
 }
 
-/// Notes a buffer that is longer than those before.
+/// Records a buffer that is longer than earlier ones.
 fn offer(slot: &Slot, pieces: &[iovec]) {
     let len = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.iov_len)).min(MAX_PART) as u32;
     if len > slot.recv_len.load(Relaxed) && len > slot.recv_len.fetch_max(len, Relaxed) {
-        unsaid::note(slot, unsaid::LEN);
+        deferred_setup::defer(slot, deferred_setup::LEN);
     }
 }
 
-/// Tells the gateway of a longer buffer if it is writing a dump, so that its next part may be longer.
+/// Reports a longer buffer to the gateway while it is writing a dump, so that its next part may be longer.
 fn tell_of_offer(fd: c_int, slot: &Slot) {
-    if slot.dumping.load(Relaxed) && unsaid::is_noted(slot, unsaid::LEN) {
-        // What cannot be told now shows in the call that follows.
-        let _ = tell_unsaid(fd, slot);
+    if slot.dumping.load(Relaxed) && deferred_setup::is_deferred(slot, deferred_setup::LEN) {
+        // A failure to send this is reported by the next call.
+        let _ = send_deferred(fd, slot);
     }
 }
 
-/// Whether what is received next is no error. Waits for it unless `flags` say otherwise.
+/// Tells whether the next datagram is no error. Blocks unless `flags` say otherwise.
 pub(crate) fn is_received_next(fd: c_int, flags: c_int) -> bool {
     let mut word = [0; WORD];
     // SAFETY: there is room for a word.
-    let len = unsafe { next::recv(fd, word.as_mut_ptr().cast(), WORD, flags | libc::MSG_PEEK) };
+    let len = unsafe { libc_next::recv(fd, word.as_mut_ptr().cast(), WORD, flags | libc::MSG_PEEK) };
     len == WORD as ssize_t && FromDaemon::from_word(word) != FromDaemon::Overrun
 }
 
-/// Takes what was only looked at.
+/// Removes a datagram that was only peeked at.
 fn take_one(fd: c_int) {
     let nothing: *mut c_void = ptr::null_mut();
     // SAFETY: no byte is written.
     unsafe { libc::syscall(libc::SYS_recvfrom, fd, nothing, 0, libc::MSG_DONTWAIT, nothing, nothing) };
 }
 
-/// Writes the address of what was received, as far as there is room, and its length.
+/// Writes the source address of a datagram, truncated to the room, and its length.
 ///
 /// # Safety
-/// `to`, if not null, points to as many bytes as `len` says.
+/// `to`, if not null, points to `len` writable bytes.
 pub(crate) unsafe fn write_address(address: &sockaddr_nl, to: *mut sockaddr, len: &mut socklen_t) {
     let size = mem::size_of::<sockaddr_nl>();
     if !to.is_null() {
@@ -183,28 +183,28 @@ pub(crate) unsafe fn receive_message(
     message: &mut msghdr,
     flags: c_int,
 ) -> Result<ssize_t, Errno> {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let pieces = unsafe { crate::calls::pieces(message.msg_iov, message.msg_iovlen) }?;
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let received = unsafe { receive(fd, slot, pieces, flags) }?;
     message.msg_flags = received.flags;
     if !message.msg_name.is_null() {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         unsafe { write_address(&source(received.group), message.msg_name.cast(), &mut message.msg_namelen) };
     }
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     unsafe { write_control(slot, message, received.group) };
     Ok(received.len)
 }
 
-/// A control message of this library's.
+/// A control message made by this library.
 #[repr(C)]
 struct Control<T> {
     header: cmsghdr,
     value: T,
 }
 
-/// Writes the control messages that were asked for.
+/// Writes the requested control messages.
 ///
 /// # Safety
 /// The message's room for them may be written.
@@ -213,17 +213,17 @@ unsafe fn write_control(slot: &Slot, message: &mut msghdr, group: u32) {
     if is_on(slot, PASSCRED) {
         // SAFETY: zeros are the credentials of the kernel.
         let creds: ucred = unsafe { mem::zeroed() };
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         unsafe { put(message, &mut room, &mut used, libc::SOL_SOCKET, libc::SCM_CREDENTIALS, creds) };
     }
     if is_on(slot, option::PKTINFO) {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         unsafe { put(message, &mut room, &mut used, libc::SOL_NETLINK, option::PKTINFO as c_int, group as c_uint) };
     }
     message.msg_controllen = used;
 }
 
-/// Adds one control message, or says that there was no room for it.
+/// Adds a control message, or sets the flag for missing room.
 ///
 /// # Safety
 /// As [`write_control`].

@@ -1,11 +1,11 @@
-//! Netlink sockets over a restart of the gateway (docs/decisions/0041).
+//! Netlink sockets survive a restart of the gateway (docs/decisions/0041).
 //!
 //! A thread of the program's process, the keeper, has a duplicate of the gateway's end of each connection on which the
-//! program waits: without it the program's end would be hung up with the gateway. To the next gateway the keeper hands these
-//! ends with what the sockets' slots hold, and the gateway tells the programs' sockets of the loss.
+//! program waits: otherwise the connection would hang up with the gateway. The keeper hands these ends, with the state
+//! in the sockets' slots, to the next gateway, which reports the loss to the programs' sockets.
 //!
-//! The keeper has a descriptor table of its own. The program's has one socket more, the channel, by which the gateway's ends
-//! reach the keeper.
+//! The keeper has a descriptor table of its own. The program's table has one more socket, the channel, which carries
+//! the gateway's ends to the keeper.
 
 use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ptr;
@@ -18,39 +18,39 @@ use nlsock::{ToDaemon, option, protocol};
 
 use crate::bypass_ports;
 use crate::connection::{Rights, awaited, connected, tell};
+use crate::deferred_setup::Calls;
 use crate::errno::{Errno, checked};
 use crate::fd::Fd;
 use crate::switches::{SWITCHES, is_on};
 use crate::table::{self, FILE, Slot};
-use crate::unsaid::Calls;
 
-/// Time between two attempts to connect to the next gateway.
+/// Time between attempts to connect to the next gateway.
 static RETRY: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// The keeper's stack, most of which is never touched.
+/// Size of the keeper's stack, most of which is never touched.
 const STACK: usize = 256 << 10;
 
-/// The channel's lowest number, out of the way of programs that count on small ones.
+/// Lowest number of the channel's descriptor, above those that programs expect to be free.
 const CHANNEL_MIN: c_int = 512;
 
-/// In place of the channel: there is no keeper yet; one is being started; none can be.
+/// Values in place of the channel: no keeper yet; one is being started; none can be started.
 const NONE: c_int = -1;
 const STARTING: c_int = -2;
 const IMPOSSIBLE: c_int = -3;
 
 static CHANNEL: AtomicI32 = AtomicI32::new(NONE);
-/// Inode number of the channel: the program may have closed the channel, with all descriptors that it does not know.
+/// Inode number of the channel, whose descriptor the program may have closed along with all that it does not know.
 static CHANNEL_INODE: AtomicU64 = AtomicU64::new(0);
 
-/// Whether there are netlink sockets that may not be kept yet.
+/// Whether there are netlink sockets that are not kept yet.
 static IS_ONE_NEW: AtomicBool = AtomicBool::new(false);
 
-/// Notes a new netlink socket.
+/// Records a new netlink socket.
 pub(crate) fn note_new() {
     IS_ONE_NEW.store(true, Release);
 }
 
-/// Keeps all new netlink sockets, before the program waits. Costs one load if there are none.
+/// Keeps all new netlink sockets, before the program blocks. Costs one load if there are none.
 #[inline]
 pub(crate) fn keep_new() {
     if IS_ONE_NEW.load(Relaxed) && IS_ONE_NEW.swap(false, AcqRel) {
@@ -59,21 +59,21 @@ pub(crate) fn keep_new() {
     }
 }
 
-/// Asks the gateway to send its end of a socket's connection to the keeper. If the keeper cannot be started, the socket is hung up
+/// Requests that the gateway send its end of a socket's connection to the keeper. Without a keeper, the socket hangs up
 /// with the gateway.
 pub(crate) fn keep(fd: c_int, slot: &Slot) {
     if slot.is_kept.swap(true, AcqRel) {
         return;
     }
     let Some(channel) = channel() else { return };
-    let mut calls = Calls::unsaid(slot);
+    let mut calls = Calls::deferred(slot);
     calls.push(ToDaemon::Keep { name: slot.connection() });
     if tell(fd, calls.as_bytes(), Some(&channel)).is_ok() {
-        calls.are_said(slot);
+        calls.mark_sent(slot);
     }
 }
 
-/// The channel to the keeper, which is started if there is none.
+/// The channel to the keeper, which is started on first use.
 fn channel() -> Option<ManuallyDrop<Fd>> {
     loop {
         match CHANNEL.load(Acquire) {
@@ -112,7 +112,7 @@ fn start() -> Result<Fd, Errno> {
     let (own, keepers) = (out_of_the_way(Fd(ends[0])), Fd(ends[1]));
     CHANNEL_INODE.store(table::socket_inode(own.0).unwrap_or(0), Relaxed);
     let number = keepers.0;
-    // The keeper inherits the mask: signals are the program's.
+    // The keeper inherits the mask: signals are left to the program.
     let mask = block_signals();
     let thread = thread::Builder::new().name("fatpath".to_owned()).stack_size(STACK);
     let started = thread.spawn(move || run(number));
@@ -126,14 +126,14 @@ fn start() -> Result<Fd, Errno> {
     if is_running == 0 { Err(Errno(libc::EAGAIN)) } else { Ok(own) }
 }
 
-/// The same file by a higher number, if that may be.
+/// Moves a descriptor to a higher number, if possible.
 fn out_of_the_way(fd: Fd) -> Fd {
     // SAFETY: it takes no pointers.
     let high = unsafe { libc::syscall(libc::SYS_fcntl, fd.0, libc::F_DUPFD_CLOEXEC, CHANNEL_MIN) };
     checked(high as c_int).map(Fd).unwrap_or(fd)
 }
 
-/// Blocks all signals in this thread. Returns the mask before.
+/// Blocks all signals in this thread. Returns the previous mask.
 fn block_signals() -> libc::sigset_t {
     let (mut all, mut before) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
     // SAFETY: there is room for a set.
@@ -144,7 +144,7 @@ fn block_signals() -> libc::sigset_t {
     unsafe { before.assume_init() }
 }
 
-/// In a child of `fork`, which has the sockets but no keeper: one is started when the child waits.
+/// Handler in a child of `fork`, which has the sockets but no keeper: one is started when the child blocks.
 extern "C" fn forked() {
     let channel = CHANNEL.swap(NONE, AcqRel);
     if channel >= 0 && is_channel(channel) {
@@ -157,7 +157,7 @@ extern "C" fn forked() {
     note_new();
 }
 
-/// The keeper. `number`: its end of the channel.
+/// Main loop of the keeper. `number` is the descriptor of its end of the channel.
 fn run(number: c_int) {
     // SAFETY: it takes no pointers. The directories are the keeper's own, too, so that the program's `chroot` is not its.
     let alone = unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_FILES | libc::CLONE_FS) } == 0;
@@ -175,14 +175,14 @@ fn run(number: c_int) {
     }
 }
 
-/// Whether the gateway serves a new connection. Waits until it does.
+/// Waits until the gateway serves a new connection, and tells whether it does.
 fn is_served(connection: &Fd) -> bool {
     let mut calls = Calls::new();
     calls.push(ToDaemon::Hello { protocol: nlsock::protocol::ROUTE });
     awaited(connection.0, calls.as_bytes(), || ()).is_ok()
 }
 
-/// A connection's other end.
+/// The gateway's end of a connection.
 struct Kept {
     end: Fd,
     /// The socket's [`Slot::connection`].
@@ -190,12 +190,12 @@ struct Kept {
 }
 
 impl Kept {
-    /// State of the socket; `None`: the program has closed it in this process.
+    /// Slot of the socket; `None`: the program has closed it in this process.
     fn slot(&self) -> Option<&'static Slot> {
         table::by_connection(self.connection)
     }
 
-    /// Takes what the gateway has not received, so that calls that wait for its answer fail.
+    /// Discards data that the gateway has not received, so that calls that wait for its answer fail.
     fn drain(&self) {
         let mut byte = 0_u8;
         let flags = libc::MSG_DONTWAIT;
@@ -207,11 +207,11 @@ impl Kept {
     }
 }
 
-/// Thread that keeps the other ends of the program's connections.
+/// Thread that keeps the gateway's ends of the program's connections.
 struct Keeper {
     /// `None`: the program has closed its end.
     channel: Option<Fd>,
-    /// A connection of the keeper's own; `None` while there is no gateway.
+    /// A connection of the keeper's own, which hangs up with the gateway; `None` while there is no gateway.
     lifeline: Option<Fd>,
     kept: Vec<Kept>,
 }
@@ -222,7 +222,7 @@ impl Keeper {
             let looked = self.wait();
             let mut ready = looked.iter().map(|looked| looked.revents != 0);
             let (news, gone) = (ready.next() == Some(true), ready.next() == Some(true));
-            // What is hung up has been closed by the program, in all processes.
+            // All processes have closed their end of a connection that has hung up.
             self.kept.retain(|_| ready.next() != Some(true));
             if news {
                 self.take();
@@ -237,7 +237,7 @@ impl Keeper {
         }
     }
 
-    /// Waits for anything, or until the next attempt to connect.
+    /// Waits for an event, or until the next attempt to connect.
     fn wait(&self) -> Vec<pollfd> {
         let number = |fd: &Option<Fd>| fd.as_ref().map_or(-1, |fd| fd.0);
         let channel = pollfd { fd: number(&self.channel), events: libc::POLLIN, revents: 0 };
@@ -251,12 +251,12 @@ impl Keeper {
         looked
     }
 
-    /// Marks the sockets: their gateway is gone.
+    /// Marks the sockets as without a gateway.
     fn mark_gone(&self) {
         self.kept.iter().filter_map(Kept::slot).for_each(|slot| slot.is_gone.store(true, Release));
     }
 
-    /// Hands the sockets to the next gateway, if there is one.
+    /// Hands the sockets to the next gateway, if it runs.
     fn reconnect(&mut self) {
         let Ok(lifeline) = connected(libc::SOCK_CLOEXEC) else {
             // Another process's keeper may have handed over the sockets meanwhile, and that gateway is gone, too.
@@ -264,13 +264,13 @@ impl Keeper {
             self.kept.iter().for_each(Kept::drain);
             return;
         };
-        // A gateway that is ending still listens for a moment, and one with too many clients serves no more.
+        // A gateway that is shutting down still listens for a moment, and one with too many clients serves no more.
         if !is_served(&lifeline) {
             return;
         }
         for kept in &self.kept {
             let Some(slot) = kept.slot() else { continue };
-            // The program may send as soon as it is told of the loss: it comes behind the call.
+            // The program may send as soon as the loss is reported: its data comes after the call.
             slot.is_gone.store(false, Release);
             if tell(lifeline.0, &adopt(slot), Some(&kept.end)).is_err() {
                 self.mark_gone();
@@ -280,7 +280,7 @@ impl Keeper {
         self.lifeline = Some(lifeline);
     }
 
-    /// Takes the ends that have come.
+    /// Receives new ends.
     fn take(&mut self) {
         while let Some(fd) = self.channel.as_ref() {
             match receive(fd.0) {
@@ -292,7 +292,7 @@ impl Keeper {
     }
 }
 
-/// The call by which the gateway takes over a socket, with the socket's state.
+/// The call by which the gateway adopts a socket, with the socket's state.
 fn adopt(slot: &Slot) -> Vec<u8> {
     let mut bytes = ToDaemon::Adopt { lost: slot.expects_something(), state: &[] }.head().as_bytes().to_vec();
     let some = |word: u32| Some(word).filter(|&word| word != 0);
@@ -315,10 +315,10 @@ fn adopt(slot: &Slot) -> Vec<u8> {
     bytes
 }
 
-/// Receives a connection's other end from the channel. `None`: something else has come.
+/// Receives the gateway's end of a connection from the channel. `None`: unexpected data.
 ///
 /// # Errors
-/// `EAGAIN`: nothing has; `EPIPE`: the channel is closed.
+/// `EAGAIN`: nothing has arrived; `EPIPE`: the channel is closed.
 fn receive(channel: c_int) -> Result<Option<Kept>, Errno> {
     let mut connection = 0_u64;
     let mut piece = iovec { iov_base: (&raw mut connection).cast(), iov_len: mem::size_of::<u64>() };
@@ -334,7 +334,7 @@ fn receive(channel: c_int) -> Result<Option<Kept>, Errno> {
     if checked(len as c_int)? == 0 {
         return Err(Errno(libc::EPIPE));
     }
-    // SAFETY: zeros are valid, and what was written over them is a control message.
+    // SAFETY: zeros are valid, and the kernel wrote a control message over them.
     let rights = unsafe { rights.assume_init() };
     let is_one = rights.header.cmsg_level == libc::SOL_SOCKET && rights.header.cmsg_type == libc::SCM_RIGHTS;
     let end = (is_one && message.msg_controllen != 0).then_some(Fd(rights.fd));

@@ -1,10 +1,10 @@
-//! Lines on standard error for what is refused by name.
+//! Lines on standard error about refused operations.
 
 use std::fmt::{self, Arguments, Write};
 
 use libc::c_int;
 
-/// The longest line.
+/// Maximum length of a line.
 const MAX_LEN: usize = 1024;
 
 struct Line {
@@ -23,10 +23,10 @@ impl Write for Line {
     }
 }
 
-/// Prints a line, cut where it is too long. Takes no memory.
+/// Prints a line, truncated to the limit. Allocates no memory.
 pub(crate) fn line(text: Arguments<'_>) {
     let mut line = Line { bytes: [0; MAX_LEN], len: 0 };
-    // It fails in no way: what is too long is cut.
+    // It cannot fail: a longer text is truncated.
     let _ = line.write_fmt(format_args!("fatpath exec: {text}"));
     let end = line.len.min(MAX_LEN - 1);
     line.bytes[end] = b'\n';

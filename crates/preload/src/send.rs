@@ -7,16 +7,16 @@ use libc::{c_int, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t};
 use nlsock::{MAX_DATA, ToDaemon};
 
 use crate::connection::{refused, wait_for_room};
+use crate::deferred_setup::Calls;
 use crate::errno::{Errno, checked};
-use crate::next;
+use crate::libc_next;
 use crate::session::autobind;
 use crate::table::Slot;
-use crate::unsaid::Calls;
 
-/// The most pieces of a message (`IOV_MAX`); one is taken by what is in front.
+/// Maximum number of buffers of a message (`IOV_MAX`); one is used for the head.
 const MAX_PIECES: usize = 1024;
 
-/// Room for pieces with something in front of them. It is not moved once it is made: most of it is never written to.
+/// Array for buffers behind a head. It is not moved once built, as most of it stays uninitialized.
 pub(crate) struct Pieces([MaybeUninit<iovec>; MAX_PIECES]);
 
 impl Pieces {
@@ -29,7 +29,7 @@ impl Pieces {
     /// A message of `first` and then `pieces`. It points into this value.
     ///
     /// # Errors
-    /// There are too many of them.
+    /// There are too many buffers.
     pub(crate) fn message(&mut self, first: iovec, pieces: &[iovec]) -> Result<msghdr, Errno> {
         let room = self.0.get_mut(..1 + pieces.len()).ok_or(Errno(libc::EMSGSIZE))?;
         for (to, piece) in room.iter_mut().zip(std::iter::once(&first).chain(pieces)) {
@@ -42,13 +42,13 @@ impl Pieces {
     }
 }
 
-/// Sends what `pieces` hold, to the port that `to` names.
+/// Sends the contents of `pieces` to the port in `to`.
 ///
 /// # Errors
 /// As `netlink_sendmsg` of Linux.
 ///
 /// # Safety
-/// `pieces` point to readable bytes, and `to`, if not null, to as many as `to_len` says.
+/// `pieces` point to readable bytes, and `to`, if not null, to `to_len` readable bytes.
 pub(crate) unsafe fn send(
     fd: c_int,
     slot: &Slot,
@@ -63,11 +63,11 @@ pub(crate) unsafe fn send(
     let port = if to.is_null() || to_len == 0 {
         slot.peer.load(Relaxed)
     } else {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         unsafe { address(to, to_len) }?.nl_pid
     };
     if slot.is_gone.load(Relaxed) {
-        // BIRD does not look, and waits for the answer.
+        // BIRD does not poll, and blocks for the answer.
         slot.count_request();
         return Err(Errno(libc::ECONNREFUSED));
     }
@@ -76,24 +76,24 @@ pub(crate) unsafe fn send(
     match (len, port) {
         (0, _) => return Err(Errno(libc::ENODATA)),
         (len, _) if len > MAX_DATA => return Err(Errno(libc::EMSGSIZE)),
-        // Only the gateway is reached, which is port 0 as the kernel is.
+        // Only the gateway can be reached; it is port 0, as the kernel is.
         (_, 1..) => return Err(Errno(libc::ECONNREFUSED)),
         _ => {}
     }
-    let mut calls = Calls::unsaid(slot);
+    let mut calls = Calls::deferred(slot);
     calls.push(ToDaemon::Data(&[]));
     let (front, mut all) = (calls.as_bytes(), Pieces::new());
     let front = iovec { iov_base: front.as_ptr().cast_mut().cast(), iov_len: front.len() };
     let message = all.message(front, pieces)?;
     loop {
         // SAFETY: the calls live here, and the pieces are the caller's.
-        let sent = unsafe { next::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
+        let sent = unsafe { libc_next::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
         match checked(sent).map_err(refused) {
-            // A kernel takes a request at once, and the gateway will soon.
+            // A kernel accepts a request at once, and the gateway will soon.
             Err(Errno(libc::EAGAIN)) => wait_for_room(fd),
             sent => {
                 let sent = sent?.saturating_sub(calls.as_bytes().len() as ssize_t);
-                calls.are_said(slot);
+                calls.mark_sent(slot);
                 slot.count_request();
                 return Ok(sent);
             }
@@ -104,10 +104,10 @@ pub(crate) unsafe fn send(
 /// Reads a netlink address.
 ///
 /// # Errors
-/// `EINVAL`: it is none.
+/// `EINVAL`: it is no netlink address.
 ///
 /// # Safety
-/// `address` points to as many bytes as `len` says.
+/// `address` points to `len` readable bytes.
 pub(crate) unsafe fn address(address: *const sockaddr, len: socklen_t) -> Result<sockaddr_nl, Errno> {
     if address.is_null() || (len as usize) < mem::size_of::<sockaddr_nl>() {
         return Err(Errno(libc::EINVAL));

@@ -1,4 +1,4 @@
-//! Netlink sockets of the program: made by `socket(2)`, told things by calls that the gateway answers.
+//! The program's netlink sockets: created by `socket(2)`, configured by calls that the gateway answers.
 
 use std::mem;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -7,13 +7,13 @@ use libc::{c_int, c_long, c_void, socklen_t};
 use nlsock::{Answer, ToDaemon, protocol};
 
 use crate::connection::{awaited, connected, tell, try_tell};
+use crate::deferred_setup::{self, Calls, HELLO, PORT};
 use crate::errno::{Errno, checked};
 use crate::fd::{Fd, duplicate};
 use crate::table::{self, Slot};
-use crate::unsaid::{self, Calls, HELLO, PORT};
-use crate::{next, reconnect};
+use crate::{libc_next, reconnect};
 
-/// Whether the gateway serves sockets of `protocol`.
+/// Tells whether the gateway serves sockets of `protocol`.
 pub(crate) fn is_served(protocol: c_int) -> bool {
     [protocol::ROUTE, protocol::XFRM, protocol::GENERIC].iter().any(|&served| u32::try_from(protocol) == Ok(served))
 }
@@ -34,13 +34,13 @@ pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO)?;
     reconnect::note_new();
     if holds_net_admin() {
-        // A protocol that is not served is told of when it is told again.
+        // A refused protocol is reported when it is stated again.
         let _ = introduced(fd.0, protocol);
     }
     Ok(fd.keep())
 }
 
-/// A connection of this library's own, on which requests can be sent.
+/// A connection for the library's own requests.
 ///
 /// # Errors
 /// As [`socket`].
@@ -56,15 +56,15 @@ pub(crate) fn own(protocol: u32) -> Result<Fd, Errno> {
     Ok(fd)
 }
 
-/// Tells the gateway a connection's protocol before anything else, and waits for the answer: with that the gateway has judged
-/// the capabilities of a process that is not root.
+/// States a connection's protocol to the gateway first, and waits for the answer: by then the gateway has checked the
+/// capabilities of a process that is not root.
 fn introduced(fd: c_int, protocol: u32) -> Result<Answer, Errno> {
     let mut calls = Calls::new();
     calls.push(ToDaemon::Hello { protocol });
     awaited(fd, calls.as_bytes(), || ())
 }
 
-/// Whether the process is not root and holds `CAP_NET_ADMIN`.
+/// Tells whether the process is not root and holds `CAP_NET_ADMIN`.
 fn holds_net_admin() -> bool {
     const VERSION_3: u32 = 0x2008_0522;
     const CAP_NET_ADMIN: u32 = 12;
@@ -79,20 +79,21 @@ fn holds_net_admin() -> bool {
     done == 0 && sets[0][1] >> CAP_NET_ADMIN & 1 == 1
 }
 
-/// Chooses a port for a connection that has none, as binding to any, sending and connecting do (Linux
-/// `netlink_autobind`). The gateway is told when there is something to be told.
+/// Chooses a port for a connection without one, as binding to any, sending and connecting do (Linux
+/// `netlink_autobind`). The gateway learns it with the next call.
 pub(crate) fn autobind(slot: &Slot) {
     if slot.port.load(Relaxed) == 0 {
         choose_port(slot);
-        unsaid::note(slot, PORT);
+        deferred_setup::defer(slot, PORT);
     }
 }
 
-/// Gives a connection the process's number, or if another has that, a number of no process's that no other has.
+/// Assigns a connection the process's number as port, or if another connection has that, a unique number that is no
+/// process's.
 pub(crate) fn choose_port(slot: &Slot) {
     // SAFETY: it takes nothing.
     let own = unsafe { libc::getpid() } as u32;
-    // Noted first: of two threads that choose at the same time, one at least sees the other.
+    // Stored first: of two threads that choose at the same time, at least one sees the other's store.
     slot.port.store(own, SeqCst);
     let protocol = slot.protocol.load(Relaxed);
     let has_it = |other: &Slot| {
@@ -103,65 +104,65 @@ pub(crate) fn choose_port(slot: &Slot) {
     }
 }
 
-/// From 2 to the 31 on, as many numbers are ports of no process (Linux `netlink_autobind`).
+/// Number of ports, from 2 to the 31 on, that are no process's numbers (Linux `netlink_autobind`).
 const OTHER_PORTS: u64 = (1 << 31) - 4096;
 
-/// Tells the gateway what a connection's slot holds: at once, unless the program is still making the socket. One that
-/// only listens sends nothing that this could go with.
+/// Sends the state in a connection's slot to the gateway: at once, unless the program is still setting up the socket. A
+/// socket that only listens sends nothing that it could be deferred to.
 ///
 /// # Errors
-/// `ECONNREFUSED` if it is gone.
-pub(crate) fn say(fd: c_int, slot: &Slot, what: u32) -> Result<(), Errno> {
-    unsaid::note(slot, what);
-    if unsaid::is_noted(slot, HELLO) { Ok(()) } else { tell_unsaid(fd, slot) }
+/// `ECONNREFUSED` without a gateway.
+pub(crate) fn send_or_defer(fd: c_int, slot: &Slot, what: u32) -> Result<(), Errno> {
+    deferred_setup::defer(slot, what);
+    if deferred_setup::is_deferred(slot, HELLO) { Ok(()) } else { send_deferred(fd, slot) }
 }
 
-/// Tells the gateway what it was not told yet.
+/// Sends the deferred calls to the gateway.
 ///
 /// # Errors
-/// `ECONNREFUSED` if it is gone.
-pub(crate) fn tell_unsaid(fd: c_int, slot: &Slot) -> Result<(), Errno> {
+/// `ECONNREFUSED` without a gateway.
+pub(crate) fn send_deferred(fd: c_int, slot: &Slot) -> Result<(), Errno> {
     check_gateway(slot)?;
-    let calls = Calls::unsaid(slot);
+    let calls = Calls::deferred(slot);
     tell(fd, calls.as_bytes(), None)?;
-    calls.are_said(slot);
+    calls.mark_sent(slot);
     Ok(())
 }
 
 /// # Errors
-/// `ECONNREFUSED`: the gateway is gone.
+/// `ECONNREFUSED` without a gateway.
 fn check_gateway(slot: &Slot) -> Result<(), Errno> {
     if slot.is_gone.load(Relaxed) { Err(Errno(libc::ECONNREFUSED)) } else { Ok(()) }
 }
 
-/// Tells the gateway the ports of other connections of the protocol, before `own` asks for one of them.
+/// Sends the ports of other connections of the protocol to the gateway, before `own` requests one of them.
 pub(crate) fn tell_ports(own: &Slot) {
     let protocol = own.protocol.load(Relaxed);
-    let has_port = |slot: &Slot| unsaid::is_noted(slot, PORT) && slot.protocol.load(Relaxed) == protocol;
+    let has_port = |slot: &Slot| deferred_setup::is_deferred(slot, PORT) && slot.protocol.load(Relaxed) == protocol;
     let is_other = |slot: &Slot| !std::ptr::eq(slot, own);
     for (fd, slot) in table::live(|slot| is_other(slot) && has_port(slot)) {
-        // Its descriptor may be something else's by now, but this one is what it is. That the gateway is gone shows in
-        // the next call.
+        // The descriptor may have been reused by now; the inode of its duplicate tells. A gateway that is gone is found
+        // by the next call.
         if let Some(same) = duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
-            let _ = tell_unsaid(same.0, slot);
+            let _ = send_deferred(same.0, slot);
         }
     }
 }
 
-/// Tells the gateway something of a connection and waits until it has done it.
+/// Sends a call about a connection to the gateway and waits for its answer.
 ///
 /// # Errors
 /// Error in the gateway's answer; `ECONNREFUSED` if it is gone.
 pub(crate) fn call(fd: c_int, slot: &Slot, what: ToDaemon<'_>) -> Result<Answer, Errno> {
     check_gateway(slot)?;
-    let mut calls = Calls::unsaid(slot);
+    let mut calls = Calls::deferred(slot);
     calls.push(what);
-    awaited(fd, calls.as_bytes(), || calls.are_said(slot))
+    awaited(fd, calls.as_bytes(), || calls.mark_sent(slot))
 }
 
-/// Waits until the gateway has sent all answers to what was sent on a connection, and the next part of its dump: it handles
-/// what comes in order, and so a call that changes nothing is answered after them. A gateway that hangs is not waited for
-/// longer than [`SETTLE_MS`].
+/// Waits until the gateway has sent all answers to earlier data on a connection, and the next part of its dump: it
+/// handles data in order, and so answers a call that changes nothing after them. The wait for a gateway that hangs ends
+/// after [`SETTLE_MS`].
 pub(crate) fn settle(fd: c_int, slot: &Slot) {
     if check_gateway(slot).is_err() {
         return;
@@ -175,7 +176,7 @@ pub(crate) fn settle(fd: c_int, slot: &Slot) {
     let (answers, theirs) = (Fd(ends[0]), Fd(ends[1]));
     let mut calls = Calls::new();
     calls.push(ToDaemon::Hello { protocol: slot.protocol.load(Relaxed) });
-    // If there is no room for this, the gateway has not read for long.
+    // Without room, the gateway has not read for long.
     if try_tell(fd, calls.as_bytes(), Some(&theirs), libc::MSG_DONTWAIT).is_err() {
         return;
     }
@@ -183,17 +184,17 @@ pub(crate) fn settle(fd: c_int, slot: &Slot) {
     let mut wanted = libc::pollfd { fd: answers.0, events: libc::POLLIN, revents: 0 };
     let limit = libc::timespec { tv_sec: SETTLE_MS / 1000, tv_nsec: SETTLE_MS % 1000 * 1_000_000 };
     let (no_mask, none): (*const c_void, c_long) = (std::ptr::null(), 0);
-    // SAFETY: one place is given and one is told of. Any outcome ends the wait.
+    // SAFETY: one entry is passed and its count is one. Any outcome ends the wait.
     unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1, &raw const limit, no_mask, none) };
 }
 
-/// Longest wait for answers that are due, in milliseconds.
+/// Maximum time to wait for due answers, in milliseconds.
 const SETTLE_MS: i64 = 5000;
 
-/// A socket's option of `SOL_SOCKET` that is an int, as the kernel has it.
+/// An int option of a socket, at `SOL_SOCKET`, from the kernel.
 pub(crate) fn option(fd: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut len): (c_int, socklen_t) = (0, mem::size_of::<c_int>() as socklen_t);
     // SAFETY: there is room for an int.
-    let done = unsafe { next::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
+    let done = unsafe { libc_next::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
     (done == 0).then_some(value)
 }

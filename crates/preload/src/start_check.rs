@@ -1,4 +1,4 @@
-//! Programs that a program is about to start: those that would not load this library are not started.
+//! Check of programs before they are started: those that would not load this library are refused.
 
 use std::ffi::CStr;
 use std::fmt::{self, Display, Formatter, Write};
@@ -15,10 +15,10 @@ use crate::report;
 /// Search path of execvp(3) without a `PATH`.
 const DEFAULT_PATH: &CStr = c"/bin:/usr/bin";
 
-/// Checks the program at `path`, seen from the directory `at`.
+/// Checks the program at `path`, relative to the directory `at`.
 ///
 /// # Errors
-/// `EPERM`: it would not load this library; a line has said so.
+/// `EPERM`: it would not load this library, which a line has reported.
 ///
 /// # Safety
 /// `path`, if not null, is a C string.
@@ -26,14 +26,14 @@ pub(crate) unsafe fn check(at: c_int, path: *const c_char) -> Result<(), Errno> 
     if path.is_null() || !environment::is_kept() || (at < 0 && at != libc::AT_FDCWD) {
         return Ok(());
     }
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let path = unsafe { CStr::from_ptr(path) };
     // SAFETY: it is not -1. What is not open makes a call fail, after which nothing is checked.
     let at = unsafe { BorrowedFd::borrow_raw(at) };
     launch::check(at, path).map_err(|refused| refuse(path, refused))
 }
 
-/// Checks the program that `fd` is.
+/// Checks the program open as `fd`.
 ///
 /// # Errors
 /// As [`check`].
@@ -46,7 +46,7 @@ pub(crate) fn check_open(fd: c_int) -> Result<(), Errno> {
     launch::check_open(fd).map_err(|refused| refuse(c"a program by its descriptor", refused))
 }
 
-/// Checks the program `file`, where execvp(3) finds it.
+/// Checks the program `file`, as execvp(3) finds it.
 ///
 /// # Errors
 /// As [`check`].
@@ -57,10 +57,10 @@ pub(crate) unsafe fn check_found(file: *const c_char) -> Result<(), Errno> {
     if file.is_null() || !environment::is_kept() {
         return Ok(());
     }
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let name = unsafe { CStr::from_ptr(file) };
     if name.is_empty() || name.to_bytes().contains(&b'/') {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         return unsafe { check(libc::AT_FDCWD, file) };
     }
     // SAFETY: the name is a C string.
@@ -70,8 +70,8 @@ pub(crate) unsafe fn check_found(file: *const c_char) -> Result<(), Errno> {
     launch::check_found(path.to_bytes(), name.to_bytes()).map_err(|refused| refuse(name, refused))
 }
 
-/// Says why a program is not started. A shell that looks in several directories may find the same file by another path
-/// next, which is not said again.
+/// Reports why a program is not started. A shell that searches several directories may find the same file by another
+/// path next, which is not reported again.
 fn refuse(path: &CStr, refused: NotLoadable) -> Errno {
     static PROCESS: AtomicI32 = AtomicI32::new(0);
     static INODE: AtomicU64 = AtomicU64::new(0);
@@ -94,7 +94,7 @@ fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A path for a terminal, without control characters.
+/// A path without control characters, for a terminal.
 struct Shown<'a>(&'a CStr);
 
 impl Display for Shown<'_> {

@@ -1,4 +1,4 @@
-//! Functions of a stream of the C library (fopencookie(3)).
+//! Callbacks of a custom stream of the C library (fopencookie(3)).
 
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 

@@ -1,4 +1,4 @@
-//! Options of a connection that are on or off.
+//! Boolean options of a connection.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -6,7 +6,7 @@ use nlsock::option;
 
 use crate::table::Slot;
 
-/// Options that are on or off.
+/// Boolean options.
 pub(crate) const SWITCHES: [u32; 7] = [
     option::PKTINFO,
     option::BROADCAST_ERROR,
@@ -17,12 +17,12 @@ pub(crate) const SWITCHES: [u32; 7] = [
     option::GET_STRICT_CHK,
 ];
 
-/// Whether an option is on.
+/// Tells whether an option is on.
 pub(crate) fn is_on(slot: &Slot, option: u32) -> bool {
     slot.options.load(Relaxed) & bit(option) != 0
 }
 
-/// Bit of an option, among a connection's options.
+/// Bit of an option in a connection's options.
 pub(crate) const fn bit(option: u32) -> u32 {
     1 << (option & 31)
 }

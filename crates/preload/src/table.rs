@@ -1,10 +1,10 @@
-//! Table of descriptors that are connections to the gateway, and of what is known of each connection.
+//! Table of descriptors that are connections to the gateway, and the state of each connection.
 //!
-//! A connection is known by its inode number, which `dup` and `fork` keep and which no other socket has while it is
-//! open. The table by descriptor only says where to look: it may be out of date, since descriptors are closed in ways
-//! that this library does not see, and is put right by `fstat` at the next use. So nothing here depends on `close`
-//! being seen, not even that of a `vfork`ed child, which shares this table with its parent. A descriptor that was never a
-//! connection costs one load.
+//! A connection is identified by its inode number, which `dup` and `fork` keep and which is unique while it is open.
+//! The table by descriptor is only a hint: it may be out of date, since descriptors are closed in ways that this
+//! library does not see, and is corrected by `fstat` at the next use. So nothing here depends on seeing `close`, not
+//! even in a `vfork`ed child, which shares this table with its parent. A descriptor that was never a connection costs
+//! one load.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -14,35 +14,35 @@ use libc::c_int;
 
 use crate::errno::Errno;
 
-/// Descriptors from here on cannot be connections.
+/// Limit of descriptors that can be connections.
 const MAX_FDS: usize = 1 << 16;
-/// Connections that one process can have.
+/// Maximum number of connections of a process.
 const MAX_SLOTS: usize = 1024;
 
 static BY_FD: [AtomicU16; MAX_FDS] = [const { AtomicU16::new(0) }; MAX_FDS];
 static SLOTS: [Slot; MAX_SLOTS] = [const { Slot::new() }; MAX_SLOTS];
 
-/// No descriptor from here on has ever been one.
+/// All descriptors from here on were never connections.
 static NEVER: AtomicUsize = AtomicUsize::new(0);
 
-/// Requests that a command sends on one socket, at most.
+/// Maximum number of requests that a one-shot command sends on one socket.
 const FEW_REQUESTS: u32 = 8;
 
-/// In place of the connection of a slot that is being filled in: no file has such an inode number.
+/// Value of a slot's connection while it is filled in: no file has such an inode number.
 const FILLING: u64 = u64::MAX;
 
-/// The bits of a slot's connection that are its inode number. The others count how often slots were filled in, since an inode
-/// number may come back in the slot that it was in.
+/// Bits of a slot's connection that are its inode number. The other bits count how often slots were filled in, since an
+/// inode number may come back in the same slot.
 const INODE: u64 = u64::MAX >> u16::BITS;
 
 /// State of a connection, as the program's own calls have set it.
 ///
-/// A slot is free, then being filled in, then in use, and is freed by the thread that finds that no descriptor stands for the
-/// connection that it *was* looked up with. One that is filled in again meanwhile is another one then, and stays. So
+/// A slot is free, then being filled in, then in use, and is freed by the thread that finds no descriptor for the
+/// connection that it *was* looked up with. A slot that is reused meanwhile has another connection value, and stays. So
 /// threads need no lock, which a child of `fork` might find held for ever.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// 0: free; [`FILLING`]; or the connection's ([`INODE`]).
+    /// 0: free; [`FILLING`]; or the connection's value ([`INODE`]).
     connection: AtomicU64,
     /// `NETLINK_ROUTE` and so on.
     pub(crate) protocol: AtomicU32,
@@ -50,37 +50,37 @@ pub(crate) struct Slot {
     pub(crate) kind: AtomicU32,
     /// `nl_pid`; 0 before it is bound.
     pub(crate) port: AtomicU32,
-    /// The port it was connected to.
+    /// Destination port of `connect`.
     pub(crate) peer: AtomicU32,
-    /// The groups it was connected to.
+    /// Destination groups of `connect`.
     pub(crate) peer_groups: AtomicU32,
-    /// Membership in groups: group `n` is bit `n - 1`.
+    /// Group memberships: group `n` is bit `n - 1`.
     pub(crate) groups: [AtomicU32; 4],
     /// Options that are on: option `n` of `SOL_NETLINK` is bit `n`, `SO_PASSCRED` bit 31.
     pub(crate) options: AtomicU32,
-    /// The longest buffer that the program has offered.
+    /// Length of the largest receive buffer so far.
     pub(crate) recv_len: AtomicU32,
-    /// The room for what it has not read (`SO_RCVBUF`).
+    /// Limit of unread data (`SO_RCVBUF`).
     pub(crate) room: AtomicU32,
-    /// Whether what was received last is of a dump.
+    /// Whether the last received datagram is part of a dump.
     pub(crate) dumping: AtomicBool,
-    /// Number of times that it got another descriptor. It wraps, and is never cleared.
+    /// Number of times that it got another descriptor. It wraps, and is never reset.
     moves: AtomicU32,
-    /// Whether answers, or parts of a dump, may be on their way ([`settle`](crate::session::settle)).
+    /// Whether answers, or parts of a dump, may be in flight ([`settle`](crate::session::settle)).
     pub(crate) is_answer_due: AtomicBool,
-    /// Whether something was sent since the program last received.
+    /// Whether data was sent since the program last received.
     pub(crate) asked: AtomicBool,
-    /// Datagrams that were sent and of which the last answer was not received. One that asks for no answer counts until
+    /// Number of sent datagrams whose last answer was not received. A datagram that requests no answer counts until
     /// [`Slot::is_told_of_loss`].
     outstanding: AtomicU32,
-    /// Datagrams that were sent. It wraps.
+    /// Number of sent datagrams. It wraps.
     requests: AtomicU32,
-    /// Whether the keeper was given the gateway's end, or is about to ([`keep`](crate::reconnect::keep)).
+    /// Whether the keeper has or is about to get the gateway's end ([`keep`](crate::reconnect::keep)).
     pub(crate) is_kept: AtomicBool,
     /// Whether the gateway is gone, and the connection waits for the next one.
     pub(crate) is_gone: AtomicBool,
-    /// Calls that the gateway has yet to be told ([`Calls::unsaid`](crate::unsaid::Calls::unsaid)).
-    pub(crate) unsaid: AtomicU32,
+    /// Deferred calls ([`Calls::deferred`](crate::deferred_setup::Calls::deferred)).
+    pub(crate) deferred: AtomicU32,
 }
 
 impl Slot {
@@ -104,11 +104,11 @@ impl Slot {
             requests: AtomicU32::new(0),
             is_kept: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
-            unsaid: AtomicU32::new(0),
+            deferred: AtomicU32::new(0),
         }
     }
 
-    /// Number that no other connection that this slot stood for or will stand for has.
+    /// Unique value among all connections that this slot has had or will have.
     pub(crate) fn connection(&self) -> u64 {
         self.connection.load(Acquire)
     }
@@ -120,13 +120,13 @@ impl Slot {
 
     fn clear(&self) {
         let words = [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len, &self.room];
-        let words = words.into_iter().chain([&self.unsaid, &self.outstanding, &self.requests]);
+        let words = words.into_iter().chain([&self.deferred, &self.outstanding, &self.requests]);
         words.chain(&self.groups).for_each(|word| word.store(0, Relaxed));
         let flags = [&self.dumping, &self.asked, &self.is_answer_due, &self.is_kept, &self.is_gone];
         flags.into_iter().for_each(|flag| flag.store(false, Relaxed));
     }
 
-    /// Counts a datagram that was sent, or refused while there is no gateway.
+    /// Counts a datagram that was sent, or refused without a gateway.
     pub(crate) fn count_request(&self) {
         self.asked.store(true, Relaxed);
         self.is_answer_due.store(true, Relaxed);
@@ -136,18 +136,19 @@ impl Slot {
 
     /// Counts the last answer to a datagram.
     pub(crate) fn count_last_answer(&self) {
-        // None is left if the program was told of lost answers before.
+        // It is zero if the loss of answers was reported before.
         let _ = self.outstanding.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
     }
 
-    /// Expects no more answers: the program is told that some were lost. After a restart another process's keeper may have
-    /// handed the socket over, before this one's has found the gateway.
+    /// Clears the expected answers: the loss of some is reported to the program. After a restart another process's
+    /// keeper may have handed the socket over, before this process's has found the gateway.
     pub(crate) fn is_told_of_loss(&self) {
         self.outstanding.store(0, Relaxed);
         self.is_gone.store(false, Release);
     }
 
-    /// Whether a receive that waits is to have the socket kept. A command that asks a few things and ends is spared the keeper.
+    /// Tells whether a blocking receive should have the socket kept. A command that sends a few requests and ends does
+    /// not need the keeper.
     pub(crate) fn is_to_be_kept(&self) -> bool {
         !self.is_kept.load(Relaxed)
             && (self.outstanding.load(Relaxed) == 0
@@ -155,7 +156,7 @@ impl Slot {
                 || self.groups.iter().any(|word| word.load(Relaxed) != 0))
     }
 
-    /// Whether the program would miss answers or notifications if the gateway ended.
+    /// Tells whether the program would miss answers or notifications if the gateway ended.
     pub(crate) fn expects_something(&self) -> bool {
         self.outstanding.load(Relaxed) != 0 || self.groups.iter().any(|word| word.load(Relaxed) != 0)
     }
@@ -165,15 +166,15 @@ impl Slot {
     }
 }
 
-/// In place of a protocol: the connection is a file of `/proc/sys/net` that is written.
+/// Value in place of a protocol: the connection is a file of `/proc/sys/net` open for writing.
 pub(crate) const FILE: u32 = u32::MAX;
 
-/// The connection that `fd` is, if it is one that stands for a netlink socket.
+/// The connection of `fd`, if it is a netlink socket's.
 pub(crate) fn get(fd: c_int) -> Option<&'static Slot> {
     find(fd).filter(|slot| slot.protocol.load(Relaxed) != FILE)
 }
 
-/// Whether `fd` is a connection that stands for a file.
+/// Tells whether `fd` is a connection that is a file.
 pub(crate) fn is_file(fd: c_int) -> bool {
     find(fd).is_some_and(|slot| slot.protocol.load(Relaxed) == FILE)
 }
@@ -184,18 +185,18 @@ fn find(fd: c_int) -> Option<&'static Slot> {
         0 => return None,
         at => at,
     };
-    // A descriptor that is none may be another thread's next moment.
+    // A closed descriptor may be reused by another thread at any time.
     let stat = stat(fd)?;
     let known = inode_of_socket(&stat).and_then(|inode| slot_of(inode, at));
     let right = known.map_or(0, |(at, _)| at);
     if right != at {
-        // Unless another thread has just made a connection of that number.
+        // Unless another thread has just opened a connection with that number.
         let _ = hint.compare_exchange(at, right, AcqRel, Relaxed);
     }
     known.map(|(_, slot)| slot)
 }
 
-/// The slot of the connection that `fd` is, which may be the one of number `at`.
+/// The slot of the connection `fd`, with the hint `at`.
 fn look_up(fd: c_int, at: u16) -> Option<(u16, &'static Slot)> {
     slot_of(socket_inode(fd)?, at)
 }
@@ -205,7 +206,7 @@ fn slot_of(inode: u64, at: u16) -> Option<(u16, &'static Slot)> {
     hinted.map(|slot| (at, slot)).or_else(|| search(inode))
 }
 
-/// Lets `to` be looked up as `from` is, of which it is a duplicate.
+/// Copies the hint of `from` to its duplicate `to`.
 pub(crate) fn duplicated(from: c_int, to: c_int) {
     let hint = |fd: c_int| usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd));
     if let (Some(from), Some(hinted)) = (hint(from), hint(to)) {
@@ -218,7 +219,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     }
 }
 
-/// The slot that stands for a connection, by [`Slot::connection`].
+/// The slot of a connection, by [`Slot::connection`].
 pub(crate) fn by_connection(connection: u64) -> Option<&'static Slot> {
     SLOTS.iter().find(|slot| slot.connection() == connection)
 }
@@ -228,30 +229,30 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
     SLOTS.iter()
 }
 
-/// Frees the slot of a connection that stands for no socket any more.
+/// Frees the slot of a closed connection.
 fn forget(slot: &Slot, connection: u64) {
-    // Another's by now: it is left alone.
+    // A reused slot is left alone.
     let _ = slot.connection.compare_exchange(connection, 0, AcqRel, Relaxed);
 }
 
-/// The connections that descriptors stand for and that are as `wanted` says, each with a descriptor; one that has several
-/// comes several times.
+/// The open connections for which `wanted` returns true, each with a descriptor; one with several descriptors is
+/// returned several times.
 pub(crate) fn live(wanted: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item = (c_int, &'static Slot)> {
     let hints = BY_FD.iter().take(NEVER.load(Relaxed));
     (0..).zip(hints).filter_map(move |(fd, hint)| {
         let at = hint.load(Acquire);
         let hinted = SLOTS.get(usize::from(at).wrapping_sub(1))?;
-        // An entry that is out of date stays so: the descriptor may just be becoming another thread's.
+        // A stale hint stays: the descriptor may just be reused by another thread.
         let (_, slot) = wanted(hinted).then(|| look_up(fd, at)).flatten()?;
         wanted(slot).then_some((fd, slot))
     })
 }
 
-/// Enters a new connection, of which the gateway has yet to be told what `unsaid` says.
+/// Enters a new connection, with the deferred calls `deferred`.
 ///
 /// # Errors
-/// There are too many.
-pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32) -> Result<&'static Slot, Errno> {
+/// The table is full.
+pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, deferred: u32) -> Result<&'static Slot, Errno> {
     /// Number of times that slots were filled in.
     static FILLS: AtomicU16 = AtomicU16::new(0);
     let full = Errno(libc::EMFILE);
@@ -261,8 +262,8 @@ pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32) -> Result<
     slot.clear();
     slot.protocol.store(protocol, Relaxed);
     slot.kind.store(kind, Relaxed);
-    slot.unsaid.store(unsaid, Relaxed);
-    // Before the slot can be found, so that a thread that sweeps finds the descriptor.
+    slot.deferred.store(deferred, Relaxed);
+    // Stored before the slot can be found, so that a thread that sweeps finds the descriptor.
     hint.store(at, Release);
     NEVER.fetch_max(fd as usize + 1, Relaxed);
     let fill = u64::from(FILLS.fetch_add(1, Relaxed));
@@ -279,8 +280,7 @@ fn search(inode: u64) -> Option<(u16, &'static Slot)> {
     numbered().find(|(_, slot)| slot.inode() == inode)
 }
 
-/// A free slot, which is free no more. The search begins behind the one that was taken last: those before are in use, or
-/// were not swept yet.
+/// Takes a free slot. The search begins behind the one taken last: earlier ones are in use, or not swept yet.
 fn take() -> Option<(u16, &'static Slot)> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let is_free = |slot: &Slot| slot.connection.compare_exchange(0, FILLING, AcqRel, Relaxed).is_ok();
@@ -290,7 +290,7 @@ fn take() -> Option<(u16, &'static Slot)> {
     Some(taken)
 }
 
-/// The same, after looking which are. What is found free may be another thread's before it is taken: then once more.
+/// As [`take`], after a sweep. Another thread may take a free slot first: then it repeats.
 fn take_swept() -> Option<(u16, &'static Slot)> {
     const TRIES: usize = 16;
     (0..TRIES).find_map(|_| {
@@ -299,20 +299,20 @@ fn take_swept() -> Option<(u16, &'static Slot)> {
     })
 }
 
-/// Frees the slots of connections that no descriptor stands for any more.
+/// Frees the slots of connections without a descriptor.
 fn sweep() {
     let mut before = [(0, 0); MAX_SLOTS];
     before.iter_mut().zip(&SLOTS).for_each(|(before, slot)| *before = (slot.connection(), slot.moves.load(SeqCst)));
     let mut used = [false; MAX_SLOTS];
     for (fd, hint) in (0..).zip(BY_FD.iter().take(NEVER.load(Relaxed))) {
         let at = hint.load(Acquire);
-        // An entry that is out of date stays so: the descriptor may just be becoming another thread's.
+        // A stale hint stays: the descriptor may just be reused by another thread.
         if let Some((at, _)) = (at != 0).then(|| look_up(fd, at)).flatten() {
             used.get_mut(usize::from(at).wrapping_sub(1)).into_iter().for_each(|used| *used = true);
         }
     }
     for ((slot, (before, moves)), used) in SLOTS.iter().zip(before).zip(used) {
-        // One that has got another descriptor meanwhile, and lost the one that it had, may have been seen at neither.
+        // A connection that got another descriptor and lost its old one meanwhile may have been missed at both.
         if !used && !matches!(before, 0 | FILLING) && slot.moves.load(SeqCst) == moves {
             forget(slot, before);
         }
@@ -324,7 +324,7 @@ pub(crate) fn socket_inode(fd: c_int) -> Option<u64> {
     inode_of_socket(&stat(fd)?)
 }
 
-/// Status of `fd`; `None`: it is not open.
+/// Status of `fd`; `None` if it is closed.
 fn stat(fd: c_int) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the place is large enough.

@@ -1,5 +1,5 @@
-//! `ip vrf exec`, which is refused before it begins: it would bind a program's sockets to the interface of the host that has
-//! the number of the gateway's VRF, and leave a control group on the host.
+//! `ip vrf exec`, which is refused at its start: it would bind a program's sockets to the host's interface with the
+//! number of the gateway's VRF, and leave a control group on the host.
 
 use std::ffi::CStr;
 
@@ -29,7 +29,7 @@ pub(crate) fn refuse(count: c_int, arguments: *const *const c_char) {
     }
 }
 
-/// Whether a command line is one of `ip vrf exec`, where words may be short (iproute2 `matches`).
+/// Tells whether a command line is `ip vrf exec`, in which words may be abbreviated (iproute2 `matches`).
 fn is_vrf_exec<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> bool {
     let is_short_for = |word: &[u8], long: &str| !word.is_empty() && long.as_bytes().starts_with(word);
     let program = words.next().unwrap_or_default();
@@ -49,7 +49,7 @@ fn is_vrf_exec<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> bool {
     is_short_for(object, "vrf") && words.next().is_some_and(|word| is_short_for(word, "exec"))
 }
 
-/// Whether the word behind an option of `ip` belongs to it (iproute2 `ip.c`).
+/// Tells whether the word behind an option of `ip` is its value (iproute2 `ip.c`).
 fn has_value(option: &[u8]) -> bool {
     let is = |long: &str, least: usize| option.len() >= least && long.as_bytes().starts_with(option);
     is("loops", 1) || is("family", 1) || is("batch", 1) || is("netns", 1) || is("rcvbuf", 2)

@@ -1,5 +1,5 @@
-//! Internet sockets of a program that was started for a VRF: bound to the VRF's device on the gateway's host side, before the program has
-//! them.
+//! Internet sockets of a program that was started for a VRF: bound to the VRF's device on the gateway's host side,
+//! before the program gets them.
 
 use std::ffi::CStr;
 
@@ -8,10 +8,10 @@ use libc::c_int;
 use crate::errno::{Errno, checked};
 use crate::fd::Fd;
 
-/// Makes a socket that is bound to the device.
+/// Creates a socket bound to the device.
 ///
 /// # Errors
-/// As `socket(2)`; `ENODEV`: the VRF has no device there any more.
+/// As `socket(2)`; `ENODEV`: the VRF's device no longer exists.
 pub(crate) fn make(domain: c_int, kind: c_int, protocol: c_int, vrf: &CStr) -> Result<c_int, Errno> {
     // SAFETY: it takes no pointers. The filter lets sockets pass that have the mark.
     let made = unsafe { libc::syscall(libc::SYS_socket, domain, kind, protocol, 0, 0, launch::filter::SOCKET_MARK) };

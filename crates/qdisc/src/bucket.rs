@@ -10,7 +10,7 @@ use crate::options::BucketSpec;
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     spec: BucketSpec,
-    /// Tokens at the time of [`Buckets::checked_at`]; negative after a packet that was dearer than a full bucket.
+    /// Tokens at the time of [`Buckets::checked_at`]; negative after a packet that costs more than a full bucket.
     tokens: i64,
 }
 
@@ -19,13 +19,13 @@ impl Bucket {
         Self { spec, tokens: spec.depth }
     }
 
-    /// Tokens that a packet of `len` bytes takes.
+    /// Tokens that a packet of `len` bytes costs.
     fn cost(&self, len: u32) -> i64 {
         i64::try_from(self.spec.pace.nanos(len)).unwrap_or(i64::MAX)
     }
 
-    /// Nanoseconds until a packet of `len` bytes may leave. A packet that is dearer than a full bucket leaves when the
-    /// bucket is full.
+    /// Nanoseconds until a packet of `len` bytes may leave. A packet that costs more than a full bucket leaves when
+    /// the bucket is full.
     fn wait(&self, len: u32) -> u64 {
         u64::try_from(self.cost(len).min(self.spec.depth).saturating_sub(self.tokens)).unwrap_or(0)
     }
@@ -37,7 +37,7 @@ impl Bucket {
     }
 }
 
-/// Buckets of a filter: a packet leaves when both let it.
+/// Buckets of a filter: a packet leaves when both have its tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buckets {
     rate: Bucket,

@@ -1,4 +1,4 @@
-//! Packets as a discipline sees them: lengths and segments, no bytes.
+//! Geometry of packets in a discipline: lengths and segments, without bytes.
 
 /// Lengths of a packet, in bytes with the link's header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -42,8 +42,8 @@ pub trait Segmenter<T> {
     /// Cuts a fat packet, and appends its segments in their order.
     ///
     /// # Errors
-    /// [`CannotSegment`], with nothing appended; the packet is gone. The discipline counts it as dropped; its reason
-    /// is the segmenter's to count.
+    /// [`CannotSegment`], with nothing appended; the packet is gone. The discipline counts it as dropped, and
+    /// the segmenter counts the reason.
     fn segment(&mut self, fat: T, segments: &mut Vec<T>) -> Result<(), CannotSegment>;
 }
 

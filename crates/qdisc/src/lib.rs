@@ -1,4 +1,4 @@
-//! Queueing disciplines: packets wait here between the decision to send them and their link.
+//! Queueing disciplines: queues of packets in front of their link.
 //!
 //! A [`Qdisc`] is a queue with a limit, of one of three kinds ([`Options`]):
 //!
@@ -12,18 +12,19 @@
 //! included ([`Geometry::wire_len`]). Only `tbf` cuts, and only a packet that is longer than its buckets are deep while its
 //! segments are not: the caller's [`Segmenter`] makes segments of it before they are queued.
 //!
-//! Disciplines know nothing of packets except their [`Geometry`]. They read no clock: [`Qdisc::dequeue`] is told the time, and
-//! [`Qdisc::poll_timeout`] says when the next packet may leave.
+//! Disciplines see no more of packets than their [`Geometry`]. They read no clock: the time is a parameter of [`Qdisc::dequeue`], and
+//! [`Qdisc::poll_timeout`] is the time at which the next packet may leave.
 //!
 //! Differences from Linux:
 //!
-//! - A packet that is dearer than a full bucket waits until the bucket is full, and leaves a debt behind. Such a packet was
+//! - A packet that costs more than a full bucket waits until the bucket is full, and leaves the bucket negative. Such a packet was
 //!   queued before a change of options, or costs more than its length (`mpu`). In Linux it stays at the head for ever, with
 //!   all packets behind it.
-//! - After a pause the bucket of the peak rate is filled for all of it. Linux fills both buckets for no longer than the main one takes.
+//! - After a pause the bucket of the peak rate is filled for the whole pause. Linux fills both buckets for at most the time that fills
+//!   the main one.
 //! - A `tbf` without a rate is refused also when its burst is given in bytes. Linux sends 1 GB/s then.
 //!
-//! Tokens are whole nanoseconds, as in Linux, and a packet costs up to one too few: full packets at 10 Gbit/s leave 0.02 % too
+//! Tokens are whole nanoseconds, as in Linux, so a packet costs up to one nanosecond too little: full packets at 10 Gbit/s leave 0.02 % too
 //! fast, packets of 154 bytes at 100 Gbit/s 3 %.
 //!
 //! Left to others: classes and filters; size tables (`stab`); the numbers and names that a discipline has in netlink.

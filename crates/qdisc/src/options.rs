@@ -1,4 +1,4 @@
-//! Options of each kind, and the rules that they are held to.
+//! Options of each kind, and their validation.
 
 use std::fmt;
 use std::time::Duration;
@@ -30,17 +30,17 @@ impl Kind {
     }
 }
 
-/// Options of a discipline, of the kind that it is.
+/// Options of a discipline, by kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Options {
     /// `pfifo limit PACKETS`.
     Pfifo {
-        /// Packets that may wait; with 0, none is ever let in.
+        /// Limit of queued packets; with 0 every packet is dropped.
         limit: u32,
     },
     /// `bfifo limit BYTES`.
     Bfifo {
-        /// Bytes that may wait; with 0, no packet is ever let in.
+        /// Limit of queued bytes; with 0 every packet is dropped.
         limit: u32,
     },
     /// `tbf rate RATE burst BYTES limit BYTES …`.
@@ -48,7 +48,7 @@ pub enum Options {
 }
 
 impl Options {
-    /// Kind of discipline that these options are for.
+    /// Kind of the discipline.
     pub const fn kind(&self) -> Kind {
         match self {
             Self::Pfifo { .. } => Kind::Pfifo,
@@ -80,7 +80,7 @@ pub enum Depth {
 /// Options of a token bucket filter (Linux `tc_tbf_qopt`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Tbf {
-    /// Bytes that may wait.
+    /// Limit of queued bytes.
     pub limit: u32,
     /// Rate in the long run.
     pub rate: RateSpec,
@@ -99,10 +99,10 @@ pub struct Peak {
     pub mtu: Depth,
 }
 
-/// Options that a discipline cannot have. Linux answers each with `EINVAL`.
+/// Reasons to refuse options. Linux answers each with `EINVAL`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OptionsError {
-    /// Options of another kind than the discipline is.
+    /// Options of another kind than the discipline.
     KindMismatch,
     /// No rate.
     NoRate,
@@ -148,7 +148,7 @@ impl BucketSpec {
         }
         let pace = Pace::new(rate);
         let (nanos, max_len) = match depth {
-            // Linux judges the longest packet by no more than 2³² ns.
+            // Linux computes the longest packet from at most 2³² ns.
             Depth::Time(time) => (time.as_nanos(), pace.bytes(time.min(Duration::from_nanos(u64::from(u32::MAX))))),
             Depth::Bytes(len) => (u128::from(pace.nanos(len)), len),
         };

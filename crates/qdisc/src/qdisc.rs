@@ -1,4 +1,4 @@
-//! The queue itself.
+//! The queue of a discipline.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ pub enum Refusal {
 pub struct Dropped<T> {
     /// The packet.
     pub pkt: T,
-    /// Rule that it broke.
+    /// Reason.
     pub reason: Refusal,
 }
 
@@ -35,16 +35,13 @@ pub struct Qdisc<T> {
     queue: VecDeque<Entry<T>>,
     /// Bytes in `queue`, as on the wire.
     queued_bytes: u64,
-    /// Packets that a busy link gave back: they have paid, and leave first.
-    requeued: VecDeque<Entry<T>>,
-    requeued_bytes: u64,
     /// Counters; `qlen` and `backlog` are filled in by [`Qdisc::stats`].
     counted: Stats,
     /// Segments of a packet that is being cut; empty in between.
     segments: Vec<T>,
 }
 
-/// Packet that waits, with its lengths as they were when it came.
+/// Queued packet, with its lengths at the time at which it was queued.
 #[derive(Debug)]
 struct Entry<T> {
     pkt: T,
@@ -60,16 +57,16 @@ impl<T: Queued> Entry<T> {
     }
 }
 
-/// Part of a filter that a FIFO does without.
+/// State of a filter, which a FIFO does not have.
 #[derive(Clone, Copy, Debug)]
 struct Shaper {
     buckets: Buckets,
-    /// Length of the longest packet that is let in, in bytes.
+    /// Length of the longest packet that may be queued, in bytes.
     max_len: u32,
 }
 
 impl Shaper {
-    /// Shaper of those options, with full buckets; none for a FIFO.
+    /// Shaper of these options, with full buckets; `None` for a FIFO.
     fn new(now: Instant, options: &Options) -> Result<Option<Self>, OptionsError> {
         let Options::Tbf(tbf) = options else { return Ok(None) };
         let (rate, peak, max_len) = tbf.buckets()?;
@@ -88,19 +85,17 @@ impl<T: Queued> Qdisc<T> {
             shaper: Shaper::new(now, &options)?,
             queue: VecDeque::new(),
             queued_bytes: 0,
-            requeued: VecDeque::new(),
-            requeued_bytes: 0,
             counted: Stats::default(),
             segments: Vec::new(),
         })
     }
 
-    /// Options as they were set last.
+    /// Current options.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Sets other options of the same kind. Packets that wait stay, also beyond a lower limit; the buckets of a filter are
+    /// Sets other options of the same kind. Queued packets stay, also beyond a lower limit; the buckets of a filter are
     /// full again, as in Linux.
     ///
     /// # Errors
@@ -125,12 +120,8 @@ impl<T: Queued> Qdisc<T> {
         }
     }
 
-    /// Takes the next packet out, if one may leave now. A packet that has to wait is counted as overlimit at each call.
+    /// Dequeues the next packet, if one may leave now. A packet that has to wait is counted as overlimit at each call.
     pub fn dequeue(&mut self, now: Instant) -> Option<T> {
-        if let Some(entry) = self.requeued.pop_front() {
-            self.requeued_bytes -= u64::from(entry.len);
-            return Some(entry.pkt);
-        }
         let len = self.queue.front()?.len;
         if let Some(shaper) = &mut self.shaper {
             if now < shaper.buckets.ready_at(len) {
@@ -146,48 +137,29 @@ impl<T: Queued> Qdisc<T> {
         Some(pkt)
     }
 
-    /// Takes back a packet that its link had no room for; of several, the one that was dequeued last comes first. The packet
-    /// leaves before all others, and is charged and counted as sent once.
-    pub fn requeue(&mut self, pkt: T) {
-        let entry = Entry::new(pkt);
-        self.counted.requeues += 1;
-        self.requeued_bytes += u64::from(entry.len);
-        self.requeued.push_front(entry);
-    }
-
     /// Earliest time at which [`Qdisc::dequeue`] returns a packet; none while the queue is empty. It may be past.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if !self.requeued.is_empty() {
-            return Some(Instant::ZERO);
-        }
         let len = self.queue.front()?.len;
         Some(self.shaper.map_or(Instant::ZERO, |shaper| shaper.buckets.ready_at(len)))
     }
 
     /// Counters, and the length of the queue.
     pub fn stats(&self) -> Stats {
-        let waiting = self.queue.len() + self.requeued.len();
-        Stats {
-            qlen: u32::try_from(waiting).unwrap_or(u32::MAX),
-            backlog: self.queued_bytes + self.requeued_bytes,
-            ..self.counted
-        }
+        let qlen = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+        Stats { qlen, backlog: self.queued_bytes, ..self.counted }
     }
 
-    /// Empties the queue, and fills the buckets of a filter (Linux `qdisc_reset`). Counters stay. Returns the packets that
-    /// waited, in the order in which they would have left.
+    /// Empties the queue, and fills the buckets of a filter (Linux `qdisc_reset`). Counters stay. Returns the queued
+    /// packets, in order.
     pub fn reset(&mut self, now: Instant) -> impl Iterator<Item = T> + use<T> {
         if let Some(shaper) = &mut self.shaper {
             shaper.buckets.refill(now);
         }
         self.queued_bytes = 0;
-        self.requeued_bytes = 0;
-        let requeued = std::mem::take(&mut self.requeued);
-        let queue = std::mem::take(&mut self.queue);
-        requeued.into_iter().chain(queue).map(|entry| entry.pkt)
+        std::mem::take(&mut self.queue).into_iter().map(|entry| entry.pkt)
     }
 
-    /// Cuts a packet, and queues as many of its segments as the limit lets in (Linux `tbf_segment`).
+    /// Cuts a packet, and queues as many of its segments as the limit allows (Linux `tbf_segment`).
     fn cut(&mut self, fat: T, max_len: u32, segmenter: &mut impl Segmenter<T>, dropped: &mut Vec<Dropped<T>>) {
         let mut segments = std::mem::take(&mut self.segments);
         if segmenter.segment(fat, &mut segments).is_err() {
@@ -199,13 +171,12 @@ impl<T: Queued> Qdisc<T> {
         self.segments = segments;
     }
 
-    /// Queues a packet of at most `max_len` bytes, if the limit lets it in.
+    /// Queues a packet of at most `max_len` bytes, if the limit allows it.
     fn push(&mut self, entry: Entry<T>, max_len: u32, dropped: &mut Vec<Dropped<T>>) {
         let bytes = self.queued_bytes + u64::from(entry.len);
         let has_room = match self.options {
-            Options::Pfifo { limit } => self.queue.len() + self.requeued.len() < limit as usize,
-            Options::Bfifo { limit } => bytes + self.requeued_bytes <= u64::from(limit),
-            // The limit is that of the queue behind the buckets, which packets that were given back have left.
+            Options::Pfifo { limit } => self.queue.len() < limit as usize,
+            Options::Bfifo { limit } => bytes <= u64::from(limit),
             Options::Tbf(tbf) => bytes <= u64::from(tbf.limit),
         };
         let reason = if entry.len > max_len {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
-/// Link layer that a rate is measured on (`TC_LINKLAYER_*`, of which the kernel keeps four bits).
+/// Link layer that a rate is measured on (`TC_LINKLAYER_*`; the kernel keeps four bits of it).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LinkLayer(u8);
 
@@ -25,7 +25,7 @@ impl LinkLayer {
     }
 }
 
-/// Rate with the costs that a link adds to each packet (Linux `tc_ratespec`).
+/// Rate with the overhead that a link adds to each packet (Linux `tc_ratespec`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RateSpec {
     /// Bytes per second.

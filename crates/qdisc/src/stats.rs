@@ -7,11 +7,11 @@ pub struct Stats {
     pub bytes: u64,
     /// Packets that left: each segment of a fat packet counts.
     pub packets: u64,
-    /// Packets refused: a fat packet counts once, its segments count each if it was cut before.
+    /// Dropped packets: a fat packet counts once, and the segments of a packet that was cut count each.
     pub drops: u64,
     /// Times that a packet had to wait for tokens.
     pub overlimits: u64,
-    /// Packets given back by a link that was busy.
+    /// Packets that a busy link has returned (Linux `qdisc_requeue`): always 0, as a packet is dequeued only for a link with room.
     pub requeues: u64,
     /// Packets that wait, fat ones counted once.
     pub qlen: u32,

@@ -12,7 +12,7 @@ fn fifo(options: Options) -> Qdisc<Pkt> {
     Qdisc::new(NOW, options).unwrap()
 }
 
-/// Queues packets of those payloads, numbered from 0, and returns what was refused.
+/// Queues packets of these payloads, numbered from 0, and returns the dropped ones.
 fn enqueue(qdisc: &mut Qdisc<Pkt>, payloads: &[u32]) -> Vec<Dropped<Pkt>> {
     let mut dropped = Vec::new();
     for (number, &payload) in payloads.iter().enumerate() {
@@ -61,34 +61,6 @@ fn fifo_without_room_for_one_packet_drops_all() {
 }
 
 #[test]
-fn packet_given_back_leaves_first_and_counts_once() {
-    let mut qdisc = fifo(Options::Pfifo { limit: 3 });
-    enqueue(&mut qdisc, &[10, 20]);
-    let first = qdisc.dequeue(NOW).unwrap();
-    qdisc.requeue(first);
-    assert_eq!(qdisc.poll_timeout(), Some(Instant::ZERO));
-    let waiting = Stats { bytes: 64, packets: 1, requeues: 1, qlen: 2, backlog: 138, ..Stats::default() };
-    assert_eq!(qdisc.stats(), waiting);
-    // It takes up room as before.
-    assert_eq!(enqueue(&mut qdisc, &[30, 40]), [full(1, 40)]);
-
-    let sent: Vec<u32> = std::iter::from_fn(|| qdisc.dequeue(NOW)).map(|pkt| pkt.payload).collect();
-    assert_eq!(sent, [10, 20, 30]);
-    assert_eq!(qdisc.stats(), Stats { bytes: 64 + 74 + 84, packets: 3, requeues: 1, drops: 1, ..Stats::default() });
-}
-
-#[test]
-fn packets_given_back_last_first_keep_their_order() {
-    let mut qdisc = fifo(Options::Pfifo { limit: 3 });
-    enqueue(&mut qdisc, &[10, 20, 30]);
-    let taken = [qdisc.dequeue(NOW).unwrap(), qdisc.dequeue(NOW).unwrap()];
-    taken.into_iter().rev().for_each(|pkt| qdisc.requeue(pkt));
-    let sent: Vec<u32> = std::iter::from_fn(|| qdisc.dequeue(NOW)).map(|pkt| pkt.payload).collect();
-    assert_eq!(sent, [10, 20, 30]);
-    assert_eq!(qdisc.stats().requeues, 2);
-}
-
-#[test]
 fn lower_limit_keeps_the_packets_that_wait() {
     let mut qdisc = fifo(Options::Pfifo { limit: 10 });
     enqueue(&mut qdisc, &[1; 10]);
@@ -113,8 +85,6 @@ fn options_of_another_kind_change_nothing() {
 fn end_of_a_discipline_hands_out_its_packets_in_order() {
     let mut qdisc = fifo(Options::Pfifo { limit: 10 });
     enqueue(&mut qdisc, &[1, 2, 3]);
-    let first = qdisc.dequeue(NOW).unwrap();
-    qdisc.requeue(first);
     assert_eq!(qdisc.reset(NOW).map(|pkt| pkt.number).collect::<Vec<_>>(), [0, 1, 2]);
 }
 

@@ -1,4 +1,4 @@
-//! Disciplines beside a plain model, under arbitrary operations and options.
+//! Disciplines compared with a plain model, under arbitrary operations and options.
 
 mod common;
 
@@ -20,16 +20,14 @@ const PEAK: u64 = 500_000_000;
 enum Op {
     Enqueue(u32),
     Dequeue,
-    Requeue,
     Wait(u64),
     Change(Options),
 }
 
-/// Model of a queue: a list, searched and summed anew each time, and tokens counted in bytes × ns.
+/// Model of a queue: a list that is summed again for each operation, and tokens counted in bytes × ns.
 struct Model {
     options: Options,
     list: Vec<Pkt>,
-    given_back: Vec<Pkt>,
     tokens: i64,
     peak_tokens: i64,
     filled_at: u64,
@@ -50,15 +48,8 @@ fn burst_of(depth: Depth) -> u64 {
 
 impl Model {
     fn new(now: u64, options: Options) -> Self {
-        let mut model = Self {
-            options,
-            list: Vec::new(),
-            given_back: Vec::new(),
-            tokens: 0,
-            peak_tokens: 0,
-            filled_at: now,
-            stats: Stats::default(),
-        };
+        let mut model =
+            Self { options, list: Vec::new(), tokens: 0, peak_tokens: 0, filled_at: now, stats: Stats::default() };
         model.change(now, options);
         model
     }
@@ -105,10 +96,9 @@ impl Model {
         };
         for piece in pieces {
             let waiting: u64 = self.list.iter().map(wire).sum();
-            let back: u64 = self.given_back.iter().map(wire).sum();
             let fits = match self.options {
-                Options::Pfifo { limit } => self.list.len() + self.given_back.len() < limit as usize,
-                Options::Bfifo { limit } => waiting + back + wire(&piece) <= u64::from(limit),
+                Options::Pfifo { limit } => self.list.len() < limit as usize,
+                Options::Bfifo { limit } => waiting + wire(&piece) <= u64::from(limit),
                 Options::Tbf(tbf) => waiting + wire(&piece) <= u64::from(tbf.limit),
             };
             if fits {
@@ -120,9 +110,6 @@ impl Model {
     }
 
     fn dequeue(&mut self, now: u64) -> Option<Pkt> {
-        if let Some(pkt) = self.given_back.pop() {
-            return Some(pkt);
-        }
         let first = *self.list.first()?;
         if let Options::Tbf(tbf) = self.options {
             let (depth, peak_depth) = self.depths();
@@ -145,8 +132,7 @@ impl Model {
     }
 
     fn stats(&self) -> Stats {
-        let all = || self.list.iter().chain(&self.given_back);
-        Stats { qlen: all().count() as u32, backlog: all().map(wire).sum(), ..self.stats }
+        Stats { qlen: self.list.len() as u32, backlog: self.list.iter().map(wire).sum(), ..self.stats }
     }
 }
 
@@ -173,18 +159,16 @@ fn op(options: impl Strategy<Value = Options> + 'static) -> impl Strategy<Value 
     prop_oneof![
         4 => prop_oneof![0_u32..1461, 1461_u32..65_000].prop_map(Op::Enqueue),
         5 => Just(Op::Dequeue),
-        1 => Just(Op::Requeue),
         3 => prop_oneof![0_u64..1000, 0_u64..1_000_000].prop_map(Op::Wait),
         1 => options.prop_map(Op::Change),
     ]
 }
 
-/// Runs operations on both; each packet comes out where the model lets it out, and all counters agree.
+/// Runs operations on discipline and model: both dequeue the same packets, and all counters are equal.
 fn run(options: Options, ops: Vec<Op>) -> Result<(), TestCaseError> {
     let mut now = 1_000;
     let mut qdisc = Qdisc::new(Instant::from_nanos(now), options).unwrap();
     let mut model = Model::new(now, options);
-    let mut last = None;
     for (number, op) in ops.into_iter().enumerate() {
         match op {
             Op::Enqueue(payload) => {
@@ -196,16 +180,9 @@ fn run(options: Options, ops: Vec<Op>) -> Result<(), TestCaseError> {
             }
             Op::Dequeue => {
                 let ready = qdisc.poll_timeout();
-                last = qdisc.dequeue(Instant::from_nanos(now));
-                prop_assert_eq!(last, model.dequeue(now));
-                prop_assert_eq!(last.is_some(), ready.is_some_and(|at| at <= Instant::from_nanos(now)));
-            }
-            Op::Requeue => {
-                if let Some(pkt) = last.take() {
-                    qdisc.requeue(pkt);
-                    model.given_back.push(pkt);
-                    model.stats.requeues += 1;
-                }
+                let pkt = qdisc.dequeue(Instant::from_nanos(now));
+                prop_assert_eq!(pkt, model.dequeue(now));
+                prop_assert_eq!(pkt.is_some(), ready.is_some_and(|at| at <= Instant::from_nanos(now)));
             }
             Op::Wait(nanos) => now += nanos,
             Op::Change(options) => {
@@ -289,7 +266,7 @@ proptest! {
         }
     }
 
-    /// Options as a hostile client may send them: every packet that is let in leaves, after a time that is told.
+    /// Options as a hostile client may send them: every queued packet leaves, at the time of `poll_timeout`.
     #[test]
     fn hostile_options_neither_panic_nor_stall(
         limit: u32,

@@ -1,5 +1,5 @@
-//! Cost of a fragment by number and order: `cargo bench -p fatpath-reassembly`. Items are fragments, which lie as a link
-//! receives them: several in a page, each in an exclusive stretch of it, with the headroom before its data.
+//! Cost of a fragment by number and order: `cargo bench -p fatpath-reassembly`. Items are fragments, which lie as a
+//! link receives them: several in a page, each with an exclusive range and its headroom.
 
 use base::{Counters, Instant};
 use divan::Bencher;
@@ -13,13 +13,13 @@ fn main() {
     divan::main();
 }
 
-/// Fragments to a datagram. IPv4 has no room for the last of them, by its header.
+/// Fragments per datagram. IPv4 has no room for the last count, because of its header.
 const COUNTS: [usize; 5] = [2, 8, 44, 512, 8189];
 
-/// Fragments that are timed at once, at least.
+/// Minimum number of fragments in one measurement.
 const AT_ONCE: usize = 512;
 
-/// Order in which the fragments of a datagram come.
+/// Order in which the fragments of a datagram arrive.
 #[derive(Clone, Copy)]
 enum Order {
     Straight,
@@ -38,7 +38,7 @@ struct Train {
 impl Train {
     /// Datagrams of `count` fragments each, one after the other.
     fn new(version: Version, count: usize, order: Order) -> Self {
-        // Of 1500 bytes, if the datagram has room for so many of them.
+        // Fragments of 1500 bytes, if the datagram is long enough.
         let size = (65_512 / count / 8 * 8).min(1448);
         let datagrams = AT_ONCE.div_ceil(count);
         let mut fragments = Vec::new();
@@ -88,7 +88,7 @@ impl Train {
     }
 }
 
-/// As much as it takes.
+/// No limits.
 fn boundless() -> Config {
     let Config { v4, v6, tracking_v6, .. } = Config::default();
     let [v4, v6, tracking_v6] = [v4, v6, tracking_v6].map(|limits| Limits { high_thresh: usize::MAX, ..limits });
@@ -168,20 +168,20 @@ orders! {
     v6_odd_before_even: "reasm/ipv6/odd_before_even", V6, Alternating;
 }
 
-/// Every fragment is copied, and its page goes home at once.
+/// Every fragment is copied, and its page freed at once.
 #[divan::bench(name = "reasm/ipv6/copied", args = COUNTS)]
 fn copied(bencher: Bencher<'_, '_>, count: usize) {
     Train::new(Version::V6, count, Order::Straight).bench(bencher, ReassemblyContext::LOCAL, Coalesce::Copy);
 }
 
-/// Every fragment stays a piece of its own, as for an observer on its way.
+/// Every fragment stays a packet of its own, as for an observer.
 #[divan::bench(name = "reasm/ipv6/kept", args = COUNTS)]
 fn kept(bencher: Bencher<'_, '_>, count: usize) {
     let tracking = ReassemblyContext { user: User::Tracking { hook: Hook::In, zone: 0 }, ..ReassemblyContext::LOCAL };
     Train::new(Version::V6, count, Order::Straight).bench(bencher, tracking, Coalesce::Move);
 }
 
-/// Fragments that begin a datagram each and complete none, while memory is full: each makes another leave.
+/// First fragments of incomplete datagrams while memory is full: each evicts another.
 #[divan::bench(name = "reasm/attack/one_fragment")]
 fn attack(bencher: Bencher<'_, '_>) {
     let mem = Memory::heap();

@@ -1,4 +1,4 @@
-//! Fragments that came together: what is the same for all of one datagram is done once.
+//! Batch path: fragments of one datagram that arrive together share its look-up and its accounting.
 
 use base::{Counters, Instant};
 use packet::{Burst, Cut, Memory, Packet};
@@ -6,7 +6,7 @@ use wire::Version;
 
 use crate::cache::QUEUE_SIZE;
 use crate::contiguous::CopyPolicy;
-use crate::page_waste::{copy_to_small_page, is_thin, wastes_pages};
+use crate::page_waste::{copy_to_small_page, wastes_page, wastes_pages};
 use crate::queue::{Added, Refused};
 use crate::reassembly::{End, Reassembly};
 use crate::table::Table;
@@ -14,10 +14,10 @@ use crate::train::Train;
 use crate::verdict::{Count, Mibs, Verdict};
 
 impl Reassembly {
-    /// Takes in the fragments at the front of `burst` that are of this train, for local delivery, as
-    /// [`handle_fragment`](Self::handle_fragment) would one after the other; up to one of which there is more to say than
-    /// that it waits. `l3` says where a packet's IP header begins, if it may be one of them. Returns how many they were;
-    /// `None` if each has to be asked about on its own, and none is taken.
+    /// Takes the fragments of this train at the front of `burst`, for local delivery, as
+    /// [`handle_fragment`](Self::handle_fragment) would one by one; up to the first that needs more than to be held.
+    /// `l3` returns the offset of a packet's IP header, if the packet qualifies. Returns their number; `None` if each
+    /// fragment has to be handled on its own, and none is taken.
     pub fn handle_train(
         &mut self,
         now: Instant,
@@ -38,7 +38,7 @@ impl Reassembly {
         let gathering = cache.gathering();
         let mut next = Some(train.peek(burst, &l3)?);
         let key = train.key();
-        // While nothing waits there is nothing to find.
+        // An empty table needs no look-up.
         let hash = (cache.queues() > 0).then(|| cache.hash(&key));
         let waiting = hash.and_then(|hash| cache.find(hash, &key));
         let restarted = waiting.map_or(0, |id| cache.restart_if_too_far(id, now));
@@ -48,7 +48,7 @@ impl Reassembly {
         let id = waiting.unwrap_or_else(|| cache.open());
         let (queue, spare) = cache.queue_mut(id);
         let before = queue.charged();
-        // One that does not wait yet is charged once it has to.
+        // A datagram without a queue is charged when it gets one.
         let queue_size = if waiting.is_some() { 0 } else { QUEUE_SIZE };
         let room = (room + before).saturating_sub(queue_size);
         let held = queue.fragments();
@@ -60,8 +60,8 @@ impl Reassembly {
             let (Some((at, span)), Some(pkt)) = (next, burst.first()) else { break End::Waits };
             packets += 1;
             burst.look_ahead();
-            let is_copied = wastes_pages && is_thin(pkt);
-            let is_moved = moves && !is_copied && !(how.spares && pkt.head_buf().is_scarce(mem));
+            let is_copied = wastes_pages && wastes_page(pkt);
+            let is_moved = moves && !is_copied && !(how.spares && pkt.head_buf().is_scarce_frame(mem));
             let csum = pkt.meta.csum;
             let added = if !is_moved {
                 None
@@ -117,7 +117,7 @@ impl Reassembly {
                 End::Refused(Refused::Fragment(_)) => queue.fragments() > 0,
             };
         if waits {
-            // Of those that waited, the first has been counted as one of its source, and the others are charged.
+            // The first of the waiting packets is counted for its source already; the others are charged here.
             let (before, more) = match waiting {
                 Some(_) => (before, packets - 1),
                 None => {

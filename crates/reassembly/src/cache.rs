@@ -1,5 +1,4 @@
-//! The datagrams that share a limit: found by key, in the order in which they time out, and by how likely each is to
-//! become whole (Linux's `fqdir`).
+//! Incomplete datagrams that share a limit: hash table, timeout list and eviction lists (Linux's `fqdir`).
 
 use base::Instant;
 use packet::{Memory, Packet, prefetch};
@@ -14,27 +13,27 @@ use crate::slab_map::{KeyHash, SlabId, SlabMap};
 use crate::source::Source;
 use crate::user::ReassemblyContext;
 
-/// The datagrams of one table.
+/// The incomplete datagrams of one table.
 ///
-/// Under [`Policy::Fair`], room is made by those that have hardly begun as long as they have more than an eighth of all
-/// memory, else by those that grow: a flood of beginnings drives out beginnings, and new ones always find room. If one
-/// source has more than half of all memory, and most of what these have, it is one of its own. Of all these it is the one
-/// that grew least lately. Nothing of this takes longer for more datagrams.
+/// Eviction under [`Policy::Fair`]: datagrams that have not grown since their first fragment, while these have more
+/// than an eighth of all memory, else the growing ones. So a flood of first fragments evicts first fragments, and new
+/// ones always find room. If one source has more than half of all memory, and most of the memory of that class, the
+/// victim is one of its datagrams. Among these it is the one that grew least recently. Every step takes constant time.
 #[derive(Debug)]
 pub(crate) struct Cache {
     limits: Limits,
     policy: Policy,
-    /// 0 is without limit.
+    /// 0 means no limit.
     max_distance: u32,
     queues: SlabMap<Key, Waiting>,
     sources: SlabMap<SourceKey, Source>,
     by_age: List,
     all: EvictionLists,
-    /// The source that took more than half of the memory last.
+    /// The source that last exceeded half of the memory.
     heaviest: Option<SlabId>,
-    /// The source whose last datagram left last: mostly the next one is its own too.
+    /// The source whose last datagram was removed most recently: often the next datagram is its own too.
     idle: Option<SlabId>,
-    /// Storage that queues share.
+    /// Storage shared by queues.
     spare: Spare,
 }
 
@@ -42,11 +41,11 @@ pub(crate) struct Cache {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     queue: Queue,
-    /// When its first fragment came, or it was restarted.
+    /// Arrival of its first fragment, or time of its restart.
     since: Instant,
-    /// The sender, while the datagram waits.
+    /// The source, once it is in the table.
     source: Option<SlabId>,
-    standing: Progress,
+    progress: Progress,
     links: [ListLinks; ListKind::COUNT],
 }
 
@@ -57,7 +56,7 @@ impl Linked for Waiting {
     }
 }
 
-/// Memory charged for a queue besides its fragments.
+/// Memory charged for a queue without its fragments.
 pub(crate) const QUEUE_SIZE: usize = SlabMap::<Key, Waiting>::SIZE;
 
 /// Memory in use, and its limit.
@@ -68,9 +67,10 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    /// From how many bytes on the beginning of a datagram is worth a large page: at once while there is plenty of memory,
-    /// as it is then copied once only; else when it fills some of it, so that a few fragments do not pin many times their
-    /// length; never if a page is much of what may be used at all. So many bytes more are used, or fewer, than are charged yet.
+    /// Minimum length at which the beginning of a datagram is copied to a large page: 0 while there is plenty of
+    /// memory, as it is then copied only once; else enough to fill part of the page, so that a few fragments do not pin
+    /// many times their length; infinite if a page is a large part of the limit. `uncharged` is added to the charged
+    /// bytes.
     pub(crate) fn from(self, uncharged: isize) -> usize {
         if self.is_plenty(uncharged) {
             0
@@ -81,7 +81,7 @@ impl Gathering {
         }
     }
 
-    /// Whether one large page more is used without much thought: less than a quarter of what may be is used.
+    /// Tells whether less than a quarter of the limit is used, so that a large page may be taken freely.
     pub(crate) fn is_plenty(self, uncharged: isize) -> bool {
         self.memory.saturating_add_signed(uncharged) + Memory::LARGE <= self.high_thresh / 4
     }
@@ -113,23 +113,18 @@ impl Cache {
         }
     }
 
-    /// Changes the limits, also for datagrams that wait already; the caller then calls [`make_room`](Self::make_room).
+    /// Changes the limits, also for waiting datagrams; the caller then calls [`make_room`](Self::make_room).
     pub(crate) fn configure(&mut self, limits: Limits, policy: Policy, max_distance: u32) {
         (self.limits, self.policy, self.max_distance) = (limits, policy, max_distance);
     }
 
-    /// Whether a fragment may be added at all.
+    /// Tells whether memory permits another fragment.
     pub(crate) fn admits(&self, pkt: &Packet) -> bool {
         let Limits { high_thresh, .. } = self.limits;
         match self.policy {
             Policy::Fair => pkt.truesize() + QUEUE_SIZE <= high_thresh,
             Policy::Linux => high_thresh > 0 && self.memory() <= high_thresh,
         }
-    }
-
-    /// Whether pieces have to come in order, as Linux's 6LoWPAN has it.
-    pub(crate) fn wants_order(&self) -> bool {
-        self.policy == Policy::Linux
     }
 
     /// Hash of a datagram's key.
@@ -143,7 +138,7 @@ impl Cache {
         self.queues.find(hash, key)
     }
 
-    /// The queue of a datagram.
+    /// The queue of a datagram, created if there is none.
     pub(crate) fn find_or_open(&mut self, now: Instant, key: Key) -> SlabId {
         let hash = self.hash(&key);
         self.find(hash, &key).unwrap_or_else(|| {
@@ -153,17 +148,17 @@ impl Cache {
         })
     }
 
-    /// A place for the fragments of a datagram that does not wait yet, and may never.
+    /// A slot for the fragments of a datagram that may be completed without entering the table.
     pub(crate) fn open(&mut self) -> SlabId {
         self.queues.reserve()
     }
 
-    /// Enters a datagram that has a place into the table, and returns the charge for its fragments.
+    /// Enters a datagram with a slot into the table, and returns the charge for its fragments.
     pub(crate) fn enlist(&mut self, now: Instant, id: SlabId, (hash, key): (KeyHash, Key)) -> usize {
         let source = self.open_source(key.source());
         self.sources[source].queues += 1;
         let waiting = &mut self.queues[id];
-        (waiting.since, waiting.source, waiting.standing) = (now, Some(source), Progress::New);
+        (waiting.since, waiting.source, waiting.progress) = (now, Some(source), Progress::New);
         let charged = waiting.charged();
         self.queues.insert(id, hash, key);
         self.by_age.push(&mut self.queues, ListKind::Age, id);
@@ -183,30 +178,32 @@ impl Cache {
         })
     }
 
-    /// The fragments at a place, and what they work with.
+    /// The queue of a slot, and the shared storage.
     pub(crate) fn queue_mut(&mut self, id: SlabId) -> (&mut Queue, &mut Spare) {
         (&mut self.queues[id].queue, &mut self.spare)
     }
 
-    /// Notes fragments that were added to what waits, of which one made it much longer, if it `grew`. So much had been
-    /// charged for the others.
+    /// Accounts for added fragments of a waiting datagram, which became much longer if it `grew`. `charged` is the
+    /// former charge.
     pub(crate) fn note_added(&mut self, id: SlabId, charged: usize, fragments: u32, grew: bool) {
         let waiting = &mut self.queues[id];
-        let (source, standing, after) = (waiting.source(), waiting.standing, waiting.queue.charged());
+        let source = waiting.source();
+        let progress = waiting.progress;
+        let after = waiting.queue.charged();
         if self.max_distance > 0 {
             self.sources[source].pass(&mut waiting.queue.number, fragments);
         }
         if after != charged {
-            // Memory that was charged before was not freed meanwhile.
-            self.release(source, standing, charged);
-            self.charge(source, standing, after);
+            // The former charge was not released before.
+            self.release(source, progress, charged);
+            self.charge(source, progress, after);
         }
         if grew {
             self.promote(id);
         }
     }
 
-    /// Notes fragments of a datagram that never waited.
+    /// Counts fragments of a datagram that never entered the table.
     pub(crate) fn note_passed(&mut self, key: &Key, fragments: u32) {
         if self.max_distance > 0
             && !self.queues.is_empty()
@@ -216,19 +213,19 @@ impl Cache {
         }
     }
 
-    /// Bytes that may be charged for before others have to make room. `None` if there is so little that each fragment has to
-    /// be asked about, or if none makes room.
+    /// Bytes that may be charged before an eviction. `None` if there are so few that each fragment has to be checked,
+    /// or if the policy evicts none.
     pub(crate) fn room(&self) -> Option<usize> {
         let Limits { high_thresh, .. } = self.limits;
         let is_ample = self.policy == Policy::Fair && high_thresh >= 2 * Memory::LARGE;
         if is_ample { high_thresh.checked_sub(self.memory()) } else { None }
     }
 
-    /// Empties a queue whose last fragment is too long ago for another one now, and returns how many fragments it held.
+    /// Empties a queue whose last fragment came too many fragments ago, and returns the number of fragments it held.
     pub(crate) fn restart_if_too_far(&mut self, id: SlabId, now: Instant) -> u64 {
         let max_distance = self.max_distance;
         let waiting = &mut self.queues[id];
-        let (source, standing) = (waiting.source(), waiting.standing);
+        let (source, progress) = (waiting.source(), waiting.progress);
         if max_distance == 0 || !self.sources[source].advance(&mut waiting.queue.number, max_distance) {
             return 0;
         }
@@ -238,7 +235,7 @@ impl Cache {
         }
         waiting.queue.restart();
         waiting.since = now;
-        self.release(source, standing, charged);
+        self.release(source, progress, charged);
         self.by_age.refresh(&mut self.queues, ListKind::Age, id);
         held
     }
@@ -255,11 +252,13 @@ impl Cache {
         let how = CopyPolicy { gathers_from: self.gathering().from(0), ..how };
         let Self { queues, spare, .. } = self;
         let waiting = &mut queues[id];
-        let (source, standing, before) = (waiting.source(), waiting.standing, waiting.queue.charged());
+        let source = waiting.source();
+        let progress = waiting.progress;
+        let before = waiting.queue.charged();
         let added = waiting.queue.add(mem, pkt, span, first, how, spare)?;
         let after = waiting.queue.charged();
-        self.release(source, standing, before);
-        self.charge(source, standing, after);
+        self.release(source, progress, before);
+        self.charge(source, progress, after);
         if added == Added::Nearer {
             self.promote(id);
         }
@@ -271,7 +270,7 @@ impl Cache {
         Gathering { memory: self.memory(), high_thresh: self.limits.high_thresh }
     }
 
-    /// Gives up datagrams until memory is below its limit, and hands each to `gone`.
+    /// Evicts datagrams until memory is below its limit, and calls `gone` with each.
     pub(crate) fn make_room(&mut self, mut gone: impl FnMut(SlabId, &Queue)) {
         while self.policy == Policy::Fair && self.memory() > self.limits.high_thresh {
             let Some(victim) = self.victim() else { return };
@@ -283,8 +282,8 @@ impl Cache {
         }
     }
 
-    /// Asks the processor to have near what the next ones to make room are made of: all of them came long ago. What the
-    /// next one points to is known, as that one has been asked for when the last one went.
+    /// Prefetches the next victims, whose fragments came long ago. The successor's pointers were prefetched by the last
+    /// eviction.
     #[inline]
     fn prefetch_behind(&self, victim: SlabId) {
         let Some(next) = self.queues[victim].links[ListKind::All as usize].younger else { return };
@@ -298,7 +297,7 @@ impl Cache {
         }
     }
 
-    /// Lets go of what made room.
+    /// Frees the buffers of evicted datagrams.
     pub(crate) fn settle(&mut self) {
         self.spare.free_batch.settle();
     }
@@ -306,20 +305,20 @@ impl Cache {
     /// The datagram to be evicted next.
     fn victim(&self) -> Option<SlabId> {
         let Limits { high_thresh, .. } = self.limits;
-        let (standing, other) = match self.all.charged_to(Progress::New) > high_thresh / 8 {
+        let (progress, other) = match self.all.charged_to(Progress::New) > high_thresh / 8 {
             true => (Progress::New, Progress::Growing),
             false => (Progress::Growing, Progress::New),
         };
         let heaviest = self.heaviest.filter(|&source| self.sources.contains(source));
         let has_most = |group: &&EvictionLists| {
-            group.charged() > high_thresh / 2 && group.charged_to(standing) > self.all.charged_to(standing) / 2
+            group.charged() > high_thresh / 2 && group.charged_to(progress) > self.all.charged_to(progress) / 2
         };
         let group = heaviest.map(|source| &self.sources[source].group).filter(has_most).unwrap_or(&self.all);
-        group.oldest(standing).or(self.all.oldest(other))
+        group.oldest(progress).or(self.all.oldest(other))
     }
 
-    /// Takes a queue out, and with it its share of memory, or one that has a place only. What `with` leaves of it is
-    /// dropped.
+    /// Removes a queue, whether it is in the table or has a slot only, and its charge. Buffers that `with` leaves in it
+    /// are dropped.
     pub(crate) fn close<T>(&mut self, id: SlabId, with: impl FnOnce(&mut Queue, &mut Spare) -> T) -> T {
         self.withdraw(id);
         let (queue, spare) = self.queue_mut(id);
@@ -328,7 +327,7 @@ impl Cache {
         result
     }
 
-    /// Takes a queue out of all lists if it waits, and with it its share of memory. Its place is still its own.
+    /// Removes a queue from the table and all lists, with its charge, if it is there. The slot stays reserved.
     #[inline]
     pub(crate) fn withdraw(&mut self, id: SlabId) {
         if self.queues.contains(id) {
@@ -336,7 +335,7 @@ impl Cache {
         }
     }
 
-    /// Drops what is left of a queue that was [taken out](Self::withdraw), and leaves its place to others.
+    /// Drops the contents of a [withdrawn](Self::withdraw) queue, and frees its slot.
     #[inline]
     pub(crate) fn vacate(&mut self, id: SlabId) {
         let Self { queues, spare, .. } = self;
@@ -345,16 +344,16 @@ impl Cache {
         debug_assert!(self.queues() > 0 || self.memory() == 0, "{} bytes for nothing", self.memory());
     }
 
-    /// Takes a queue out of all lists.
+    /// Removes a queue from all lists.
     fn unlist(&mut self, id: SlabId) {
         let waiting = &self.queues[id];
         if cfg!(debug_assertions) {
             waiting.queue.check_charged();
         }
-        let (source, standing) = (waiting.source(), waiting.standing);
-        self.release(source, standing, waiting.charged());
+        let (source, progress) = (waiting.source(), waiting.progress);
+        self.release(source, progress, waiting.charged());
         self.by_age.unlink(&mut self.queues, ListKind::Age, id);
-        self.unlink(id, source, standing);
+        self.unlink(id, source, progress);
         self.sources[source].queues -= 1;
         if self.sources[source].queues == 0
             && let Some(idle) = self.idle.replace(source)
@@ -365,14 +364,14 @@ impl Cache {
         }
     }
 
-    /// Takes a queue out that has no fragments.
+    /// Removes a queue without fragments.
     pub(crate) fn close_if_empty(&mut self, id: SlabId) {
         if self.queues[id].queue.fragments() == 0 {
             self.close(id, |_, _| ());
         }
     }
 
-    /// When the next datagram times out, and which one that is.
+    /// The next timeout, and its datagram.
     pub(crate) fn next(&self) -> Option<(Instant, SlabId)> {
         self.by_age.oldest.map(|id| (self.queues[id].since + self.limits.timeout, id))
     }
@@ -382,62 +381,59 @@ impl Cache {
         self.queues.key(id).context()
     }
 
-    /// A queue.
-    pub(crate) fn queue(&self, id: SlabId) -> &Queue {
-        &self.queues[id].queue
-    }
-
-    /// Bytes of memory that fragments and their queues hold.
+    /// Number of bytes charged for fragments and queues.
     pub(crate) fn memory(&self) -> usize {
         self.all.charged()
     }
 
-    /// Datagrams that wait.
+    /// Number of waiting datagrams.
     pub(crate) fn queues(&self) -> usize {
         self.queues.len()
     }
 
-    fn charge(&mut self, source: SlabId, standing: Progress, bytes: usize) {
-        *self.all.charged_mut(standing) += bytes;
+    fn charge(&mut self, source: SlabId, progress: Progress, bytes: usize) {
+        *self.all.charged_mut(progress) += bytes;
         let group = &mut self.sources[source].group;
-        *group.charged_mut(standing) += bytes;
+        *group.charged_mut(progress) += bytes;
         if group.charged() > self.limits.high_thresh / 2 {
             self.heaviest = Some(source);
         }
     }
 
-    fn release(&mut self, source: SlabId, standing: Progress, bytes: usize) {
-        *self.all.charged_mut(standing) -= bytes;
-        *self.sources[source].group.charged_mut(standing) -= bytes;
+    fn release(&mut self, source: SlabId, progress: Progress, bytes: usize) {
+        *self.all.charged_mut(progress) -= bytes;
+        *self.sources[source].group.charged_mut(progress) -= bytes;
     }
 
-    /// A datagram has made progress.
+    /// Moves a datagram that has grown to the end of the eviction lists.
     fn promote(&mut self, id: SlabId) {
         let waiting = &self.queues[id];
-        let (source, standing, charged) = (waiting.source(), waiting.standing, waiting.charged());
-        if standing == Progress::Growing {
-            self.sources[source].group.list(standing).refresh(&mut self.queues, ListKind::Source, id);
-            self.all.list(standing).refresh(&mut self.queues, ListKind::All, id);
+        let source = waiting.source();
+        let progress = waiting.progress;
+        let charged = waiting.charged();
+        if progress == Progress::Growing {
+            self.sources[source].group.list(progress).refresh(&mut self.queues, ListKind::Source, id);
+            self.all.list(progress).refresh(&mut self.queues, ListKind::All, id);
             return;
         }
-        self.release(source, standing, charged);
-        self.unlink(id, source, standing);
-        self.queues[id].standing = Progress::Growing;
+        self.release(source, progress, charged);
+        self.unlink(id, source, progress);
+        self.queues[id].progress = Progress::Growing;
         self.link(id, source, Progress::Growing);
         self.charge(source, Progress::Growing, charged);
     }
 
-    fn link(&mut self, id: SlabId, source: SlabId, standing: Progress) {
-        self.sources[source].group.list(standing).push(&mut self.queues, ListKind::Source, id);
-        self.all.list(standing).push(&mut self.queues, ListKind::All, id);
+    fn link(&mut self, id: SlabId, source: SlabId, progress: Progress) {
+        self.sources[source].group.list(progress).push(&mut self.queues, ListKind::Source, id);
+        self.all.list(progress).push(&mut self.queues, ListKind::All, id);
     }
 
-    fn unlink(&mut self, id: SlabId, source: SlabId, standing: Progress) {
-        self.sources[source].group.list(standing).unlink(&mut self.queues, ListKind::Source, id);
-        self.all.list(standing).unlink(&mut self.queues, ListKind::All, id);
+    fn unlink(&mut self, id: SlabId, source: SlabId, progress: Progress) {
+        self.sources[source].group.list(progress).unlink(&mut self.queues, ListKind::Source, id);
+        self.all.list(progress).unlink(&mut self.queues, ListKind::All, id);
     }
 
-    /// Panics unless memory is charged for what is there, each to its source. For tests.
+    /// Panics unless the charges match the queues, and the sources' charges theirs. For tests.
     pub(crate) fn check_invariants(&self) {
         self.queues.iter().for_each(|(_, waiting)| waiting.queue.check_charged());
         let held: usize = self.queues.iter().map(|(_, waiting)| waiting.charged()).sum();

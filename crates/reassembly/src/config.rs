@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Config {
     /// Policy when memory is full.
     pub policy: Policy,
-    /// Treatment of the pages in which fragments came.
+    /// Treatment of the pages that fragments arrived in.
     pub coalesce: Coalesce,
     /// IPv4, of all users together.
     pub v4: Limits,
@@ -15,42 +15,41 @@ pub struct Config {
     pub v6: Limits,
     /// IPv6 tracking (`nf_conntrack_frag6_*`).
     pub tracking_v6: Limits,
-    /// 6LoWPAN.
-    pub lowpan: Limits,
-    /// Fragments that an IPv4 source may send between two of one datagram (`ipfrag_max_dist`); 0 is without limit.
+    /// Maximum number of fragments of an IPv4 source between two of one datagram (`ipfrag_max_dist`); 0 means no limit.
     pub max_distance: u32,
 }
 
 /// The limits of one table of datagrams. There is no lower threshold: Linux's has had no effect since 4.17.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// Memory in bytes of `truesize` that may wait (`ipfrag_high_thresh`); 0 takes nothing.
+    /// Maximum `truesize` of waiting fragments (`ipfrag_high_thresh`); 0 refuses all fragments.
     pub high_thresh: usize,
-    /// Time for a datagram from its first arrival on (`ipfrag_time`).
+    /// Lifetime of an incomplete datagram, from its first fragment on (`ipfrag_time`).
     pub timeout: Duration,
 }
 
 /// Policy when memory is full.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Policy {
-    /// The datagram that is least likely to become whole is evicted, and memory never passes the limit.
+    /// The datagram that is least likely to be completed is evicted, and memory never exceeds the limit.
     #[default]
     Fair,
-    /// No fragment is taken, until datagrams time out. What is used may pass the limit by one fragment.
+    /// Fragments are refused until datagrams time out. Memory may exceed the limit by one fragment.
     Linux,
 }
 
-/// Treatment of the pages in which fragments came.
+/// Treatment of the pages that fragments arrived in.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Coalesce {
-    /// They wait, each fragment a piece of its own, also in what is delivered here: as in a Linux that does not coalesce.
+    /// They are kept; each fragment stays a packet of its own, also in the delivered datagram: as in a Linux that does
+    /// not coalesce.
     Off,
-    /// They wait, and become slots of one packet. What is small beside its page is copied, and its page goes home; so does
-    /// everything that lies in a device's frames as long as half of these or more are in use. What is encrypted is copied
-    /// too, to one page: a cipher would have to have it there.
+    /// They are kept and become fragments of one packet. A fragment that is small compared with its page is copied and
+    /// its page freed; so is each fragment in a frame of a device while half or more of the device's frames are in use.
+    /// ESP is copied to one page, which its cipher would need anyway.
     #[default]
     Move,
-    /// They go home at once: every fragment is copied to pages of this node's memory.
+    /// They are freed at once: every fragment is copied to pages of this node's memory.
     Copy,
 }
 
@@ -64,7 +63,6 @@ impl Default for Config {
             v4: Limits { timeout: Duration::from_secs(30), ..minute },
             v6: minute,
             tracking_v6: minute,
-            lowpan: minute,
             max_distance: 64,
         }
     }

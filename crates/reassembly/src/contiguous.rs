@@ -1,31 +1,32 @@
-//! Fragments that follow one another without a hole.
+//! Contiguous ranges of a datagram's payload.
 
 use packet::{Buf, CopyReason, Csum, Cut, Memory, Meta, Packet, PageName};
 
 use crate::memory_charge::MemoryCharge;
 
-/// Bytes behind a small packet that make it worth keeping for those that follow; no more is copied to get them.
+/// Tailroom for later fragments that makes a small packet worth keeping; at most this is copied to get it.
 const ROOM: usize = Memory::SMALL / 4;
 
-/// A piece with more bytes than this is not tiny, however large its page is.
+/// Maximum length of a tiny fragment, however large its page is.
 pub(crate) const TINY: usize = Memory::SMALL / 4;
 
-/// Pages of a run from which on those that follow are copied to a large one, so that slots suffice for all.
+/// Number of pages of a range from which on later fragments are copied to a large one, so that the packet's slots
+/// suffice.
 const MANY: usize = 16;
 
-/// Room for a whole datagram.
+/// Length that fits any datagram.
 const ALL: usize = Memory::LARGE - Memory::HEADROOM;
 
-/// Treatment of fragments as they come.
+/// Treatment of a new fragment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyPolicy {
-    /// They become one packet; otherwise each stays one of its own.
+    /// Fragments become one packet; otherwise each stays one of its own.
     pub(crate) joins: bool,
-    /// They are copied, and their pages go home.
+    /// All fragments are copied, and their pages freed.
     pub(crate) copies: bool,
-    /// Fragments in the frames of a device that has few left are copied.
+    /// Fragments in frames of a device that has few left are copied.
     pub(crate) spares: bool,
-    /// Bytes from which on a datagram's beginning, if it is copied, is gathered in a large page.
+    /// Minimum length at which a copied beginning of a datagram is gathered in a large page.
     pub(crate) gathers_from: usize,
 }
 
@@ -33,25 +34,25 @@ impl CopyPolicy {
     /// The policy for `pkt`.
     #[inline]
     pub(crate) fn to(self, mem: &Memory, pkt: &Packet) -> Self {
-        let copies = self.copies || self.spares && pkt.is_scarce(mem);
+        let copies = self.copies || self.spares && pkt.has_scarce_frames(mem);
         Self { copies, ..self }
     }
 }
 
-/// A stretch of a datagram that is all there, in one packet or several.
+/// A contiguous range of a datagram's payload, in one packet or several.
 #[derive(Debug)]
 pub(crate) struct ContiguousRange {
-    /// End of the run in the datagram's payload.
+    /// End of the range in the datagram's payload.
     pub(crate) end: usize,
-    /// Whether a datagram begins here, whose fragments are copied to one page.
+    /// Whether it begins a datagram whose fragments are gathered in one page.
     gathers: bool,
     first: Packet,
-    /// Packets that could not be joined to the one before, in order.
+    /// Packets that could not be coalesced with the one before, in order.
     more: Vec<Packet>,
 }
 
 impl ContiguousRange {
-    /// A run of one fragment, from `offset` to `end`.
+    /// A range of one fragment, from `offset` to `end`.
     #[inline]
     pub(crate) fn new(
         mem: &Memory,
@@ -65,7 +66,7 @@ impl ContiguousRange {
         Self { end, gathers: how.joins && how.copies && offset == 0, first, more: Vec::new() }
     }
 
-    /// A run of one fragment that ends there, and stays as it came.
+    /// A range of one fragment that ends at `end`, unchanged.
     #[inline(always)]
     pub(crate) fn alone(pkt: Packet, end: usize) -> Self {
         Self { end, gathers: false, first: pkt, more: Vec::new() }
@@ -77,7 +78,7 @@ impl ContiguousRange {
         &self.first
     }
 
-    /// The first packet, to change it.
+    /// The first packet, for changes.
     #[inline]
     pub(crate) fn first_mut(&mut self) -> &mut Packet {
         &mut self.first
@@ -99,8 +100,8 @@ impl ContiguousRange {
         self.more.push(pkt);
     }
 
-    /// Copies the run to one page with room for the whole datagram, if the run is long enough and `pkt` does not fit behind
-    /// it. The run is all that its datagram holds.
+    /// Copies the range to one page with room for the whole datagram, if the range is long enough and `pkt` does not
+    /// fit behind it. The range is all that its datagram holds.
     pub(crate) fn gather_for(&mut self, mem: &Memory, pkt: &Packet, how: CopyPolicy, pinned: &mut MemoryCharge) {
         let last = self.more.last().unwrap_or(&self.first);
         if !(self.gathers && how.copies) || self.end < how.gathers_from || pkt.len() <= last.tailroom() {
@@ -111,7 +112,7 @@ impl ContiguousRange {
         if len <= ALL
             && let Some(mut large) = copy(mem, &self.first, ALL)
         {
-            // There is room for each.
+            // The page has room for each.
             let more = std::mem::take(&mut self.more).into_iter();
             self.more.extend(more.filter_map(|pkt| large.try_coalesce(mem, pkt).err()));
             self.first = large;
@@ -120,10 +121,10 @@ impl ContiguousRange {
         }
     }
 
-    /// Joins `pkt` to what is there, if it can be.
+    /// Coalesces `pkt` with the last packet, if possible.
     ///
-    /// Only the last packet is ever added to, so bytes stay in order. A small packet does not take one of its slots, but
-    /// stays a packet with room behind, to which those that follow are copied.
+    /// Only the last packet is appended to, so bytes stay in order. A small packet is not made one of its fragments,
+    /// but stays a packet with tailroom, to which later ones are copied.
     fn coalesce(&mut self, mem: &Memory, pkt: Packet, pinned: &mut MemoryCharge) {
         let last = self.more.last_mut().unwrap_or(&mut self.first);
         let is_copied = pkt.len() <= last.tailroom();
@@ -141,14 +142,14 @@ impl ContiguousRange {
         self.more.push(pkt);
     }
 
-    /// Whether a fragment of `len` bytes that follows would be a slot.
+    /// Tells whether a following fragment of `len` bytes would take a slot.
     #[inline(always)]
     pub(crate) fn has_slot_for(&self, len: usize) -> bool {
         self.more.is_empty() && len > self.first.tailroom() && self.first.has_slot()
     }
 
-    /// Appends the `len` bytes behind the first `front` ones of a buffer, for which there [is a slot](Self::has_slot_for), and
-    /// returns their page.
+    /// Appends `len` bytes at offset `front` of a buffer, for which there [is a slot](Self::has_slot_for), and returns
+    /// their page.
     #[inline(always)]
     pub(crate) fn append_slot(&mut self, buf: Buf, (front, len): (usize, usize), csum: Csum) -> (PageName, usize) {
         let both = both(self.first.meta.csum, csum);
@@ -157,7 +158,7 @@ impl ContiguousRange {
         page
     }
 
-    /// Copies a fragment behind what is there, if there is room.
+    /// Copies a fragment to the tailroom, if it fits.
     #[inline(always)]
     pub(crate) fn append_copy(&mut self, mem: &Memory, bytes: &[u8], csum: Csum) -> bool {
         let last = self.more.last_mut().unwrap_or(&mut self.first);
@@ -169,7 +170,7 @@ impl ContiguousRange {
         true
     }
 
-    /// Appends a fragment that follows and ends at `end`, as [`join`](Self::join) would.
+    /// Appends a following fragment that ends at `end`, as [`join`](Self::join) would.
     #[inline]
     pub(crate) fn join_slot(&mut self, mem: &Memory, (buf, csum): (Buf, Csum), end: usize, how: CopyPolicy) {
         self.end = end;
@@ -183,7 +184,7 @@ impl ContiguousRange {
         self.append(mem, pkt, CopyPolicy { copies: false, ..how }, &mut MemoryCharge::default());
     }
 
-    /// Appends all of `next`, which follows. Nothing large is copied: what had to be has been.
+    /// Appends the adjacent range `next`. Large fragments are not copied here.
     pub(crate) fn join(&mut self, mem: &Memory, next: Self, how: CopyPolicy) {
         if how.joins
             && next.more.is_empty()
@@ -198,15 +199,15 @@ impl ContiguousRange {
         }
         let how = CopyPolicy { copies: false, ..how };
         self.end = next.end;
-        // The charge is dropped with its datagram.
+        // Discarded: the charge ends with the datagram.
         let mut pinned = MemoryCharge::default();
         for pkt in std::iter::once(next.first).chain(next.more) {
             self.append(mem, pkt, how, &mut pinned);
         }
     }
 
-    /// Makes one packet of the run, by reference: in slots as long as there are some, then as children; or each piece but
-    /// the first as a child of its own.
+    /// Makes one packet of the range, by reference: in slots as long as there are some, then as children; or each
+    /// packet but the first as a child of its own.
     #[inline]
     pub(crate) fn pack(&mut self, how: CopyPolicy) -> &mut Packet {
         let whole = &mut self.first;
@@ -216,30 +217,30 @@ impl ContiguousRange {
         whole
     }
 
-    /// Whether it is one buffer, and no more.
+    /// Tells whether it is a single buffer.
     #[inline]
     pub(crate) fn is_one_buf(&self) -> bool {
         self.more.is_empty() && self.first.is_one_buf()
     }
 
-    /// Takes out the buffer of a run that is [one](Self::is_one_buf).
+    /// Takes the buffer of a range that is [one](Self::is_one_buf).
     #[inline(always)]
     pub(crate) fn into_buf(self) -> Buf {
         self.first.into_head()
     }
 
-    /// Takes out the first packet.
+    /// Takes the first packet.
     pub(crate) fn into_first(self) -> Packet {
         self.first
     }
 
-    /// The packets that it is of.
+    /// The packets of the range.
     pub(crate) fn packets(&self) -> impl Iterator<Item = &Packet> {
         std::iter::once(&self.first).chain(&self.more)
     }
 }
 
-/// Checksum state of a packet to which data is appended whose own state is `None` or `Unnecessary`.
+/// Checksum state of a packet after appending data whose own state is `None` or `Unnecessary`.
 #[inline(always)]
 fn both(first: Csum, csum: Csum) -> Csum {
     match (first, csum) {
@@ -249,26 +250,26 @@ fn both(first: Csum, csum: Csum) -> Csum {
     }
 }
 
-/// Whether a packet is one buffer, about whose sum there is nothing to be added up.
+/// Tells whether a packet is a single buffer without a sum to be added.
 #[inline]
 pub(crate) fn is_slot(pkt: &Packet) -> bool {
     pkt.is_one_buf() && matches!(pkt.meta.csum, Csum::None | Csum::Unnecessary)
 }
 
-/// Whether most of a buffer's memory is not its bytes, and these are quickly copied.
+/// Tells whether a buffer wastes most of its memory, and is cheap to copy.
 #[inline]
 pub(crate) fn is_tiny(buf: &Buf) -> bool {
     buf.len() <= TINY && buf.truesize() > 4 * buf.len()
 }
 
-/// Whether most of a packet's memory is not its bytes.
+/// Tells whether a packet wastes most of its memory.
 #[inline]
 fn is_small(pkt: &Packet) -> bool {
     pkt.truesize() > 4 * pkt.len()
 }
 
-/// A small packet with room behind it, in a page of its own if need be. Thousands of them could share a large page that
-/// none lets go of, and would leave as as many children.
+/// A small packet with tailroom, in a page of its own if need be. Thousands of small packets could share a large page
+/// that none of them frees, and would leave as as many children.
 fn with_room(mem: &Memory, pkt: Packet) -> Packet {
     if pkt.len() > ROOM || pkt.tailroom() >= ROOM {
         return pkt;
@@ -276,7 +277,7 @@ fn with_room(mem: &Memory, pkt: Packet) -> Packet {
     pkt.copy(mem, CopyReason::Coalesce).unwrap_or(pkt)
 }
 
-/// A copy in a page of this node's memory, with `room` bytes in all at least; the original, if no page is free.
+/// A copy in a page of this node's memory, with room for at least `room` bytes; the original, if no page is free.
 fn copied(mem: &Memory, pkt: Packet, room: usize) -> Packet {
     copy(mem, &pkt, room).unwrap_or(pkt)
 }

@@ -3,18 +3,18 @@
 use base::DropReason;
 use wire::Ecn;
 
-/// Codepoints that fragments have had.
+/// Codepoints of the fragments so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Seen(u8);
 
 impl Seen {
-    /// Notes one fragment's.
+    /// Adds the codepoint of a fragment.
     pub(crate) fn add(&mut self, ecn: Ecn) {
         self.0 |= 1 << ecn as u8;
     }
 
-    /// The TOS or traffic class of the datagram, whose first fragment has `tos`: congestion that one fragment met is the
-    /// datagram's (Linux's `ip_frag_ecn_table`).
+    /// The TOS or traffic class of the datagram, whose first fragment has `tos`: congestion that one fragment met is
+    /// the datagram's (Linux's `ip_frag_ecn_table`).
     ///
     /// # Errors
     /// [`DropReason::FragmentEcn`] if only some are not ECN-capable: the sender's codepoint was changed on the way.
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn all_sixteen_combinations_are_as_linux_has_them() {
-        // By the set of codepoints seen, CE ECT(0) ECT(1) Not-ECT from the highest bit: what becomes of a first fragment
+        // By the set of codepoints seen, CE ECT(0) ECT(1) Not-ECT from the highest bit: result for a first fragment
         // with ECT(1).
         let cases = [
             (0b0000, Ok(0xb9)),

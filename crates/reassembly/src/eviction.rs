@@ -1,4 +1,4 @@
-//! Lists of datagrams in the order of eviction and of timeout.
+//! Intrusive lists of datagrams in the order of eviction and of timeout.
 
 use crate::key::Key;
 use crate::slab_map::{SlabId, SlabMap};
@@ -16,14 +16,14 @@ pub(crate) trait Linked {
     fn links(&mut self, of: ListKind) -> &mut ListLinks;
 }
 
-/// The lists that a queue is in.
+/// List that a queue is in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListKind {
-    /// All, by when they time out.
+    /// All queues, by timeout.
     Age,
-    /// All of one progress, by the time of the last one.
+    /// All queues of one progress, by the time of their last progress.
     All,
-    /// Those of one source and progress, by the time of the last one.
+    /// The queues of one source and progress, by the time of their last progress.
     Source,
 }
 
@@ -32,7 +32,7 @@ impl ListKind {
     pub(crate) const COUNT: usize = 3;
 }
 
-/// A list of queues. What is added is the youngest.
+/// A list of queues, the oldest first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct List {
     pub(crate) oldest: Option<SlabId>,
@@ -40,7 +40,7 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// Adds a queue.
+    /// Appends a queue.
     pub(crate) fn push(&mut self, queues: &mut SlabMap<Key, impl Linked>, of: ListKind, id: SlabId) {
         let older = self.youngest.replace(id);
         match older {
@@ -50,7 +50,7 @@ impl List {
         *queues[id].links(of) = ListLinks { older, younger: None };
     }
 
-    /// Takes a queue out that is in the list.
+    /// Removes a queue from the list.
     pub(crate) fn unlink(&mut self, queues: &mut SlabMap<Key, impl Linked>, of: ListKind, id: SlabId) {
         let ListLinks { older, younger } = *queues[id].links(of);
         match older {
@@ -63,7 +63,7 @@ impl List {
         }
     }
 
-    /// Makes a queue the youngest that is in the list.
+    /// Moves a queue of the list to its end.
     pub(crate) fn refresh(&mut self, queues: &mut SlabMap<Key, impl Linked>, of: ListKind, id: SlabId) {
         if self.youngest != Some(id) {
             self.unlink(queues, of, id);
@@ -75,10 +75,10 @@ impl List {
 /// Progress of a datagram.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Progress {
-    /// One fragment has come, and none since that made it much longer.
+    /// One fragment has come, or later ones that made it little longer.
     #[default]
     New,
-    /// More have come.
+    /// Later fragments made it much longer.
     Growing,
 }
 
@@ -90,28 +90,28 @@ pub(crate) struct EvictionLists {
 }
 
 impl EvictionLists {
-    /// The list of one standing.
-    pub(crate) fn list(&mut self, standing: Progress) -> &mut List {
-        &mut self.lists[standing as usize]
+    /// The list of one progress.
+    pub(crate) fn list(&mut self, progress: Progress) -> &mut List {
+        &mut self.lists[progress as usize]
     }
 
-    /// The memory charged to queues of one standing.
-    pub(crate) fn charged_mut(&mut self, standing: Progress) -> &mut usize {
-        &mut self.charged[standing as usize]
+    /// Memory charged to queues of one progress.
+    pub(crate) fn charged_mut(&mut self, progress: Progress) -> &mut usize {
+        &mut self.charged[progress as usize]
     }
 
-    /// The memory charged to all.
+    /// Memory charged to all queues.
     pub(crate) fn charged(&self) -> usize {
         self.charged[0] + self.charged[1]
     }
 
-    /// The memory charged to queues of one standing.
-    pub(crate) fn charged_to(&self, standing: Progress) -> usize {
-        self.charged[standing as usize]
+    /// Memory charged to queues of one progress.
+    pub(crate) fn charged_to(&self, progress: Progress) -> usize {
+        self.charged[progress as usize]
     }
 
-    /// The queue of one standing whose last progress is longest ago.
-    pub(crate) fn oldest(&self, standing: Progress) -> Option<SlabId> {
-        self.lists[standing as usize].oldest
+    /// The queue of one progress that grew least recently.
+    pub(crate) fn oldest(&self, progress: Progress) -> Option<SlabId> {
+        self.lists[progress as usize].oldest
     }
 }

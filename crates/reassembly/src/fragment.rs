@@ -1,4 +1,4 @@
-//! IPv4 fragmentation, by reference: headers are written anew, the payload is shared out.
+//! IPv4 fragmentation by reference: headers are copied, the payload is shared.
 
 use base::DropReason;
 use packet::{CopyReason, Csum, Cut, Memory, Packet};
@@ -8,16 +8,16 @@ use wire::{FragOffset, Malformed};
 /// Fragments begin at multiples of this many bytes (RFC 791 §3.1).
 pub(crate) const BLOCK: usize = 8;
 
-/// Cuts `packet`, which starts with its IPv4 header and may itself be a fragment, into fragments of at most `mtu`
-/// bytes. Whether it may be cut (DF) is the caller's to know. A packet that fits goes out as it is. One in children is
-/// cut where they begin, if that makes fragments (as the fast path of Linux's `ip_do_fragment` does).
+/// Fragments `packet`, which starts with its IPv4 header and may itself be a fragment, into fragments of at most `mtu`
+/// bytes. The caller checks that it may be fragmented (DF). A packet that fits goes out unchanged. One with children is
+/// cut at their boundaries, if these make valid fragments (as the fast path of Linux's `ip_do_fragment` does).
 ///
-/// Its payload is not copied: fragments point to it. Options without the copy bit are no-operations in all fragments
+/// Payload is not copied: fragments point to it. Options without the copy bit are no-operations in all fragments
 /// but the first (Linux's `ip_options_fragment`).
 ///
 /// # Errors
-/// The packet is dropped: it is fat, its checksum is still to be made, its header is malformed or its options leave no
-/// room for data, or no memory is free. Fragments made before that stay out of `out`.
+/// The packet is dropped: it is fat, its checksum is partial, its header is malformed or its options leave no room for
+/// data, or no memory is free. Fragments made before that are not in `out`.
 pub fn fragment(mem: &Memory, packet: Packet, mtu: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
     if packet.len() <= mtu {
         out.push(packet);
@@ -26,7 +26,7 @@ pub fn fragment(mem: &Memory, packet: Packet, mtu: usize, out: &mut Vec<Packet>)
     cut(mem, packet, mtu, out)
 }
 
-/// Cuts a packet even if it would fit.
+/// Fragments a packet even if it would fit.
 pub(crate) fn cut(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
     let whole = matches!(packet.meta.cut, Cut::Whole | Cut::Fragment);
     if !whole || matches!(packet.meta.csum, Csum::Partial { .. }) {
@@ -67,18 +67,18 @@ pub(crate) fn cut(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Pa
     Ok(())
 }
 
-/// Length of each fragment's payload.
+/// Lengths of the fragments' payloads.
 #[derive(Clone, Debug)]
 pub(crate) enum Cuts {
-    /// All alike but the last.
+    /// Equal, except the last.
     Even(usize),
-    /// As the pieces of a packet that was put together are, and were when they came.
+    /// Those of the children of a reassembled packet.
     AsTheyCame(std::vec::IntoIter<usize>),
 }
 
 impl Cuts {
-    /// Cuts of the payload behind `header_len` bytes of headers into at most `room` bytes each: where its children begin, if
-    /// each of them can be a fragment.
+    /// Lengths that cut the payload behind `header_len` bytes of headers into at most `room` bytes each: at the
+    /// boundaries of its children, if each can be a fragment.
     pub(crate) fn of(packet: &Packet, header_len: usize, room: usize) -> Self {
         let children = packet.frag_list().iter().map(Packet::len);
         let first = packet.len().checked_sub(header_len + children.clone().sum::<usize>());
@@ -96,7 +96,7 @@ impl Cuts {
         }
     }
 
-    /// The next fragment's, of `left` bytes that are left.
+    /// Length of the next fragment's payload; `left` bytes remain.
     pub(crate) fn next(&mut self, left: usize) -> usize {
         match self {
             Self::Even(step) => left.min(*step),
@@ -104,7 +104,7 @@ impl Cuts {
         }
     }
 
-    /// Whether all fragments are alike.
+    /// Tells whether all fragments have equal lengths.
     pub(crate) const fn is_even(&self) -> bool {
         matches!(self, Self::Even(_))
     }
@@ -127,8 +127,8 @@ fn one(
     behind(mem, header, payload, len)
 }
 
-/// A fragment that begins with `header`, and goes on with the first `len` bytes of `payload`, which it takes. They are
-/// copied if they lie in more pieces than a packet has slots.
+/// A fragment of `header` and the first `len` bytes of `payload`, which are taken from it. They are copied if they lie
+/// in more buffers than a packet has slots.
 pub(crate) fn behind(mem: &Memory, header: &[u8], payload: &mut Packet, len: usize) -> Result<Packet, DropReason> {
     let mut fragment = Packet::new(mem, Memory::HEADROOM, header.len())?;
     fragment.put(header.len()).ok_or(DropReason::NoMemory)?.copy_from_slice(header);
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// A packet with `options` and `len` bytes of payload, each of which tells its place.
+    /// A packet with `options` and `len` bytes of payload that depend on their offset.
     fn datagram(options: &[u8], len: usize) -> Vec<u8> {
         let header_len = 20 + options.len();
         let total = (header_len + len) as u16;
@@ -170,7 +170,7 @@ mod tests {
         bytes
     }
 
-    /// Offset, more-fragments flag and payload of each fragment; checks what all must have.
+    /// Offset, more-fragments flag and payload of each fragment; checks their common properties.
     fn taken_apart(fragments: &[Packet], mtu: usize) -> Vec<(usize, bool, Vec<u8>)> {
         let one = |fragment: &Packet| {
             let bytes = fragment.to_vec();

@@ -1,4 +1,4 @@
-//! Position of a fragment in its datagram, and the header fields that concern the whole.
+//! Position of a fragment in its datagram, and its header fields that apply to the whole datagram.
 
 use base::DropReason;
 use packet::Packet;
@@ -6,56 +6,56 @@ use wire::ip::Info;
 use wire::ipv6::{self, Ipv6};
 use wire::{Ecn, FragInfo, Malformed, Protocol, Version, ext, frag, icmpv6, tcp, udp};
 
-/// Summary of a fragment, and its range in the datagram.
+/// A fragment's headers, and its range in the datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentMeta {
     pub(crate) info: Info,
-    /// Begin and end of its payload in the datagram's, in bytes.
+    /// Begin and end of its payload in the datagram's payload, in bytes.
     pub(crate) offset: usize,
     pub(crate) end: usize,
-    /// Whether others follow it.
+    /// The more-fragments flag.
     pub(crate) more: bool,
-    /// Bytes before its payload, an IPv6 fragment header included.
+    /// Length of its headers, including an IPv6 fragment header.
     pub(crate) header_len: usize,
-    /// Offset of the byte that names the IPv6 fragment header.
+    /// Offset of the next-header byte that names the IPv6 fragment header.
     pub(crate) next_header_at: usize,
 }
 
-/// Header fields of a first fragment that concern the whole.
+/// Header fields of a first fragment that apply to the whole datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct FirstFragment {
     pub(crate) version: Version,
     pub(crate) tos: u8,
-    /// Header at the front of the fragmentable part that may not be there.
+    /// Illegal header at the front of the fragmentable part.
     pub(crate) misplaced: Option<IllegalNextHeader>,
-    /// Bytes before its payload, an IPv6 fragment header included, and of IP headers alone.
+    /// Length of its headers, including an IPv6 fragment header, and of its IP headers alone.
     pub(crate) header_len: u16,
     pub(crate) ip_len: u16,
-    /// Offset of the byte that names the IPv6 fragment header.
+    /// Offset of the next-header byte that names the IPv6 fragment header.
     pub(crate) next_header_at: u16,
-    /// Bytes of the fragment, as far as they count.
+    /// Length of the fragment without trailing bytes.
     pub(crate) len: u32,
 }
 
-/// A header behind a fragment header for which a datagram is refused once it is whole.
+/// A header behind the fragment header for which a reassembled datagram is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum IllegalNextHeader {
     /// Another fragment header.
     Fragment,
-    /// Hop-by-hop options right behind it. Once it is taken out they might be where they belong, and it would be unknown what is
-    /// behind them from the headers of a packet that was never fragmented. Linux, too, does not know them here.
+    /// Hop-by-hop options right behind it. Without the fragment header they might be in a legal place, and the
+    /// upper-layer header could not be found from the whole datagram's headers. Linux refuses them as well.
     HopByHop,
 }
 
-/// Range of a fragment in its datagram, of IP or 6LoWPAN, and the header fields that concern the whole.
+/// Range of a fragment in its datagram, and its header fields that apply to the whole datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentRange {
     /// Begin and end, in bytes.
     pub(crate) offset: usize,
     pub(crate) end: usize,
-    /// Whether others follow it.
+    /// The more-fragments flag.
     pub(crate) more: bool,
-    /// Bytes before it in its packet.
+    /// Length of its headers.
     pub(crate) header_len: usize,
     pub(crate) ecn: Ecn,
     pub(crate) dont_fragment: bool,
@@ -70,7 +70,8 @@ pub(crate) struct ParameterProblem {
 }
 
 impl FragmentMeta {
-    /// The part that an IPv4 fragment is. What exceeds a multiple of 8 in one before others does not count (Linux).
+    /// Range and headers of an IPv4 fragment. Bytes past a multiple of 8 do not count unless it is the last one
+    /// (Linux).
     pub(crate) fn v4(info: &Info, fragment: FragInfo) -> Self {
         let len = info.payload_len();
         let len = if fragment.more { len / 8 * 8 } else { len };
@@ -85,7 +86,7 @@ impl FragmentMeta {
         }
     }
 
-    /// The part that an IPv6 fragment is. Its headers lie in the packet's head.
+    /// Range and headers of an IPv6 fragment. Its headers lie in the packet's head.
     ///
     /// # Errors
     /// A chain of headers without a fragment header.
@@ -105,7 +106,7 @@ impl FragmentMeta {
         })
     }
 
-    /// Header fields that concern the whole, if it is the first fragment.
+    /// Header fields that apply to the whole datagram, if it is the first fragment.
     pub(crate) fn first(&self) -> Option<FirstFragment> {
         let [header_len, ip_len, next_header_at] =
             [self.header_len, self.info.header_len, self.next_header_at].map(|place| place as u16);
@@ -120,7 +121,7 @@ impl FragmentMeta {
         })
     }
 
-    /// Bytes of the fragment itself, headers included, as far as they count.
+    /// Length of the fragment with its headers, without trailing bytes.
     pub(crate) fn len(&self) -> usize {
         self.span().packet_len()
     }
@@ -131,7 +132,7 @@ impl FragmentMeta {
         FragmentRange { offset, end, more, header_len, ecn: self.info.ecn(), dont_fragment: self.info.dont_fragment }
     }
 
-    /// Header behind the fragment header of a first fragment that may not follow there.
+    /// Illegal header behind the fragment header of a first fragment.
     pub(crate) fn misplaced(&self) -> Option<IllegalNextHeader> {
         match self.info.protocol {
             _ if self.info.version() == Version::V4 || !self.info.has_transport() => None,
@@ -141,7 +142,7 @@ impl FragmentMeta {
         }
     }
 
-    /// Tells a first fragment that does not hold its upper-layer header (Linux's `ipv6frag_thdr_truncated`).
+    /// Refuses a first fragment without its upper-layer header (Linux's `ipv6frag_thdr_truncated`).
     pub(crate) fn check_header_chain(&self, pkt: &Packet) -> Result<(), ParameterProblem> {
         //= RFC 8200 §4.5 header-chain: a first fragment holds all headers up to the upper layer's, or is answered
         if self.offset > 0 || self.has_upper_layer(pkt) {
@@ -151,8 +152,8 @@ impl FragmentMeta {
         Err(ParameterProblem { reason, code, pointer: 0 })
     }
 
-    /// Whether a first fragment holds all headers. Of those that this node does not read, and that its summary stops in front of, it
-    /// has to hold what is behind them too (RFC 7112 §2).
+    /// Tells whether a first fragment holds all headers. Behind extension headers that the summary does not cover, the
+    /// next header has to be there too (RFC 7112 §2).
     fn has_upper_layer(&self, pkt: &Packet) -> bool {
         let Info { mut protocol, header_len: mut at, total_len, .. } = self.info;
         for _ in 0..ext::MAX_EXTENSIONS {
@@ -169,7 +170,7 @@ impl FragmentMeta {
             let blocks = usize::from(start[1]);
             at += match protocol {
                 Protocol::AH => (blocks + 2) * 4,
-                // What is behind a later one is no header.
+                // Only the first fragment has headers behind its fragment header.
                 Protocol::FRAGMENT if u16::from_be_bytes([start[2], start[3]]) >> 3 > 0 => return true,
                 Protocol::FRAGMENT => frag::Header::LEN,
                 _ => (blocks + 1) * 8,
@@ -199,17 +200,17 @@ impl FragmentMeta {
         Ok(())
     }
 
-    /// The length field of the whole datagram, which is this fragment alone.
+    /// Length field of the whole datagram if it is this fragment alone.
     ///
     /// # Errors
-    /// [`DropReason::FragmentTooLong`] if it has no room for that.
+    /// [`DropReason::FragmentTooLong`] if the field is too small.
     pub(crate) fn whole_len(&self) -> Result<u16, DropReason> {
         whole_len(self.info.version(), self.header_len, self.end)
     }
 }
 
 impl ParameterProblem {
-    /// A header, at `header_at`, and named by the byte at `next_header_at`, that no whole datagram may have.
+    /// An illegal header, at `header_at`, and named by the byte at `next_header_at`.
     pub(crate) const fn misplaced(which: IllegalNextHeader, header_at: usize, next_header_at: usize) -> Self {
         match which {
             IllegalNextHeader::Fragment => {
@@ -225,10 +226,10 @@ impl ParameterProblem {
 }
 
 impl FirstFragment {
-    /// The length field of the whole datagram, whose payload is `payload` bytes.
+    /// Length field of a whole datagram with `payload` bytes of payload.
     ///
     /// # Errors
-    /// [`DropReason::FragmentTooLong`] if it has no room for that.
+    /// [`DropReason::FragmentTooLong`] if the field is too small.
     pub(crate) fn whole_len(&self, payload: usize) -> Result<u16, DropReason> {
         whole_len(self.version, self.header_len.into(), payload)
     }
@@ -243,18 +244,18 @@ fn whole_len(version: Version, header_len: usize, payload: usize) -> Result<u16,
 }
 
 impl FragmentRange {
-    /// Bytes of its packet, headers included, as far as they count.
+    /// Length of its packet with headers, without trailing bytes.
     pub(crate) fn packet_len(&self) -> usize {
         self.header_len + self.len()
     }
 
-    /// Bytes of it.
+    /// Length of its payload.
     pub(crate) fn len(&self) -> usize {
         self.end - self.offset
     }
 }
 
-/// Bytes of the upper-layer header that a first fragment must hold (Linux's `ipv6frag_thdr_truncated`).
+/// Minimum length of the upper-layer header in a first fragment (Linux's `ipv6frag_thdr_truncated`).
 pub(crate) const fn upper_len(protocol: Protocol) -> usize {
     match protocol {
         Protocol::TCP => tcp::Header::LEN,

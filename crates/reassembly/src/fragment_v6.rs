@@ -8,18 +8,19 @@ use wire::{FragInfo, FragOffset, Malformed, Protocol, frag};
 use crate::fragment::{BLOCK, Cuts, behind};
 use crate::fragment_meta::upper_len;
 
-/// Cuts `packet`, which starts with its IPv6 header, into fragments of at most `mtu` bytes with the identification `id`.
-/// Only the node that it comes from may do so (RFC 8200 §4.5), for `packet` an identification that it has not used lately
-/// for that destination (RFC 7739). A packet that fits goes out as it is.
+/// Fragments `packet`, which starts with its IPv6 header, into fragments of at most `mtu` bytes with the identification
+/// `id`. Only the source node may do so (RFC 8200 §4.5), with an identification that it has not used recently for that
+/// destination (RFC 7739). A packet that fits goes out unchanged.
 ///
-/// One in children is cut where they begin, if that makes fragments (as the fast path of Linux's `ip6_fragment` does).
+/// A packet with children is cut at their boundaries, if these make valid fragments (as the fast path of Linux's
+/// `ip6_fragment` does).
 ///
-/// The headers that routers read are repeated in each fragment, up to and with a routing header. The payload is not
-/// copied: fragments point to it.
+/// The headers that routers read are repeated in each fragment, up to and with a routing header. Payload is not copied:
+/// fragments point to it.
 ///
 /// # Errors
-/// The packet is dropped: it is fat or a fragment already, its checksum is still to be made, its headers are malformed or
-/// do not all fit the first fragment (RFC 7112), or no memory is free. Fragments made before that stay out of `out`.
+/// The packet is dropped: it is fat or a fragment already, its checksum is partial, its headers are malformed or do not
+/// all fit the first fragment (RFC 7112), or no memory is free. Fragments made before that are not in `out`.
 pub fn fragment_v6(mem: &Memory, packet: Packet, mtu: usize, id: u32, out: &mut Vec<Packet>) -> Result<(), DropReason> {
     if packet.len() <= mtu {
         out.push(packet);
@@ -28,7 +29,7 @@ pub fn fragment_v6(mem: &Memory, packet: Packet, mtu: usize, id: u32, out: &mut 
     cut_v6(mem, packet, mtu, id, out)
 }
 
-/// Cuts a packet even if it would fit, where its children begin.
+/// Fragments a packet even if it would fit, at the boundaries of its children.
 pub(crate) fn cut_v6(
     mem: &Memory,
     mut packet: Packet,

@@ -1,4 +1,4 @@
-//! Keys of datagrams and of sources.
+//! Keys of datagrams and of their sources.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,18 +11,19 @@ use crate::secret::Secret;
 use crate::slab_map::Hashed;
 use crate::user::ReassemblyContext;
 
-/// Key of a datagram: fields that its fragments have in common (RFC 791 §3.2, RFC 8200 §4.5, RFC 4944 §5.3).
+/// Key of a datagram: the common fields of its fragments (RFC 791 §3.2, RFC 8200 §4.5).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Key {
     /// Source and destination, as numbers.
     src: u128,
     dst: u128,
     space: Space,
-    /// IPv4 counts identifications by protocol. In IPv6 the next header of later fragments is ignored.
+    /// Protocol in IPv4, where identifications are per protocol; 0 in IPv6, where the next header of later fragments is
+    /// ignored.
     protocol: u8,
-    /// The identification; 6LoWPAN's tag, and above it the datagram's size.
+    /// The identification.
     id: u32,
-    /// The link on which a multicast or link-local destination is valid.
+    /// The link to which a multicast or link-local destination belongs.
     link: Option<LinkId>,
     context: ReassemblyContext,
     /// SAs through which the fragments came.
@@ -35,11 +36,10 @@ enum Space {
     #[default]
     V4,
     V6,
-    Link,
 }
 
-/// Key of the source to which memory is charged: an IPv4 address, an IPv6 subnet, a station. A host with one address of an
-/// IPv6 subnet can have them all. Equal addresses in two VRFs are two sources (Linux's `inetpeer_addr`).
+/// Key of the source that memory is charged to: an IPv4 address or an IPv6 subnet, of which a single host can use all
+/// addresses. Equal addresses in two VRFs are two sources (Linux's `inetpeer_addr`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SourceKey {
     addr: u128,
@@ -61,14 +61,14 @@ impl Key {
         Self { sec_path: pkt.meta.sec_path.clone(), ..key }
     }
 
-    /// The key of IPv4 fragments that came through no SA.
+    /// The key of IPv4 fragments that passed no SA.
     #[inline(always)]
     pub(crate) fn v4(context: ReassemblyContext, addresses: [u32; 2], protocol: Protocol, id: u32) -> Self {
         let [src, dst] = addresses.map(u128::from);
         Self { src, dst, space: Space::V4, protocol: protocol.0, id, link: None, context, sec_path: SecPath::new() }
     }
 
-    /// The key of IPv6 fragments that came in by `link` and through no SA.
+    /// The key of IPv6 fragments that arrived by `link` and passed no SA.
     #[inline(always)]
     pub(crate) fn v6(context: ReassemblyContext, [src, dst]: [u128; 2], link: Option<LinkId>, id: u32) -> Self {
         let addr = Ipv6Addr::from_bits(dst);
@@ -76,20 +76,6 @@ impl Key {
         //= RFC 8200 §4.5 same-datagram: fragments of equal source, destination and identification are one datagram;
         //=   the next header of later ones is ignored
         Self { src, dst, space: Space::V6, protocol: 0, id, link, context, sec_path: SecPath::new() }
-    }
-
-    /// The key of a 6LoWPAN fragment, which is valid on its link alone.
-    pub(crate) fn lowpan(link: Option<LinkId>, [src, dst]: [u128; 2], id: u32) -> Self {
-        Self {
-            src,
-            dst,
-            space: Space::Link,
-            protocol: 0,
-            id,
-            link,
-            context: ReassemblyContext::LOCAL,
-            sec_path: SecPath::new(),
-        }
     }
 
     /// Context in which the datagram is reassembled.
@@ -101,14 +87,14 @@ impl Key {
     pub(crate) fn source(&self) -> SourceKey {
         let addr = match self.space {
             Space::V6 => self.src >> 64,
-            Space::V4 | Space::Link => self.src,
+            Space::V4 => self.src,
         };
         SourceKey { addr, domain: self.context.domain }
     }
 }
 
 impl Hashed for Key {
-    /// Fields that are not hashed are compared.
+    /// Equality compares the fields that are not hashed too.
     #[inline(always)]
     fn hash(&self, secret: &Secret) -> u32 {
         let (src, dst) = (halves(self.src), halves(self.dst));
@@ -148,7 +134,7 @@ const fn halves(addr: u128) -> [u64; 2] {
     [addr as u64, (addr >> 64) as u64]
 }
 
-/// An address as one of IPv6.
+/// An address as an IPv6 address.
 const fn to_v6(addr: IpAddr) -> Ipv6Addr {
     match addr {
         IpAddr::V4(addr) => addr.to_ipv6_mapped(),

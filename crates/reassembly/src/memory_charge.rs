@@ -1,20 +1,20 @@
-//! The memory that the fragments of one datagram keep from being used for something else.
+//! Memory charge of one datagram's fragments, and of the pages that they pin.
 
 use packet::{Buf, PACKET_OVERHEAD, Packet, PageName};
 
 /// Charge for packets and their pages.
 ///
-/// A page is charged whole, though others may have a share in it: as long as one fragment waits, none of it goes home. Of a
-/// train that was received into one page, each fragment but the first is charged nothing more. A page is charged again if
-/// two others have come since.
+/// A page is charged whole, though others may share it: it is not freed while one of the fragments waits. Of a train
+/// that was received into one page, each fragment but the first is charged nothing more. A page is charged again after
+/// two other pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MemoryCharge {
     bytes: usize,
-    /// The pages that came last, which wait.
+    /// The two pages charged last.
     latest: [Option<PageName>; 2],
 }
 
-/// Charge that is not made yet.
+/// Charge that is computed but not applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim(MemoryCharge);
 
@@ -41,7 +41,7 @@ impl MemoryCharge {
         Claim(with)
     }
 
-    /// Charges for a page of this size.
+    /// Charges a page of this size.
     #[inline]
     pub(crate) fn add(&mut self, (page, size): (PageName, usize)) {
         match self.latest {
@@ -54,26 +54,26 @@ impl MemoryCharge {
         }
     }
 
-    /// Charges for pages that wait from now on.
+    /// Charges pages.
     #[inline]
     pub(crate) fn hold(&mut self, claim: Claim) {
         *self = claim.0;
     }
 
-    /// Charges for a run of its own of one buffer.
+    /// Charges a range of one buffer.
     #[inline]
     pub(crate) fn keep_slot(&mut self, page: (PageName, usize)) {
         self.add(page);
         self.bytes += PACKET_OVERHEAD;
     }
 
-    /// Takes back what is charged for a run of one buffer, which has the page to itself.
+    /// Releases the charge of a range of one buffer, which has its page to itself.
     pub(crate) fn release_slot(&mut self, (page, size): (PageName, usize)) {
         self.latest = self.latest.map(|name| name.filter(|&name| name != page));
         self.bytes -= size + PACKET_OVERHEAD;
     }
 
-    /// Charges for a packet that waits from now on, and for its pages.
+    /// Charges a packet and its pages.
     #[inline]
     pub(crate) fn keep(&mut self, pkt: &Packet) {
         if pkt.is_one_buf() {
@@ -83,7 +83,7 @@ impl MemoryCharge {
         self.bytes += shells(pkt);
     }
 
-    /// Memory that packets pin at the least: themselves, and each page once.
+    /// Minimum memory that packets pin: themselves, and each page once.
     pub(crate) fn least<'p>(packets: impl Iterator<Item = &'p Packet>, slots: impl Iterator<Item = &'p Buf>) -> usize {
         let (mut bytes, mut pages) = (0, slots.map(Buf::page).collect::<Vec<_>>());
         for pkt in packets {
@@ -96,7 +96,7 @@ impl MemoryCharge {
     }
 }
 
-/// Bytes of a packet itself and of its children.
+/// Memory of a packet's own structure and its children's.
 fn shells(pkt: &Packet) -> usize {
     PACKET_OVERHEAD * (1 + pkt.frag_list().len())
 }

@@ -1,9 +1,9 @@
 //! Copies of fragments that use little of a large page.
 //!
-//! A device may receive many packets into one page, and one of them that waits pins all of it: its datagram is charged for the
-//! whole page, as the other packets' owners are unknown. While there is plenty of memory, such a fragment waits where it lies.
-//! Else it is copied to a small page before it waits, so that a limit holds as many of them as of fragments that came in pages
-//! of their own.
+//! A device may receive many packets into one page, and one waiting packet pins all of it: its datagram is charged for
+//! the whole page, as the owners of the other packets are unknown. While there is plenty of memory, such a fragment
+//! waits in place. Otherwise it is copied to a small page before it waits, so that a limit holds as many of them as of
+//! fragments with pages of their own.
 
 use packet::{Burst, CopyReason, Memory, Packet};
 
@@ -11,14 +11,14 @@ use crate::memory_charge::MemoryCharge;
 use crate::queue::{DENSITY, Queue};
 use crate::train::Train;
 
-/// Tells whether a packet pins a page that is many times as large as its data, and a small page would do.
-pub(crate) fn is_thin(pkt: &Packet) -> bool {
+/// Tells whether a packet pins a page that is many times its size, and would fit a small page.
+pub(crate) fn wastes_page(pkt: &Packet) -> bool {
     let is_wasted = |size: usize| size > Memory::SMALL && size / DENSITY > pkt.len();
     let fits = Memory::HEADROOM + pkt.len() <= Memory::SMALL;
     fits && pkt.bufs().any(|buf| is_wasted(buf.page().1))
 }
 
-/// Moves a packet to a page of its own, if one is free.
+/// Copies a packet to a page of its own, if one is free.
 #[cold]
 pub(crate) fn copy_to_small_page(mem: &Memory, pkt: &mut Packet) {
     if let Ok(copy) = pkt.copy(mem, CopyReason::Coalesce) {
@@ -26,8 +26,8 @@ pub(crate) fn copy_to_small_page(mem: &Memory, pkt: &mut Packet) {
     }
 }
 
-/// Tells whether the fragments of a train at the front of a burst waste their pages: their datagram in `queue` will wait, and
-/// they pin more than [`DENSITY`] times their length.
+/// Tells whether the fragments of a train at the front of a burst waste their pages: their datagram in `queue` stays
+/// incomplete, and they pin more than [`DENSITY`] times their length.
 #[cold]
 pub(crate) fn wastes_pages(
     train: &Train,
@@ -35,7 +35,7 @@ pub(crate) fn wastes_pages(
     burst: &Burst<'_>,
     l3: &impl Fn(&Packet) -> Option<usize>,
 ) -> bool {
-    if !burst.first().is_some_and(is_thin) {
+    if !burst.first().is_some_and(wastes_page) {
         return false;
     }
     let mut pinned = MemoryCharge::default();

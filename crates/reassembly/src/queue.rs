@@ -1,4 +1,4 @@
-//! The fragments of one datagram that have come so far, in runs (Linux's `inet_frag_queue`).
+//! Queue of one datagram's fragments, in contiguous ranges (Linux's `inet_frag_queue`).
 
 mod train;
 
@@ -14,41 +14,41 @@ use crate::memory_charge::MemoryCharge;
 use crate::range_tree::{RangeTree, Slot};
 use crate::rebuild_header;
 
-/// The fragments of a datagram that is not whole.
+/// The fragments of an incomplete datagram.
 ///
-/// As in Linux, a run grows when a fragment follows the last one; a fragment in a hole is a run of its own, even if it
-/// closes the hole. A duplicate is told by lying inside one run.
+/// As in Linux, a range grows only by a fragment that follows the last one; a fragment in a hole is a range of its own,
+/// even if it closes the hole. A duplicate is a fragment within one range.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// The run with the highest offset, where fragments in order are appended, and where it begins.
+    /// The range with the highest offset, to which fragments in order are appended, and its begin.
     last: Option<(usize, ContiguousRange)>,
-    /// The runs before it.
+    /// The earlier ranges.
     earlier: Option<Box<RangeTree>>,
-    /// Header fields of the fragment at offset zero, if it has headers.
+    /// Header fields of the first fragment, if it has come.
     first: Option<FirstFragment>,
     /// End of the datagram, as far as is known.
     len: usize,
-    /// Whether the fragment that ends it has come.
+    /// Whether the last fragment has come.
     last_in: bool,
-    /// Bytes of payload that are there. Linux calls them meat.
+    /// Bytes of payload so far. Linux calls them meat.
     received: usize,
     fragments: u64,
     ecn: ecn::Seen,
-    /// The memory that the runs pin.
+    /// Charge for the memory that the ranges pin.
     pinned: MemoryCharge,
-    /// Bytes of the largest fragment, and of the largest one with DF.
+    /// Length of the largest fragment, and of the largest one with DF.
     largest: usize,
     largest_df: usize,
-    /// Origin of the fragment that came last.
+    /// Origin of the latest fragment.
     origin: PackedOrigin,
-    /// Number of that fragment among those of its source.
+    /// Number of the latest fragment among those of its source.
     pub(crate) number: u32,
 }
 
-/// Storage that queues share.
+/// Storage shared by queues.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
-    /// Emptied lists of runs, kept for other datagrams so that in a steady state none is allocated.
+    /// Emptied trees of ranges, kept for other datagrams so that in a steady state none is allocated.
     #[expect(clippy::vec_box, reason = "a queue has the box, and most have none")]
     runs: Vec<Box<RangeTree>>,
     /// Buffers of evicted datagrams.
@@ -56,7 +56,7 @@ pub(crate) struct Spare {
 }
 
 impl Spare {
-    /// Lists that are kept at most.
+    /// Maximum number of kept trees.
     const MOST: usize = 16;
 
     fn take(&mut self) -> Box<RangeTree> {
@@ -70,42 +70,42 @@ impl Spare {
     }
 }
 
-/// No packet is longer than this many bytes.
+/// Upper bound of a packet's length.
 const LONGEST: usize = 1 << 17;
 
-/// A fragment brings its datagram nearer to being whole if it takes at most as many times its length in memory: in the
-/// page of a device, one that was cut for a small MTU does, and one that was cut to fill memory does not.
+/// Maximum ratio of memory to payload of a fragment that counts as progress: a fragment for a small MTU in a device's
+/// page stays below, one sent to exhaust memory does not.
 pub(crate) const DENSITY: usize = 16;
 
-/// Reason for which a fragment was not added.
+/// Refusal of a fragment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Refused {
-    /// It is dropped alone.
+    /// Only the fragment is dropped.
     Fragment(DropReason),
-    /// The whole datagram is dropped with it.
+    /// The whole datagram is dropped.
     Datagram(DropReason),
 }
 
 /// Result of adding a fragment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Added {
-    /// The datagram is whole now.
+    /// The datagram is complete.
     Whole,
-    /// It is nearer to being whole.
+    /// The datagram made progress.
     Nearer,
-    /// It is hardly nearer: the fragment is the first to come, or much shorter than others though more follow, or than the
-    /// memory that it takes.
+    /// Little progress: the fragment is the first, or much shorter than others though not the last, or than the memory
+    /// that it takes.
     Hardly,
 }
 
 impl Queue {
-    /// Forgets all fragments, but for how large the largest was: so does Linux's `ip_frag_reinit`.
+    /// Removes all fragments, but keeps the length of the largest one: as Linux's `ip_frag_reinit` does.
     pub(crate) fn restart(&mut self) {
         let Self { number, largest, largest_df, .. } = *self;
         *self = Self { number, largest, largest_df, ..Self::default() };
     }
 
-    /// Prefetches what a drop of the only run reads.
+    /// Prefetches the fields that a drop of the only range reads.
     #[inline]
     pub(crate) fn prefetch_home(&self) {
         if let Some((_, run)) = &self.last {
@@ -113,7 +113,7 @@ impl Queue {
         }
     }
 
-    /// Lets go of the last run, if it is one buffer, with those of other datagrams.
+    /// Frees the last range, if it is one buffer, together with those of other datagrams.
     pub(crate) fn discard(&mut self, free_batch: &mut FreeBatch) {
         let is_one_buf = self.last.as_ref().is_some_and(|(_, run)| run.is_one_buf());
         if is_one_buf && let Some((_, run)) = self.last.take() {
@@ -121,7 +121,7 @@ impl Queue {
         }
     }
 
-    /// Lets go of all that is here.
+    /// Frees all fragments.
     pub(crate) fn clear(&mut self, spare: &mut Spare) {
         let Self {
             last,
@@ -146,8 +146,8 @@ impl Queue {
         (*pinned, *largest, *largest_df, *origin, *number) = Default::default();
     }
 
-    /// Adds a fragment, which begins with its headers; `first` is what those of a first one say. Unless it joins others, it
-    /// stays a packet of its own.
+    /// Adds a fragment, which begins with its headers; `first` holds the header fields of a first one. Unless it is
+    /// coalesced, it stays a packet of its own.
     pub(crate) fn add(
         &mut self,
         mem: &Memory,
@@ -179,28 +179,28 @@ impl Queue {
         {
             last.gather_for(mem, &pkt, how, &mut self.pinned);
         }
-        // A page for all that is to come does not count against the fragment.
+        // A page for all later fragments is not charged to this one.
         let growth = self.insert(mem, pkt, (offset, end), at_end, how, spare);
         Ok(self.added(span, growth))
     }
 
-    /// Whether nothing has come yet.
+    /// Tells whether it holds no fragment.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.last.is_none()
     }
 
-    /// Whether nothing is missing once fragments of `len` bytes in all have come, of which the last ends the datagram at `end`.
+    /// Tells whether the datagram is complete after another `len` bytes, the last of which end it at `end`.
     pub(crate) fn is_whole_with(&self, len: usize, end: Option<usize>) -> bool {
         end.or(self.last_in.then_some(self.len)) == Some(self.received + len)
     }
 
-    /// Notes the origin of a fragment.
+    /// Records the origin of a fragment.
     pub(crate) fn came_by(&mut self, origin: PackedOrigin) {
         self.origin = origin;
     }
 
-    /// Notes a fragment that was added and has taken `growth` bytes of memory.
+    /// Records an added fragment, which took `growth` bytes of memory.
     #[inline(always)]
     fn added(&mut self, span: &FragmentRange, growth: usize) -> Added {
         self.fragments += 1;
@@ -221,7 +221,7 @@ impl Queue {
         }
     }
 
-    /// Notes where a fragment ends, and with a last one the datagram (RFC 815 §3).
+    /// Records the end of a fragment, and with a last one that of the datagram (RFC 815 §3).
     fn note_end(&mut self, end: usize, more: bool) -> Result<(), DropReason> {
         if contradicts((self.last_in, self.len), end, more) {
             return Err(DropReason::FragmentEnd);
@@ -231,7 +231,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Tells whether `offset..end` goes behind all else, or else into a hole.
+    /// Tells whether `offset..end` goes to the end, or else into a hole.
     fn place(&self, offset: usize, end: usize) -> Result<bool, Refused> {
         const DUPLICATE: Refused = Refused::Fragment(DropReason::FragmentDuplicate);
         const OVERLAP: Refused = Refused::Datagram(DropReason::FragmentOverlap);
@@ -254,7 +254,7 @@ impl Queue {
         self.earlier.as_ref().and_then(|earlier| earlier.last_before(end)).map_or(Ok(false), against)
     }
 
-    /// Puts a fragment where it belongs, and says how much memory it takes, or would if it had not been copied to others.
+    /// Inserts a fragment, and returns the memory that it takes, or would take uncoalesced.
     fn insert(
         &mut self,
         mem: &Memory,
@@ -288,7 +288,7 @@ impl Queue {
         }
         let inner = if at_end { self.last.replace((offset, run)) } else { Some((offset, run)) };
         let Some((start, run)) = inner else { return growth };
-        // A page that others share may be charged for them too.
+        // A shared page may be charged to its other users too.
         let has_page = |buf: &Buf| buf.truesize() == buf.page().1;
         if start > 0
             && run.is_one_buf()
@@ -310,7 +310,7 @@ impl Queue {
         growth
     }
 
-    /// Adds a tiny fragment that is one buffer, and charges anew if others were copied to one page with it.
+    /// Inserts a tiny fragment of one buffer, and recomputes the charge if others were copied to one page with it.
     fn insert_tiny(&mut self, mem: &Memory, (start, end): (usize, usize), pkt: Packet, spare: &mut Spare) {
         let csum = pkt.meta.csum;
         let slot = Slot { buf: Some(pkt.into_head()), start: start as u32, end: end as u32, csum };
@@ -322,7 +322,7 @@ impl Queue {
         }
     }
 
-    /// Charges anew for all that is here.
+    /// Recomputes the charge.
     fn recharge(&mut self) {
         let Self { last, earlier, pinned, .. } = self;
         *pinned = MemoryCharge::default();
@@ -331,11 +331,11 @@ impl Queue {
         earlier.iter().flat_map(|runs| runs.bufs()).for_each(|buf| pinned.keep_slot(buf.page()));
     }
 
-    /// Makes one packet of all fragments, which follow one another, and gives it the headers of the whole datagram. As in Linux
-    /// it has come by the link of the fragment that came last.
+    /// Joins all fragments, which are contiguous, to one packet with the headers of the whole datagram. As in Linux its
+    /// link is that of the latest fragment.
     ///
     /// # Errors
-    /// The datagram is dropped: its fragments contradict each other in ECN, it is too long, or there is no memory.
+    /// The datagram is dropped: its fragments contradict each other in ECN, it is too long, or no memory is free.
     pub(crate) fn finish(&mut self, mem: &Memory, how: CopyPolicy) -> Result<(), DropReason> {
         let Self { last, earlier, .. } = self;
         let joined = match earlier {
@@ -360,10 +360,10 @@ impl Queue {
         }
     }
 
-    /// Takes out the packet that was [made](Self::finish) of all.
+    /// Takes the packet that [`finish`](Self::finish) made.
     ///
     /// # Panics
-    /// When none was.
+    /// Without it.
     #[inline]
     pub(crate) fn take_whole(&mut self) -> Packet {
         const MADE: &str = "a packet that was made";
@@ -373,53 +373,47 @@ impl Queue {
         }
     }
 
-    /// For what the packet that was made of all is refused, if what is fragmented has a header that it may not have.
+    /// Parameter problem of a finished datagram with an illegal header.
     pub(crate) fn misplaced(&self) -> Option<ParameterProblem> {
         let FirstFragment { misplaced, ip_len, next_header_at, .. } = self.first?;
         let header_at = usize::from(ip_len) - frag::Header::LEN;
         Some(ParameterProblem::misplaced(misplaced?, header_at, next_header_at.into()))
     }
 
-    /// Bytes of the largest fragment.
+    /// Length of the largest fragment.
     pub(crate) fn largest(&self) -> usize {
         self.largest
     }
 
-    /// Takes out the first fragment as it came, with its summary, if it has come; but for its link, which is that of the fragment
-    /// that came last.
+    /// Takes the first fragment, with its headers, if it has come; its link is that of the latest fragment.
     pub(crate) fn take_first(&mut self) -> Option<(Packet, Info)> {
         let len = self.first?.len as usize;
         let last = self.last.take().map(|(_, run)| run);
         let run = self.earlier.take().and_then(|mut runs| runs.take_first()).or(last)?;
         let mut pkt = run.into_first();
-        // What its header says of the length may be more than what counts.
+        // The header's total length may be greater than `len`.
         let info = Info::parse(pkt.head(), LONGEST).ok()?;
         pkt.trim(len);
         pkt.meta.origin = self.origin;
         Some((pkt, Info { total_len: len, ..info }))
     }
 
-    /// Fragments that it holds.
+    /// Number of fragments.
     pub(crate) fn fragments(&self) -> u64 {
         self.fragments
     }
 
-    /// End of the fragment with the highest offset.
-    pub(crate) fn highest(&self) -> usize {
-        self.last.as_ref().map_or(0, |(_, run)| run.end)
-    }
-
-    /// Origin of the fragment that came last.
+    /// Origin of the latest fragment.
     pub(crate) fn origin(&self) -> PackedOrigin {
         self.origin
     }
 
-    /// The memory that its fragments pin.
+    /// Memory that its fragments pin.
     pub(crate) fn charged(&self) -> usize {
         self.pinned.bytes()
     }
 
-    /// Panics if they pin more than that. For tests.
+    /// Panics if they pin more than is charged. For tests.
     pub(crate) fn check_charged(&self) {
         let earlier = self.earlier.iter().flat_map(|runs| runs.iter());
         let runs = earlier.chain(self.last.as_ref().map(|(_, run)| run));
@@ -429,8 +423,8 @@ impl Queue {
     }
 }
 
-/// Whether a fragment that ends there cannot be of a datagram that ends at `len`, or there at least, if its last has not
-/// come.
+/// Tells whether a fragment with this end contradicts the datagram's length `len`, which is a lower bound until the
+/// last fragment has come.
 #[inline]
 fn contradicts((last_in, len): (bool, usize), end: usize, more: bool) -> bool {
     if more { last_in && end > len } else { end < len || last_in && end != len }

@@ -6,35 +6,35 @@ use wire::FragOffset;
 use crate::contiguous::{ContiguousRange, CopyPolicy, TINY, is_tiny};
 use crate::fragment::BLOCK;
 
-/// Blocks that one leaf is for.
+/// Number of blocks in a leaf.
 const LEAF: usize = u64::BITS as usize;
 
-/// The runs of one datagram by the block at which each begins: an ordered tree of two levels over the 8192 blocks that a
-/// datagram may have. However many they are, one is added and the one before a place is found in a few instructions.
+/// The ranges of one datagram by the block at which each begins: an ordered tree of two levels over the 8192 blocks of
+/// a datagram. Insertion and the search for a predecessor take a few instructions, however many there are.
 #[derive(Debug, Default)]
 pub(crate) struct RangeTree {
-    /// Bit `n` says whether any run begins in the blocks of leaf `n`.
+    /// Bit `n` tells whether any range begins in the blocks of leaf `n`.
     occupied: u128,
-    /// Numbers of those `leaves`.
+    /// Indices into `leaves`.
     leaf_of: Vec<u8>,
     leaves: Vec<Leaf>,
-    /// Number of `leaves` in use. The others hold runs of earlier datagrams.
+    /// Number of `leaves` in use. The others are left over from earlier datagrams.
     used: usize,
     runs: Vec<Option<ContiguousRange>>,
     slots: Vec<Option<Slot>>,
-    /// Memory of slots that were tiny when they came, in bytes.
+    /// Memory of slots that were tiny on arrival, in bytes.
     waste: usize,
-    /// The page in which tiny fragments lie at their places in the datagram, once their own pages waste as much.
+    /// The page of tiny fragments, at their offsets in the datagram, once their own pages waste as much.
     page: Option<Buf>,
-    /// Ends of the fragments that were copied to the page as they came.
+    /// Ends of the fragments that were copied to the page.
     ends: Vec<u32>,
     /// Checksum state of all data in `page`.
     page_csum: Option<Csum>,
-    /// The run that begins the datagram, if it came when nothing else was missing.
+    /// The range that begins the datagram, if it arrived last.
     head: Option<ContiguousRange>,
 }
 
-/// A run of one fragment that will be a slot of its datagram, and has nothing else to it.
+/// A range of one fragment that will be a slot of its datagram and needs no other state.
 #[derive(Debug)]
 pub(crate) struct Slot {
     /// Data; `None` if it lies in the page of tiny fragments.
@@ -44,48 +44,48 @@ pub(crate) struct Slot {
     pub(crate) csum: Csum,
 }
 
-/// Runs from which on they are asked to be near before they are joined, and how many ahead.
+/// Number of ranges from which on they are prefetched before they are joined, and how many ahead.
 const MANY: usize = 128;
 const AHEAD: usize = 8;
 
-/// Set in the number of a slot, and of an entry of `ends`.
+/// Flag of an index: a slot, or an entry of `ends`.
 const SLOT: u16 = 1 << 15;
 const PLACED: u16 = 1 << 14;
 
 /// A large page has room for a tiny fragment at every offset.
 const _: () = assert!(FragOffset::MAX.bytes() + TINY <= Memory::LARGE);
 
-/// The runs that begin in 64 blocks.
+/// The ranges that begin in 64 blocks.
 #[derive(Clone, Copy, Debug)]
 struct Leaf {
-    /// Bit `n` says whether a run begins at block `n`.
+    /// Bit `n` tells whether a range begins at block `n`.
     occupied: u64,
-    /// Numbers of those runs.
+    /// Indices of those ranges.
     run_of: [u16; LEAF],
 }
 
 impl RangeTree {
-    /// Number of blocks, and of leaves for them.
+    /// Number of blocks in a datagram, and of leaves for them.
     const BLOCKS: usize = 8192;
     const LEAVES: usize = Self::BLOCKS / LEAF;
 
-    /// Adds a run that begins at byte `start`, where none does.
+    /// Adds a range at byte `start`, where none begins.
     pub(crate) fn insert(&mut self, start: usize, run: ContiguousRange) {
         self.note(start, self.runs.len() as u16);
         self.runs.push(Some(run));
     }
 
-    /// Adds a fragment where nothing begins.
+    /// Adds a slot where no range begins.
     #[inline]
     pub(crate) fn insert_slot(&mut self, slot: Slot) -> &mut Slot {
         self.note(slot.start as usize, self.slots.len() as u16 | SLOT);
         self.slots.push(None);
-        // Changed where it is then: a move would have to wait for what was just written.
+        // Changed after the move: a move of a recent store would stall.
         self.slots.last_mut().expect("just pushed").insert(slot)
     }
 
-    /// Adds a tiny fragment where nothing begins. Once the pages of such fragments waste as much memory as one large page,
-    /// all of them are copied to their places in one, as are those that follow (quinn's `Assembler::defragment`).
+    /// Adds a tiny fragment where no range begins. Once the pages of such fragments waste as much memory as one large
+    /// page, all of them are copied to their offsets in one, as are later ones (quinn's `Assembler::defragment`).
     pub(crate) fn insert_tiny(&mut self, mem: &Memory, slot: Slot) {
         if self.page.is_some() {
             self.note(slot.start as usize, self.ends.len() as u16 | PLACED);
@@ -111,7 +111,7 @@ impl RangeTree {
         self.page.is_some()
     }
 
-    /// Keeps the run that begins the datagram, which is whole with it.
+    /// Keeps the range that begins the datagram and completes it.
     pub(crate) fn set_head(&mut self, run: ContiguousRange) -> &mut ContiguousRange {
         self.head.insert(run)
     }
@@ -134,7 +134,7 @@ impl RangeTree {
         leaf.run_of[bit] = number;
     }
 
-    /// Begin and end of the last run that begins before byte `end`, which is not 0.
+    /// Begin and end of the last range that begins before byte `end`, which is not 0.
     #[inline]
     pub(crate) fn last_before(&self, end: usize) -> Option<(usize, usize)> {
         let (leaf, bit) = place(end - 1);
@@ -153,7 +153,7 @@ impl RangeTree {
         Some(((leaf * LEAF + bit) * BLOCK, self.end_of(number)?))
     }
 
-    /// End of the run of this number.
+    /// End of the range of this index.
     #[inline]
     fn end_of(&self, number: u16) -> Option<usize> {
         match number {
@@ -163,12 +163,12 @@ impl RangeTree {
         }
     }
 
-    /// Joins all runs to the first in order, which is the only one then. It has headers, and so is no slot.
+    /// Joins all ranges to the first, which is the only one then. It has headers, and so is no slot.
     pub(crate) fn join(&mut self, mem: &Memory, how: CopyPolicy) -> Option<&mut ContiguousRange> {
         let Self { occupied, leaf_of, leaves, runs, slots, page, page_csum, ends, head, .. } = self;
         let occupied = std::mem::take(occupied);
         let mut numbers = in_order(occupied, leaf_of, leaves);
-        // Of many, most came long ago, and from all over memory.
+        // Most fragments of a large datagram came long ago and lie scattered in memory.
         let is_far = runs.len() + slots.len() > MANY && page.is_none();
         let [mut soon, mut later] = [AHEAD, 2 * AHEAD].map(|ahead| {
             let behind = in_order(if is_far { occupied } else { 0 }, leaf_of, leaves);
@@ -179,7 +179,7 @@ impl RangeTree {
             None => head.insert(runs.get_mut(usize::from(numbers.next()?))?.take()?),
         };
         let page_csum = page_csum.unwrap_or_default();
-        // Bytes of the datagram that have been taken off the page's front, and the end of those to be joined next.
+        // Number of bytes taken off the page's front, and the end of those to be joined next.
         let mut taken = 0;
         let mut pending = None;
         let mut join_page = |joined: &mut ContiguousRange, pending: Option<u32>| {
@@ -230,19 +230,19 @@ impl RangeTree {
         Some(joined)
     }
 
-    /// Takes out what all were joined to.
+    /// Takes the joined range.
     #[inline]
     pub(crate) fn take_joined(&mut self) -> Option<ContiguousRange> {
         self.head.take()
     }
 
-    /// Takes out the first run, unless it is a slot.
+    /// Takes the first range, unless it is a slot.
     pub(crate) fn take_first(&mut self) -> Option<ContiguousRange> {
         let first = in_order(self.occupied, &self.leaf_of, &self.leaves).next()?;
         self.runs.get_mut(usize::from(first))?.take()
     }
 
-    /// Forgets all runs, and tells whether the storage is worth keeping for another datagram.
+    /// Removes all ranges, and tells whether the storage is worth keeping for another datagram.
     pub(crate) fn clear(&mut self) -> bool {
         self.occupied = 0;
         self.used = 0;
@@ -254,7 +254,7 @@ impl RangeTree {
         is_small && self.runs.capacity() <= LEAF
     }
 
-    /// All runs but those that are slots, in no order.
+    /// All ranges but slots, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ContiguousRange> {
         self.runs.iter().chain([&self.head]).flatten()
     }
@@ -269,7 +269,7 @@ impl RangeTree {
     }
 }
 
-/// Copies a fragment to its place in the page of its datagram's tiny fragments.
+/// Copies a fragment to its offset in the page of tiny fragments.
 fn copy_to_page(mem: &Memory, slot: &Slot, page: &mut Option<Buf>, page_csum: &mut Option<Csum>) {
     let Some(buf) = &slot.buf else { return };
     let bytes = page.as_mut().and_then(Buf::bytes_mut).expect("no other buffer refers to the page");
@@ -279,7 +279,7 @@ fn copy_to_page(mem: &Memory, slot: &Slot, page: &mut Option<Buf>, page_csum: &m
     *page_csum = Some(if csum == slot.csum { csum } else { Csum::None });
 }
 
-/// The numbers of runs and slots, in the order of where they begin.
+/// Indices of ranges and slots, in the order of their begins.
 fn in_order<'r>(mut left: u128, leaf_of: &'r [u8], leaves: &'r [Leaf]) -> impl Iterator<Item = u16> + 'r {
     let mut bits = 0_u64;
     let mut leaf = None::<&Leaf>;
@@ -296,7 +296,7 @@ fn in_order<'r>(mut left: u128, leaf_of: &'r [u8], leaves: &'r [Leaf]) -> impl I
     })
 }
 
-/// The leaf of a byte, and its block there. What lies behind all blocks counts as in the last one.
+/// Leaf of a byte, and its block there. Bytes past all blocks count as in the last one.
 fn place(at: usize) -> (usize, usize) {
     let block = (at / BLOCK).min(RangeTree::BLOCKS - 1);
     (block / LEAF, block % LEAF)

@@ -1,4 +1,4 @@
-//! Datagrams, put together from their fragments.
+//! Reassembly of datagrams.
 
 use base::{Counters, DropReason, Instant, LinkId};
 use packet::{Csum, Cut, Memory, Packet};
@@ -10,7 +10,7 @@ use crate::config::{Coalesce, Config};
 use crate::contiguous::{CopyPolicy, TINY};
 use crate::fragment_meta::{FragmentMeta, ParameterProblem};
 use crate::key::Key;
-use crate::page_waste::{copy_to_small_page, is_thin};
+use crate::page_waste::{copy_to_small_page, wastes_page};
 use crate::queue::{Added, Refused};
 use crate::rebuild_header;
 use crate::slab_map::SlabId;
@@ -18,7 +18,7 @@ use crate::table::Table;
 use crate::user::ReassemblyContext;
 use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
 
-/// The fragments that wait for others of their datagrams, of all users.
+/// Incomplete datagrams of all users.
 #[derive(Debug)]
 pub struct Reassembly {
     tables: [Cache; Table::ALL.len()],
@@ -28,47 +28,47 @@ pub struct Reassembly {
 
 /// End of a batch of fragments of one datagram.
 pub(crate) enum End {
-    /// The datagram waits for others.
+    /// The datagram is incomplete.
     Waits,
-    /// The datagram is whole.
+    /// The datagram is complete.
     Whole,
-    /// The last fragment of the batch is not taken.
+    /// The last fragment of the batch is refused.
     Refused(Refused),
 }
 
 /// Usage of a table: `inuse` and `memory` of Linux's `sockstat`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Usage {
-    /// Datagrams that wait.
+    /// Number of waiting datagrams.
     pub queues: usize,
-    /// Bytes that are charged for them.
+    /// Number of bytes charged for them.
     pub memory: usize,
 }
 
 impl Reassembly {
-    /// Nothing waits yet.
+    /// Reassembly without fragments.
     pub fn new(config: Config) -> Self {
-        let Config { policy, coalesce, v4, v6, tracking_v6, lowpan, max_distance } = config;
-        let [v6, tracking_v6, lowpan] = [v6, tracking_v6, lowpan].map(|limits| Cache::new(limits, policy, 0));
-        let tables = [Cache::new(v4, policy, max_distance), v6, tracking_v6, lowpan];
+        let Config { policy, coalesce, v4, v6, tracking_v6, max_distance } = config;
+        let [v6, tracking_v6] = [v6, tracking_v6].map(|limits| Cache::new(limits, policy, 0));
+        let tables = [Cache::new(v4, policy, max_distance), v6, tracking_v6];
         Self { tables, coalesce, evicted: Vec::new() }
     }
 
-    /// Changes the configuration, also for datagrams that wait already: they time out by the new times, and those beyond the
-    /// new limits are evicted ([`drain_evicted`](Self::drain_evicted)).
+    /// Changes the configuration, also for waiting datagrams: the new timeouts apply, and datagrams beyond the new
+    /// limits are evicted ([`drain_evicted`](Self::drain_evicted)).
     pub fn configure(&mut self, config: Config, counters: &mut Counters) {
-        let Config { policy, coalesce, v4, v6, tracking_v6, lowpan, max_distance } = config;
+        let Config { policy, coalesce, v4, v6, tracking_v6, max_distance } = config;
         self.coalesce = coalesce;
-        for (table, limits) in Table::ALL.into_iter().zip([v4, v6, tracking_v6, lowpan]) {
+        for (table, limits) in Table::ALL.into_iter().zip([v4, v6, tracking_v6]) {
             let max_distance = if table == Table::V4 { max_distance } else { 0 };
             self.table(table).configure(limits, policy, max_distance);
             self.make_room(table, None, &mut Count(Mibs::of_table(table).map(|mibs| (&mut *counters, mibs))));
         }
     }
 
-    /// Takes in a fragment: a packet that begins with its IP header, of which `info` is the summary, and that came in by
-    /// the link in its `meta`. One that is no fragment is whole already. What made room for it is told by
-    /// [`drain_evicted`](Self::drain_evicted).
+    /// Handles a fragment: a packet that begins with its IP header, which `info` summarizes, with its link in `meta`. A
+    /// packet that is no fragment is complete already. [`drain_evicted`](Self::drain_evicted) returns the evictions
+    /// that it caused.
     pub fn handle_fragment(
         &mut self,
         now: Instant,
@@ -104,7 +104,7 @@ impl Reassembly {
             }
         }
         let table = Table::of(context, version);
-        self.thin_out(mem, table, &mut pkt);
+        self.copy_out_of_large_page(mem, table, &mut pkt);
         if !self.table(table).admits(&pkt) {
             count.fail();
             return Verdict::Drop { reason: DropReason::FragmentMemory, packets: 1 };
@@ -115,15 +115,15 @@ impl Reassembly {
         {
             return if is_observer { self.pass_on(&key, pkt, problem) } else { refuse(pkt, problem, &mut count) };
         }
-        // Its transport's sum covers other fragments too, and cannot be made from this one.
+        // The partial checksum covers other fragments too, and cannot be completed from this one.
         if let Csum::Partial { .. } = pkt.meta.csum {
             pkt.meta.csum = Csum::None;
         }
         self.enqueue(now, mem, table, key, pkt, &part, count)
     }
 
-    /// A fragment with a wrong length, for an observer (Linux's `nf_ct_frag6_queue`): one that ends nowhere
-    /// in a datagram is dropped, with any other its datagram is given up.
+    /// Handles a fragment with a wrong length for an observer (Linux's `nf_ct_frag6_queue`): an illegal end drops the
+    /// fragment, any other fault drops its datagram.
     fn pass_on(&mut self, key: &Key, pkt: Packet, problem: ParameterProblem) -> Verdict {
         if problem.reason == DropReason::FragmentTooLong {
             return Verdict::Drop { reason: problem.reason, packets: 1 };
@@ -161,8 +161,8 @@ impl Reassembly {
         self.conclude(table, id, end, restarted, mem, how, count)
     }
 
-    /// Concludes a batch of fragments of one datagram, or a single fragment: delivers the datagram, drops it, or evicts others
-    /// for it. Before the batch, `restarted` fragments of the datagram were dropped.
+    /// Concludes a batch of fragments of one datagram, or a single fragment: delivers or drops the datagram, or evicts
+    /// others for it. Before the batch, `restarted` fragments of the datagram were dropped.
     #[expect(clippy::too_many_arguments, reason = "the state of the batch")]
     #[inline]
     pub(crate) fn conclude(
@@ -195,7 +195,7 @@ impl Reassembly {
         }
     }
 
-    /// Makes one packet of a queue that has all fragments.
+    /// Makes one packet of a complete queue.
     #[inline]
     pub(crate) fn complete(
         &mut self,
@@ -209,7 +209,7 @@ impl Reassembly {
         cache.withdraw(id);
         let (queue, _) = cache.queue_mut(id);
         let packets = queue.fragments();
-        // Moved once, when nothing is left to be done about it.
+        // Moved once, at the end.
         let verdict = match queue.finish(mem, how) {
             Ok(()) => {
                 count.ok();
@@ -227,8 +227,7 @@ impl Reassembly {
         verdict
     }
 
-    /// Gives up datagrams until a table is below its limit. If that of `own` is among them, returns how many fragments it
-    /// had.
+    /// Evicts datagrams until a table is below its limit. If `own` is among them, returns its number of fragments.
     pub(crate) fn make_room(&mut self, table: Table, own: Option<SlabId>, count: &mut Count<'_>) -> Option<u64> {
         let Self { tables, evicted, .. } = self;
         let mut lost = None;
@@ -247,20 +246,20 @@ impl Reassembly {
         lost
     }
 
-    /// Drains the evictions since the last call. Until then some of their pages may be kept: those of a burst are freed
+    /// Drains the evictions since the last call. Until then some of their pages are kept: those of a burst are freed
     /// together.
     pub fn drain_evicted(&mut self) -> std::vec::Drain<'_, Evicted> {
         self.tables.iter_mut().for_each(Cache::settle);
         self.evicted.drain(..)
     }
 
-    /// When the next datagram times out.
+    /// Time of the next timeout.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.tables.iter().filter_map(Cache::next).map(|(deadline, _)| deadline).min()
     }
 
-    /// Drops the datagrams that are not whole in time, and appends them to `expired`. If the link is gone, no error is
-    /// sent, and IPv6 does not count it.
+    /// Drops datagrams that have timed out, and appends them to `expired`. If the link was removed, no error is sent,
+    /// and IPv6 does not count it.
     pub fn handle_timeout(
         &mut self,
         now: Instant,
@@ -279,11 +278,10 @@ impl Reassembly {
                     (origin, queue.fragments(), origin.port().is_none_or(&is_there).then(|| queue.take_first()))
                 });
                 let is_there = first.is_some();
-                // Tracking counts what times out, and nothing else.
+                // Tracking counts only timeouts.
                 let mibs = match table {
                     Table::V4 => Some(Mibs::of(Version::V4)),
                     Table::V6 | Table::TrackingV6 => is_there.then(|| Mibs::of(Version::V6)),
-                    Table::Lowpan => None,
                 };
                 Count(mibs.map(|mibs| (&mut *counters, mibs))).timeout();
                 expired.push(Expired { first: first.flatten(), origin, packets, context, table });
@@ -297,22 +295,22 @@ impl Reassembly {
         Usage { queues: cache.queues(), memory: cache.memory() }
     }
 
-    /// Bytes of memory that fragments and their queues hold.
+    /// Number of bytes charged for fragments and queues.
     pub fn memory(&self) -> usize {
         self.tables.iter().map(Cache::memory).sum()
     }
 
-    /// Datagrams that wait.
+    /// Number of waiting datagrams.
     pub fn queues(&self) -> usize {
         self.tables.iter().map(Cache::queues).sum()
     }
 
-    /// Panics unless memory is charged for what is there. For tests.
+    /// Panics unless the charges match the fragments. For tests.
     pub fn check_invariants(&self) {
         self.tables.iter().for_each(Cache::check_invariants);
     }
 
-    /// Treatment of fragments in a context.
+    /// Copy policy of a context.
     pub(crate) fn how(&self, context: ReassemblyContext) -> CopyPolicy {
         let copies = self.coalesce == Coalesce::Copy;
         CopyPolicy {
@@ -323,15 +321,15 @@ impl Reassembly {
         }
     }
 
-    /// Copies a fragment that may wait if it uses little of a large page, and there is not plenty of memory.
-    pub(crate) fn thin_out(&mut self, mem: &Memory, table: Table, pkt: &mut Packet) {
+    /// Copies a fragment that uses little of a large page, unless there is plenty of memory.
+    pub(crate) fn copy_out_of_large_page(&mut self, mem: &Memory, table: Table, pkt: &mut Packet) {
         let looks = self.coalesce == Coalesce::Move && !self.table(table).gathering().is_plenty(0);
-        if looks && is_thin(pkt) {
+        if looks && wastes_page(pkt) {
             copy_to_small_page(mem, pkt);
         }
     }
 
-    /// The datagrams of one table.
+    /// The cache of one table.
     pub(crate) fn table(&mut self, table: Table) -> &mut Cache {
         &mut self.tables[table as usize]
     }
@@ -343,12 +341,12 @@ impl Default for Reassembly {
     }
 }
 
-/// Whether a fragment that contradicts its datagram does not end that, as in Linux's `nf_ct_frag6_queue`.
+/// Tells whether a fragment that contradicts its datagram is dropped alone, as in Linux's `nf_ct_frag6_queue`.
 const fn leaves_others(table: Table, reason: DropReason) -> bool {
     matches!((table, reason), (Table::TrackingV6, DropReason::FragmentEnd | DropReason::FragmentEmpty))
 }
 
-/// Asks the processor to have all of a short fragment near, as it will be copied.
+/// Prefetches all of a short fragment, as it will be copied.
 #[inline]
 fn prefetch_tiny(pkt: &Packet) {
     /// Bytes of a cache line.
@@ -358,7 +356,7 @@ fn prefetch_tiny(pkt: &Packet) {
     }
 }
 
-/// Brings a fragment's headers into the head, and says which part of its datagram it is.
+/// Brings a fragment's headers into the head, and finds its range in the datagram.
 fn part_of(mem: &Memory, pkt: &mut Packet, info: &Info, fragment: FragInfo) -> Result<FragmentMeta, DropReason> {
     if info.total_len > pkt.len() || info.header_len > info.total_len {
         return Err(DropReason::IpTruncated);
@@ -371,7 +369,7 @@ fn part_of(mem: &Memory, pkt: &mut Packet, info: &Info, fragment: FragInfo) -> R
     }
 }
 
-/// A packet that has a fragment header and yet is whole: it does not touch others of its identification (RFC 6946).
+/// An atomic fragment: it is complete, and does not touch others of its identification (RFC 6946).
 fn atomic(mem: &Memory, mut pkt: Packet, part: &FragmentMeta, is_observer: bool, count: &mut Count<'_>) -> Verdict {
     if let Some(misplaced) = part.misplaced().filter(|_| !is_observer) {
         count.ok();

@@ -1,4 +1,4 @@
-//! The header of a datagram that is whole again (Linux's `ip_frag_reasm`, `ip6_frag_reasm`).
+//! Headers of a reassembled datagram (Linux's `ip_frag_reasm`, `ip6_frag_reasm`).
 
 use base::DropReason;
 use packet::{Csum, Memory, Packet};
@@ -8,7 +8,7 @@ use wire::{FragOffset, checksum, frag, ipv4, ipv6};
 /// options.
 ///
 /// # Errors
-/// No memory for a header that others may see.
+/// No memory for a copy of a shared header.
 pub(crate) fn v4(
     mem: &Memory,
     pkt: &mut Packet,
@@ -19,7 +19,7 @@ pub(crate) fn v4(
 ) -> Result<(), DropReason> {
     rewrite(mem, pkt, header_len, |header| {
         let place = ipv4::Header::mut_from(header)?;
-        // Written once it is all known: what was just written in pieces cannot be summed up at once.
+        // Written at once: a sum over recent smaller stores would stall.
         let mut fields = *place;
         fields.set_total_len(total_len);
         fields.set_tos(tos);
@@ -35,11 +35,11 @@ pub(crate) fn v4(
     })
 }
 
-/// Takes the fragment header, which ends at `header_len` and is named by the byte at `next_header_at`, out of a first
+/// Removes the fragment header, which ends at `header_len` and is named by the byte at `next_header_at`, from a first
 /// or atomic fragment, and sets payload length and traffic class.
 ///
 /// # Errors
-/// No memory for a header that others may see.
+/// No memory for a copy of a shared header.
 pub(crate) fn v6(
     mem: &Memory,
     pkt: &mut Packet,
@@ -61,7 +61,7 @@ pub(crate) fn v6(
     Ok(())
 }
 
-/// Changes the first `len` bytes, which lie in the head, and the packet's sum with them.
+/// Changes the first `len` bytes, which lie in the head, and updates the packet's sum.
 fn rewrite(
     mem: &Memory,
     pkt: &mut Packet,

@@ -1,4 +1,4 @@
-//! Fragmenting again what was put together on its way (Linux's `ip_fragment` and `ip6_fragment` with a
+//! Refragmentation of a datagram that was reassembled on its way (Linux's `ip_fragment` and `ip6_fragment` with a
 //! `frag_max_size`).
 
 use base::DropReason;
@@ -9,16 +9,16 @@ use wire::{Version, ipv6};
 use crate::fragment::cut;
 use crate::fragment_v6::cut_v6;
 
-/// Cuts a packet that was put together from fragments of at most `max_size` bytes, for a node that is not its
-/// destination, as [`Verdict::Whole`](crate::Verdict::Whole) has them; IPv6 gets the identification `id`. Where its pieces
-/// are what came, they go out as they came; no fragment is larger than the largest that came, so the sender's discovery of
-/// the path's MTU sees what it would see without us (RFC 8201). A packet that was no fragment (`max_size` 0) goes out as it
-/// is.
+/// Fragments a packet that was reassembled from fragments of at most `max_size` bytes, for a node that is not its
+/// destination, as [`Verdict::Whole`](crate::Verdict::Whole) returns it; IPv6 gets the identification `id`. Fragments
+/// are restored if the packet's children still are the original ones; no fragment is larger than the largest original
+/// one, so the sender's path MTU discovery sees the same as without us (RFC 8201). A packet that was no fragment
+/// (`max_size` 0) goes out unchanged.
 ///
 /// # Errors
-/// The packet is dropped as in [`fragment`](crate::fragment) and [`fragment_v6`](crate::fragment_v6); and for
+/// The packet is dropped as in [`fragment`](crate::fragment()) and [`fragment_v6`](crate::fragment_v6()); and for
 /// [`DropReason::PacketTooBig`], which the caller answers with `mtu`, if the largest fragment was larger than that and
-/// its sender, or IPv6, has routers not fragment it.
+/// DF, or IPv6, forbids routers to fragment it.
 pub fn refragment(
     mem: &Memory,
     packet: Packet,
@@ -40,7 +40,7 @@ pub fn refragment(
             cut(mem, packet, mtu.min(max_size), out)
         }
         Version::V6 if max_size > mtu => Err(DropReason::PacketTooBig),
-        // An atomic fragment is not made one again (RFC 8021).
+        // An atomic fragment is not restored (RFC 8021).
         Version::V6 if packet.len() <= max_size => {
             out.push(packet);
             Ok(())

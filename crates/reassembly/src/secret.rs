@@ -2,15 +2,15 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Words that a key has at most: those of any key, and more for what came through SAs.
+/// Maximum number of words of a key, including those for SAs.
 const MOST: usize = 10;
 
-/// One of a family of functions, chosen by chance.
+/// A random function of the family.
 ///
-/// At most one in 2³² functions gives the same sum to two keys of the same length, even if an attacker has chosen the keys
-/// ("multilinear-HM" of Lemire and Kaser, "Strongly universal string hashing is fast"), for a multiplication a word. Sums are
-/// mixed then: else, with some functions, keys that count up would fall to few chains of a table. No peer sees a
-/// value from which to learn which function it is.
+/// At most one in 2³² functions gives the same sum to two keys of the same length, even if an attacker has chosen the
+/// keys ("multilinear-HM" of Lemire and Kaser, "Strongly universal string hashing is fast"), at the cost of a
+/// multiplication per word. Sums are mixed afterwards: with some functions, consecutive keys would otherwise fall into
+/// few chains of a table. No peer sees a value from which it could learn the function.
 #[derive(Clone, Debug)]
 pub(crate) struct Secret {
     sum: u64,
@@ -25,7 +25,7 @@ impl Secret {
         Self { sum: factor(2 * MOST), factors: std::array::from_fn(|at| [factor(2 * at), factor(2 * at + 1)]) }
     }
 
-    /// The value of a key.
+    /// The hash of a key.
     #[inline(always)]
     pub(crate) fn hash(&self, words: &[u64]) -> u32 {
         debug_assert!(words.len() <= MOST, "{} words", words.len());
@@ -38,7 +38,7 @@ impl Secret {
     }
 }
 
-/// Spreads sums that differ little, as those of numbers that count up may do: one to one (MurmurHash3's `fmix64`).
+/// Spreads sums that differ little, as those of consecutive keys may do: one to one (MurmurHash3's `fmix64`).
 #[inline(always)]
 const fn mixed(mut sum: u64) -> u64 {
     sum = (sum ^ sum >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn counting_keys_fill_table_evenly_with_any_function() {
         const SLOTS: usize = 1024;
-        // With one in some hundred functions their sums do not.
+        // In a few of a thousand functions their sums do not differ enough.
         for word in (0..MOST).cycle().take(200) {
             for shift in [0, 16, 32, 48] {
                 let secret = Secret::new();

@@ -1,11 +1,11 @@
-//! Hash map whose values stay in place, found by key or by number.
+//! Hash map in a slab: values stay in place, and are found by key or by index.
 
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
 use crate::secret::Secret;
 
-/// A number of something in a [`SlabMap`], good as long as that is there.
+/// Index of an entry in a [`SlabMap`], valid until the entry is removed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct SlabId(NonZeroU32);
 
@@ -33,24 +33,23 @@ pub(crate) struct KeyHash(u32);
 /// A hash map in a slab. Senders choose the keys, so they are hashed with a secret: an attacker cannot make many that
 /// collide.
 ///
-/// Places are kept for others when what they were of is taken out, and nothing is moved on its way in or out. Those whose
-/// keys fall together are chained; there are as few of them as makes it likely that a missing key is told by the
-/// chain's being empty, without a look at a place.
+/// Slots of removed entries are reused, and no entry is moved on insertion or removal. Entries with equal chains are
+/// linked; the chains are so many that a missing key usually meets an empty chain, without a look at a slot.
 #[derive(Debug)]
 pub(crate) struct SlabMap<K, V> {
     secret: Secret,
-    /// The first of each chain: a power of two of them, and [`SPARSE`] for each that there is at least.
+    /// Heads of the chains: a power of two of them, and at least [`SPARSE`] for each entry.
     chains: Vec<Option<SlabId>>,
     len: usize,
     places: Vec<Place<K, V>>,
-    /// Links of a chain, one for each place. They are kept apart from the places, which are large and mostly out of cache.
+    /// Links of the chains, one for each slot. They are apart from the slots, which are large and mostly out of cache.
     nodes: Vec<Node>,
     free: Vec<SlabId>,
-    /// Result of the last lookup, and mostly of the next.
+    /// Result of the last look-up, which often is that of the next.
     latest: Option<SlabId>,
 }
 
-/// Chains for each thing that is in a table.
+/// Number of chains for each entry.
 const SPARSE: usize = 4;
 
 #[derive(Debug, Default)]
@@ -62,14 +61,14 @@ struct Place<K, V> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     hash: u32,
-    /// The next of its chain.
+    /// The next entry of its chain.
     next: Option<SlabId>,
-    /// Whether it is found by its key.
+    /// Whether it is in a chain.
     is_there: bool,
 }
 
 impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
-    /// Memory that one takes.
+    /// Memory of one entry.
     pub(crate) const SIZE: usize = size_of::<Place<K, V>>() + size_of::<Node>() + (SPARSE + 1) * size_of::<SlabId>();
 
     /// Number of values.
@@ -77,7 +76,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         self.len
     }
 
-    /// Whether there is none.
+    /// Tells whether the map is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -88,7 +87,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         KeyHash(key.hash(&self.secret))
     }
 
-    /// The one that has this key.
+    /// The entry with this key.
     #[inline]
     pub(crate) fn find(&self, hash: KeyHash, key: &K) -> Option<SlabId> {
         let is_it = |id: &SlabId| {
@@ -105,12 +104,12 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         next
     }
 
-    /// Chain that a hash falls to.
+    /// Chain of a hash.
     fn chain(&self, hash: u32) -> usize {
         hash as usize & self.chains.len().wrapping_sub(1)
     }
 
-    /// A place that is not linked yet. Its value is what its last use left there.
+    /// Reserves a slot that is in no chain. Its value is left over from its last use.
     #[inline]
     pub(crate) fn reserve(&mut self) -> SlabId {
         if let Some(id) = self.free.pop() {
@@ -121,7 +120,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         SlabId::of(self.places.len() - 1)
     }
 
-    /// Enters the value at a reserved place under this key, which no other value has.
+    /// Inserts the value of a reserved slot under this key, which no other entry has.
     pub(crate) fn insert(&mut self, id: SlabId, hash: KeyHash, key: K) {
         self.len += 1;
         if self.len * SPARSE > self.chains.len() {
@@ -136,7 +135,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         self.latest = Some(id);
     }
 
-    /// Makes more chains.
+    /// Grows the chains.
     #[cold]
     fn grow(&mut self) {
         let count = (self.len * SPARSE).next_power_of_two().max(64);
@@ -147,7 +146,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         }
     }
 
-    /// Takes one out, and leaves its place to others.
+    /// Removes an entry, and frees its slot.
     pub(crate) fn remove(&mut self, id: SlabId) {
         if self.nodes[id.at()].is_there {
             let node = std::mem::take(&mut self.nodes[id.at()]);
@@ -156,7 +155,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         self.free.push(id);
     }
 
-    /// Takes one out of its chain.
+    /// Removes an entry from its chain.
     fn unchain(&mut self, id: SlabId, Node { hash, next, .. }: Node) {
         self.len -= 1;
         let chain = self.chain(hash);
@@ -175,7 +174,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         }
     }
 
-    /// The key of one.
+    /// The key of an entry.
     pub(crate) fn key(&self, id: SlabId) -> &K {
         &self.places[id.at()].key
     }
@@ -185,7 +184,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         self.nodes[id.at()].is_there
     }
 
-    /// All of them, in no order.
+    /// All entries, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SlabId, &V)> {
         let present = self.places.iter().zip(&self.nodes).enumerate().filter(|(_, (_, node))| node.is_there);
         present.map(|(at, (place, _))| (SlabId::of(at), &place.value))
@@ -194,7 +193,10 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
 
 impl<K, V> Default for SlabMap<K, V> {
     fn default() -> Self {
-        let (chains, places, nodes, free) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let chains = Vec::new();
+        let places = Vec::new();
+        let nodes = Vec::new();
+        let free = Vec::new();
         Self { secret: Secret::new(), chains, len: 0, places, nodes, free, latest: None }
     }
 }
@@ -251,7 +253,7 @@ mod tests {
         let found = table.find(table.hash(&1000), &1000);
         assert_eq!((found, table.key(again), &table[again][..]), (Some(again), &1000, "1000"));
         assert_eq!(table.find(table.hash(&99), &99), None);
-        // In a chain, too, whichever of it goes.
+        // Removal from any place of a chain.
         let many: Vec<_> = (2000..12_000).map(|key| put(&mut table, key)).collect();
         for (n, &id) in many.iter().enumerate().filter(|(n, _)| n % 7 > 0) {
             table.remove(id);

@@ -13,15 +13,13 @@ pub enum Table {
     V6,
     /// IPv6 tracking.
     TrackingV6,
-    /// 6LoWPAN.
-    Lowpan,
 }
 
 impl Table {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::V4, Self::V6, Self::TrackingV6, Self::Lowpan];
+    /// All tables.
+    pub const ALL: [Self; 3] = [Self::V4, Self::V6, Self::TrackingV6];
 
-    /// The table of datagrams of one family that are reassembled in `context`.
+    /// The table of datagrams of a version that are reassembled in `context`.
     pub(crate) const fn of(context: ReassemblyContext, version: Version) -> Self {
         match version {
             Version::V4 => Self::V4,

@@ -1,5 +1,4 @@
-//! Fragments of one datagram that come one after the other, behind equal headers: what was found out about the first is
-//! true of all of them.
+//! Batch of consecutive fragments of one datagram, behind equal headers: the checks of the first apply to all.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,11 +13,11 @@ use crate::user::ReassemblyContext;
 /// Bytes of headers in front of an IPv6 fragment.
 const V6_LEN: usize = ipv6::Header::LEN + frag::Header::LEN;
 
-/// Batch of fragments of one datagram: the header fields that they have in common.
+/// Batch of fragments of one datagram: their common header fields.
 ///
-/// Only headers without options, and without extension headers but the fragment header, make a train. A fragment is one of
-/// it if every bit of its headers is the same but those of lengths, offset, checksum, and of reserved fields that have no
-/// meaning; and if nothing is wrong with them.
+/// Only headers without options, and without extension headers but the fragment header, qualify. A fragment belongs to
+/// the train if all bits of its headers are equal except lengths, offset, checksum, and reserved fields without a
+/// meaning; and if its headers are valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
     origin: PackedOrigin,
@@ -31,14 +30,14 @@ pub struct Train {
     headers: [[u8; 8]; V6_LEN / 8],
 }
 
-/// The bits of IPv4's first 16 bytes that fragments of one datagram have in common: not total length, MF, offset and
+/// Mask of IPv4's first 16 bytes that fragments of one datagram have in common: all but total length, MF, offset and
 /// checksum.
 const SAME_V4: [u64; 2] = [
     u64::from_ne_bytes([0xff, 0xff, 0, 0, 0xff, 0xff, 0xc0, 0]),
     u64::from_ne_bytes([0xff, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]),
 ];
 
-/// The bits of IPv6's and of the fragment header: not payload length, offset, M and what is reserved.
+/// Mask of the IPv6 header and the fragment header: all but payload length, offset, M and reserved bits.
 const SAME_V6: [u64; V6_LEN / 8] = [
     u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff]),
     u64::MAX,
@@ -49,8 +48,8 @@ const SAME_V6: [u64; V6_LEN / 8] = [
 ];
 
 impl Train {
-    /// The train that may begin with `pkt`, whose IP header begins at `l3`, if that looks like a fragment. Whether it is in
-    /// order is seen when it is taken in.
+    /// The train that may begin with `pkt`, whose IP header begins at `l3`, if it looks like a fragment. Its validity
+    /// is checked when it is taken.
     #[inline(always)]
     pub fn of(pkt: &Packet, l3: usize) -> Option<Self> {
         let head = pkt.head().get(l3..)?;
@@ -68,10 +67,12 @@ impl Train {
             return None;
         }
         let header = ipv4::Header::ref_from(bytes).ok()?;
-        // Word by word: what was just written in pieces cannot be moved at once.
+        // Word by word: a move of recent smaller stores would stall.
         let (words, &[a, b, c, d]) = (bytes.as_chunks().0, bytes.last_chunk()?);
         let headers = [words[0], words[1], [a, b, c, d, 0, 0, 0, 0], [0; 8], [0; 8], [0; 8]];
-        let (protocol, tos, dont_fragment) = (header.protocol(), header.tos(), header.dont_fragment());
+        let protocol = header.protocol();
+        let tos = header.tos();
+        let dont_fragment = header.dont_fragment();
         Some(Self {
             origin,
             domain: Domain::DEFAULT,
@@ -87,7 +88,7 @@ impl Train {
     #[inline(always)]
     fn of_v6(origin: PackedOrigin, head: &[u8]) -> Option<Self> {
         let bytes: &[u8; V6_LEN] = head.first_chunk()?;
-        // What is behind other headers may be one more of IPv6's.
+        // Behind another next header, more IPv6 extension headers may follow.
         let protocol = Protocol(bytes[ipv6::Header::LEN]);
         let ends = matches!(protocol, Protocol::UDP | Protocol::TCP | Protocol::ICMPV6 | Protocol::ESP);
         if bytes[ipv6::NEXT_HEADER_AT] != Protocol::FRAGMENT.0 || !ends {
@@ -108,7 +109,7 @@ impl Train {
         })
     }
 
-    /// The same one in an L3 domain.
+    /// The same train in an L3 domain.
     #[inline(always)]
     #[must_use]
     pub fn in_domain(self, domain: Domain) -> Self {
@@ -149,7 +150,7 @@ impl Train {
         Ecn::from_tos(self.tos)
     }
 
-    /// Offset of the IP header in the first packet of `burst`, and the fragment's range, if the packet is of the train.
+    /// Offset of the IP header of the first packet of `burst`, and its range, if it belongs to the train.
     #[inline(always)]
     pub(crate) fn peek(
         &self,
@@ -161,7 +162,7 @@ impl Train {
         Some((at, self.read(first, at)?))
     }
 
-    /// The packets at the front of `burst` that are of the train, and where each lies.
+    /// The packets at the front of `burst` that belong to the train, and their ranges.
     pub(crate) fn ahead<'b>(
         &self,
         burst: &'b Burst<'_>,
@@ -170,12 +171,12 @@ impl Train {
         burst.ahead().iter().map_while(|pkt| Some((pkt, self.read(pkt, l3(pkt)?)?)))
     }
 
-    /// Origin of its fragments.
+    /// Origin of the fragments.
     pub(crate) fn origin(&self) -> PackedOrigin {
         self.origin
     }
 
-    /// Range in the datagram of `pkt`, whose IP header begins at `l3`, if the packet is of the train.
+    /// Range in the datagram of `pkt`, whose IP header begins at `l3`, if the packet belongs to the train.
     #[inline(always)]
     fn read(&self, pkt: &Packet, l3: usize) -> Option<FragmentRange> {
         let meta = &pkt.meta;
@@ -208,13 +209,13 @@ impl Train {
         let field = u16::from_be_bytes([header[6], header[7]]);
         let more = field & 0x2000 != 0;
         let offset = usize::from(field & FragOffset::MAX.blocks()) * 8;
-        // A whole number of 0xffff, of which ones' complement makes zero; never zero itself.
+        // The sum is 0xffff, or in ones' complement a multiple of it; never zero.
         let is_right = sum.is_multiple_of(0xffff) && total_len <= packet.len() && (more || offset > 0);
         if differ != 0 || *addr != self.headers[2][..4] || !is_right {
             return None;
         }
         let len = total_len.checked_sub(ipv4::Header::LEN)?;
-        // What exceeds a multiple of 8 does not count (Linux).
+        // Bytes past a multiple of 8 do not count (Linux).
         let end = offset + if more { len & !7 } else { len };
         let (ecn, dont_fragment) = (self.ecn(), self.dont_fragment);
         Some(FragmentRange { offset, end, more, header_len: ipv4::Header::LEN, ecn, dont_fragment })
@@ -235,7 +236,7 @@ impl Train {
         }
         let len = total_len.checked_sub(V6_LEN)?;
         let end = offset + len;
-        // These are answered.
+        // These faults are answered with an error.
         let is_wrong = end > usize::from(u16::MAX)
             || more && !len.is_multiple_of(8)
             || offset == 0 && len < upper_len(self.protocol);
@@ -243,7 +244,7 @@ impl Train {
         (!is_wrong).then_some(FragmentRange { offset, end, more, header_len: V6_LEN, ecn, dont_fragment })
     }
 
-    /// Header fields that concern the whole, if the range is the first fragment's.
+    /// Header fields that apply to the whole datagram, if the range is the first fragment's.
     #[inline]
     pub(crate) fn first(&self, span: &FragmentRange) -> Option<FirstFragment> {
         let (header_len, next_header_at) = match self.version {

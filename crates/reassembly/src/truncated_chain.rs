@@ -1,4 +1,4 @@
-//! IPv6 fragments whose headers are cut short, so that no summary of them can be made. They are answered all the same.
+//! IPv6 fragments with a truncated header chain, which have no summary but are answered.
 
 use std::net::IpAddr;
 
@@ -7,10 +7,10 @@ use packet::{Memory, Packet};
 use wire::ip::Info;
 use wire::{Protocol, ext, frag, icmpv6, ipv6};
 
-/// A fragment that is dropped for its headers, and whose sender is told by an ICMPv6 parameter problem.
+/// A fragment that is dropped for its headers and answered with an ICMPv6 parameter problem.
 #[derive(Clone, Copy, Debug)]
 pub struct TruncatedChain {
-    /// As much of a summary as an error message needs.
+    /// The part of a summary that an error message needs.
     pub info: Info,
     /// Reason.
     pub reason: DropReason,
@@ -21,9 +21,9 @@ pub struct TruncatedChain {
 }
 
 impl TruncatedChain {
-    /// Finds the fault of an IPv6 packet that [`Info::parse`] refused, if it concerns the fragment header: that is missing in
-    /// a payload of zero bytes (Linux answers with the place where it should be), or the packet is a first fragment in
-    /// which the header chain does not end (RFC 7112 §5).
+    /// Finds the fault of an IPv6 packet that [`Info::parse`] refused, if it concerns the fragment header: it is
+    /// missing in an empty payload (Linux answers with the offset where it should be), or the packet is a first
+    /// fragment with an incomplete header chain (RFC 7112 §5).
     ///
     /// A caller that counts the packet as `Ip6InHdrErrors` counts it as `Ip6ReasmReqds` too, if it is for this node.
     pub fn find(mem: &Memory, pkt: &mut Packet) -> Option<Self> {
@@ -55,7 +55,7 @@ impl TruncatedChain {
             {
                 return None;
             }
-            // All of them have eight bytes at least.
+            // All of these headers have at least eight bytes.
             let len = if at + frag::Header::LEN > end {
                 None
             } else {
@@ -89,7 +89,7 @@ impl TruncatedChain {
     }
 }
 
-/// Brings the first `len` bytes into the head, if there are so many and there is memory.
+/// Brings the first `len` bytes into the head, if the packet has so many and memory is free.
 fn pull(mem: &Memory, pkt: &mut Packet, len: usize) -> Option<()> {
     pkt.may_pull(mem, len).ok()?.then_some(())
 }

@@ -3,22 +3,23 @@
 use base::Domain;
 use wire::Version;
 
-/// A user of reassembly. Each has datagrams of its own: fragments that one user holds are not there for another.
+/// A user of reassembly. Fragments of different users are never combined.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum User {
-    /// The node itself, for packets that end here (`IP_DEFRAG_LOCAL_DELIVER`). It, [`Output`](Self::Output) and
-    /// [`Host`](Self::Host) alone may join pieces for good; what others put together goes on in fragments of the sizes in which it came.
+    /// The node itself, for packets that end here (`IP_DEFRAG_LOCAL_DELIVER`). Only this user, [`Output`](Self::Output)
+    /// and [`Host`](Self::Host) coalesce fragments for good; datagrams of other users keep the fragment sizes in which
+    /// they came.
     #[default]
     Local,
-    /// The node itself, for packets of its own sockets, which a kernel has fragmented for a device and not for the path.
+    /// The node itself, for packets of its own sockets, which a kernel has fragmented for a device's MTU.
     Output,
-    /// The node itself, for packets to a host that takes datagrams whole.
+    /// The node itself, for packets to a host that takes whole datagrams.
     Host,
     /// Sockets that read packets with the router alert option (`IP_DEFRAG_CALL_RA_CHAIN`).
     RouterAlert,
     /// Connection tracking (`IP_DEFRAG_CONNTRACK_*`).
     Tracking {
-        /// Hook from which it is called.
+        /// Hook that calls it.
         hook: Hook,
         /// Number of its zone.
         zone: u16,
@@ -34,7 +35,7 @@ pub enum User {
 pub enum Hook {
     /// Before routing.
     In,
-    /// The node's own.
+    /// Output of the node.
     Out,
     /// On a bridge.
     Bridge,
@@ -55,7 +56,7 @@ impl ReassemblyContext {
 }
 
 impl User {
-    /// A number below 2²⁴ that no other has.
+    /// A unique number below 2²⁴.
     pub(crate) const fn to_bits(self) -> u32 {
         match self {
             Self::Local => 0,
@@ -68,27 +69,15 @@ impl User {
         }
     }
 
-    /// Whether pieces are joined: copied behind each other or made slots of one packet. Otherwise each stays what it was.
+    /// Tells whether fragments are coalesced: copied behind each other or made slots of one packet. Otherwise each
+    /// stays a packet.
     pub(crate) const fn joins(self) -> bool {
         matches!(self, Self::Local | Self::Output | Self::Host)
     }
 
-    /// Whether nothing is answered and nothing counted, and what is malformed passes on as it came, as in IPv6 tracking
-    /// (Linux's `nf_ct_frag6_gather`).
+    /// Tells whether it is an observer, which sends no errors, counts nothing and passes malformed packets on, as IPv6
+    /// tracking (Linux's `nf_ct_frag6_gather`).
     pub(crate) const fn is_observer(self, version: Version) -> bool {
         matches!((self, version), (Self::Tracking { .. }, Version::V6))
-    }
-
-    /// Whether the sender is told that a datagram was not whole in time, which was `for_us` or was to go on. Contexts that look
-    /// at IPv4 packets on their way leave that to the node that the datagram is for (Linux's `frag_expire_skip_icmp`; a switch
-    /// among them, unlike Linux's).
-    pub const fn tells_of_timeout(self, version: Version, for_us: bool) -> bool {
-        match (self, version) {
-            (Self::Tracking { hook: Hook::In | Hook::Bridge, .. } | Self::PacketSocket | Self::Switch, Version::V4) => {
-                for_us
-            }
-            (Self::Host, _) => for_us,
-            _ => true,
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Verdicts about fragments.
+//! Verdicts on fragments.
 
 use base::{Counters, DropReason, Mib, Origin};
 use packet::Packet;
@@ -8,45 +8,45 @@ use wire::{Version, icmpv6};
 use crate::table::Table;
 use crate::user::ReassemblyContext;
 
-/// Verdict about a fragment.
+/// Verdict on a fragment.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It was the last one missing: the datagram, without a trace of fragmentation but its pieces.
+    /// Completed: the whole datagram, without a fragment header.
     Whole {
-        /// For [`User::Local`](crate::User::Local) as few pieces as can be, else the first fragment with each other as a
-        /// child.
+        /// Datagram, for [`User::Local`](crate::User::Local) in as few buffers as possible, else the first fragment
+        /// with each later one as a child.
         pkt: Packet,
-        /// Bytes of the largest fragment with its headers, beyond which [`refragment`](crate::refragment) does not go
+        /// Length of the largest fragment with its headers, an upper bound for [`refragment`](crate::refragment())
         /// (Linux's `frag_max_size`); 0 if it was no fragment.
         max_size: usize,
     },
-    /// It waits for others.
+    /// It is held until its datagram is complete.
     Held,
-    /// It waits for others. The ones that waited before it are dropped for [`DropReason::FragmentDistance`].
+    /// It is held. Earlier fragments of its identification are dropped for [`DropReason::FragmentDistance`].
     Restarted {
         /// Number of dropped fragments.
         packets: u64,
     },
-    /// It goes on as it came: the context is an observer's.
+    /// It passes unchanged: the context is an observer's.
     Pass {
-        /// It.
+        /// Packet.
         pkt: Packet,
-        /// Other fragments of its datagram that waited, and are dropped for [`DropReason::FragmentLength`].
+        /// Number of other fragments of its datagram, which are dropped for [`DropReason::FragmentLength`].
         packets: u64,
     },
     /// It is dropped.
     Drop {
         /// Reason.
         reason: DropReason,
-        /// Number of dropped packets: the fragment, and those of its datagram that waited unless it was a duplicate.
+        /// Number of dropped packets: the fragment, and the waiting ones of its datagram unless it was a duplicate.
         packets: u64,
     },
-    /// It is dropped, and its sender is told by an ICMPv6 parameter problem.
+    /// It is dropped, and an ICMPv6 parameter problem is due to its sender.
     Refuse {
-        /// The packet to quote. It begins with its IP header, and is the fragment as it came; or the whole datagram, for
+        /// The packet to quote, which begins with its IP header: the fragment; or the whole datagram, for
         /// [`DropReason::FragmentNested`] and [`DropReason::ProtocolUnknown`].
         pkt: Packet,
-        /// The reason. An unknown protocol, of a packet that policies let in, is counted by the caller.
+        /// The reason. The caller counts an unknown protocol, of a packet that policies let in.
         reason: DropReason,
         /// The message's code.
         code: icmpv6::Problem,
@@ -55,26 +55,26 @@ pub enum Verdict {
     },
 }
 
-/// A datagram that was not whole in time.
+/// A datagram that has timed out.
 #[derive(Debug)]
 pub struct Expired {
-    /// First fragment, of which an ICMP error tells the sender, and its summary; `None` if it has not come, or
-    /// the link is gone; it is that link's now. [`User::tells_of_timeout`](crate::User::tells_of_timeout) knows whether to tell.
+    /// First fragment and its headers, for an ICMP error to the sender; `None` if it has not come, or the link was
+    /// removed; its link is that of the latest fragment.
     pub first: Option<(Packet, Info)>,
-    /// Origin of the last fragment.
+    /// Origin of the latest fragment.
     pub origin: Origin,
-    /// Number of fragments dropped for [`DropReason::FragmentTimeout`], the first one included.
+    /// Number of fragments dropped for [`DropReason::FragmentTimeout`], including the first one.
     pub packets: u64,
     /// Context in which it was reassembled.
     pub context: ReassemblyContext,
-    /// Table in which it waited.
+    /// Table that it was in.
     pub table: Table,
 }
 
-/// Fragments that made room for others, dropped for [`DropReason::FragmentEvicted`].
+/// An evicted datagram, whose fragments are dropped for [`DropReason::FragmentEvicted`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Evicted {
-    /// Origin of the last fragment of their datagram.
+    /// Origin of the latest fragment.
     pub origin: Origin,
     /// Number of dropped fragments.
     pub packets: u64,
@@ -87,17 +87,17 @@ pub(crate) struct Mibs {
     oks: Mib,
     fails: Mib,
     timeout: Mib,
-    /// Linux shows overlaps of IPv4 alone.
+    /// Counter of overlaps; Linux has one for IPv4 only.
     overlaps: Option<Mib>,
 }
 
 impl Mibs {
-    /// Counters of datagrams that a table gives up, if they are counted.
+    /// Counters of datagrams that a table drops, if they are counted.
     pub(crate) const fn of_table(table: Table) -> Option<Self> {
         match table {
             Table::V4 => Some(Self::of(Version::V4)),
             Table::V6 => Some(Self::of(Version::V6)),
-            Table::TrackingV6 | Table::Lowpan => None,
+            Table::TrackingV6 => None,
         }
     }
 
@@ -134,35 +134,35 @@ impl Count<'_> {
         }
     }
 
-    /// A fragment came.
+    /// Counts a fragment.
     pub(crate) fn request(&mut self) {
         self.count(|mibs| Some(mibs.requests));
     }
 
-    /// As many fragments came.
+    /// Counts `n` fragments.
     pub(crate) fn requests(&mut self, n: u64) {
         if let Some((counters, mibs)) = &mut self.0 {
             counters.add(mibs.requests, n);
         }
     }
 
-    /// A datagram is whole.
+    /// Counts a reassembled datagram.
     pub(crate) fn ok(&mut self) {
         self.count(|mibs| Some(mibs.oks));
     }
 
-    /// A datagram, or a fragment that was refused, is dropped.
+    /// Counts a dropped datagram, or a refused fragment.
     pub(crate) fn fail(&mut self) {
         self.count(|mibs| Some(mibs.fails));
     }
 
-    /// A datagram was not whole in time.
+    /// Counts a datagram that timed out.
     pub(crate) fn timeout(&mut self) {
         self.count(|mibs| Some(mibs.timeout));
         self.fail();
     }
 
-    /// A datagram is dropped for this.
+    /// Counts a datagram dropped for `reason`.
     pub(crate) fn fail_for(&mut self, reason: DropReason) {
         if reason == DropReason::FragmentOverlap {
             self.count(|mibs| mibs.overlaps);
@@ -170,7 +170,7 @@ impl Count<'_> {
         self.fail();
     }
 
-    /// A fragment is answered with a parameter problem.
+    /// Counts a fragment that is answered with a parameter problem.
     pub(crate) fn header_error(&mut self) {
         self.count(|_| Some(Mib::Ip6InHdrErrors));
     }

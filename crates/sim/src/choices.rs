@@ -1,16 +1,16 @@
-//! Choices that come from bytes: a fuzzer's, or those of a seed.
+//! Choices drawn from bytes: a fuzzer's, or a seed's.
 
-/// Reads bytes as choices; zeros when there are no more.
+/// Reads bytes as choices; zeros past the end.
 #[derive(Clone, Copy, Debug)]
 pub struct Choices<'a>(&'a [u8]);
 
 impl<'a> Choices<'a> {
-    /// The choices that are in `bytes`.
+    /// Choices from `bytes`.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Whether there are no more.
+    /// Tells whether all bytes were read.
     pub const fn is_over(&self) -> bool {
         self.0.is_empty()
     }
@@ -27,7 +27,7 @@ impl<'a> Choices<'a> {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// The next `n` bytes, or as many as there are.
+    /// The next `n` bytes, or as many as are left.
     pub fn bytes(&mut self, n: usize) -> &'a [u8] {
         let (front, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;
@@ -37,12 +37,12 @@ impl<'a> Choices<'a> {
     /// One of `items`.
     ///
     /// # Panics
-    /// When there is none.
+    /// When it is empty.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[usize::from(self.byte()) % items.len()]
     }
 
-    /// Whether something happens that does so once in `n` times.
+    /// True with a chance of one in `n`.
     pub const fn once_in(&mut self, n: u8) -> bool {
         self.byte() % n == n - 1
     }

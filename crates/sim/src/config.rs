@@ -1,4 +1,4 @@
-//! Short forms of what an IPsec node is told.
+//! Short constructors of IPsec configurations.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,13 +25,13 @@ pub fn esp(src: &str, dst: &str, spi: u32, mode: Mode, udp: bool) -> SaConfig {
     }
 }
 
-/// Template that asks for that SA.
+/// Template for that SA.
 pub const fn template(sa: &SaConfig) -> Template {
     let (src, dst): (Option<IpAddr>, Option<IpAddr>) = (Some(sa.src), Some(sa.dst));
     Template { src, dst, spi: None, mode: sa.mode, reqid: sa.reqid, level: Level::Required }
 }
 
-/// A policy that packets from `src` to `dst` need these SAs, the innermost first.
+/// A policy by which packets from `src` to `dst` need these SAs, the innermost first.
 ///
 /// # Panics
 /// When these are no prefixes.
@@ -40,8 +40,8 @@ pub fn policy(dir: Dir, src: &str, dst: &str, sas: &[SaConfig]) -> PolicyConfig 
     PolicyConfig { templates: sas.iter().map(template).collect(), ..PolicyConfig::new(dir, Selector::new(src, dst)) }
 }
 
-/// Lets `near` protect what goes from `src` to `dst` by these SAs, the innermost first, and `far` demand it, of what it
-/// forwards and of what is for itself.
+/// Configures `near` to protect packets from `src` to `dst` by these SAs, the innermost first, and `far` to require it,
+/// for forwarded packets and its own.
 ///
 /// # Panics
 /// When an SA or a policy is refused.
@@ -57,8 +57,8 @@ pub fn link_pair(near: &mut Node, far: &mut Node, (src, dst): (&str, &str), sas:
     }
 }
 
-/// Mask by which the initialisation vectors of one SA differ from those of all others: the worlds of one test share
-/// keys, and IPsec's register of nonces sees them all.
+/// Mask that makes the initialisation vectors of an SA unique: the worlds of one test share keys, and IPsec's register
+/// of nonces covers all of them.
 pub fn unique_mask() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     Rng::new(NEXT.fetch_add(1, Relaxed)).bits()

@@ -1,4 +1,4 @@
-//! A device that does the ciphers' work, in its own time.
+//! A crypto device with its own timing.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,18 +9,18 @@ use ipsec::crypto::{Crypto, Task};
 
 use crate::Rng;
 
-/// Number of tasks that the device has room for.
+/// Maximum number of tasks in flight.
 const ROOM: usize = 64;
 
-/// A device for ciphers that takes a random time for each task, gives back what is done in any order, and often takes
-/// nothing for a while.
+/// A crypto device that takes a random time for each task, finishes tasks in any order, and often accepts none for a
+/// while.
 pub struct SlowCrypto {
     rng: Rng,
     longest: Duration,
-    /// Tasks in progress, and the time at which each is done.
+    /// Tasks in flight, each with its time of completion.
     away: Vec<(Instant, Task)>,
     busy_until: Instant,
-    /// Whether it left something behind.
+    /// Whether it refused a task.
     left: bool,
 }
 

@@ -8,12 +8,12 @@ use packet::{Csum, Cut, Memory, Packet};
 /// Kind of packets that cross a wire.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Medium {
-    /// A device shared with a guest, such as TUN: packets pass fat, with their marks.
+    /// A device shared with a guest, such as TUN: packets pass fat, with their metadata.
     Guest,
-    /// A cable: the device cuts fat packets and makes checksums, and the other end receives plain packets.
+    /// A cable: the device segments fat packets and completes checksums, and the other end receives plain packets.
     Cable,
-    /// A UDP socket at both ends with the kernel's GSO and GRO: as a cable, but the datagrams that arrive together
-    /// are received as trains in one piece.
+    /// A UDP socket at both ends with the kernel's GSO and GRO: as a cable, but datagrams that arrive together are
+    /// received as one train.
     UdpSocket,
 }
 
@@ -22,56 +22,56 @@ pub enum Medium {
 pub struct Wire {
     /// Kind of packets that cross it.
     pub medium: Medium,
-    /// The longest packet, in bytes from its IP header on. A guest's device has none.
+    /// Maximum length of a packet, in bytes from its IP header on. Unlimited for a guest's device.
     pub mtu: usize,
-    /// Time that a frame takes.
+    /// Delay of a frame.
     pub delay: Duration,
-    /// Additional time of a frame that is overtaken.
+    /// Additional delay of a frame that is overtaken.
     pub late_by: Duration,
-    /// Number of frames in a thousand that are overtaken.
+    /// Frames in a thousand that are overtaken.
     pub late: u16,
-    /// Number of frames in a thousand that are lost.
+    /// Frames in a thousand that are lost.
     pub loss: u16,
-    /// Number of frames in a thousand that arrive twice.
+    /// Frames in a thousand that are duplicated.
     pub twice: u16,
-    /// Number of frames in a thousand that arrive with a bit flipped behind their outer headers.
+    /// Frames in a thousand with a bit flipped behind their outer headers.
     pub damaged: u16,
-    /// Number of times in a thousand that the device is busy when it is handed frames: it takes some, and none for a while.
+    /// Chance in a thousand that the device is busy when it is handed frames: it takes some, and none for a while.
     pub busy: u16,
 }
 
-/// Counters of a wire, both ways together.
+/// Counters of a wire, for both directions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct WireStats {
-    /// Frames that were put on it.
+    /// Frames sent.
     pub frames: u64,
-    /// Those that were lost.
+    /// Frames lost.
     pub lost: u64,
-    /// Those that arrived twice.
+    /// Frames duplicated.
     pub twice: u64,
-    /// Those that arrived with a bit flipped.
+    /// Frames damaged.
     pub damaged: u64,
     /// Times the device was busy.
     pub busy: u64,
 }
 
 impl Wire {
-    /// A wire that does nothing wrong and takes 10 µs.
+    /// A perfect wire with a delay of 10 µs.
     pub const fn new(medium: Medium, mtu: usize) -> Self {
         let (delay, late_by) = (Duration::from_micros(10), Duration::from_micros(500));
         Self { medium, mtu, delay, late_by, late: 0, loss: 0, twice: 0, damaged: 0, busy: 0 }
     }
 
-    /// The same wire on a bad day.
+    /// The same wire with faults.
     #[must_use]
     pub const fn troubled(self, loss: u16, late: u16, twice: u16, busy: u16) -> Self {
         Self { loss, late, twice, busy, ..self }
     }
 
-    /// Frames on the wire of a packet that a device with these features was handed.
+    /// Frames on the wire for a packet that was handed to a device with these features.
     ///
     /// # Panics
-    /// When the device does not take such a packet, or what goes on the wire is longer than its MTU.
+    /// When the device cannot take the packet, or a frame is longer than its MTU.
     pub fn cut(&self, mem: &Memory, features: &Features, pkt: Packet, l3: usize, out: &mut Vec<Packet>) {
         pkt.check_invariants();
         check_taken(features, &pkt);
@@ -84,10 +84,10 @@ impl Wire {
         }
     }
 
-    /// Packets that the other end receives of frames that arrived together, in its own memory.
+    /// Packets that the other end receives from frames that arrived together, in its own memory.
     ///
     /// # Panics
-    /// When there is no memory.
+    /// Without memory.
     pub(crate) fn arrive(&self, mem: &Memory, frames: Vec<Packet>) -> Vec<Packet> {
         let received = frames.iter().map(|frame| {
             let mut pkt = Packet::with_data(mem, &frame.to_vec()).expect("memory");
@@ -111,7 +111,7 @@ impl Wire {
     }
 }
 
-/// Checks that a packet is one that a device with these features takes.
+/// Checks that a device with these features can take a packet.
 fn check_taken(features: &Features, pkt: &Packet) {
     if let Cut::Gso(gso) = pkt.meta.cut {
         assert!(features.cuts(&gso, pkt.len()), "{features:?} was handed {gso:?}");

@@ -1,14 +1,14 @@
-//! Packets of one flow, with checksums and payload that can be told to be right.
+//! Packets of one flow, with verifiable checksums and payload.
 
 use std::net::IpAddr;
 
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Version, checksum, icmp, icmpv6, ipv4, ipv6, tcp, udp};
 
-/// Bytes of a TCP header with the time stamp option, as a Linux sender has it (RFC 7323).
+/// Length of a TCP header with the time stamp option, as a Linux sender has it (RFC 7323).
 const TCP_LEN: usize = tcp::Header::LEN + 12;
 
-/// Sender and receiver of packets. Each packet that it makes begins with an IP header.
+/// Endpoints of a flow, and constructors of its packets, each of which begins with an IP header.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
     /// The source.
@@ -25,21 +25,21 @@ pub struct Flow {
     pub dont_fragment: bool,
 }
 
-/// The byte at place `at` of every stream.
+/// The byte at offset `at` of every stream.
 pub const fn stream_byte(at: u32) -> u8 {
     (at.wrapping_mul(2_654_435_761) >> 23) as u8
 }
 
-/// `len` bytes of every stream, from place `first` on.
+/// `len` bytes of every stream, from offset `first` on.
 fn stream(first: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|at| stream_byte(first.wrapping_add(at))).collect()
 }
 
 impl Flow {
-    /// A flow with a TTL of 64 whose packets are not to be fragmented, from port 40000 to port 5201.
+    /// A flow with a TTL of 64 and Don't Fragment, from port 40000 to port 5201.
     ///
     /// # Panics
-    /// When these are no two addresses of one family.
+    /// When these are not two addresses of one family.
     pub fn new(src: &str, dst: &str) -> Self {
         let [src, dst] = [src, dst].map(|addr| addr.parse::<IpAddr>().expect("an address"));
         assert_eq!(src.is_ipv4(), dst.is_ipv4(), "{src} and {dst}");
@@ -57,7 +57,7 @@ impl Flow {
         Version::of_addr(self.src)
     }
 
-    /// Bytes of headers in front of a TCP segment's payload.
+    /// Length of the headers in front of a TCP segment's payload.
     pub const fn tcp_headers(&self) -> usize {
         self.version().header_len() + TCP_LEN
     }
@@ -96,11 +96,11 @@ impl Flow {
         self.raw(Protocol::TCP, &segment)
     }
 
-    /// `len` bytes of the stream, from `seq` on, as one fat packet to be cut every `size` bytes; its checksum is still
-    /// to be made. What fits one segment is not fat.
+    /// `len` bytes of the stream, from `seq` on, as one fat packet with segments of `size` bytes and a partial
+    /// checksum. A payload of one segment makes no fat packet.
     ///
     /// # Panics
-    /// When there is no memory.
+    /// Without memory.
     pub fn fat_tcp(&self, mem: &Memory, seq: u32, len: usize, size: u16) -> Packet {
         self.fat_tcp_with(mem, seq, &stream(seq, len), size)
     }
@@ -108,7 +108,7 @@ impl Flow {
     /// The same with this payload.
     ///
     /// # Panics
-    /// When there is no memory.
+    /// Without memory.
     pub fn fat_tcp_with(&self, mem: &Memory, seq: u32, payload: &[u8], size: u16) -> Packet {
         let kind = if self.version() == Version::V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
         self.fat(mem, Protocol::TCP, &mut self.tcp_segment(seq, payload), (payload.len(), size, kind))
@@ -126,10 +126,10 @@ impl Flow {
         self.raw(Protocol::UDP, &datagram)
     }
 
-    /// A train of UDP datagrams of `size` bytes each, with `len` bytes of the stream in all.
+    /// A train of UDP datagrams of `size` bytes each, with `len` bytes of the stream in total.
     ///
     /// # Panics
-    /// When there is no memory.
+    /// Without memory.
     pub fn fat_udp(&self, mem: &Memory, len: usize, size: u16) -> Packet {
         self.fat_udp_with(mem, &stream(0, len), size)
     }
@@ -137,7 +137,7 @@ impl Flow {
     /// The same with this payload.
     ///
     /// # Panics
-    /// When there is no memory.
+    /// Without memory.
     pub fn fat_udp_with(&self, mem: &Memory, payload: &[u8], size: u16) -> Packet {
         self.fat(mem, Protocol::UDP, &mut self.datagram(payload), (payload.len(), size, GsoKind::Udp))
     }

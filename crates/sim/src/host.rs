@@ -1,4 +1,4 @@
-//! Hosts that are no gateways: a guest behind a bare IP device, or a host on an Ethernet wire.
+//! Hosts: a guest behind a bare IP device, or a host on an Ethernet wire.
 
 use std::net::IpAddr;
 
@@ -8,20 +8,20 @@ use wire::ip::Info;
 use wire::nd::{AdvertFlags, LinkAddr, Nd, Neighbour};
 use wire::{EtherType, MacAddr, Protocol, arp, eth, icmpv6, ipv6, nd};
 
-/// A host. It keeps what it receives, answers questions for its station, and answers pings.
+/// A host. It keeps received packets, answers requests for its link-layer address, and answers pings.
 #[derive(Debug)]
 pub struct Host {
     /// Memory.
     pub mem: Memory,
-    /// Station address, if it is on Ethernet.
+    /// Link-layer address, on Ethernet.
     pub mac: Option<MacAddr>,
     /// Addresses.
     pub addresses: Vec<IpAddr>,
-    /// Station to which it sends everything, if it is on Ethernet.
+    /// Link-layer address of its gateway, on Ethernet.
     pub gateway: MacAddr,
-    /// Whether it answers questions for its station.
+    /// Whether it answers requests for its link-layer address.
     pub answers: bool,
-    /// The IP packets that it received, without their Ethernet headers.
+    /// Received IP packets, without their Ethernet headers.
     pub inbox: Vec<Packet>,
     pub(crate) outbox: Vec<Packet>,
 }
@@ -40,7 +40,7 @@ impl Host {
         }
     }
 
-    /// A host on Ethernet that sends everything to `gateway`.
+    /// A host on Ethernet that sends all packets to `gateway`.
     ///
     /// # Panics
     /// When these are no addresses.
@@ -52,7 +52,7 @@ impl Host {
     /// Sends an IP packet.
     ///
     /// # Panics
-    /// When there is no memory.
+    /// Without memory.
     pub fn send(&mut self, pkt: Packet) {
         let to = self.gateway;
         self.send_to(pkt, to);
@@ -61,13 +61,13 @@ impl Host {
     /// Sends a plain IP packet.
     ///
     /// # Panics
-    /// When there is no memory.
+    /// Without memory.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let pkt = Packet::with_data(&self.mem, bytes).expect("memory");
         self.send(pkt);
     }
 
-    /// Takes what it received.
+    /// Takes the received packets.
     pub fn take(&mut self) -> Vec<Packet> {
         std::mem::take(&mut self.inbox)
     }
@@ -81,7 +81,7 @@ impl Host {
         self.outbox.push(pkt);
     }
 
-    /// Takes in a frame.
+    /// Receives a frame.
     pub(crate) fn receive(&mut self, mut pkt: Packet) {
         let mut asker = self.gateway;
         if let Some(mac) = self.mac {

@@ -1,23 +1,25 @@
-//! A simulation of nodes and what lies between them: for tests, and repeatable to the last bit.
+//! Deterministic simulation of nodes, hosts and wires, for tests and benchmarks.
 //!
-//! A [`World`] holds [`Node`]s, which are a [`datapath::Datapath`] and its memory, and [`Host`]s, which are all others. Their
-//! ends are joined by [`Wire`]s that lose, reorder, duplicate and delay frames, or take none for a while. Time is
-//! virtual: [`World::run_until`] goes from event to event, and every chance comes from one seed, which is printed when
-//! a test fails.
+//! A [`World`] holds [`Node`]s, which are a [`datapath::Datapath`] and its memory, and [`Host`]s. [`Wire`]s join their
+//! ends, and lose, reorder, duplicate and delay frames, or take none for a while. Time is virtual: [`World::run_until`]
+//! goes from event to event, and all randomness comes from one seed, which is printed when a test fails.
 //!
-//! A wire is also the device at its ends. It checks that what it is given is what its features allow, cuts fat packets
-//! and completes checksums as hardware does, and checks that nothing longer than its MTU crosses it ([`Medium`]).
+//! A wire is also the device at its ends. It checks each packet against its features, segments fat packets and
+//! completes checksums as hardware does, and checks that no frame exceeds its MTU ([`Medium`]).
 //!
-//! A node's ciphers may be with a [`SlowCrypto`], which is busy, slow, and gives nothing back in order.
+//! A node's ciphers may be on a [`SlowCrypto`], which is busy, slow, and finishes tasks in any order.
 //!
-//! A link's device may offload ESP: [`SoftDevice`] does so in software, and can refuse, be busy, or lie.
+//! A link's device may offload ESP: [`SoftDevice`] does so in software, and can be configured to refuse, be busy, or
+//! lie.
 //!
-//! What happens on a wire can be watched frame by frame ([`World::watch`]).
+//! [`World::watch`] captures every frame of a wire.
 //!
-//! An [`Oracle`] holds IPsec's databases beside plain lists, and a [`Maze`] whatever may be done to a packet: both take
-//! what [`Choices`] say, which are a fuzzer's or a seed's.
+//! An [`Oracle`] checks IPsec's databases against plain lists, and a [`FullNode`] checks that each packet ends
+//! somewhere; [`Choices`] drive both, from a fuzzer or a seed.
 //!
-//! [`Flow`] makes packets, finished ones and fat ones, whose every payload byte tells its place in the stream.
+//! [`Flow`] makes packets, finished ones and fat ones, whose every payload byte depends on its offset in the stream.
+//!
+//! Left to others: packets themselves, and all behaviour of nodes. Limits: one thread.
 #![forbid(unsafe_code)]
 
 mod choices;
@@ -25,9 +27,9 @@ mod config;
 mod crypto;
 mod device;
 mod flow;
+mod full_node;
 mod host;
-mod inside;
-mod maze;
+mod malformed_inner;
 mod node;
 mod oracle;
 mod rng;
@@ -40,9 +42,9 @@ pub use config::{esp, link_pair, policy, template, unique_mask};
 pub use crypto::SlowCrypto;
 pub use device::{Medium, Wire, WireStats};
 pub use flow::{Flow, stream_byte};
+pub use full_node::FullNode;
 pub use host::Host;
-pub use inside::esp_inside;
-pub use maze::Maze;
+pub use malformed_inner::malformed_inner;
 pub use node::{Node, PortOptions};
 pub use oracle::Oracle;
 pub use rng::Rng;

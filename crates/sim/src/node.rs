@@ -1,4 +1,4 @@
-//! A node: a path and the memory that it works in.
+//! A node: a datapath and its memory.
 
 use base::{Domain, DropReason, IfAddr, Instant, LinkId, TableId};
 use datapath::{Datapath, PortConfig};
@@ -16,7 +16,7 @@ pub struct Node {
     pub datapath: Datapath,
     /// Memory.
     pub mem: Memory,
-    /// The devices between its ports and their wires.
+    /// Devices between its ports and their wires.
     pub(crate) devices: Vec<(LinkId, SoftDevice)>,
 }
 
@@ -32,10 +32,10 @@ pub struct PortOptions {
 }
 
 impl PortOptions {
-    /// A device for bare IP packets that takes everything as it is.
+    /// A device for bare IP packets with all offloads.
     pub const BARE: Self = Self { mac: None, mtu: 1500, features: Features::ALL };
 
-    /// An Ethernet device that takes plain packets alone.
+    /// An Ethernet device without offloads.
     pub const fn ethernet(last: u8) -> Self {
         Self { mac: Some(MacAddr([2, 0, 0, 0, 0, last])), mtu: 1500, features: Features::NONE }
     }
@@ -68,7 +68,7 @@ impl Node {
     /// Adds port `id` with these addresses, such as `10.1.0.254/24`.
     ///
     /// # Panics
-    /// When one of them is none.
+    /// When one of these is invalid.
     pub fn port(&mut self, id: u32, options: PortOptions, addresses: &[&str]) -> LinkId {
         let id = LinkId(id);
         for addr in addresses {
@@ -80,10 +80,10 @@ impl Node {
         id
     }
 
-    /// Puts a device between a port and its wire that offloads ESP.
+    /// Attaches a device that offloads ESP between a port and its wire.
     ///
     /// # Panics
-    /// When there is no such port.
+    /// Without such a port.
     pub fn attach(&mut self, id: LinkId, device: &SoftDevice) {
         self.datapath.set_device(Instant::ZERO, &self.mem, id, Some(Box::new(device.clone())));
         let mut config = self.datapath.ports.get(id).expect("a port").config.clone();
@@ -92,14 +92,14 @@ impl Node {
         self.devices.push((id, device.clone()));
     }
 
-    /// Does the part of the device at a port for packets that are about to be on the wire.
+    /// Runs a port's device on packets towards the wire.
     pub fn to_wire(&self, now: Instant, id: LinkId, packets: &mut Vec<Packet>) {
         if let Some((device, l3)) = self.device(id) {
             device.transmit(&self.mem, now, l3, packets);
         }
     }
 
-    /// Does the part of the device at a port for packets that were on the wire.
+    /// Runs a port's device on packets from the wire.
     pub fn from_wire(&self, now: Instant, id: LinkId, packets: &mut Vec<Packet>) {
         if let Some((device, l3)) = self.device(id) {
             device.receive(&self.mem, now, l3, packets);
@@ -112,7 +112,7 @@ impl Node {
         Some((device, if is_ethernet { eth::Header::LEN } else { 0 }))
     }
 
-    /// Adds a VRF with the device number `device`, to which ports `slaves` belong. They have no addresses yet.
+    /// Adds a VRF with the device number `device` and the member ports `slaves`. They have no addresses yet.
     pub fn vrf(&mut self, device: u32, table: u32, slaves: &[u32]) -> LinkId {
         let device = LinkId(device);
         self.datapath.fib.set_vrf(device, Some(Vrf { table: TableId(table), up: true }));
@@ -128,7 +128,7 @@ impl Node {
     /// Adds a route to `to` by `dev`, over the gateway `via` if there is one.
     ///
     /// # Panics
-    /// When these are no prefix and no address, or there is such a route.
+    /// When these are invalid, or there is such a route.
     pub fn route(&mut self, to: &str, via: Option<&str>, dev: LinkId) {
         let via = via.map(|via| via.parse().expect("an address"));
         self.route_of(to, RouteKind::Unicast { via, dev });
@@ -143,19 +143,19 @@ impl Node {
         self.datapath.fib.add(TableId::MAIN, route).expect("a new route");
     }
 
-    /// Takes in packets in one burst.
+    /// Receives packets in one burst.
     ///
     /// # Panics
-    /// When it is not taken whole.
+    /// When some are not taken.
     pub fn rx(&mut self, now: Instant, link: LinkId, mut burst: Vec<Packet>) {
         self.datapath.handle_rx(now, &self.mem, link, &mut burst);
         assert!(burst.is_empty(), "a burst is taken whole");
     }
 
-    /// Takes in bursts of which each is there when the one before is taken in.
+    /// Receives consecutive bursts; each is there when the one before is taken.
     ///
     /// # Panics
-    /// When a burst is not taken whole.
+    /// When some packets are not taken.
     pub fn rx_all(&mut self, now: Instant, link: LinkId, bursts: impl IntoIterator<Item = Vec<Packet>>) {
         for mut burst in bursts {
             self.datapath.take_in(now, &self.mem, link, &mut burst);
@@ -164,16 +164,16 @@ impl Node {
         self.datapath.finish(now, &self.mem);
     }
 
-    /// Takes in one plain packet.
+    /// Receives one plain packet.
     ///
     /// # Panics
-    /// When there is no memory.
+    /// Without memory.
     pub fn rx_bytes(&mut self, now: Instant, link: LinkId, bytes: &[u8]) {
         let pkt = Packet::with_data(&self.mem, bytes).expect("memory");
         self.rx(now, link, vec![pkt]);
     }
 
-    /// Takes what waits to be sent, each packet by itself.
+    /// Takes packets to send, each in a buffer of its own.
     pub fn tx(&mut self, link: LinkId) -> Vec<Packet> {
         let mut packets = Vec::new();
         for pkt in self.datapath.take_tx(link).map(std::mem::take).unwrap_or_default() {
@@ -182,22 +182,22 @@ impl Node {
         packets
     }
 
-    /// Does what time asks for.
+    /// Handles timeouts.
     pub fn timeout(&mut self, now: Instant) {
         self.datapath.handle_timeout(now, &self.mem);
     }
 
-    /// Every drop so far: the number of the link, or 0 for packets of the node, why, how many.
+    /// Every drop so far: the number of the link, or 0 for packets of the node, the reason, the count.
     pub fn drops(&self) -> Vec<(u32, DropReason, u64)> {
         self.datapath.ports.drop_counts().map(|(link, reason, n)| (link.map_or(0, |link| link.0), reason, n)).collect()
     }
 
-    /// Packets that wait for a neighbour to answer.
+    /// Number of packets that wait for a neighbour.
     pub fn waiting(&self) -> usize {
         self.datapath.neighbours.iter().map(|neighbour| neighbour.queued).sum()
     }
 
-    /// Pages that packets hold.
+    /// Number of pages that packets hold.
     pub fn pages_in_use(&self) -> usize {
         self.mem.small().in_use() + self.mem.large().in_use()
     }

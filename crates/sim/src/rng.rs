@@ -1,15 +1,15 @@
-//! Chance that can be repeated.
+//! Repeatable randomness.
 
 use std::time::Duration;
 
-/// A generator of numbers that look random: SplitMix64 (Steele, Lea and Flood, 2014).
+/// Pseudorandom number generator: SplitMix64 (Steele, Lea and Flood, 2014).
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
 }
 
 impl Rng {
-    /// The sequence that belongs to `seed`.
+    /// The sequence of `seed`.
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -28,7 +28,7 @@ impl Rng {
         if end == 0 { 0 } else { (self.bits() % end as u64) as usize }
     }
 
-    /// Whether something happens that does so `per_mille` times in a thousand.
+    /// True with a chance of `per_mille` in a thousand.
     pub const fn happens(&mut self, per_mille: u16) -> bool {
         self.below(1000) < per_mille as usize
     }
@@ -41,7 +41,7 @@ impl Rng {
     /// One of `items`.
     ///
     /// # Panics
-    /// When there is none.
+    /// When it is empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }

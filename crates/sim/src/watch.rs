@@ -1,4 +1,4 @@
-//! Observation of the frames on a wire.
+//! Capture of the frames on a wire.
 
 use packet::{Buf, Packet};
 use wire::ip::Info;
@@ -6,14 +6,14 @@ use wire::{Protocol, udp};
 
 use crate::Rng;
 
-/// Something that happened to a frame.
+/// An event of a frame.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Seen {
-    /// On which wire.
+    /// Number of the wire.
     pub wire: usize,
-    /// To which of its ends the frame goes.
+    /// End of the wire that the frame goes to.
     pub end: usize,
-    /// The frame, by a number that tells it from the others of that wire.
+    /// Number of the frame, unique on its wire.
     pub frame: u64,
     /// Fate of the frame.
     pub fate: Fate,
@@ -33,7 +33,8 @@ pub enum Fate {
     },
 }
 
-/// A frame, whose IP header begins at `l3`, with a bit flipped behind its outer headers; `None` if nothing is there.
+/// A frame, whose IP header begins at `l3`, with a bit flipped behind its outer headers; `None` if it has no bytes
+/// there.
 pub(crate) fn flip(frame: &Packet, l3: usize, rng: &mut Rng) -> Option<Packet> {
     let mut bytes = frame.to_vec();
     let ip = bytes.get(l3..)?;

@@ -1,4 +1,4 @@
-//! Everything at once, and the clock that drives it.
+//! The world: nodes, hosts and wires, and the clock that drives them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use wire::eth;
 use crate::watch::{Fate, Seen, flip};
 use crate::{Host, Node, Rng, Wire, WireStats};
 
-/// Frames that a device hands over at once.
+/// Maximum number of frames that a device hands over at once.
 const BURST: usize = 64;
 
 /// End of a wire.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum End {
-    /// At a port of the node with that number.
+    /// A port of the node with that number.
     Port(usize, LinkId),
-    /// At the host with that number.
+    /// The host with that number.
     Host(usize),
 }
 
@@ -32,16 +32,16 @@ pub struct World {
     pub hosts: Vec<Host>,
     /// Counters of each wire.
     pub stats: Vec<WireStats>,
-    /// Whether nodes take in what comes at once in two bursts, as workers do that find the second after the first.
+    /// Whether nodes receive simultaneous packets in two bursts, as workers do that find the second after the first.
     pub in_two_bursts: bool,
     now: Instant,
     rng: Rng,
     _seed: PrintSeed,
     wires: Vec<Strung>,
-    /// Frames on their way: the time of arrival, their order, and the frame.
+    /// Frames in flight, by time of arrival and order.
     coming: BTreeMap<(Instant, u64), Coming>,
     last: u64,
-    /// Frames on the wires that are watched, since they were last taken.
+    /// Events on watched wires since the last call of [`take_seen`](Self::take_seen).
     seen: Vec<Seen>,
 }
 
@@ -50,7 +50,7 @@ pub struct World {
 struct Strung {
     wire: Wire,
     ends: [End; 2],
-    /// Until when the device at each end takes nothing.
+    /// Time until which the device at each end takes nothing.
     busy_until: [Instant; 2],
     watched: bool,
 }
@@ -64,7 +64,7 @@ enum Coming {
 }
 
 impl World {
-    /// An empty world whose chances are those of `seed`.
+    /// An empty world with the randomness of `seed`.
     pub fn new(seed: u64) -> Self {
         Self {
             nodes: Vec::new(),
@@ -115,22 +115,22 @@ impl World {
         self.wires[at].wire
     }
 
-    /// Records every frame on a wire from now on.
+    /// Records every later frame on a wire.
     pub fn watch(&mut self, at: usize) {
         self.wires[at].watched = true;
     }
 
-    /// Frames on the wires that are watched since this was last asked, in order.
+    /// Events on watched wires since the last call, in order.
     pub fn take_seen(&mut self) -> Vec<Seen> {
         std::mem::take(&mut self.seen)
     }
 
-    /// Lets `how_long` pass.
+    /// Advances the time by `how_long`.
     pub fn run(&mut self, how_long: Duration) {
         self.run_until(self.now + how_long);
     }
 
-    /// Goes from event to event until it is `end`.
+    /// Processes events until `end`.
     pub fn run_until(&mut self, end: Instant) {
         self.send_all();
         while let Some(next) = self.next_event().filter(|&next| next <= end) {
@@ -150,7 +150,7 @@ impl World {
         timers.chain(coming).min()
     }
 
-    /// Hands over what has arrived, in bursts of what came to one end in a row.
+    /// Delivers arrived frames, in bursts of consecutive ones to one end.
     fn receive_due(&mut self) {
         let due = |(at, _): &(Instant, u64), now| *at <= now;
         while let Some(first) = self.coming.first_entry().filter(|first| due(first.key(), self.now)) {
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Puts on the wires what waits at their ends.
+    /// Sends the packets queued at the ends of wires.
     fn send_all(&mut self) {
         for wire in 0..self.wires.len() {
             for end in 0..2 {
@@ -280,7 +280,7 @@ impl World {
     }
 }
 
-/// Says which seed it was if a test fails while the world is there.
+/// Prints the seed if a test fails.
 #[derive(Debug)]
 struct PrintSeed(u64);
 

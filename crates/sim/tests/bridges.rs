@@ -1,5 +1,5 @@
-//! Bridges with VLANs in a tree, hosts at their ports, and frames that are counted at each of them: the host that a frame is
-//! for gets all of it, once, and other hosts get none of it.
+//! A tree of bridges with VLANs, hosts at their ports, and frames that are counted at each of them: the destination
+//! gets each frame once, and other hosts get none of it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use wire::ip::Info;
 const OWN: LinkId = LinkId(99);
 const VLANS: [u16; 3] = [10, 20, 30];
 
-/// Bytes of the stream that each message may have: its number is the upper half of its TCP sequence numbers.
+/// Length of a message's part of the stream: its number is the upper half of its TCP sequence numbers.
 const MESSAGE: usize = 0x1_0000;
 
 /// A host in a VLAN. Hosts of different VLANs have the same addresses.
@@ -33,7 +33,7 @@ struct Message {
     from: usize,
     to: Option<usize>,
     len: usize,
-    /// Stations when it was sent.
+    /// Number of stations when it was sent.
     stations: usize,
 }
 
@@ -44,13 +44,13 @@ struct Site {
     messages: Vec<Message>,
     /// Bytes by station and message.
     received: BTreeMap<(usize, usize), usize>,
-    /// Free link number of each bridge.
+    /// Next free link number of each bridge.
     free: Vec<u32>,
-    /// Two ends of the trunk on which frames go while it is up, if there is a second one.
+    /// Both ends of the active trunk, if there is a second one.
     active: Option<[(usize, LinkId); 2]>,
 }
 
-/// A device that takes what virtio-net may have negotiated.
+/// A device with randomly negotiated virtio-net features.
 fn features(rng: &mut Rng) -> Features {
     let csum = *rng.pick(&[CsumOffload::Any, CsumOffload::Any, CsumOffload::None]);
     let cuts = csum == CsumOffload::Any;
@@ -207,7 +207,7 @@ impl Site {
             .filter(move |&to| to != from && self.stations[to].vlan == vlan && !self.stations[to].has_left)
     }
 
-    /// Takes what hosts have received: whole segments of messages that were meant for them, with good checksums.
+    /// Takes what hosts have received: whole segments of messages to them, with correct checksums.
     fn collect(&mut self) {
         for at in 0..self.stations.len() {
             let host = &mut self.world.hosts[at];
@@ -236,7 +236,7 @@ impl Site {
         *self.received.entry((at, number)).or_default() += payload.len();
     }
 
-    /// Checks that every message from number `first` on arrived at the stations that it was for, once.
+    /// Checks that every message from number `first` on arrived once at each of its destinations.
     fn check_from(&mut self, first: usize) {
         self.collect();
         for (number, message) in self.messages.iter().enumerate().skip(first) {
@@ -253,10 +253,10 @@ impl Site {
         }
     }
 
-    /// Checks what holds at any time: no frame was dropped on its way, no page is lost, tables agree.
+    /// Checks the invariants: no frame was dropped in flight, no page is leaked, tables agree.
     fn check_nodes(&self) {
         for node in &self.world.nodes {
-            // A frame that was flooded goes no further where its station is not.
+            // A flooded frame ends where its station is not.
             let ends = [DropReason::BridgeNoPort, DropReason::BridgeSamePort];
             assert!(node.drops().iter().all(|(_, reason, _)| ends.contains(reason)), "{:?}", node.drops());
             assert_eq!(node.pages_in_use(), 0);
@@ -273,7 +273,7 @@ fn each_seed(mut check: impl FnMut(u64)) {
 fn frame_reaches_its_station_in_its_vlan_once() {
     each_seed(|seed| {
         let mut site = Site::new(seed, false);
-        // Unknown at first, then learnt, then forgotten.
+        // Unknown at first, then learnt, then expired.
         for _ in 0..2 {
             site.talk(30);
             site.announce();
@@ -331,7 +331,7 @@ fn frames_go_by_the_standby_trunk_when_the_active_fails() {
                 node.datapath.bridge_mut(OWN).unwrap().set_link_up(link, is_up).unwrap();
             }
             let first = site.messages.len();
-            // What was learnt behind the other trunk is unknown now, and goes by this one.
+            // Addresses learnt behind the other trunk are unknown now, so frames to them leave by this one.
             site.talk(20);
             site.announce();
             site.talk(20);

@@ -146,7 +146,7 @@ impl Bridge {
         self.vlan_counters.set_counting(enabled);
     }
 
-    /// Counters of a VLAN, zero until frames are counted by VLAN. They begin anew when a VLAN that no port was in has one.
+    /// Counters of a VLAN, zero until frames are counted by VLAN. They are reset when a VLAN without ports gets a port.
     pub fn vlan_stats(&self, vid: Vid) -> VlanStats {
         self.vlan_counters.get(vid)
     }
@@ -274,13 +274,13 @@ impl Bridge {
         Ok(())
     }
 
-    /// Keeps frames in their VLANs, or lets tags pass unseen. Addresses stay as they were learnt.
+    /// Sets whether frames are kept in their VLANs; if not, tags are ignored. Learnt addresses stay.
     pub fn set_vlan_filtering(&mut self, filtering: bool) {
         self.vlan_filtering = filtering;
         self.elect_trunks();
     }
 
-    /// Says whether sources of link-local frames are learnt; false is Linux's `no_linklocal_learn`, which a bridge with
+    /// Sets whether sources of link-local frames are learnt; false is Linux's `no_linklocal_learn`, which a bridge with
     /// locked ports needs.
     pub fn set_link_local_learning(&mut self, learning: bool) {
         self.link_local_learning = learning;
@@ -504,11 +504,6 @@ impl Bridge {
         self.numbers.get(&link).map_or(0, |&number| self.fdb.learnt(number))
     }
 
-    /// Bytes of the forwarding database.
-    pub fn allocated_bytes(&self) -> usize {
-        self.fdb.allocated_bytes()
-    }
-
     /// The time at which the next entry expires.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.fdb.next_expiry()
@@ -521,10 +516,10 @@ impl Bridge {
         self.fdb.expire(EXPIRED_PER_CALL)
     }
 
-    /// Checks that tables agree with each other. For tests.
+    /// Checks that the tables are consistent, for tests.
     ///
     /// # Panics
-    /// If they do not.
+    /// If they are not.
     pub fn check_invariants(&self) {
         self.fdb.check_invariants();
         assert_eq!(self.numbers.len(), self.ports().count());
@@ -550,7 +545,7 @@ impl Bridge {
     /// The port of that number.
     ///
     /// # Panics
-    /// If there is none: numbers come from the tables.
+    /// If there is no such port: numbers are taken from the tables.
     #[inline]
     pub(crate) fn port_at(&self, number: PortNumber) -> &Port {
         self.ports[usize::from(number)].as_ref().expect("a number in a table is a port's")
@@ -559,25 +554,20 @@ impl Bridge {
     /// The port of that number, to be changed.
     ///
     /// # Panics
-    /// If there is none: numbers come from the tables.
+    /// If there is no such port: numbers are taken from the tables.
     #[inline]
     pub(crate) fn port_mut(&mut self, number: PortNumber) -> &mut Port {
         self.ports[usize::from(number)].as_mut().expect("a number in a table is a port's")
     }
 
-    /// The trunk that is active for a VLAN, or for all frames in a bridge that does not filter: of those that forward and are
-    /// members, the one of the highest priority.
+    /// The trunk that is active for a VLAN, or for all frames in a bridge that does not filter: the trunk of the highest priority
+    /// that forwards and is a member.
     #[inline]
     pub(crate) fn active_trunk(&self, vid: Option<Vid>) -> Option<PortNumber> {
         self.trunks.iter().copied().find(|&number| {
             let port = self.port_at(number);
             port.config.state == PortState::Forwarding && vid.is_none_or(|vid| port.vlans.members().contains(vid))
         })
-    }
-
-    /// The link of the trunk that is active for a VLAN; for all frames, with `None`, in a bridge that does not filter.
-    pub fn active_trunk_of(&self, vid: Option<Vid>) -> Option<LinkId> {
-        self.active_trunk(vid).map(|number| self.port_at(number).link)
     }
 
     fn number_or_own(&self, port: Option<LinkId>) -> Result<PortNumber, BridgeError> {
@@ -843,7 +833,7 @@ mod tests {
     #[test]
     fn default_pvid_moves_ports_that_are_as_created() {
         let mut bridge = bridge();
-        // Port 2 is configured otherwise, and keeps what it has.
+        // Port 2 is configured differently, and keeps its VLANs.
         bridge.add_vlans(Some(LinkId(2)), vid(1), vid(1), VlanFlags::default()).unwrap();
         bridge.set_vlan_filtering(true);
         assert_eq!(bridge.set_default_pvid(Some(vid(9))), Err(BridgeError::Filtering));
@@ -860,7 +850,7 @@ mod tests {
         assert_eq!(pvids(&bridge), (0, [0, 0]));
         bridge.add_port(LinkId(3), mac(3), 1500).unwrap();
         assert!(bridge.port(LinkId(3)).unwrap().vlans().members().is_empty());
-        // From none every port follows that is not in the VLAN yet.
+        // From no default PVID, every port follows that is not in the VLAN yet.
         bridge.set_default_pvid(Some(vid(1))).unwrap();
         assert_eq!(pvids(&bridge), (1, [1, 0]));
         bridge.check_invariants();
@@ -903,7 +893,7 @@ mod tests {
         bridge.add_fdb(NOW, &request(Some(1), 9, None, FdbKind::Dynamic)).unwrap();
         let found = [None, Some(vid(1)), Some(vid(5))].map(|vid| bridge.fdb_entry(NOW, station(9), vid).unwrap().kind);
         assert_eq!(found, [FdbKind::Dynamic; 3]);
-        // Behind port 2 there is none of that address.
+        // No entry of that address is behind port 2.
         let missing = Err(FdbError::Missing(station(9), None));
         assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(2)), station(9), None), missing);
         assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(1)), station(9), Some(vid(5))), Ok(()));

@@ -274,7 +274,7 @@ impl Fdb {
             return Learning::Known;
         }
         if node.is_sticky {
-            // Linux refreshes it all the same.
+            // Linux refreshes the entry nevertheless.
             self.refresh(at);
             return Learning::Pinned;
         }
@@ -319,7 +319,7 @@ impl Fdb {
         self.note_set(at);
     }
 
-    /// Gives a local entry to another port that has the same address.
+    /// Moves a local entry to another port that has the same address.
     pub(crate) fn hand_over(&mut self, key: FdbKey, owner: PortNumber) {
         if let Some(at) = self.find(key) {
             self.set_owner(at, owner);
@@ -411,13 +411,6 @@ impl Fdb {
     /// Learnt addresses of a port.
     pub(crate) fn learnt(&self, owner: PortNumber) -> u32 {
         self.owners.get(usize::from(owner)).map_or(0, |entries| entries.learnt)
-    }
-
-    /// Bytes of the tables.
-    pub(crate) fn allocated_bytes(&self) -> usize {
-        let nodes = self.nodes.capacity() * size_of::<Node>();
-        let owners = self.owners.capacity() * size_of::<OwnerEntries>();
-        self.index.allocation_size() + nodes + self.free.capacity() * size_of::<u32>() + owners
     }
 
     /// Checks that lists, counts and the index agree. For tests.
@@ -693,7 +686,7 @@ mod tests {
         fdb.set_ageing_time(Duration::ZERO);
         assert_eq!(owner_of(&fdb, key(1, 1)), None);
         assert_eq!(fdb.learn(key(1, 2), 1, 10), Learning::Off);
-        // Shorter than a tick is a tick.
+        // An ageing time shorter than a tick is one tick.
         fdb.set_ageing_time(Duration::from_nanos(1));
         assert_eq!(fdb.learn(key(1, 2), 1, 10), Learning::New);
     }
@@ -733,7 +726,7 @@ mod tests {
         // An address that moves to a full port is then known at neither port.
         assert_eq!(fdb.learn(key(1, 3), 1, 3), Learning::Full);
         assert_eq!((owner_of(&fdb, key(1, 3)), fdb.learnt(2)), (None, 0));
-        // Room comes back with an expiry.
+        // An expiry makes room.
         at(&mut fdb, 300_000);
         assert_eq!(fdb.learn(key(1, 9), 1, 3), Learning::New);
     }

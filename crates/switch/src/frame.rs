@@ -27,7 +27,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Summary of the frame with that header, whose outer 802.1Q tag has been moved to `vlan`.
+    /// Summary of the frame with this header, whose outer 802.1Q tag was moved to `vlan`.
     pub fn new(header: &eth::Header, vlan: Option<u16>, is_gso: bool, len: usize) -> Self {
         let has_payload_tag = header.ethertype().is_vlan();
         Self { dst: header.dst(), src: header.src(), tag: vlan.map(Tci), has_payload_tag, is_gso, len }
@@ -67,11 +67,6 @@ impl Egress {
         self.vid = None;
         self.exits.clear();
         self.up = None;
-    }
-
-    /// Tells whether the frame goes nowhere.
-    pub fn is_empty(&self) -> bool {
-        self.exits.is_empty() && self.up.is_none()
     }
 }
 

@@ -5,7 +5,7 @@ use wire::{eth, vlan};
 use crate::frame::Frame;
 
 /// Tells whether a port of that MTU drops a frame of `len` bytes behind the Ethernet header. Where these bytes begin with a
-/// VLAN tag (`is_tagged`), its four are not counted. A fat frame is never dropped here: it is cut to size later.
+/// VLAN tag (`is_tagged`), its four bytes are not counted. A fat frame is never dropped here: it is cut to size later.
 #[inline]
 pub const fn exceeds_mtu(len: usize, is_tagged: bool, mtu: usize, is_gso: bool) -> bool {
     let tag_len = if is_tagged { vlan::Header::LEN } else { 0 };

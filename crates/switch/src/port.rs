@@ -211,16 +211,6 @@ impl Port {
         self.number
     }
 
-    /// The link's own address.
-    pub fn mac(&self) -> MacAddr {
-        self.mac
-    }
-
-    /// Layer-3 MTU, which longer frames do not leave by.
-    pub fn mtu(&self) -> usize {
-        self.mtu
-    }
-
     /// Settings.
     pub fn config(&self) -> &PortConfig {
         &self.config

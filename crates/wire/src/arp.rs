@@ -12,9 +12,9 @@ use crate::{EtherType, MacAddr, Malformed};
 pub struct Operation(pub u16);
 
 impl Operation {
-    /// Question for the station that has the target's address.
+    /// Asks for the link-layer address of the target's IP address.
     pub const REQUEST: Self = Self(1);
-    /// The sender has its address.
+    /// Answers with the sender's link-layer address.
     pub const REPLY: Self = Self(2);
 }
 
@@ -35,7 +35,7 @@ pub struct Header {
 
 header!(Header, 28, Malformed::ArpShort);
 
-/// Ethernet in the registry of hardware types.
+/// Number of Ethernet among hardware types.
 const HARDWARE_ETHERNET: u16 = 1;
 
 impl Header {
@@ -53,13 +53,13 @@ impl Header {
         }
     }
 
-    /// Question of `sender` for the station of `target`. With an unspecified sender address it is a probe (RFC 5227 §1.1); with the
-    /// same address twice, an announcement.
+    /// Request of `sender` for the link-layer address of `target`. With an unspecified sender address it is a probe
+    /// (RFC 5227 §1.1); with equal addresses, an announcement.
     pub const fn request(sender: (MacAddr, Ipv4Addr), target: Ipv4Addr) -> Self {
         Self::new(Operation::REQUEST, sender, (MacAddr::ZERO, target))
     }
 
-    /// "`sender` is there", told to `target`.
+    /// Reply of `sender` to `target`.
     pub const fn reply(sender: (MacAddr, Ipv4Addr), target: (MacAddr, Ipv4Addr)) -> Self {
         Self::new(Operation::REPLY, sender, target)
     }
@@ -67,7 +67,7 @@ impl Header {
     /// The ARP packet at the front of `bytes`; a frame's padding may follow it.
     ///
     /// # Errors
-    /// [`Malformed::ArpShort`]; [`Malformed::ArpFormat`] if it is about other kinds of address than ours.
+    /// [`Malformed::ArpShort`]; [`Malformed::ArpFormat`] for other kinds of address.
     pub fn parse(bytes: &[u8]) -> Result<&Self, Malformed> {
         let arp = Self::ref_from(bytes)?;
         let kinds = (arp.hardware.get(), arp.protocol.get(), arp.hardware_len, arp.protocol_len);
@@ -89,7 +89,7 @@ impl Header {
         self.sender_ip.into()
     }
 
-    /// Link-layer address of the target; nothing in a request.
+    /// Link-layer address of the target; zero in a request.
     pub const fn target_mac(&self) -> MacAddr {
         self.target_mac
     }

@@ -2,11 +2,11 @@
 //!
 //! Two kinds of number, as in Linux (`__wsum`, `__sum16`):
 //!
-//! - a *partial sum*, `u32`: congruent modulo 0xffff to the sum of the big-endian 16-bit words seen so far. It may be
-//!   carried about, added to and subtracted from; only [`fold`] brings it to 16 bits.
-//! - a *check*, `u16`, in host byte order: the complement that is stored in a header.
+//! - a *partial sum*, `u32`: congruent modulo 0xffff to the sum of the big-endian 16-bit words so far. Partial sums may
+//!   be added and subtracted; only [`fold`] reduces one to 16 bits.
+//! - a *checksum*, `u16`, in host byte order: the complement that is stored in a header.
 //!
-//! A run of bytes that ends in the middle of a word counts as if a zero byte followed it.
+//! A byte range of odd length counts as if a zero byte followed it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,8 +15,9 @@ use crate::Protocol;
 /// The partial sum of `bytes`, at most 0xffff. Zero only if every byte is.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u32 {
-    // Sums in native byte order, then swaps once: one's-complement addition does not mind (RFC 1071 §2 B). Halves of
-    // 32 bits into 64-bit lanes cannot overflow below 2^33 bytes, and the loop has no carries, so it vectorises.
+    // Sums in native byte order and swaps once, as one's-complement addition is independent of it (RFC 1071 §2 B).
+    // Halves of 32 bits in 64-bit lanes cannot overflow below 2^33 bytes, and the loop has no carries, so it
+    // vectorises.
     let (chunks, rest) = bytes.as_chunks::<8>();
     let mut acc = 0u64;
     for &chunk in chunks {
@@ -38,14 +39,14 @@ pub fn sum(bytes: &[u8]) -> u32 {
     u32::from(fold(acc as u32).to_be())
 }
 
-/// Brings a partial sum to 16 bits, without complementing it.
+/// Reduces a partial sum to 16 bits, without complementing it.
 #[inline]
 pub const fn fold(sum: u32) -> u16 {
-    // Each half added to the other: the upper half is then their sum, and the lower one's carry with it.
+    // Each half is added to the other: the upper half is then their sum, with the lower half's carry.
     (sum.wrapping_add(sum.rotate_right(16)) >> 16) as u16
 }
 
-/// The check to store for a partial sum: folded and complemented.
+/// The checksum of a partial sum: folded and complemented.
 #[inline]
 pub const fn finish(sum: u32) -> u16 {
     !fold(sum)
@@ -67,7 +68,7 @@ pub const fn add(a: u32, b: u32) -> u32 {
     sum + carry as u32 // cannot overflow: a sum that carried is at most 2^32 - 2
 }
 
-/// The sum of several partial sums, brought to one once.
+/// The sum of several partial sums, reduced once.
 #[inline]
 pub const fn add_all<const N: usize>(sums: [u32; N]) -> u32 {
     let (mut acc, mut at) = (0u64, 0);
@@ -85,7 +86,7 @@ pub const fn sub(a: u32, b: u32) -> u32 {
 }
 
 /// Adds the partial sum of a block that begins `offset` bytes into the summed range. At an odd offset its words
-/// straddle ours, which exchanges the bytes of its sum (RFC 1071 §2 B).
+/// straddle the range's, which swaps the bytes of its sum (RFC 1071 §2 B).
 #[inline]
 pub const fn block_add(a: u32, block: u32, offset: usize) -> u32 {
     add(a, shift(block, offset))
@@ -95,19 +96,19 @@ const fn shift(block: u32, offset: usize) -> u32 {
     if offset % 2 == 1 { block.rotate_right(8) } else { block }
 }
 
-/// The check after a 16-bit field has changed from `old` to `new`: RFC 1624 equation 3, HC' = ~(~HC + ~m + m').
+/// The checksum after a 16-bit field has changed from `old` to `new`: RFC 1624 equation 3, HC' = ~(~HC + ~m + m').
 #[inline]
 pub const fn replace2(check: u16, old: u16, new: u16) -> u16 {
     replace_by_diff(check, diff2(old, new))
 }
 
-/// The check after what it covers has changed by `diff`, the partial sum of the new bytes minus that of the old.
+/// The checksum after its bytes have changed by `diff`, the partial sum of the new bytes minus that of the old.
 #[inline]
 pub const fn replace_by_diff(check: u16, diff: u32) -> u16 {
     finish(add(!check as u32 & 0xffff, diff))
 }
 
-/// The difference that changing a 16-bit field makes, for [`replace_by_diff`].
+/// Difference of a 16-bit field's change, for [`replace_by_diff`].
 #[inline]
 pub const fn diff2(old: u16, new: u16) -> u32 {
     !old as u32 + new as u32
@@ -133,7 +134,7 @@ pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: Protocol, len: usize) -
     narrow(acc)
 }
 
-/// Brings a sum of a few 32-bit words to a partial sum.
+/// Reduces a sum of a few 32-bit words to a partial sum.
 #[inline]
 const fn narrow(acc: u64) -> u32 {
     add(acc as u32, (acc >> 32) as u32)

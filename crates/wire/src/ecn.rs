@@ -4,13 +4,13 @@
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The transport does not take part.
+    /// The transport is not ECN-capable.
     NotEct = 0,
-    /// It does, ECT(1).
+    /// ECN-capable transport, ECT(1).
     Ect1 = 1,
-    /// It does, ECT(0).
+    /// ECN-capable transport, ECT(0).
     Ect0 = 2,
-    /// Congestion was met on the way.
+    /// Congestion experienced.
     Ce = 3,
 }
 
@@ -25,7 +25,7 @@ impl Ecn {
         }
     }
 
-    /// `tos` with these as its lower two bits.
+    /// `tos` with these lower two bits.
     pub const fn in_tos(self, tos: u8) -> u8 {
         tos & !3 | self as u8
     }

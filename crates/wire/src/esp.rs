@@ -1,4 +1,4 @@
-//! The outside of ESP (RFC 4303 §2): SPI and sequence number in front, padding and next header behind.
+//! ESP header and trailer (RFC 4303 §2): SPI and sequence number in front, padding and next header behind.
 
 use std::fmt;
 
@@ -12,17 +12,18 @@ use crate::{Malformed, Protocol};
 pub struct Spi(pub u32);
 
 impl Spi {
-    /// The first that is not reserved (RFC 4303 §2.1).
+    /// The first SPI that is not reserved (RFC 4303 §2.1).
     pub const MIN: Self = Self(256);
 
-    /// Tells the reserved ones, 0 to 255. Zero never goes on the wire: on UDP port 4500 it marks IKE (RFC 3948 §2.2).
+    /// Tells whether it is reserved: 0 to 255. Zero is never on the wire: on UDP port 4500 it marks IKE (RFC 3948
+    /// §2.2).
     pub const fn is_reserved(self) -> bool {
         self.0 < Self::MIN.0
     }
 }
 
 impl fmt::Display for Spi {
-    /// As iproute2 prints it.
+    /// Formats it as iproute2 does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#010x}", self.0)
     }
@@ -50,7 +51,7 @@ impl Header {
         Spi(self.spi.get())
     }
 
-    /// The sequence number, of which this is the lower half with ESN.
+    /// The sequence number; with ESN, its lower half.
     #[inline]
     pub const fn seq(&self) -> u32 {
         self.seq.get()
@@ -60,11 +61,11 @@ impl Header {
 /// Bytes of the trailer without its padding: pad length and next header.
 pub const TRAILER_LEN: usize = 2;
 
-/// Bytes of padding and trailer that follow `payload_len` bytes, so that they end on a multiple of `align` (RFC 4303 §2.4,
-/// where `align` is at least 4). The shortest that does it.
+/// Minimum number of bytes of padding and trailer behind `payload_len` bytes that end on a multiple of `align` (RFC
+/// 4303 §2.4, where `align` is at least 4).
 ///
 /// # Panics
-/// If `align` is not a power of two from 4 to 128, for which the pad length would not fit its byte.
+/// If `align` is not a power of two from 4 to 128: the pad length would not fit its byte.
 #[inline]
 pub const fn trailer_len(payload_len: usize, align: usize) -> usize {
     assert!(align.is_power_of_two() && align >= 4 && align <= 128, "no cipher aligns like this");
@@ -73,7 +74,7 @@ pub const fn trailer_len(payload_len: usize, align: usize) -> usize {
     TRAILER_LEN + (unpadded.wrapping_neg() & (align - 1))
 }
 
-/// Writes padding 1, 2, 3, …, the pad length and `next_header` over `trailer`, which is 2 to 257 bytes.
+/// Writes padding 1, 2, 3, …, the pad length and `next_header` over `trailer`, of 2 to 257 bytes.
 ///
 /// # Panics
 /// If `trailer` has another length.
@@ -99,12 +100,12 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// The trailer at the end of `plaintext`, which is payload, padding and trailer without the ICV. The padding's
-    /// own bytes are not looked at, as in Linux.
+    /// The trailer at the end of `plaintext`, which is payload, padding and trailer without the ICV. The padding bytes
+    /// are not checked, as in Linux.
     ///
     /// # Errors
-    /// [`Malformed::EspShort`] if there is no trailer, [`Malformed::EspPadding`] if the padding would begin before
-    /// the payload.
+    /// [`Malformed::EspShort`] if there is no trailer, [`Malformed::EspPadding`] if the padding would begin before the
+    /// payload.
     #[inline]
     pub fn parse(plaintext: &[u8]) -> Result<Self, Malformed> {
         let (rest, &[pad_len, next_header]) = plaintext.split_last_chunk().ok_or(Malformed::EspShort)?;

@@ -19,32 +19,32 @@ pub struct MacAddr(pub [u8; 6]);
 impl MacAddr {
     /// All stations of the link.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// No station: what ARP has in the field that it asks for.
+    /// No station: the field that an ARP request leaves open.
     pub const ZERO: Self = Self([0; 6]);
 
-    /// Tells a group address, broadcast among them, from a station's.
+    /// Tells whether it is a group address, which includes broadcast.
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 == 1
     }
 
-    /// Tells whether one station can have this address.
+    /// Tells whether it may be a station's address.
     pub fn is_unicast(self) -> bool {
         !self.is_multicast() && self != Self::ZERO
     }
 
-    /// The group that an IPv4 multicast address maps to (RFC 1112 §6.4).
+    /// Group address of an IPv4 multicast address (RFC 1112 §6.4).
     pub const fn multicast_v4(group: Ipv4Addr) -> Self {
         let [_, a, b, c] = group.octets();
         Self([0x01, 0x00, 0x5e, a & 0x7f, b, c])
     }
 
-    /// The group that an IPv6 multicast address maps to (RFC 2464 §7).
+    /// Group address of an IPv6 multicast address (RFC 2464 §7).
     pub const fn multicast_v6(group: Ipv6Addr) -> Self {
         let [.., a, b, c, d] = group.octets();
         Self([0x33, 0x33, a, b, c, d])
     }
 
-    /// The link-local address that this station makes for itself, by modified EUI-64 (RFC 4291 App. A).
+    /// Link-local address of this station, by modified EUI-64 (RFC 4291 App. A).
     pub const fn link_local(self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.0;
         Ipv6Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
@@ -64,7 +64,7 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// Not six pairs of hexadecimal digits with colons between.
+/// Error: the text is not six pairs of hexadecimal digits with colons between.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MacAddrError;
 
@@ -107,7 +107,7 @@ impl EtherType {
     /// A provider's VLAN tag (802.1ad).
     pub const SERVICE_VLAN: Self = Self(0x88a8);
 
-    /// Tells a VLAN tag, of either kind.
+    /// Tells whether it is a VLAN tag, of either kind.
     pub const fn is_vlan(self) -> bool {
         matches!(self, Self::VLAN | Self::SERVICE_VLAN)
     }
@@ -161,7 +161,8 @@ impl Header {
         self.src
     }
 
-    /// Protocol of the payload. Below 0x0600 it is a length (802.3), of a protocol that this node does not speak.
+    /// Protocol of the payload. A value below 0x0600 is a length (802.3), of a protocol that this node does not
+    /// implement.
     #[inline]
     pub const fn ethertype(&self) -> EtherType {
         EtherType(self.ethertype.get())
@@ -177,13 +178,13 @@ impl Header {
         self.src = src;
     }
 
-    /// Changes what follows.
+    /// Changes the protocol of the payload.
     pub const fn set_ethertype(&mut self, ethertype: EtherType) {
         self.ethertype = U16::new(ethertype.0);
     }
 }
 
-/// A frame: its header and what follows, padding included.
+/// A frame: its header and the bytes behind it, padding included.
 #[derive(Clone, Copy, Debug)]
 pub struct Eth<'a> {
     header: &'a Header,
@@ -191,7 +192,7 @@ pub struct Eth<'a> {
 }
 
 impl<'a> Eth<'a> {
-    /// Looks at `frame`, which has no preamble and no FCS.
+    /// Parses `frame`, which has no preamble and no FCS.
     ///
     /// # Errors
     /// [`Malformed::EthShort`].

@@ -1,16 +1,16 @@
-//! The chain of IPv6 extension headers (RFC 8200 §4): what the upper layer is, where it begins, and where a fragment
-//! or ESP header goes.
+//! The chain of IPv6 extension headers (RFC 8200 §4): the upper layer and its offset, and the offset for a fragment or
+//! ESP header.
 //!
-//! The walk stops in front of what it cannot read: an upper-layer header, ESP, AH, an unknown header, and also a
-//! second fragment header or hop-by-hop options that do not come first. These two are then reported as the upper
-//! protocol, which no one listens to: RFC 8200 §4 answers them as an unrecognised next header.
+//! The walk stops in front of headers that it cannot parse: an upper-layer header, ESP, AH, an unknown header, and also
+//! a second fragment header or hop-by-hop options that do not come first. These two are reported as the upper protocol,
+//! for which there is no listener: RFC 8200 §4 answers them as an unrecognised next header.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ipv6::{Ipv6, NEXT_HEADER_AT};
 use crate::{FragInfo, Malformed, Protocol, checksum, frag, ipv6};
 
-/// Most extension headers that are walked. The longest order of RFC 8200 §4.1 that we can read has five.
+/// Maximum number of extension headers in a walk. The longest order of RFC 8200 §4.1 without AH and ESP has five.
 pub const MAX_EXTENSIONS: usize = 8;
 
 /// First bytes of all extension headers but the fragment header.
@@ -43,13 +43,13 @@ impl Header {
     }
 }
 
-/// A place in the chain where another header can be put: behind `offset` bytes of headers, named by the next-header
-/// byte at `next_header_at`. Both count from the IPv6 header.
+/// A place in the chain where another header can be inserted: behind `offset` bytes of headers, named by the
+/// next-header byte at `next_header_at`. Both count from the IPv6 header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Place {
-    /// Bytes of headers in front of it.
+    /// Length of the headers in front of it.
     pub offset: usize,
-    /// Offset of the byte that names what follows.
+    /// Offset of the byte that names the next header.
     pub next_header_at: usize,
 }
 
@@ -65,19 +65,19 @@ pub struct Fragment {
 /// Result of a walk over the chain. All offsets count from the IPv6 header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Chain {
-    /// Header at which the walk stopped. In a fragment after the first, what the fragment header says, which is
-    /// not what the bytes are.
+    /// Header at which the walk stopped. In a fragment after the first, the fragment header's next header, which the
+    /// bytes are not.
     pub protocol: Protocol,
     /// Offset of that header.
     pub offset: usize,
-    /// Offset of the byte that names it.
+    /// Offset of the byte that names that header.
     pub next_header_at: usize,
     /// The fragment header, if there is one.
     pub fragment: Option<Fragment>,
-    /// End of the headers that routers read: behind the last routing header, else behind the hop-by-hop options,
-    /// else behind the IPv6 header. A fragment header goes here (RFC 8200 §4.5), and so does ESP in transport mode
-    /// (RFC 4303 §3.1.1), which leaves the destination options that are for the last node protected inside. Linux
-    /// differs in one case: it puts destination options outside when there is no routing header.
+    /// End of the headers that routers read: behind the last routing header, else behind the hop-by-hop options, else
+    /// behind the IPv6 header. The place of a fragment header (RFC 8200 §4.5), and of ESP in transport mode (RFC 4303
+    /// §3.1.1), so that destination options for the last node are encrypted. Linux differs in one case: without a
+    /// routing header it leaves destination options outside.
     pub per_fragment_end: Place,
 }
 
@@ -146,8 +146,8 @@ impl Ipv6<'_> {
         Chain::walk(self.head, self.total_len())
     }
 
-    /// Tells whether the checksum of the upper-layer protocol that `chain` found is right, if it is one that has a
-    /// pseudo-header (TCP, UDP, ICMPv6; RFC 8200 §8.1). Only for a packet that is all in the head, and whole.
+    /// Tells whether the checksum of the upper-layer protocol that `chain` found is right, if it has one with a
+    /// pseudo-header (TCP, UDP, ICMPv6; RFC 8200 §8.1). Only for a whole packet that is all in the head.
     pub fn transport_check_ok(&self, chain: &Chain) -> bool {
         let payload = self.head.get(chain.offset..).unwrap_or_default();
         let pseudo = checksum::pseudo_v6(self.header().src(), self.header().dst(), chain.protocol, payload.len());
@@ -159,7 +159,7 @@ const fn is_extension(protocol: Protocol) -> bool {
     matches!(protocol, Protocol::HOP_BY_HOP | Protocol::ROUTING | Protocol::FRAGMENT | Protocol::DEST_OPTS)
 }
 
-/// The `len` bytes at `offset`, which the packet must have and the head must hold.
+/// The `len` bytes at `offset`, if the packet has and the head holds them.
 fn bytes_at(head: &[u8], packet_len: usize, offset: usize, len: usize) -> Result<&[u8], Malformed> {
     let end = offset + len; // at most MAX_EXTENSIONS * 2048 above the IPv6 header
     if end > packet_len {
@@ -168,22 +168,22 @@ fn bytes_at(head: &[u8], packet_len: usize, offset: usize, len: usize) -> Result
     head.get(offset..end).ok_or(Malformed::OutsideHead)
 }
 
-/// Action of a node on a hop-by-hop or destination option that it does not know (RFC 8200 §4.2).
+/// Action on an unknown hop-by-hop or destination option (RFC 8200 §4.2).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Unrecognised {
-    /// Skips it.
+    /// The option is skipped.
     Skip,
-    /// Drops the packet.
+    /// The packet is dropped.
     Drop,
-    /// Drops the packet and sends Parameter Problem, code 2.
+    /// The packet is dropped and answered with Parameter Problem, code 2.
     Report,
-    /// As [`Unrecognised::Report`], but not if the destination was a group.
+    /// As [`Unrecognised::Report`], without the answer if the destination is a group.
     ReportUnicast,
 }
 
 /// An option of a hop-by-hop or destination options header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Opt<'a> {
+pub struct ExtOption<'a> {
     /// Type.
     pub kind: u8,
     /// Offset of its type byte from the start of the extension header.
@@ -192,11 +192,11 @@ pub struct Opt<'a> {
     pub data: &'a [u8],
 }
 
-impl Opt<'_> {
+impl ExtOption<'_> {
     /// Router alert (RFC 2711).
     pub const ROUTER_ALERT: u8 = 5;
 
-    /// Action if its type is unknown.
+    /// Action on it if its type is unknown.
     pub const fn if_unrecognised(self) -> Unrecognised {
         match self.kind >> 6 {
             0 => Unrecognised::Skip,
@@ -209,16 +209,16 @@ impl Opt<'_> {
 
 /// The options of one extension header, without padding. Ends after an error.
 #[derive(Clone, Debug)]
-pub struct Options<'a> {
+pub struct ExtOptions<'a> {
     header: &'a [u8],
     at: usize,
 }
 
-impl<'a> Options<'a> {
+impl<'a> ExtOptions<'a> {
     /// The options of the hop-by-hop or destination options header at the front of `bytes`.
     ///
     /// # Errors
-    /// [`Malformed::Ipv6Extension`] if the header is not all there.
+    /// [`Malformed::Ipv6Extension`] if the header is truncated.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let len = Header::ref_from(bytes)?.header_len();
         let header = bytes.get(..len).ok_or(Malformed::Ipv6Extension)?;
@@ -226,8 +226,8 @@ impl<'a> Options<'a> {
     }
 }
 
-impl<'a> Iterator for Options<'a> {
-    type Item = Result<Opt<'a>, Malformed>;
+impl<'a> Iterator for ExtOptions<'a> {
+    type Item = Result<ExtOption<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         const PAD1: u8 = 0;
@@ -246,7 +246,7 @@ impl<'a> Iterator for Options<'a> {
             };
             self.at = at + 2 + data.len();
             if kind != PADN {
-                return Some(Ok(Opt { kind, at, data }));
+                return Some(Ok(ExtOption { kind, at, data }));
             }
         }
     }
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn esp_and_fragment_headers_go_behind_what_routers_read() {
-        // The chain, where ESP goes, and which byte names it then (RFC 4303 §3.1.1, RFC 8200 §4.5).
+        // The chain, the offset of ESP, and the byte that then names ESP (RFC 4303 §3.1.1, RFC 8200 §4.5).
         let cases: [(&[u8], usize, usize); 9] = [
             (&[TCP], 40, 6),
             (&[FRAGMENT, ROUTING, TCP], 40, 6),
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn options_say_what_to_do_with_them_if_unknown() {
         let bytes = [TCP, 1, 0, 1, 1, 0, 0x1e, 0, 0x5e, 1, 9, 0x9e, 0, 0xde, 1, 7];
-        let seen: Vec<_> = Options::parse(&bytes).unwrap().map(Result::unwrap).collect();
+        let seen: Vec<_> = ExtOptions::parse(&bytes).unwrap().map(Result::unwrap).collect();
         let want = [
             (0x1e, 6, &[][..], Unrecognised::Skip),
             (0x5e, 8, &[9], Unrecognised::Drop),
@@ -390,7 +390,7 @@ mod tests {
         ];
         assert_eq!(seen.len(), want.len());
         for (option, (kind, at, data, action)) in seen.into_iter().zip(want) {
-            assert_eq!((option, option.if_unrecognised()), (Opt { kind, at, data }, action));
+            assert_eq!((option, option.if_unrecognised()), (ExtOption { kind, at, data }, action));
         }
     }
 
@@ -398,16 +398,16 @@ mod tests {
     fn an_option_stays_within_its_header() {
         let bad = Some(Err(Malformed::Ipv6Option));
         let cases: [(&[u8; 8], _); 4] = [
-            (&[TCP, 0, 5, 4, 0, 0, 0, 0], Some(Ok(Opt { kind: 5, at: 2, data: &[0; 4] }))),
+            (&[TCP, 0, 5, 4, 0, 0, 0, 0], Some(Ok(ExtOption { kind: 5, at: 2, data: &[0; 4] }))),
             (&[TCP, 0, 5, 5, 0, 0, 0, 0], bad),
             (&[TCP, 0, 0, 0, 0, 0, 0, 5], bad),
             (&[TCP, 0, 1, 4, 0, 0, 0, 0], None),
         ];
         for (bytes, want) in cases {
-            let mut options = Options::parse(bytes).unwrap();
+            let mut options = ExtOptions::parse(bytes).unwrap();
             assert_eq!(options.next(), want, "{bytes:?}");
             assert_eq!(options.next(), None, "{bytes:?}");
         }
-        assert_eq!(Options::parse(&[TCP, 1, 0, 0, 0, 0, 0, 0]).err(), Some(Malformed::Ipv6Extension));
+        assert_eq!(ExtOptions::parse(&[TCP, 1, 0, 0, 0, 0, 0, 0]).err(), Some(Malformed::Ipv6Extension));
     }
 }

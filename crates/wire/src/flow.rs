@@ -1,4 +1,4 @@
-//! Flows, and the fields that tell one from another.
+//! Flow keys.
 
 use std::net::IpAddr;
 
@@ -8,9 +8,9 @@ use zerocopy::network_endian::U16;
 use crate::ip::Info;
 use crate::{Malformed, Protocol};
 
-/// The five-tuple. Where a protocol has no ports, ICMP's type stands for the source port and its code for the
-/// destination port, as in Linux's `flowi` and in IPsec selectors (RFC 4301 §4.4.1.1); so do the type of a mobility
-/// header and the halves of a GRE key. Else both are zero.
+/// The five-tuple. For protocols without ports, ICMP's type is the source port and its code the destination port, as in
+/// Linux's `flowi` and in IPsec selectors (RFC 4301 §4.4.1.1); likewise the type of a mobility header and the halves of
+/// a GRE key. Otherwise both are zero.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FlowKey {
     /// Source address.
@@ -26,15 +26,15 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The flow of a packet whose summary is `info`. A fragment after the first has no ports, and neither has a
-    /// packet whose head ends before them.
+    /// The flow of a packet with the summary `info`. A fragment after the first has no ports, and neither has a packet
+    /// whose head ends before them.
     #[inline]
     pub fn new(info: &Info, head: &[u8]) -> Self {
         let (sport, dport) = if info.has_transport() { ports(info.protocol, info.payload(head)) } else { (0, 0) };
         Self { src: info.src, dst: info.dst, protocol: info.protocol, sport, dport }
     }
 
-    /// The flow of a packet of `packet_len` bytes, of which `head` holds at least the headers.
+    /// The flow of a packet of `packet_len` bytes, whose headers are in `head`.
     ///
     /// # Errors
     /// As [`Info::parse`].
@@ -42,7 +42,7 @@ impl FlowKey {
         Ok(Self::new(&Info::parse(head, packet_len)?, head))
     }
 
-    /// The flow of the answers. What is no port stays where it is.
+    /// The flow of the answers. Only ports are swapped, not types and keys.
     #[must_use]
     pub const fn reversed(self) -> Self {
         let (sport, dport) = match self.protocol {

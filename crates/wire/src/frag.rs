@@ -1,4 +1,4 @@
-//! Fragments: where one lies in its datagram, and the IPv6 fragment header (RFC 791 §3.1, RFC 8200 §4.5).
+//! Fragment position and the IPv6 fragment header (RFC 791 §3.1, RFC 8200 §4.5).
 
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,7 +10,7 @@ use crate::{Malformed, Protocol};
 pub struct FragOffset(u16);
 
 impl FragOffset {
-    /// The first fragment's.
+    /// The offset of the first fragment.
     pub const ZERO: Self = Self(0);
     /// The largest: 13 bits.
     pub const MAX: Self = Self(0x1fff);
@@ -20,7 +20,7 @@ impl FragOffset {
         if blocks > Self::MAX.0 { None } else { Some(Self(blocks)) }
     }
 
-    /// The offset of `bytes` bytes; `None` if that is not a whole number of blocks, or above 65 528.
+    /// The offset of `bytes` bytes; `None` if that is not a multiple of 8, or above 65 528.
     pub const fn from_bytes(bytes: usize) -> Option<Self> {
         if !bytes.is_multiple_of(8) || bytes > Self::MAX.bytes() { None } else { Some(Self((bytes / 8) as u16)) }
     }
@@ -46,19 +46,19 @@ impl FragOffset {
 pub struct FragInfo {
     /// Begin of its payload in the datagram's.
     pub offset: FragOffset,
-    /// Whether others follow it.
+    /// The more-fragments flag.
     pub more: bool,
     /// The datagram's identification, 16 bits in IPv4 and 32 in IPv6.
     pub id: u32,
 }
 
 impl FragInfo {
-    /// Tells whether this is where the datagram begins, and so where its upper-layer header is.
+    /// Tells whether it is the first fragment, which has the upper-layer header.
     pub const fn is_first(self) -> bool {
         self.offset.0 == 0
     }
 
-    /// Tells an IPv6 packet that has a fragment header and yet is whole (RFC 6946).
+    /// Tells whether it is an atomic fragment: whole, with an IPv6 fragment header (RFC 6946).
     pub const fn is_atomic(self) -> bool {
         self.is_first() && !self.more
     }
@@ -77,13 +77,13 @@ pub struct Header {
 header!(Header, 8, Malformed::FragShort);
 
 impl Header {
-    /// A header in front of a fragment of something that begins with `next_header`.
+    /// A header in front of a fragment; `next_header` names the first header of the fragmentable part.
     pub const fn new(next_header: Protocol, info: FragInfo) -> Self {
         let field = info.offset.0 << 3 | info.more as u16;
         Self { next_header, reserved: 0, offset_more: U16::new(field), id: U32::new(info.id) }
     }
 
-    /// Protocol at the front of the fragmentable part. In fragments after the first it means nothing.
+    /// Protocol at the front of the fragmentable part. Without meaning in fragments after the first.
     pub const fn next_header(&self) -> Protocol {
         self.next_header
     }

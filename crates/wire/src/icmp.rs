@@ -5,10 +5,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Malformed, checksum};
 
-/// Most bytes of an error with its IP header, so that it passes everywhere (RFC 1812 §4.3.2.3).
+/// Maximum length of an error with its IP header, so that it passes everywhere (RFC 1812 §4.3.2.3).
 pub const MAX_ERROR_LEN: usize = 576;
 
-/// Reason for an unreachable destination: the code of type 3.
+/// Reason for which a destination is unreachable: the code of type 3.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Unreachable(pub u8);
 
@@ -19,53 +19,53 @@ impl Unreachable {
     pub const HOST: Self = Self(1);
     /// The host does not know the protocol.
     pub const PROTOCOL: Self = Self(2);
-    /// No one has the port.
+    /// The port is closed.
     pub const PORT: Self = Self(3);
-    /// Communication is administratively prohibited: what a prohibit route answers (RFC 1812 §5.2.7.1).
+    /// Communication is administratively prohibited: the answer of a prohibit route (RFC 1812 §5.2.7.1).
     pub const PROHIBITED: Self = Self(13);
 }
 
-/// The code of type 3 for a packet that is too big and may not be fragmented (RFC 1191 §4).
+/// The code of type 3 for a packet that exceeds the MTU and may not be fragmented (RFC 1191 §4).
 const FRAG_NEEDED: u8 = 4;
 
-/// Limit that ran out: the code of type 11.
+/// Limit that was exceeded: the code of type 11.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Exceeded(pub u8);
 
 impl Exceeded {
-    /// The TTL, on the way.
+    /// The TTL, in transit.
     pub const TTL: Self = Self(0);
-    /// The time to reassemble.
+    /// The reassembly timeout.
     pub const REASSEMBLY: Self = Self(1);
 }
 
-/// The messages that a node sends and understands, without what follows their eight bytes.
+/// The messages that a node sends and parses, without the bytes behind the first eight.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Message {
     /// Ping.
     EchoRequest {
-        /// Number of the ping.
+        /// Identifier.
         id: u16,
-        /// Number of the packet among those of the ping.
+        /// Sequence number.
         seq: u16,
     },
     /// The answer to a ping.
     EchoReply {
-        /// Number of the ping.
+        /// Identifier.
         id: u16,
-        /// Number of the packet among those of the ping.
+        /// Sequence number.
         seq: u16,
     },
-    /// The packet quoted behind cannot reach its destination.
+    /// The quoted packet cannot reach its destination.
     Unreachable(Unreachable),
-    /// It is too big for a link of this MTU; 0 from a router older than RFC 1191.
+    /// The quoted packet exceeds the next link's MTU; 0 from a router older than RFC 1191.
     FragNeeded {
         /// The next link's MTU.
         mtu: u16,
     },
-    /// The packet's time ran out.
+    /// The quoted packet exceeded a limit.
     TimeExceeded(Exceeded),
-    /// The packet's header is wrong.
+    /// The quoted packet's header is wrong.
     ParamProblem {
         /// 0 for the byte at `pointer`, 1 for a missing option, 2 for a bad length.
         code: u8,
@@ -122,12 +122,13 @@ impl Header {
         self.check = U16::new(check);
     }
 
-    /// Tells an error, about which no error is sent (RFC 1122 §3.2.2). Source quench and redirect are among them.
+    /// Tells whether it is an error, about which no error is sent (RFC 1122 §3.2.2). Source quench and redirect are
+    /// errors too.
     pub const fn is_error(&self) -> bool {
         matches!(self.kind, 3 | 4 | 5 | 11 | 12)
     }
 
-    /// The message, parsed; `None` if it is of no concern to a node like this one.
+    /// The parsed message; `None` for types that a node does not handle.
     pub const fn message(&self) -> Option<Message> {
         let [a, b] = [self.rest[0].get(), self.rest[1].get()];
         Some(match (self.kind, self.code) {
@@ -153,7 +154,7 @@ pub fn fill_check(message: &mut [u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// A message: its header and what follows it.
+/// A message: its header and the bytes behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Icmp<'a> {
     header: &'a Header,
@@ -161,7 +162,7 @@ pub struct Icmp<'a> {
 }
 
 impl<'a> Icmp<'a> {
-    /// Looks at the payload of an IP packet, or the part of it that the head holds.
+    /// Parses the payload of an IP packet, or the part of it in the head.
     ///
     /// # Errors
     /// [`Malformed::IcmpShort`].
@@ -174,7 +175,7 @@ impl<'a> Icmp<'a> {
         self.header
     }
 
-    /// Bytes behind the header: an echo's data, or the packet that an error quotes.
+    /// Bytes behind the header: an echo's data, or an error's quote.
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[Header::LEN..]
     }

@@ -1,4 +1,4 @@
-//! ICMPv6 (RFC 4443). Neighbour discovery, which is of it, is in [`crate::nd`].
+//! ICMPv6 (RFC 4443). Its neighbour discovery messages are in [`crate::nd`].
 
 use std::net::Ipv6Addr;
 
@@ -7,10 +7,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Malformed, Protocol, checksum};
 
-/// Most bytes of an error with its IP header: IPv6's least MTU (RFC 4443 §2.4 c).
+/// Maximum length of an error with its IP header: IPv6's minimum MTU (RFC 4443 §2.4 c).
 pub const MAX_ERROR_LEN: usize = 1280;
 
-/// Reason for an unreachable destination: the code of type 1.
+/// Reason for which a destination is unreachable: the code of type 1.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Unreachable(pub u8);
 
@@ -21,18 +21,18 @@ impl Unreachable {
     pub const PROHIBITED: Self = Self(1);
     /// The last hop does not find the address.
     pub const ADDRESS: Self = Self(3);
-    /// No one has the port.
+    /// The port is closed.
     pub const PORT: Self = Self(4);
 }
 
-/// Limit that ran out: the code of type 3.
+/// Limit that was exceeded: the code of type 3.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Exceeded(pub u8);
 
 impl Exceeded {
-    /// The hop limit, on the way.
+    /// The hop limit, in transit.
     pub const HOP_LIMIT: Self = Self(0);
-    /// The time to reassemble.
+    /// The reassembly timeout.
     pub const REASSEMBLY: Self = Self(1);
 }
 
@@ -51,19 +51,19 @@ impl Problem {
     pub const HEADER_CHAIN: Self = Self(3);
 }
 
-/// The messages that a node sends and understands, without what follows their eight bytes.
+/// The messages that a node sends and parses, without the bytes behind the first eight.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Message {
-    /// The packet quoted behind cannot reach its destination.
+    /// The quoted packet cannot reach its destination.
     Unreachable(Unreachable),
-    /// It is too big for a link of this MTU.
+    /// The quoted packet exceeds the next link's MTU.
     PacketTooBig {
         /// The next link's MTU.
         mtu: u32,
     },
-    /// The packet's time ran out.
+    /// The quoted packet exceeded a limit.
     TimeExceeded(Exceeded),
-    /// The packet's headers are wrong.
+    /// The quoted packet's headers are wrong.
     ParamProblem {
         /// Kind of fault.
         code: Problem,
@@ -72,16 +72,16 @@ pub enum Message {
     },
     /// Ping.
     EchoRequest {
-        /// Number of the ping.
+        /// Identifier.
         id: u16,
-        /// Number of the packet among those of the ping.
+        /// Sequence number.
         seq: u16,
     },
     /// The answer to a ping.
     EchoReply {
-        /// Number of the ping.
+        /// Identifier.
         id: u16,
-        /// Number of the packet among those of the ping.
+        /// Sequence number.
         seq: u16,
     },
 }
@@ -137,12 +137,12 @@ impl Header {
         self.check = U16::new(check);
     }
 
-    /// Tells an error, about which no error is sent, from an informational message (RFC 4443 §2.1).
+    /// Tells whether it is an error, about which no error is sent, or an informational message (RFC 4443 §2.1).
     pub const fn is_error(&self) -> bool {
         self.kind < 128
     }
 
-    /// The message, parsed; `None` for neighbour discovery and for what is of no concern to a node like this one.
+    /// The parsed message; `None` for neighbour discovery and for types that a node does not handle.
     pub const fn message(&self) -> Option<Message> {
         let rest = self.rest.get();
         let (id, seq) = ((rest >> 16) as u16, rest as u16);
@@ -170,7 +170,7 @@ pub fn fill_check(message: &mut [u8], src: Ipv6Addr, dst: Ipv6Addr) -> Result<()
     Ok(())
 }
 
-/// A message: its header and what follows it.
+/// A message: its header and the bytes behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Icmpv6<'a> {
     header: &'a Header,
@@ -178,7 +178,7 @@ pub struct Icmpv6<'a> {
 }
 
 impl<'a> Icmpv6<'a> {
-    /// Looks at the upper-layer part of an IPv6 packet, or the part of it that the head holds.
+    /// Parses the upper-layer part of an IPv6 packet, or the part of it in the head.
     ///
     /// # Errors
     /// [`Malformed::Icmpv6Short`].
@@ -196,7 +196,7 @@ impl<'a> Icmpv6<'a> {
         self.bytes
     }
 
-    /// Bytes behind the header: an echo's data, or the packet that an error quotes.
+    /// Bytes behind the header: an echo's data, or an error's quote.
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[Header::LEN..]
     }

@@ -17,10 +17,10 @@ pub enum Version {
 }
 
 impl Version {
-    /// The version of the packet that begins with `head`.
+    /// The version of the packet in `head`.
     ///
     /// # Errors
-    /// [`Malformed::IpVersion`] for other versions and for nothing.
+    /// [`Malformed::IpVersion`] for other versions and for no bytes.
     #[inline]
     pub fn of(head: &[u8]) -> Result<Self, Malformed> {
         match head.first().map(|byte| byte >> 4) {
@@ -30,7 +30,7 @@ impl Version {
         }
     }
 
-    /// The version that `addr` is of.
+    /// The version of `addr`.
     pub const fn of_addr(addr: IpAddr) -> Self {
         match addr {
             IpAddr::V4(_) => Self::V4,
@@ -38,7 +38,7 @@ impl Version {
         }
     }
 
-    /// Bytes of its header without options or extension headers.
+    /// Length of its header without options or extension headers.
     pub const fn header_len(self) -> usize {
         match self {
             Self::V4 => ipv4::Header::LEN,
@@ -63,23 +63,23 @@ pub struct Info {
     pub src: IpAddr,
     /// Destination.
     pub dst: IpAddr,
-    /// Protocol behind `header_len` bytes of headers. In a fragment after the first, what the first has there.
+    /// Protocol behind `header_len` bytes of headers. In a fragment after the first, that of the first fragment.
     pub protocol: Protocol,
     /// TTL or hop limit.
     pub ttl: u8,
     /// TOS or traffic class.
     pub tos: u8,
-    /// DF. An IPv6 packet is never fragmented on the way, so it counts as set.
+    /// The DF flag. Routers never fragment IPv6 packets, so it is set for these.
     pub dont_fragment: bool,
-    /// Whether the header is the 20 or 40 fixed bytes alone, without options or extension headers.
+    /// Whether the header has only its 20 or 40 fixed bytes, without options or extension headers.
     pub plain: bool,
-    /// Bytes of IP headers, options and extension headers included: where the upper layer begins.
+    /// Length of the IP headers, options and extension headers included: the offset of the upper layer.
     pub header_len: usize,
     /// Offset of the byte that names `protocol`.
     pub next_header_at: usize,
-    /// Bytes of the packet as its header says; at most as many as there are.
+    /// Length of the packet by its header; at most the available bytes.
     pub total_len: usize,
-    /// Position in its datagram, if it is a fragment. In IPv6 also when it is atomic.
+    /// Position in its datagram, if it is a fragment. In IPv6 also if it is atomic.
     pub fragment: Option<FragInfo>,
     /// IPv4's identification, 0 in IPv6.
     pub id: u16,
@@ -87,8 +87,8 @@ pub struct Info {
     pub flow_label: u32,
 }
 
-/// Protocol right behind the IP header that a packet begins with, if that has no options: the upper layer, or the first
-/// extension header of IPv6.
+/// Protocol right behind the IP header of a packet, if that has no options: the upper layer, or the first extension
+/// header of IPv6.
 #[inline]
 pub fn plain_protocol(packet: &[u8]) -> Option<Protocol> {
     let at = match packet.first()? {
@@ -99,18 +99,18 @@ pub fn plain_protocol(packet: &[u8]) -> Option<Protocol> {
     packet.get(at).copied().map(Protocol)
 }
 
-/// Tells whether a packet begins with an IP header without options or extension headers, and carries TCP.
+/// Tells whether a packet begins with an IP header without options or extension headers, followed by TCP.
 #[inline]
 pub fn is_plain_tcp(packet: &[u8]) -> bool {
     plain_protocol(packet) == Some(Protocol::TCP)
 }
 
 impl Info {
-    /// Looks at a packet of `packet_len` bytes, of which `head` holds at least the headers. Checks version, lengths,
-    /// the IPv4 header checksum (RFC 1812 §5.2.2) and the chain of IPv6 extension headers.
+    /// Parses a packet of `packet_len` bytes, whose headers are in `head`. Checks version, lengths, the IPv4 header
+    /// checksum (RFC 1812 §5.2.2) and the chain of IPv6 extension headers.
     ///
     /// # Errors
-    /// The first rule that is broken; [`Malformed::OutsideHead`] if `head` does not hold all headers.
+    /// The first broken rule; [`Malformed::OutsideHead`] if some headers are not in `head`.
     #[inline]
     pub fn parse(head: &[u8], packet_len: usize) -> Result<Self, Malformed> {
         match Version::of(head)? {
@@ -187,7 +187,7 @@ impl Info {
         self.total_len.saturating_sub(self.header_len)
     }
 
-    /// Tells whether the upper-layer header is in this packet: not in a fragment after the first.
+    /// Tells whether the packet has the upper-layer header, which a fragment after the first does not.
     #[inline]
     pub const fn has_transport(&self) -> bool {
         match self.fragment {
@@ -196,14 +196,14 @@ impl Info {
         }
     }
 
-    /// Bytes of the upper layer in `head`, of which this is the summary.
+    /// Bytes of the upper layer in `head`, the packet's own head.
     #[inline]
     pub fn payload<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         head.get(self.header_len..self.total_len.min(head.len())).unwrap_or_default()
     }
 }
 
-/// A header that is cut short by the head alone can still be pulled into it.
+/// A header that is truncated by the head alone can still be pulled into it.
 #[cold]
 fn outside(why: Malformed, head: &[u8], packet_len: usize) -> Malformed {
     match why {

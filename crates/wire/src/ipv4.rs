@@ -7,14 +7,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 mod options;
 
-pub use options::{Opt, Options, blank_uncopied_options, check_options, keep_recorded, record_visit};
+pub use options::{Ipv4Option, Ipv4Options, blank_uncopied_options, check_options, keep_recorded, record_visit};
 
 use crate::{Ecn, FragInfo, FragOffset, Malformed, Protocol, checksum};
 
-/// The most bytes that IHL can say: 15 words, of which 40 bytes are options.
+/// Maximum of IHL: 15 words, which include 40 bytes of options.
 pub const MAX_HEADER_LEN: usize = 60;
 
-/// The most bytes of options.
+/// Maximum length of options.
 pub const MAX_OPTIONS: usize = MAX_HEADER_LEN - Header::LEN;
 
 /// Offset of the protocol field.
@@ -70,7 +70,7 @@ impl Header {
         (self.version_ihl & 0x0f) as usize * 4
     }
 
-    /// Sets IHL from a length in bytes with options, of which a last broken word does not count.
+    /// Sets IHL from a length in bytes with options; an incomplete last word does not count.
     ///
     /// # Panics
     /// If `len` is not within 20 to 60.
@@ -114,7 +114,7 @@ impl Header {
         (self.id, self.check) = (U16::new(id), U16::new(check));
     }
 
-    /// Bytes of header and payload, as the header says.
+    /// Length of header and payload, as the header says.
     #[inline]
     pub const fn total_len(&self) -> usize {
         self.total_len.get() as usize
@@ -132,14 +132,14 @@ impl Header {
         self.total_len = U16::new(len);
     }
 
-    /// Changes what the packet carries and the checksum with it.
+    /// Changes the protocol of the payload and the checksum with it.
     #[inline]
     pub const fn replace_protocol(&mut self, protocol: Protocol) {
         self.check = U16::new(checksum::replace2(self.check.get(), self.protocol.0 as u16, protocol.0 as u16));
         self.protocol = protocol;
     }
 
-    /// Identification, which matters in fragments alone (RFC 6864).
+    /// Identification, which only fragments need (RFC 6864).
     #[inline]
     pub const fn id(&self) -> u16 {
         self.id.get()
@@ -150,7 +150,7 @@ impl Header {
         self.id = U16::new(id);
     }
 
-    /// DF: may not be fragmented on the way.
+    /// The DF flag.
     #[inline]
     pub const fn dont_fragment(&self) -> bool {
         self.flags_offset.get() & DONT_FRAGMENT != 0
@@ -162,7 +162,7 @@ impl Header {
         self.flags_offset = U16::new(if on { rest | DONT_FRAGMENT } else { rest });
     }
 
-    /// MF: a fragment that is not the last.
+    /// The MF flag.
     pub const fn more_fragments(&self) -> bool {
         self.flags_offset.get() & MORE_FRAGMENTS != 0
     }
@@ -198,8 +198,8 @@ impl Header {
         self.ttl = ttl;
     }
 
-    /// Takes one from the TTL and changes the checksum with it (RFC 1141, RFC 1624; Linux `ip_decrease_ttl`). Gives
-    /// what is left; a TTL of zero stays zero.
+    /// Decrements the TTL and changes the checksum with it (RFC 1141, RFC 1624; Linux `ip_decrease_ttl`). Returns the
+    /// new TTL; zero stays zero.
     #[inline]
     pub const fn decrement_ttl(&mut self) -> u8 {
         if let Some(ttl) = self.ttl.checked_sub(1) {
@@ -217,7 +217,7 @@ impl Header {
         self.protocol
     }
 
-    /// Changes what the payload is.
+    /// Changes the protocol of the payload.
     pub const fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
@@ -226,7 +226,7 @@ impl Header {
     #[inline]
     pub fn check_ok(&self) -> bool {
         let (words, _) = self.as_bytes().as_chunks::<4>();
-        // In whatever byte order: that of ones does not matter (RFC 1071 §2B).
+        // Byte order does not matter for all ones (RFC 1071 §2B).
         let sum: u64 = words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum();
         checksum::fold(checksum::add(sum as u32, (sum >> 32) as u32)) == 0xffff
     }
@@ -268,8 +268,8 @@ impl Header {
     }
 }
 
-/// An identification that is raised by `step`, and the checksum of its header after that: what one gains the other loses modulo
-/// 65535 (RFC 1624 §3), where 65536, by which the identification wraps, is one.
+/// Raises an identification by `step`, and returns it with the new checksum of its header: the changes of both add up
+/// to zero modulo 65535 (RFC 1624 §3), where 65536, by which the identification wraps, is one.
 #[inline]
 pub(crate) const fn raised_id(id: u16, check: u16, step: u16) -> (u16, u16) {
     let (id, wraps) = id.overflowing_add(step);
@@ -280,7 +280,7 @@ pub(crate) const fn raised_id(id: u16, check: u16, step: u16) -> (u16, u16) {
 /// Computes the checksum of the header at the front of `packet`, options included.
 ///
 /// # Errors
-/// The header is not all there, or its IHL is below five words.
+/// The header is truncated, or its IHL is below five words.
 pub fn fill_check(packet: &mut [u8]) -> Result<(), Malformed> {
     let len = Header::ref_from(packet)?.header_len();
     if len < Header::LEN {
@@ -293,7 +293,7 @@ pub fn fill_check(packet: &mut [u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// An IPv4 packet whose version and lengths are right. Its checksum is checked on request.
+/// An IPv4 packet with valid version and lengths. The checksum is verified on request.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv4<'a> {
     header: &'a Header,
@@ -302,20 +302,20 @@ pub struct Ipv4<'a> {
 }
 
 impl<'a> Ipv4<'a> {
-    /// Looks at a packet that is all in `packet`; bytes beyond its total length are not part of it.
+    /// Parses a packet that is all in `packet`; bytes beyond its total length are not part of it.
     ///
     /// # Errors
-    /// What is wrong with version or lengths.
+    /// A wrong version or length.
     #[inline]
     pub fn parse(packet: &'a [u8]) -> Result<Self, Malformed> {
         Self::parse_head(packet, packet.len())
     }
 
-    /// Looks at a packet of `packet_len` bytes, of which `head` holds the first. For a packet that is quoted in an
-    /// ICMP error, which has lost its tail, `packet_len` is `usize::MAX`.
+    /// Parses a packet of `packet_len` bytes, whose first bytes are in `head`. For a quote in an ICMP error, which is
+    /// truncated, `packet_len` is `usize::MAX`.
     ///
     /// # Errors
-    /// What is wrong with version or lengths.
+    /// A wrong version or length.
     #[inline]
     pub fn parse_head(head: &'a [u8], packet_len: usize) -> Result<Self, Malformed> {
         let header = Header::ref_from(head)?;
@@ -349,13 +349,13 @@ impl<'a> Ipv4<'a> {
         self.whole_header.len()
     }
 
-    /// Bytes of header and payload.
+    /// Length of header and payload.
     #[inline]
     pub const fn total_len(&self) -> usize {
         self.header.total_len()
     }
 
-    /// Bytes of payload in the packet, in the head or not.
+    /// Length of the payload, in the head or not.
     #[inline]
     pub const fn payload_len(&self) -> usize {
         self.total_len() - self.header_len()
@@ -373,15 +373,15 @@ impl<'a> Ipv4<'a> {
         &self.whole_header[Header::LEN..]
     }
 
-    /// The options one by one.
-    pub fn options(&self) -> Options<'a> {
-        Options::new(self.option_bytes())
+    /// Iterates over the options.
+    pub fn options(&self) -> Ipv4Options<'a> {
+        Ipv4Options::new(self.option_bytes())
     }
 
     /// Tells whether the header checksum is right (RFC 1122 §3.2.1.2).
     #[inline]
     pub fn check_ok(&self) -> bool {
-        // Nearly every header has no options, and a sum over a length known here needs no loop.
+        // Nearly every header has no options, and a sum over a constant length needs no loop.
         let sum = match self.whole_header.as_array::<{ Header::LEN }>() {
             Some(fixed) => checksum::sum(fixed),
             None => checksum::sum(self.whole_header),
@@ -389,8 +389,8 @@ impl<'a> Ipv4<'a> {
         sum == 0xffff
     }
 
-    /// Tells whether the checksum of a transport that has a pseudo-header (TCP, UDP) is right. Only for a packet that
-    /// is all in the head.
+    /// Tells whether the checksum of a transport with a pseudo-header (TCP, UDP) is right. Only for a packet that is
+    /// all in the head.
     pub fn transport_check_ok(&self) -> bool {
         let header = self.header;
         let pseudo = checksum::pseudo_v4(header.src(), header.dst(), header.protocol(), self.payload_len());
@@ -515,7 +515,10 @@ mod tests {
         fill_check(&mut bytes).unwrap();
         let packet = Ipv4::parse(&bytes).unwrap();
         assert!(packet.check_ok());
-        assert_eq!(packet.options().collect::<Vec<_>>(), [Ok(Opt { kind: Opt::ROUTER_ALERT, data: &[0, 0] })]);
+        assert_eq!(
+            packet.options().collect::<Vec<_>>(),
+            [Ok(Ipv4Option { kind: Ipv4Option::ROUTER_ALERT, data: &[0, 0] })]
+        );
         bytes[23] = 1;
         assert!(!Ipv4::parse(&bytes).unwrap().check_ok());
         assert_eq!(fill_check(&mut bytes[..23]), Err(Malformed::Ipv4Short));

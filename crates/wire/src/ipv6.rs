@@ -1,4 +1,4 @@
-//! The IPv6 header (RFC 8200 §3). What may stand between it and the upper layer is in [`crate::ext`].
+//! The IPv6 header (RFC 8200 §3). Extension headers are in [`crate::ext`].
 
 use std::net::Ipv6Addr;
 
@@ -12,7 +12,7 @@ pub use crate::ext::{Chain, MAX_EXTENSIONS};
 /// Offset of the next-header field.
 pub const NEXT_HEADER_AT: usize = 6;
 
-/// The link MTU that every IPv6 link has at least (RFC 8200 §5).
+/// Minimum MTU of an IPv6 link (RFC 8200 §5).
 pub const MIN_MTU: usize = 1280;
 
 /// The 40 bytes that every IPv6 packet begins with.
@@ -30,7 +30,7 @@ pub struct Header {
 header!(Header, 40, Malformed::Ipv6Short);
 
 impl Header {
-    /// A header with hop limit 64, traffic class and flow label zero. `payload_len` counts all that follows it.
+    /// A header with hop limit 64, traffic class and flow label zero. `payload_len` counts all bytes behind it.
     pub const fn new(src: Ipv6Addr, dst: Ipv6Addr, next_header: Protocol, payload_len: u16) -> Self {
         Self {
             version_class_flow: U32::new(6 << 28),
@@ -75,12 +75,12 @@ impl Header {
         self.version_class_flow.get() & 0xf_ffff
     }
 
-    /// Changes the flow label, of which the lower 20 bits count.
+    /// Changes the flow label; only the lower 20 bits count.
     pub const fn set_flow_label(&mut self, label: u32) {
         self.version_class_flow = U32::new(self.version_class_flow.get() & !0xf_ffff | label & 0xf_ffff);
     }
 
-    /// Bytes behind this header, extension headers included, as it says.
+    /// Length of the bytes behind this header, extension headers included, as it says.
     #[inline]
     pub const fn payload_len(&self) -> usize {
         self.payload_len.get() as usize
@@ -91,13 +91,13 @@ impl Header {
         self.payload_len = U16::new(len);
     }
 
-    /// Protocol that follows this header.
+    /// Protocol of the next header.
     #[inline]
     pub const fn next_header(&self) -> Protocol {
         self.next_header
     }
 
-    /// Changes what follows this header.
+    /// Changes the protocol of the next header.
     pub const fn set_next_header(&mut self, next_header: Protocol) {
         self.next_header = next_header;
     }
@@ -113,7 +113,7 @@ impl Header {
         self.hop_limit = hop_limit;
     }
 
-    /// Takes one from the hop limit. Gives what is left; zero stays zero.
+    /// Decrements the hop limit. Returns the new value; zero stays zero.
     #[inline]
     pub const fn decrement_hop_limit(&mut self) -> u8 {
         self.hop_limit = self.hop_limit.saturating_sub(1);
@@ -143,29 +143,29 @@ impl Header {
     }
 }
 
-/// An IPv6 packet whose version and length are right. Its extension headers are walked on request.
+/// An IPv6 packet with valid version and length. Extension headers are walked on request.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv6<'a> {
     header: &'a Header,
-    /// First bytes of the packet, which may not be all of it.
+    /// First bytes of the packet.
     pub(crate) head: &'a [u8],
 }
 
 impl<'a> Ipv6<'a> {
-    /// Looks at a packet that is all in `packet`; bytes beyond its payload length are not part of it.
+    /// Parses a packet that is all in `packet`; bytes beyond its payload length are not part of it.
     ///
     /// # Errors
-    /// What is wrong with version or length.
+    /// A wrong version or length.
     #[inline]
     pub fn parse(packet: &'a [u8]) -> Result<Self, Malformed> {
         Self::parse_head(packet, packet.len())
     }
 
-    /// Looks at a packet of `packet_len` bytes, of which `head` holds the first. For a packet that is quoted in an
-    /// ICMPv6 error, which has lost its tail, `packet_len` is `usize::MAX`.
+    /// Parses a packet of `packet_len` bytes, whose first bytes are in `head`. For a quote in an ICMPv6 error, which is
+    /// truncated, `packet_len` is `usize::MAX`.
     ///
     /// # Errors
-    /// What is wrong with version or length.
+    /// A wrong version or length.
     #[inline]
     pub fn parse_head(head: &'a [u8], packet_len: usize) -> Result<Self, Malformed> {
         let header = Header::ref_from(head)?;
@@ -185,7 +185,7 @@ impl<'a> Ipv6<'a> {
         self.header
     }
 
-    /// Bytes of header and payload, 40 to 65 575.
+    /// Length of header and payload, 40 to 65 575.
     #[inline]
     pub const fn total_len(&self) -> usize {
         Header::LEN + self.header.payload_len()

@@ -1,19 +1,19 @@
-//! Views and builders of the headers on the wire: Ethernet, VLAN, ARP, IPv4, IPv6, ICMP, ICMPv6, UDP, TCP, ESP, and what
-//! tunnels have in front of a packet inside.
+//! Views and builders of wire headers: Ethernet, VLAN, ARP, IPv4, IPv6, ICMP, ICMPv6, UDP, TCP, ESP, and tunnel
+//! headers.
 //!
-//! Nothing is copied and nothing is kept: a view borrows bytes, a builder is a header value that is written into a
-//! caller's slice. Every module has two faces:
+//! Nothing is copied and there is no state: a view borrows bytes, a builder is a header value that is written into a
+//! caller's slice. Left to others: which packets are valid in context. Every module has two kinds of types:
 //!
 //! - `Header`, the fixed part, laid over the bytes in place (`Header::ref_from`, `Header::mut_from`, `Header::write`).
-//!   Its accessors give host byte order and believe nothing: a length is what the wire says.
-//! - A checked view (`Ipv4`, `Udp`, …) made by `parse`, whose lengths were compared with the bytes that are there. Its
+//!   Its accessors return host byte order and check nothing: a length is the wire's claim.
+//! - A checked view (`Ipv4`, `Udp`, …) made by `parse`, which compares its lengths with the available bytes. Its
 //!   accessors cannot fail.
 //!
-//! A fat packet has its headers in the linear head and its payload in page slots, so views have a `parse_head` that
-//! takes the head's bytes and the packet's length apart; their `payload` is then what the head holds of it.
+//! A fat packet has its headers in the linear head and its payload in page fragments, so views have a `parse_head` that
+//! takes the head's bytes and the packet's length separately; their `payload` is then the part of it in the head.
 //! [`ip::Info`] is the summary that the data path makes once per packet.
 //!
-//! What it refuses has a name in [`Malformed`], which is also a [`base::DropReason`]. Limits: an IPv6 chain has at
+//! Errors are [`Malformed`], whose variants map to a [`base::DropReason`]. Limits: an IPv6 chain has at
 //! most [`ipv6::MAX_EXTENSIONS`] extension headers; no jumbograms (RFC 2675), so no packet is longer than 65 575 bytes.
 //!
 //! Sources: RFC 791, 792, 768, 826, 894, 1071, 1624, 2003, 2464, 2473, 2784, 2890, 4303, 4443, 4861, 7348, 8200, 8926,

@@ -1,4 +1,4 @@
-//! Reasons for which bytes are not the header that they should be.
+//! Malformed headers.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use base::DropReason;
 
 macro_rules! malformed {
     ($($(#[doc = $doc:literal])+ $name:ident => $reason:ident, $text:literal;)*) => {
-        /// The rule of the wire that a header broke. Becomes a [`DropReason`] when the packet is dropped for it.
+        /// The wire rule that a header broke. It becomes the [`DropReason`] of its packet.
         #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
         pub enum Malformed { $($(#[doc = $doc])+ $name,)* }
 
@@ -31,69 +31,69 @@ macro_rules! malformed {
 
 malformed! {
     /// Fewer than the 14 bytes of an Ethernet header.
-    EthShort => EthTruncated, "Ethernet header cut short";
+    EthShort => EthTruncated, "Ethernet header truncated";
     /// Fewer than the 4 bytes of an 802.1Q tag.
-    VlanShort => EthTruncated, "VLAN tag cut short";
+    VlanShort => EthTruncated, "VLAN tag truncated";
     /// Fewer than the 28 bytes of ARP for IPv4 over Ethernet.
-    ArpShort => ArpMalformed, "ARP packet cut short";
+    ArpShort => ArpMalformed, "ARP packet truncated";
     /// Not Ethernet and IPv4, or wrong address lengths (RFC 826).
     ArpFormat => ArpMalformed, "ARP for other than IPv4 over Ethernet";
-    /// No bytes at all, or a version that is neither 4 nor 6.
+    /// No bytes, or a version that is neither 4 nor 6.
     IpVersion => Ipv4Header, "IP version neither 4 nor 6";
-    /// The IP header says more bytes than arrived.
+    /// The IP header's length exceeds the packet.
     IpTruncated => IpTruncated, "packet shorter than its IP header says";
-    /// The headers go on beyond the linear head; what the packet holds elsewhere has to be pulled into it first.
+    /// The headers extend beyond the linear head, and have to be pulled into it first.
     OutsideHead => IpTruncated, "headers continue outside the linear head";
-    /// Fewer bytes than the IPv4 header has.
-    Ipv4Short => Ipv4Header, "IPv4 header cut short";
+    /// Fewer bytes than an IPv4 header.
+    Ipv4Short => Ipv4Header, "IPv4 header truncated";
     /// The version of an IPv4 header is not 4.
     Ipv4Version => Ipv4Header, "version of IPv4 header is not 4";
     /// IHL below five words (RFC 791 §3.1).
     Ipv4HeaderLen => Ipv4Header, "IPv4 header length below 20";
-    /// The total length does not even cover the header.
+    /// The total length is less than the header length.
     Ipv4TotalLen => Ipv4Header, "IPv4 total length below header length";
     /// The header checksum does not match (RFC 1812 §5.2.2).
     Ipv4Checksum => Ipv4Checksum, "IPv4 header checksum wrong";
     /// An option with a length below 2, or past the header.
     Ipv4Option => Ipv4Options, "IPv4 option with impossible length";
     /// Fewer than the 40 bytes of an IPv6 header.
-    Ipv6Short => Ipv6Header, "IPv6 header cut short";
+    Ipv6Short => Ipv6Header, "IPv6 header truncated";
     /// The version of an IPv6 header is not 6.
     Ipv6Version => Ipv6Header, "version of IPv6 header is not 6";
     /// An extension header runs past the packet.
     Ipv6Extension => Ipv6Header, "IPv6 extension header runs past the packet";
-    /// More extension headers than we walk.
+    /// Too many extension headers.
     Ipv6ExtensionCount => Ipv6Header, "too many IPv6 extension headers";
     /// An option that runs past its extension header (RFC 8200 §4.2).
     Ipv6Option => Ipv6Header, "IPv6 option runs past its header";
     /// Fewer than the 8 bytes of an IPv6 fragment header.
-    FragShort => Ipv6Header, "fragment header cut short";
+    FragShort => Ipv6Header, "fragment header truncated";
     /// Fewer than the 8 bytes of a UDP header.
-    UdpShort => TransportHeader, "UDP header cut short";
-    /// A UDP length below 8, or above what IP carries.
+    UdpShort => TransportHeader, "UDP header truncated";
+    /// A UDP length below 8, or above the IP payload's.
     UdpLength => TransportHeader, "UDP length wrong";
-    /// Fewer bytes than the TCP header has.
-    TcpShort => TransportHeader, "TCP header cut short";
+    /// Fewer bytes than a TCP header.
+    TcpShort => TransportHeader, "TCP header truncated";
     /// A data offset below five words (RFC 9293 §3.1).
     TcpDataOffset => TransportHeader, "TCP data offset below 20";
     /// An option with a length below 2, not its kind's, or past the header.
     TcpOption => TransportHeader, "TCP option with impossible length";
-    /// Fewer bytes than the tunnel header has in front of the packet inside.
-    TunnelShort => GsoEncapsulation, "tunnel header cut short";
-    /// Not IP in IP, GRE, VXLAN or Geneve with an IP packet inside.
+    /// Fewer bytes than the tunnel's header.
+    TunnelShort => GsoEncapsulation, "tunnel header truncated";
+    /// Not IP in IP, GRE, VXLAN or Geneve with an inner IP packet.
     TunnelUnknown => GsoEncapsulation, "no tunnel header that can be followed";
     /// Fewer than the 8 bytes of an ICMP header.
-    IcmpShort => IcmpIgnored, "ICMP header cut short";
+    IcmpShort => IcmpIgnored, "ICMP header truncated";
     /// Fewer than the 8 bytes of an ICMPv6 header.
-    Icmpv6Short => IcmpIgnored, "ICMPv6 header cut short";
+    Icmpv6Short => IcmpIgnored, "ICMPv6 header truncated";
     /// A neighbour discovery message shorter than its type.
-    NdShort => NeighbourMalformed, "neighbour discovery message cut short";
+    NdShort => NeighbourMalformed, "neighbour discovery message truncated";
     /// A neighbour discovery option of length zero, or past the message (RFC 4861 §4.6).
     NdOption => NeighbourMalformed, "neighbour discovery option with impossible length";
     /// A neighbour discovery message that its receiver has to ignore (RFC 4861 §6.1, §7.1).
     NdInvalid => NeighbourMalformed, "neighbour discovery message with forbidden contents";
     /// Shorter than SPI and sequence number, or than the ESP trailer.
-    EspShort => EspTruncated, "ESP cut short";
+    EspShort => EspTruncated, "ESP truncated";
     /// More padding than payload (RFC 4303 §2.4).
     EspPadding => EspFormat, "ESP pad length beyond the payload";
 }

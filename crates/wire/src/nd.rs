@@ -1,7 +1,7 @@
 //! Neighbour discovery (RFC 4861 §4): solicitations and advertisements of neighbours and routers, and their options.
 //!
-//! A message is believed only if it is as RFC 4861 §6.1 and §7.1 ask, of which the IP header decides a part; so
-//! [`Nd::parse`] takes that too. The checksum is the business of [`crate::icmpv6::Icmpv6::check_ok`].
+//! Only messages that satisfy RFC 4861 §6.1 and §7.1 are accepted, whose rules concern the IP header too; so
+//! [`Nd::parse`] takes its fields. The checksum is left to [`crate::icmpv6::Icmpv6::check_ok`].
 
 use std::net::Ipv6Addr;
 
@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{MacAddr, Malformed, icmpv6};
 
-/// The hop limit that every message has, which no router lets pass (RFC 4861 §3.1, §7.1).
+/// The hop limit of every message, which a router would have decremented (RFC 4861 §3.1, §7.1).
 pub const HOP_LIMIT: u8 = 255;
 
 /// `ff02::1`: every node of the link.
@@ -33,20 +33,20 @@ pub const fn is_discovery(kind: u8) -> bool {
     matches!(kind, ROUTER_SOLICIT..=REDIRECT)
 }
 
-/// The group in which the owner of `addr` listens for solicitations (RFC 4291 §2.7.1).
+/// The group to which solicitations for `addr` are sent (RFC 4291 §2.7.1).
 pub const fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b] = addr.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | a & 0xff, b)
 }
 
-/// Claims of an advertisement about its sender.
+/// Flags of an advertisement.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AdvertFlags {
-    /// It is a router.
+    /// The sender is a router.
     pub router: bool,
     /// It answers a solicitation.
     pub solicited: bool,
-    /// The link-layer address replaces what was known.
+    /// The link-layer address replaces a known one.
     pub overriding: bool,
 }
 
@@ -74,13 +74,13 @@ pub struct Neighbour {
 header!(Neighbour, 24, Malformed::NdShort);
 
 impl Neighbour {
-    /// Question for the station that has `target`. The checksum comes last, by [`icmpv6::fill_check`].
+    /// Solicitation for the station with the address `target`. The checksum comes last, by [`icmpv6::fill_check`].
     pub const fn solicit(target: Ipv6Addr) -> Self {
         let target = target.octets();
         Self { kind: NEIGHBOUR_SOLICIT, code: 0, check: U16::ZERO, flags: U32::ZERO, target }
     }
 
-    /// "`target` is here." The checksum comes last, by [`icmpv6::fill_check`].
+    /// Advertisement of `target`. The checksum comes last, by [`icmpv6::fill_check`].
     pub const fn advert(target: Ipv6Addr, flags: AdvertFlags) -> Self {
         let target = target.octets();
         Self { kind: NEIGHBOUR_ADVERT, code: 0, check: U16::ZERO, flags: U32::new(flags.bits()), target }
@@ -91,13 +91,13 @@ impl Neighbour {
         self.target.into()
     }
 
-    /// The flags, which mean something in an advertisement alone.
+    /// The flags, which only an advertisement has.
     pub const fn flags(&self) -> AdvertFlags {
         AdvertFlags::from_bits(self.flags.get())
     }
 }
 
-/// A router advertisement without its options. Durations are 0 when the router does not say.
+/// A router advertisement without its options. Durations are 0 if the router does not specify them.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct RouterAdvert {
@@ -114,7 +114,7 @@ pub struct RouterAdvert {
 header!(RouterAdvert, 16, Malformed::NdShort);
 
 impl RouterAdvert {
-    /// The hop limit to send with; 0 when the router does not say.
+    /// The hop limit to send with; 0 if the router does not specify it.
     pub const fn hop_limit(&self) -> u8 {
         self.hop_limit
     }
@@ -135,11 +135,6 @@ impl RouterAdvert {
     }
 }
 
-/// A router solicitation without its options. The checksum comes last, by [`icmpv6::fill_check`].
-pub const fn router_solicit() -> [u8; 8] {
-    [ROUTER_SOLICIT, 0, 0, 0, 0, 0, 0, 0]
-}
-
 /// A source or target link-layer address option of an Ethernet (RFC 4861 §4.6.1, RFC 2464 §6).
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
@@ -154,25 +149,25 @@ header!(LinkAddr, 8, Malformed::NdOption);
 impl LinkAddr {
     /// The sender's own address, in solicitations and router advertisements.
     pub const fn source(addr: MacAddr) -> Self {
-        Self { kind: Opt::SOURCE, len_blocks: 1, addr }
+        Self { kind: NdOption::SOURCE, len_blocks: 1, addr }
     }
 
     /// The target's address, in advertisements.
     pub const fn target(addr: MacAddr) -> Self {
-        Self { kind: Opt::TARGET, len_blocks: 1, addr }
+        Self { kind: NdOption::TARGET, len_blocks: 1, addr }
     }
 }
 
 /// An option.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Opt<'a> {
+pub enum NdOption<'a> {
     /// The sender's link-layer address.
     SourceLinkAddr(MacAddr),
     /// The target's link-layer address.
     TargetLinkAddr(MacAddr),
     /// The link's MTU.
     Mtu(u32),
-    /// Any other, or one of these in another length than Ethernet's, with what follows its length byte.
+    /// Any other option, or one of these with another length than Ethernet's.
     Other {
         /// The type byte.
         kind: u8,
@@ -181,20 +176,20 @@ pub enum Opt<'a> {
     },
 }
 
-impl Opt<'_> {
+impl NdOption<'_> {
     const SOURCE: u8 = 1;
     const TARGET: u8 = 2;
     const MTU: u8 = 5;
 }
 
-/// The options of a message, whose lengths were checked.
+/// The options of a message, with checked lengths.
 #[derive(Clone, Debug)]
-pub struct Options<'a> {
+pub struct NdOptions<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Options<'a> {
-    /// Looks at the options in `bytes`.
+impl<'a> NdOptions<'a> {
+    /// Parses the options in `bytes`.
     ///
     /// # Errors
     /// [`Malformed::NdOption`] if one has length zero or runs past the end.
@@ -206,18 +201,18 @@ impl<'a> Options<'a> {
         Ok(Self { rest: bytes })
     }
 
-    /// The sender's link-layer address, if it says so.
+    /// The sender's link-layer address, if included.
     pub fn source_link_addr(&self) -> Option<MacAddr> {
         self.clone().find_map(|option| match option {
-            Opt::SourceLinkAddr(addr) => Some(addr),
+            NdOption::SourceLinkAddr(addr) => Some(addr),
             _ => None,
         })
     }
 
-    /// The target's link-layer address, if the sender says so.
+    /// The target's link-layer address, if included.
     pub fn target_link_addr(&self) -> Option<MacAddr> {
         self.clone().find_map(|option| match option {
-            Opt::TargetLinkAddr(addr) => Some(addr),
+            NdOption::TargetLinkAddr(addr) => Some(addr),
             _ => None,
         })
     }
@@ -228,62 +223,62 @@ fn split_option(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     if len == 0 { None } else { bytes.split_at_checked(len) }
 }
 
-impl<'a> Iterator for Options<'a> {
-    type Item = Opt<'a>;
+impl<'a> Iterator for NdOptions<'a> {
+    type Item = NdOption<'a>;
 
-    fn next(&mut self) -> Option<Opt<'a>> {
+    fn next(&mut self) -> Option<NdOption<'a>> {
         let (option, rest) = split_option(self.rest)?;
         self.rest = rest;
         let (kind, data) = (option[0], &option[2..]);
         Some(match (kind, data.as_array::<6>()) {
-            (Opt::SOURCE, Some(addr)) => Opt::SourceLinkAddr(MacAddr(*addr)),
-            (Opt::TARGET, Some(addr)) => Opt::TargetLinkAddr(MacAddr(*addr)),
-            (Opt::MTU, Some(&[_, _, a, b, c, d])) => Opt::Mtu(u32::from_be_bytes([a, b, c, d])),
-            _ => Opt::Other { kind, data },
+            (NdOption::SOURCE, Some(addr)) => NdOption::SourceLinkAddr(MacAddr(*addr)),
+            (NdOption::TARGET, Some(addr)) => NdOption::TargetLinkAddr(MacAddr(*addr)),
+            (NdOption::MTU, Some(&[_, _, a, b, c, d])) => NdOption::Mtu(u32::from_be_bytes([a, b, c, d])),
+            _ => NdOption::Other { kind, data },
         })
     }
 }
 
-/// A message that is as RFC 4861 asks.
+/// A valid message.
 #[derive(Clone, Debug)]
 pub enum Nd<'a> {
-    /// "Is there a router?"
+    /// Router solicitation.
     RouterSolicit {
         /// Options.
-        options: Options<'a>,
+        options: NdOptions<'a>,
     },
-    /// "I am a router."
+    /// Router advertisement.
     RouterAdvert {
         /// Fixed part of the message.
         header: &'a RouterAdvert,
         /// Options.
-        options: Options<'a>,
+        options: NdOptions<'a>,
     },
-    /// Question for the station that has this address.
+    /// Neighbour solicitation.
     NeighbourSolicit {
         /// The address.
         target: Ipv6Addr,
         /// Options.
-        options: Options<'a>,
+        options: NdOptions<'a>,
     },
-    /// "I have this address."
+    /// Neighbour advertisement.
     NeighbourAdvert {
         /// The address.
         target: Ipv6Addr,
-        /// Claims about the sender, and the reason for the message.
+        /// Flags.
         flags: AdvertFlags,
         /// Options.
-        options: Options<'a>,
+        options: NdOptions<'a>,
     },
 }
 
 impl<'a> Nd<'a> {
-    /// Looks at an ICMPv6 message, from its ICMPv6 header on, that came from `src` to `dst` with `hop_limit`. Gives
-    /// `None` for a message of another type.
+    /// Parses an ICMPv6 message, from its ICMPv6 header on, from `src` to `dst` with `hop_limit`. Returns `None` for a
+    /// message of another type.
     ///
     /// # Errors
-    /// [`Malformed::NdShort`], [`Malformed::NdOption`], or [`Malformed::NdInvalid`] for what RFC 4861 §6.1 and §7.1
-    /// say to discard.
+    /// [`Malformed::NdShort`], [`Malformed::NdOption`], or [`Malformed::NdInvalid`] for messages that RFC 4861 §6.1 and
+    /// §7.1 say to discard.
     pub fn parse(message: &'a [u8], src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8) -> Result<Option<Self>, Malformed> {
         let header = icmpv6::Header::ref_from(message)?;
         if !matches!(header.kind(), ROUTER_SOLICIT..=NEIGHBOUR_ADVERT) {
@@ -293,14 +288,14 @@ impl<'a> Nd<'a> {
             return Err(Malformed::NdInvalid);
         }
         let nd = match header.kind() {
-            ROUTER_SOLICIT => Self::RouterSolicit { options: Options::parse(&message[icmpv6::Header::LEN..])? },
+            ROUTER_SOLICIT => Self::RouterSolicit { options: NdOptions::parse(&message[icmpv6::Header::LEN..])? },
             ROUTER_ADVERT => {
                 let (header, options) = RouterAdvert::split_from(message)?;
-                Self::RouterAdvert { header, options: Options::parse(options)? }
+                Self::RouterAdvert { header, options: NdOptions::parse(options)? }
             }
             kind => {
                 let (header, options) = Neighbour::split_from(message)?;
-                let (target, options) = (header.target(), Options::parse(options)?);
+                let (target, options) = (header.target(), NdOptions::parse(options)?);
                 if kind == NEIGHBOUR_SOLICIT {
                     Self::NeighbourSolicit { target, options }
                 } else {
@@ -311,7 +306,7 @@ impl<'a> Nd<'a> {
         if nd.is_valid(src, dst) { Ok(Some(nd)) } else { Err(Malformed::NdInvalid) }
     }
 
-    /// The rules that take the IP header's addresses.
+    /// Checks the rules that need the IP header's addresses.
     fn is_valid(&self, src: Ipv6Addr, dst: Ipv6Addr) -> bool {
         match self {
             Self::RouterSolicit { options } => !src.is_unspecified() || options.source_link_addr().is_none(),
@@ -385,7 +380,7 @@ mod tests {
         let of_group = Neighbour::solicit(multicast).as_bytes().to_vec();
         let advert_of_group = Neighbour::advert(multicast, AdvertFlags::default()).as_bytes().to_vec();
         let router = [ROUTER_ADVERT, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 1, 0, 0, 0, 2].to_vec();
-        let ask = router_solicit().to_vec();
+        let ask = vec![ROUTER_SOLICIT, 0, 0, 0, 0, 0, 0, 0];
         let ask_lladdr = with_option(&ask, LinkAddr::source(MAC).as_bytes());
 
         let (invalid, ok) = (Some(Malformed::NdInvalid), None);
@@ -441,9 +436,9 @@ mod tests {
     fn an_option_of_another_length_is_not_an_ethernet_address() {
         let bytes = [[1, 2], [0; 2], [0; 2], [0; 2], [0; 2], [0; 2], [0; 2], [0; 2], [5, 1], [0, 0], [0, 0], [5, 0xdc]];
         let bytes = bytes.as_flattened();
-        let options = Options::parse(bytes).unwrap();
+        let options = NdOptions::parse(bytes).unwrap();
         assert_eq!(options.source_link_addr(), None);
-        assert_eq!(options.collect::<Vec<_>>(), [Opt::Other { kind: 1, data: &[0; 14] }, Opt::Mtu(1500)]);
+        assert_eq!(options.collect::<Vec<_>>(), [NdOption::Other { kind: 1, data: &[0; 14] }, NdOption::Mtu(1500)]);
     }
 
     #[test]

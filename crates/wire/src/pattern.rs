@@ -1,24 +1,24 @@
-//! Headers of one flow: what stays the same from packet to packet.
+//! Pattern of the headers of one flow: the bits that all its packets share.
 
 use crate::{Prediction, Version, ipv4, ipv6};
 
-/// The most bytes of headers that are compared: IPv6's and TCP's with every option, and some extension headers.
+/// Maximum length of compared headers: IPv6 and TCP with every option, and some extension headers.
 const LONGEST: usize = 128;
 
-/// Bytes that most headers fit into.
+/// Length that most headers fit into.
 const SHORT: usize = 64;
 
-/// Bytes that are compared at a time.
+/// Number of bytes in a comparison step.
 const CHUNK: usize = 8;
 
-/// The headers of a flow's first packet, and which of their bits are those of all its packets.
+/// The headers of a flow's first packet, with a mask of the bits that all its packets share.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     len: usize,
     bytes: [u8; LONGEST],
-    /// A bit is set where the bit of `bytes` stays: nowhere behind the headers.
+    /// Mask of shared bits; zero behind the headers.
     stays: [u8; LONGEST],
-    /// Prediction of the next packet, once it has been made.
+    /// Prediction of the next packet, if there is one.
     pub next: Prediction,
 }
 
@@ -30,8 +30,8 @@ impl Default for Pattern {
 }
 
 impl Pattern {
-    /// Becomes that of these headers, of which every bit stays. Nothing matches if they are less than 8 bytes, or more
-    /// than 128.
+    /// Sets the pattern to these headers, with all bits shared. Nothing matches if they are shorter than 8 bytes, or
+    /// longer than 128.
     pub fn set(&mut self, headers: &[u8]) -> &mut Self {
         self.len = 0;
         self.next.clear();
@@ -46,14 +46,14 @@ impl Pattern {
         self
     }
 
-    /// Lets `bits` of the bytes from `at` on differ.
+    /// Removes `bits` of the bytes from `at` on from the mask.
     pub fn free(&mut self, at: usize, bits: &[u8]) -> &mut Self {
         self.stays.iter_mut().skip(at).zip(bits).for_each(|(stays, bits)| *stays &= !bits);
         self
     }
 
-    /// Lets differ what does from packet to packet in the IP header at the front: the length, and IPv4's identification
-    /// and checksum.
+    /// Removes the fields of the IP header at the front that change from packet to packet from the mask: the length,
+    /// and IPv4's identification and checksum.
     pub fn free_ip(&mut self, version: Version) -> &mut Self {
         match version {
             Version::V4 => self.free(2, &[0xff; 4]).free(10, &[0xff; 2]),
@@ -61,11 +61,11 @@ impl Pattern {
         }
     }
 
-    /// Tells whether `packet` begins with headers of which the bits that stay are the same.
+    /// Tells whether the shared bits of `packet` are equal.
     #[inline]
     pub fn matches(&self, packet: &[u8]) -> bool {
         match packet.first_chunk::<SHORT>() {
-            // What is behind the headers stays nowhere, and a loop of a known length needs no steps.
+            // Bytes behind the pattern are masked out, and a loop of constant length is unrolled.
             Some(theirs) if self.len.wrapping_sub(1) < SHORT => {
                 let chunks = self.bytes.as_chunks().0.iter().zip(theirs.as_chunks().0).zip(self.stays.as_chunks().0);
                 chunks.fold(0, |any, ((ours, theirs), stays)| any | differ(ours, theirs, stays)) == 0
@@ -74,13 +74,13 @@ impl Pattern {
         }
     }
 
-    /// As [`matches`](Self::matches), however long the headers and the packet are.
+    /// As [`matches`](Self::matches), for any lengths.
     fn matches_any(&self, packet: &[u8]) -> bool {
         let Self { len, bytes, stays, .. } = self;
         let (Some(ours), Some(theirs), Some(stays)) = (bytes.get(..*len), packet.get(..*len), stays.get(..*len)) else {
             return false;
         };
-        // The last chunk ends with the headers, and may have bytes of the one before it.
+        // The last chunk ends with the headers, and may overlap the one before it.
         let (Some(our_last), Some(their_last), Some(last_stays)) =
             (ours.last_chunk(), theirs.last_chunk(), stays.last_chunk())
         else {
@@ -91,11 +91,11 @@ impl Pattern {
         whole.fold(last, |any, ((ours, theirs), stays)| any | differ(ours, theirs, stays)) == 0
     }
 
-    /// Tells whether the IP header at the front of a packet of `len` bytes, which [matches](Self::matches), is right about
-    /// what may differ: about the length, and in IPv4 about the checksum if that of the first packet was right.
+    /// Tells whether the fields outside of the mask are right in the IP header at the front of a packet of `len` bytes
+    /// that [matches](Self::matches): the length, and in IPv4 the checksum, if that of the first packet was right.
     #[inline]
     pub fn is_right(&self, version: Version, packet: &[u8], len: usize) -> bool {
-        /// The sum of what differs (RFC 1624 §2), in whatever byte order.
+        /// The sum of the fields that change (RFC 1624 §2), in native byte order.
         fn varying(header: &ipv4::Header) -> i32 {
             let word = |at: usize| i32::from(u16::from_ne_bytes([header.as_bytes()[at], header.as_bytes()[at + 1]]));
             word(2) + word(4) + word(10)
@@ -112,7 +112,7 @@ impl Pattern {
     }
 }
 
-/// The bits that should be the same and are not.
+/// The shared bits that differ.
 #[inline]
 fn differ(ours: &[u8; CHUNK], theirs: &[u8; CHUNK], stays: &[u8; CHUNK]) -> u64 {
     (u64::from_ne_bytes(*ours) ^ u64::from_ne_bytes(*theirs)) & u64::from_ne_bytes(*stays)
@@ -133,7 +133,7 @@ mod tests {
     fn every_bit_that_stays_is_compared_and_no_other() {
         for len in 0..=LONGEST + 1 {
             let headers: Vec<u8> = (0..len).map(|at| (at * 7) as u8).collect();
-            // Short ones and long ones are compared in different ways.
+            // Short packets and long ones are compared by different code.
             let packet = [&headers[..], &vec![1; if len % 2 == 0 { 3 } else { SHORT }]].concat();
             let mut pattern = pattern(&headers);
             pattern.free(3, &[0xff, 0x81]).free(len, &[0xff]);
@@ -184,7 +184,7 @@ mod tests {
         assert!(!pattern.is_right(Version::V6, &longer, 1000) && !pattern.matches(&longer[..39]));
     }
 
-    /// Every word of the three that differ counts, and both zeros of ones' complement are one.
+    /// Each of the three changing words counts, and both zeros of ones' complement are equal.
     #[test]
     fn checksums_are_right_as_over_the_whole_header() {
         let pattern = pattern(&v4_header(1500, 1));

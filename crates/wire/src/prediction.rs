@@ -1,5 +1,5 @@
-//! The headers that a flow's next packet most likely has: those of the one before it, gone on by one step (V. Jacobson's
-//! header prediction). A packet that has them needs no other look.
+//! Header prediction (V. Jacobson): the most likely headers of a flow's next packet, which are those of the last one,
+//! advanced by one step. A packet that matches needs no further checks.
 
 use crate::ipv4;
 
@@ -18,32 +18,32 @@ struct Aligned([u8; WINDOW]);
 #[derive(Clone, Debug)]
 pub struct Prediction {
     bytes: Aligned,
-    /// A bit is set where the bit of `bytes` is known and that of every packet to come: nowhere behind the headers.
+    /// Mask of the bits that are known and equal in every later packet; zero behind the headers.
     known: Aligned,
-    /// Bytes of the whole packet; 0 if none is predicted.
+    /// Length of the whole packet; 0 without a prediction.
     len: usize,
     number: RisingNumber,
-    /// By how much IPv4's identification goes up.
+    /// Step of IPv4's identification.
     id_step: u16,
     rising: Rising,
 }
 
-/// Fields that differ from packet to packet, apart from the bytes that are compared at once: a processor has to wait
-/// for some of what it loads together if others were just stored.
+/// Fields that change from packet to packet, apart from the bytes that are compared together: a vector load that spans
+/// recent stores would stall.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Rising {
     number: u32,
-    /// IPv4's identification and the checksum over it, if it goes up.
+    /// IPv4's identification and checksum, if the identification goes up.
     id: u16,
     check: u16,
 }
 
-/// A 32-bit number in the headers that goes up from packet to packet: TCP's sequence number, ESP's.
+/// A 32-bit field that goes up from packet to packet: the sequence number of TCP or ESP.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RisingNumber {
     /// Offset.
     pub at: usize,
-    /// By how much it goes up.
+    /// Step.
     pub step: u32,
 }
 
@@ -62,18 +62,18 @@ impl Default for Prediction {
 }
 
 impl Prediction {
-    /// Bytes that may be compared: all headers have to be among them, as IPv6 with TCP and its timestamps is, and shorter
-    /// packets are not predicted.
+    /// Number of compared bytes: it has to include all headers, as it does for IPv6 with TCP and its timestamps, and
+    /// shorter packets are not predicted.
     pub const WINDOW: usize = 80;
 
-    /// Predicts nothing until it is [set](Self::set).
+    /// Clears the prediction until it is [set](Self::set).
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Predicts the packet after one of `len` bytes that begins with `front`. All of its `headers` bytes of headers are right. In
-    /// the next one `number` has gone up, and the identification of an IPv4 header at the front by `id_step`, 0 where there is
-    /// none; nothing is known of the bits `ignored` from an offset on.
+    /// Predicts the packet after one of `len` bytes that begins with `front` and has `headers` bytes of valid headers.
+    /// In the next one `number` has gone up, and the identification of an IPv4 header at the front by `id_step` (0 for
+    /// IPv6); the bits `ignored` from an offset on are unknown.
     pub fn set(
         &mut self,
         front: &[u8],
@@ -97,7 +97,7 @@ impl Prediction {
         self.advance();
     }
 
-    /// Does not compare these bits of what is behind an offset.
+    /// Excludes these bits from an offset on from the comparison.
     fn forget(&mut self, (at, bits): (usize, &[u8])) {
         self.known.0.iter_mut().skip(at).zip(bits).for_each(|(known, bits)| *known &= !bits);
     }
@@ -114,7 +114,7 @@ impl Prediction {
     #[inline]
     pub fn is(&self, front: &[u8], len: usize) -> bool {
         let Some(theirs) = front.first_chunk::<WINDOW>() else { return false };
-        // All of the window, whose length is known, sooner than as many chunks as there are headers.
+        // The whole window, as its constant length is faster than a loop over the headers.
         let words = self.bytes.0.as_chunks().0.iter().zip(theirs.as_chunks().0).zip(self.known.0.as_chunks().0);
         let differs = words.fold(0, |any, ((ours, theirs), known)| {
             any | (u64::from_ne_bytes(*ours) ^ u64::from_ne_bytes(*theirs)) & u64::from_ne_bytes(*known)
@@ -156,7 +156,7 @@ mod tests {
             let mut prediction = Prediction::default();
             for n in 0..200_u16 {
                 let packet = v4(100, id_step.wrapping_mul(n), NUMBER.step.wrapping_mul(n.into()));
-                // A zero of ones' complement has two forms; a packet with the other one is looked at.
+                // Zero has two forms in ones' complement; a packet with the other form is checked in full.
                 assert!(n == 0 || prediction.is(&packet, packet.len()) || packet[10..12] == [0, 0], "{id_step} {n}");
                 match n {
                     0 => prediction.set(&packet, 28, packet.len(), id_step, NUMBER, (0, &[])),

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Protocol(pub u8);
 
 impl Protocol {
-    /// IPv6 hop-by-hop options (RFC 8200 §4.3). Means nothing in IPv4.
+    /// IPv6 hop-by-hop options (RFC 8200 §4.3). Without meaning in IPv4.
     pub const HOP_BY_HOP: Self = Self(0);
     /// ICMP for IPv4 (RFC 792).
     pub const ICMP: Self = Self(1);
@@ -49,7 +49,7 @@ impl Protocol {
     /// UDP-Lite (RFC 3828).
     pub const UDPLITE: Self = Self(136);
 
-    /// Name in lower case, as `/etc/protocols` has it; `None` for one that we have no word for.
+    /// Name in lower case, as in `/etc/protocols`; `None` for other protocols.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
             Self::HOP_BY_HOP => "hopopt",

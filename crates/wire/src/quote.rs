@@ -1,4 +1,4 @@
-//! The packet that an ICMP error quotes, or what is left of it (RFC 792, RFC 1812 §4.3.2.3, RFC 4443 §3).
+//! The packet that an ICMP error quotes, which may be truncated (RFC 792, RFC 1812 §4.3.2.3, RFC 4443 §3).
 
 use std::net::IpAddr;
 
@@ -7,25 +7,25 @@ use crate::ipv4::Ipv4;
 use crate::ipv6::Ipv6;
 use crate::{Malformed, Protocol, Version};
 
-/// A packet that has lost its tail, and that a stranger may have made up.
+/// A quoted packet, which may be forged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Quote<'a> {
-    /// Source of the quoted packet, as it says.
+    /// Source of the quoted packet.
     pub src: IpAddr,
     /// Destination.
     pub dst: IpAddr,
     /// Protocol of the payload.
     pub protocol: Protocol,
-    /// The first bytes of that; none of a fragment after the first.
+    /// The first bytes of the payload; none of a fragment after the first.
     pub payload: &'a [u8],
 }
 
 impl<'a> Quote<'a> {
-    /// Reads what stands behind the first eight bytes of an ICMP error. IPv4's header checksum is not looked at: routers
-    /// quote the header with a TTL that they have changed already.
+    /// Parses the bytes behind the first eight of an ICMP error. IPv4's header checksum is not verified: routers quote
+    /// the header with a decremented TTL.
     ///
     /// # Errors
-    /// What is wrong with version or lengths, or that not even the headers are there.
+    /// A wrong version or length, or a quote that is shorter than its headers.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         match Version::of(bytes)? {
             Version::V4 => {

@@ -10,7 +10,7 @@ use crate::Malformed;
 
 mod options;
 
-pub use options::{Opt, Options};
+pub use options::{TcpOption, TcpOptions};
 
 /// Offset of the checksum: `csum_offset` of a partial checksum.
 pub const CHECK_AT: usize = 16;
@@ -21,10 +21,10 @@ pub const SEQ_AT: usize = 4;
 /// Offset of the two bytes in a TCP header that end with the flags.
 pub const FLAGS_AT: usize = 12;
 
-/// The most bytes that the data offset can say: 15 words.
+/// Maximum of the data offset: 15 words.
 pub const MAX_HEADER_LEN: usize = 60;
 
-/// The twelve bits behind the data offset, reserved ones included so that nothing is lost in a rewrite.
+/// The twelve bits behind the data offset, reserved ones included so that a rewrite preserves them.
 #[derive(Clone, Copy, Default, Eq, Hash, PartialEq)]
 pub struct Flags(u16);
 
@@ -39,9 +39,9 @@ impl Flags {
     pub const RST: Self = Self(0x004);
     /// Push.
     pub const PSH: Self = Self(0x008);
-    /// The acknowledgment field counts.
+    /// The acknowledgment number is valid.
     pub const ACK: Self = Self(0x010);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: Self = Self(0x020);
     /// ECN echo (RFC 3168).
     pub const ECE: Self = Self(0x040);
@@ -98,7 +98,7 @@ impl Not for Flags {
 }
 
 impl fmt::Debug for Flags {
-    /// As tcpdump does: `[P.]`, an unnamed bit as its number.
+    /// Formats them as tcpdump does: `[P.]`, an unnamed bit as its number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
         for (bit, letter) in "FSRP.UEWe".chars().enumerate() {
@@ -179,7 +179,7 @@ impl Header {
         (self.offset_flags.get() >> 12) as usize * 4
     }
 
-    /// Sets the data offset from a length in bytes with options, of which a last broken word does not count.
+    /// Sets the data offset from a length in bytes with options; an incomplete last word does not count.
     ///
     /// # Panics
     /// If `len` is not within 20 to 60.
@@ -230,7 +230,7 @@ impl Header {
     }
 }
 
-/// A segment whose data offset is right.
+/// A segment with a valid data offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Tcp<'a> {
     header: &'a Header,
@@ -240,7 +240,7 @@ pub struct Tcp<'a> {
 }
 
 impl<'a> Tcp<'a> {
-    /// Looks at a segment that is all in `bytes`.
+    /// Parses a segment that is all in `bytes`.
     ///
     /// # Errors
     /// [`Malformed::TcpShort`], [`Malformed::TcpDataOffset`].
@@ -249,7 +249,7 @@ impl<'a> Tcp<'a> {
         Self::parse_head(bytes, bytes.len())
     }
 
-    /// Looks at a segment of `len` bytes, the whole IP payload, of which `head` holds the first.
+    /// Parses a segment of `len` bytes, the whole IP payload, whose first bytes are in `head`.
     ///
     /// # Errors
     /// As [`Tcp::parse`]; [`Malformed::OutsideHead`] if the segment has all of its header and `head` does not.
@@ -287,7 +287,7 @@ impl<'a> Tcp<'a> {
         self.payload
     }
 
-    /// Bytes of payload, in the head or not.
+    /// Length of the payload, in the head or not.
     #[inline]
     pub const fn payload_len(&self) -> usize {
         self.len - self.whole_header.len()
@@ -299,9 +299,9 @@ impl<'a> Tcp<'a> {
         &self.whole_header[Header::LEN..]
     }
 
-    /// The options one by one.
-    pub fn options(&self) -> Options<'a> {
-        Options::new(self.option_bytes())
+    /// Iterates over the options.
+    pub fn options(&self) -> TcpOptions<'a> {
+        TcpOptions::new(self.option_bytes())
     }
 }
 

@@ -1,12 +1,12 @@
-//! Headers that carry an IP packet inside another: IP in IP (RFC 2003, RFC 2473, RFC 4213), GRE (RFC 2784, RFC 2890),
-//! VXLAN (RFC 7348) and Geneve (RFC 8926).
+//! Tunnel headers: IP in IP (RFC 2003, RFC 2473, RFC 4213), GRE (RFC 2784, RFC 2890), VXLAN (RFC 7348) and Geneve (RFC
+//! 8926).
 //!
-//! Only the place of the packet inside is read. UDP ports are not: an administrator chooses them (Linux's default for VXLAN is
-//! 8472), so VXLAN and Geneve are recognised by their fixed bits. What matches neither is unknown.
+//! Only the offset of the inner packet is read. UDP ports are not: an administrator chooses them (Linux's default for
+//! VXLAN is 8472), so VXLAN and Geneve are recognised by their fixed bits. Other payloads are unknown.
 
 use crate::{EtherType, Malformed, Protocol, Version, eth, udp, vlan};
 
-/// Most VLAN tags in an Ethernet frame inside a tunnel.
+/// Maximum number of VLAN tags in an inner Ethernet frame.
 const MAX_TAGS: usize = 2;
 
 /// Bytes of the fixed part of a GRE header.
@@ -28,7 +28,7 @@ const UDP_TUNNEL_LEN: usize = 8;
 /// The first byte of a VXLAN header: a valid VNI and nothing else but a group policy.
 const VXLAN_FLAGS: u8 = 0x08;
 const VXLAN_GROUP_POLICY: u8 = 0x80;
-/// In VXLAN's second byte: the checksum inside is the receiver's to complete (Linux `VXLAN_HF_RCO`).
+/// In VXLAN's second byte: the receiver completes the inner checksum (Linux `VXLAN_HF_RCO`).
 const VXLAN_REMOTE_CHECKSUM: u8 = 0x20;
 /// Geneve's first byte: version, which is 0, and words of options.
 const GENEVE_VERSION: u8 = 0xc0;
@@ -36,23 +36,23 @@ const GENEVE_OPTIONS: u8 = 0x3f;
 /// In Geneve's second byte: a control message.
 const GENEVE_CONTROL: u8 = 0x80;
 
-/// Place of an IP packet inside a tunnel.
+/// Place of an inner IP packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Inside {
     /// Offset of its IP header, from the first byte behind the outer IP headers.
     pub at: usize,
-    /// IP version that the tunnel header says.
+    /// IP version in the tunnel header.
     pub version: Version,
-    /// Whether all packets of a flow have the same tunnel header: it holds neither checksum nor sequence number.
+    /// Whether all packets of a flow have the same tunnel header: it has neither checksum nor sequence number.
     pub is_constant: bool,
 }
 
 impl Inside {
-    /// Finds the packet inside `payload`, the bytes behind IP headers that name `protocol`.
+    /// Finds the inner packet in `payload`, the bytes behind IP headers that name `protocol`.
     ///
     /// # Errors
-    /// [`Malformed::TunnelShort`] when `payload` ends before the packet inside begins; [`Malformed::TunnelUnknown`] for another
-    /// protocol, and for what is inside but not IP.
+    /// [`Malformed::TunnelShort`] when `payload` ends before the inner packet; [`Malformed::TunnelUnknown`] for another
+    /// protocol, and for inner packets that are not IP.
     pub fn find(protocol: Protocol, payload: &[u8]) -> Result<Self, Malformed> {
         match protocol {
             Protocol::IPIP => Ok(Self { at: 0, version: Version::V4, is_constant: true }),
@@ -85,7 +85,7 @@ fn in_udp(bytes: &[u8]) -> Result<Inside, Malformed> {
     let [first, second, a, b, ..] = *tunnel.first_chunk::<UDP_TUNNEL_LEN>().ok_or(Malformed::TunnelShort)?;
     let ethertype = EtherType(u16::from_be_bytes([a, b]));
     let is_geneve_type = matches!(ethertype, BRIDGED | EtherType::IPV4 | EtherType::IPV6);
-    // VXLAN has zeros there, or a group's number behind a flag that is part of Geneve's version.
+    // VXLAN has zeros there, or a group's number after a flag that is part of Geneve's version.
     let inside = if is_geneve_type && first & GENEVE_VERSION == 0 && second & GENEVE_CONTROL == 0 {
         of_type(tunnel, ethertype, UDP_TUNNEL_LEN + 4 * usize::from(first & GENEVE_OPTIONS))?
     } else if first & !VXLAN_GROUP_POLICY == VXLAN_FLAGS && second & VXLAN_REMOTE_CHECKSUM == 0 {
@@ -96,7 +96,7 @@ fn in_udp(bytes: &[u8]) -> Result<Inside, Malformed> {
     Ok(inside.behind(udp::Header::LEN))
 }
 
-/// Finds the packet at `at`, behind which an Ethernet header or an IP header begins as `ethertype` says.
+/// Finds the inner packet at `at`, which begins with an Ethernet or IP header according to `ethertype`.
 fn of_type(bytes: &[u8], ethertype: EtherType, at: usize) -> Result<Inside, Malformed> {
     match ethertype {
         EtherType::IPV4 => Ok(Inside { at, version: Version::V4, is_constant: true }),

@@ -41,7 +41,7 @@ impl Header {
         self.dport.get()
     }
 
-    /// Bytes of header and payload, as the header says. `len` as in RFC 768, never of a slice.
+    /// Length of header and payload, as the header says. `len` as in RFC 768, never of a slice.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a field of the wire")]
     pub const fn len(&self) -> usize {
@@ -53,7 +53,7 @@ impl Header {
         self.len = U16::new(len);
     }
 
-    /// The checksum as stored; 0 is none, which IPv6 allows tunnels alone (RFC 6935).
+    /// The checksum as stored; 0 is none, which IPv6 permits only for tunnels (RFC 6935).
     #[inline]
     pub const fn check(&self) -> u16 {
         self.check.get()
@@ -65,7 +65,7 @@ impl Header {
     }
 }
 
-/// A datagram whose length is right.
+/// A datagram with a valid length.
 #[derive(Clone, Copy, Debug)]
 pub struct Udp<'a> {
     header: &'a Header,
@@ -73,7 +73,7 @@ pub struct Udp<'a> {
 }
 
 impl<'a> Udp<'a> {
-    /// Looks at a datagram that is all in `bytes`; what lies beyond its length is not part of it.
+    /// Parses a datagram that is all in `bytes`; bytes beyond its length are not part of it.
     ///
     /// # Errors
     /// [`Malformed::UdpShort`], [`Malformed::UdpLength`].
@@ -82,7 +82,7 @@ impl<'a> Udp<'a> {
         Self::parse_head(bytes, bytes.len())
     }
 
-    /// Looks at a datagram of which `head` holds the first bytes, in an IP payload of `ip_payload_len` bytes.
+    /// Parses a datagram, whose first bytes are in `head`, in an IP payload of `ip_payload_len` bytes.
     ///
     /// # Errors
     /// As [`Udp::parse`]; [`Malformed::OutsideHead`] if the datagram has all of its header and `head` does not.
@@ -109,7 +109,7 @@ impl<'a> Udp<'a> {
         self.payload
     }
 
-    /// Bytes of payload, in the head or not.
+    /// Length of the payload, in the head or not.
     #[inline]
     pub const fn payload_len(&self) -> usize {
         self.header.len() - Header::LEN

@@ -1,4 +1,4 @@
-//! The VLAN tag (IEEE 802.1Q §9.6): four bytes in front of the type that the frame would have had.
+//! The VLAN tag (IEEE 802.1Q §9.6): four bytes in front of the frame's original type.
 
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -18,7 +18,7 @@ impl Tci {
         if vid > Self::MAX_VID || priority > 7 { None } else { Some(Self((priority as u16) << 13 | vid)) }
     }
 
-    /// The VLAN identifier; 0 is a frame with a priority but no VLAN.
+    /// The VLAN identifier; 0 means a priority without a VLAN.
     pub const fn vid(self) -> u16 {
         self.0 & 0x0fff
     }
@@ -26,11 +26,6 @@ impl Tci {
     /// Priority code point, 0 to 7.
     pub const fn priority(self) -> u8 {
         (self.0 >> 13) as u8
-    }
-
-    /// Drop eligible indicator.
-    pub const fn drop_eligible(self) -> bool {
-        self.0 & 0x1000 != 0
     }
 }
 
@@ -61,7 +56,7 @@ impl Header {
     }
 }
 
-/// A tag and what follows it.
+/// A tag and the bytes behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Vlan<'a> {
     header: &'a Header,
@@ -69,7 +64,7 @@ pub struct Vlan<'a> {
 }
 
 impl<'a> Vlan<'a> {
-    /// Looks at the bytes behind the tag's own type field.
+    /// Parses the bytes behind the tag's own type field.
     ///
     /// # Errors
     /// [`Malformed::VlanShort`].
@@ -96,8 +91,7 @@ mod tests {
     #[test]
     fn a_tag_holds_priority_and_vlan_within_their_bits() {
         let tci = Tci::new(4094, 7).unwrap();
-        assert_eq!((tci.0, tci.vid(), tci.priority(), tci.drop_eligible()), (0xeffe, 4094, 7, false));
-        assert!(Tci(0x1000).drop_eligible());
+        assert_eq!((tci.0, tci.vid(), tci.priority()), (0xeffe, 4094, 7));
         assert_eq!((Tci::new(4095, 0), Tci::new(1, 8)), (None, None));
     }
 

@@ -1,5 +1,5 @@
-//! Properties of every header and every run of bytes: building and parsing undo each other, nothing panics, and an
-//! incremental checksum is the recomputed one.
+//! Properties of every header and of random bytes: building and parsing are inverse, nothing panics, and an incremental
+//! checksum equals the recomputed one.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,8 +22,7 @@ fn mac() -> impl Strategy<Value = MacAddr> {
     any::<[u8; 6]>().prop_map(MacAddr)
 }
 
-/// Fields of a header, whatever the layer, on bytes that may be anything. The result does not matter; only that
-/// there is one.
+/// Parses random bytes as every header. Only panics matter, not the results.
 fn parse_everything(bytes: &[u8], packet_len: usize) {
     let _ = eth::Eth::parse(bytes).map(|frame| vlan::Vlan::parse(frame.payload()).map(|tag| tag.header().tci()));
     let _ = arp::Header::parse(bytes).map(|arp| (arp.sender_ip(), arp.target_ip()));
@@ -33,7 +32,7 @@ fn parse_everything(bytes: &[u8], packet_len: usize) {
     }
     if let Ok(packet) = ipv6::Ipv6::parse_head(bytes, packet_len) {
         let _ = packet.chain().map(|chain| packet.transport_check_ok(&chain));
-        let _ = ext::Options::parse(packet.payload()).map(Iterator::count);
+        let _ = ext::ExtOptions::parse(packet.payload()).map(Iterator::count);
     }
     if let Ok(info) = Info::parse(bytes, packet_len) {
         assert!(info.header_len <= info.total_len && info.total_len <= packet_len, "{info:?} in {packet_len}");
@@ -50,7 +49,7 @@ fn parse_everything(bytes: &[u8], packet_len: usize) {
     let _ = icmp::Icmp::parse(bytes).map(|message| (message.header().message(), message.check_ok(), message.payload()));
     let _ = icmpv6::Icmpv6::parse(bytes).map(|message| (message.header().message(), message.payload()));
     let _ = nd::Nd::parse(bytes, Ipv6Addr::LOCALHOST, nd::ALL_NODES, nd::HOP_LIMIT);
-    let _ = nd::Options::parse(bytes).map(Iterator::count);
+    let _ = nd::NdOptions::parse(bytes).map(Iterator::count);
     let _ = frag::Header::ref_from(bytes).map(frag::Header::info);
     if let Ok(trailer) = esp::Trailer::parse(bytes) {
         assert!(trailer.trailer_len() <= bytes.len());
@@ -217,7 +216,7 @@ proptest! {
         at in any::<prop::sample::Index>(),
         new in any::<[u8; 16]>(),
     ) {
-        bytes[0] |= 1; // all zeros alone have two checks
+        bytes[0] |= 1; // all zeros have two checksums
         let check = |bytes: &[u8]| checksum::finish(checksum::sum(bytes));
         let before = check(&bytes);
         let at = 2 + at.index((bytes.len() - 18) / 2) * 2;
@@ -247,7 +246,7 @@ proptest! {
             sum = checksum::block_add(sum, checksum::sum(&bytes[part[0]..part[1]]), part[0]);
         }
         prop_assert_eq!(checksum::fold(sum), checksum::fold(whole));
-        // Taking the front out, as when a header is pulled, leaves the rest, also where it begins at an odd offset.
+        // Removing the front, as a pull does, leaves the sum of the remaining bytes, also at an odd offset.
         let cut = cuts[1];
         let rest = checksum::sub(whole, checksum::sum(&bytes[..cut]));
         let want = checksum::block_add(0, checksum::sum(&bytes[cut..]), cut);

@@ -3,7 +3,7 @@
 use base::LinkId;
 use wire::FlowKey;
 
-/// A packet's flow, and what else selects policies and SAs for it (Linux `struct flowi`).
+/// A packet's flow, and other values that select policies and SAs for it (Linux `struct flowi`).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Flowi {
     /// Addresses, protocol and ports.
@@ -12,10 +12,11 @@ pub struct Flowi {
     pub mark: u32,
     /// The number of the XFRM interface that it goes through; 0 for none.
     pub if_id: u32,
-    /// The link that it leaves by, or has come in by if it is for this node; `None` matches selectors without a device alone.
+    /// The link that it leaves by, or has come in by if it is for this node; `None` matches selectors without a device
+    /// alone.
     pub link: Option<LinkId>,
-    /// The device of the L3 domain of `link`, which selectors may name too: the VRF's device, or, for a packet that is for
-    /// this node and came in outside all VRFs, `lo`. On Linux it is the device of the route to a local address
+    /// The device of the L3 domain of `link`, which selectors may name too: the VRF's device, or, for a packet that is
+    /// for this node and came in outside all VRFs, `lo`. On Linux it is the device of the route to a local address
     /// (`ip_rt_get_dev`).
     pub domain_device: Option<LinkId>,
 }
@@ -30,7 +31,7 @@ impl Flowi {
 }
 
 impl From<FlowKey> for Flowi {
-    /// Without a mark, and on no link in particular.
+    /// Flow without a mark and a link.
     fn from(key: FlowKey) -> Self {
         Self { key, mark: 0, if_id: 0, link: None, domain_device: None }
     }

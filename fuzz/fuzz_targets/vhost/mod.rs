@@ -107,7 +107,7 @@ impl Port {
         panic!("a front end that is gone stays connected");
     }
 
-    /// Whether the next front end is served as any.
+    /// Tells whether the next front end is served as any.
     pub fn check_serves(&mut self) {
         let guest = Guest::new(self);
         guest.set_up((1 << 30) | (1 << 32), 16);

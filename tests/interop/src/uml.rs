@@ -4,8 +4,8 @@
 //! TAP devices in a namespace of the host. Scripts and their output pass through a directory that both share; the
 //! kernel's console says which script to run and when it has ended (see `guest-init`).
 //!
-//! This kernel learns of input by signals, and now and then misses the one of a frame: the frame then waits for the
-//! next input of any device. Its console gets an empty line every [`TICK`], so that none waits longer.
+//! This kernel is notified of input by signals, and now and then misses that of a frame: the frame then waits for the
+//! next input of any device. So its console gets an empty line every [`TICK`].
 //!
 //! It has 2696 bytes for a process's extended registers, and writes back so many. Linux takes no less than the
 //! registers of the processor, which with AMX are 11 008 bytes, so it runs with a [library](XSTATE_LIBRARY) that adds
@@ -42,8 +42,9 @@ pub struct Uml {
 }
 
 impl Uml {
-    /// Boots a kernel with one interface for each of `devices` of `netns`, named `eth0`, `eth1` and so on. A device that is
-    /// there is used by a packet socket, with virtio-net headers; otherwise a TAP device of that name is made. All are set up.
+    /// Boots a kernel with one interface for each of `devices` of `netns`, named `eth0`, `eth1` and so on. A device
+    /// that is there is used by a packet socket, with virtio-net headers; otherwise a TAP device of that name is made.
+    /// All are set up.
     ///
     /// # Errors
     /// It does not boot; the message holds its console.

@@ -1,5 +1,6 @@
-//! Guests of a bridge with kernels of their own, on TAP devices with virtio-net headers: one whose frames are untagged, on devices of
-//! the bridge; one whose frames are tagged, on a device that it made; and hosts behind the uplink and the own port.
+//! Guests of a bridge with kernels of their own, on TAP devices with virtio-net headers: one whose frames are untagged,
+//! on devices of the bridge; one whose frames are tagged, on a device that it made; and hosts behind the uplink and the
+//! own port.
 
 use std::time::Duration;
 
@@ -55,7 +56,7 @@ fn talk() -> Outcome {
     far.sh("ip addr add 10.9.0.9/24 dev up0; ip addr add fd09::9/64 dev up0 nodad; ip link set up0 up")?;
     far.wait_for_carrier("up0")?;
     let mut tagged = Uml::boot(&node, &["vm1"])?;
-    // Its frames have a tag, each of them.
+    // Every frame of this guest is tagged.
     tagged.sh("echo 1 >/proc/sys/net/ipv6/conf/eth0/disable_ipv6")?;
     let gateway = Gateway::start(&node, &scratch, "node", NODE)?;
     let mut plain = Uml::boot(&node, &["vm0", "vm2"])?;
@@ -86,7 +87,8 @@ fn talk() -> Outcome {
     plain.sh(&ask(9).replace("SCRIPT", "bridge_guest.py"))?;
     tagged.sh(&format!("{}{own_port}", ask(9).replace("SCRIPT", "bridge_guest.py")))?;
     far.sh(&ask(1).replace("SCRIPT", &script.to_string()))?;
-    // Of one stream, since datagrams, and streams of guests, which have no large send over IPv6, are of smaller frames.
+    // Counts one TCP stream over IPv4: datagrams, and this guest's streams over IPv6, which have no large send, are of
+    // smaller frames.
     let sent = || {
         let stats = gateway.link("vm0")?["stats"].clone();
         let counted = |name: &str| stats[name].as_u64().ok_or_else(|| format!("no {name} in {stats}"));

@@ -11,7 +11,8 @@ use system::{
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::UML, Need::MODPROBE, Need::PING, Need::PYTHON];
 
-/// Host `a` is fd01::2 and travels as fd11::2; host `b` is fd02::2 and travels as fd12::2, or as other addresses of these locators.
+/// Host `a` is fd01::2 and travels as fd11::2; host `b` is fd02::2 and travels as fd12::2, or as other addresses of
+/// these locators.
 const A: &str = "fd01::2";
 const B: &str = "fd02::2";
 

@@ -1,5 +1,5 @@
-//! VRFs and ILA by `ip`, word for word: the same lines under `fatpath exec` and in a Linux kernel that has them, about two Ethernet
-//! interfaces, eth0 and eth1. Their output, on either stream, and their exit codes are compared.
+//! VRFs and ILA by `ip`, word for word: the same lines under `fatpath exec` and in a Linux kernel that has them, about
+//! two Ethernet interfaces, eth0 and eth1. Their output, on either stream, and their exit codes are compared.
 
 use interop::Uml;
 use libtest_mimic::Trial;
@@ -57,7 +57,7 @@ fn compare(lines: &str) -> Outcome {
     linux.put("runner", LINE_RUNNER.as_bytes())?;
     linux.sh(LINUX)?;
     let mut want = String::new();
-    // A guest takes its time for each program; so it is not asked for all at once.
+    // A guest starts programs slowly, so the lines are run in chunks, each with its own timeout.
     for some in lines.lines().collect::<Vec<_>>().chunks(20) {
         linux.put("lines", (some.join("\n") + "\n").as_bytes())?;
         want += &linux.sh("ip netns exec near sh ./runner lines")?;

@@ -27,7 +27,7 @@ fn compare() -> Outcome {
     linux.put("runner", LINE_RUNNER.as_bytes())?;
     linux.put("ae_messages.py", AE_MESSAGES.as_bytes())?;
     let mut want = String::new();
-    // A guest takes its time for each program; so it is not asked for all at once.
+    // A guest starts programs slowly, so the lines are run in chunks, each with its own timeout.
     for some in LINES.lines().collect::<Vec<_>>().chunks(25) {
         linux.put("lines", (some.join("\n") + "\n").as_bytes())?;
         want += &linux.sh("sh ./runner lines")?;

@@ -198,7 +198,7 @@ fn packets(flow: &Flow) -> Vec<Vec<u8>> {
     small.chain([flow.tcp(1, 0), flow.tcp(1, 1201)]).collect()
 }
 
-/// Whether two packets are the same, byte for byte.
+/// Tells whether two packets are the same, byte for byte.
 fn same(got: &[u8], want: &[u8]) -> Outcome {
     if got == want { Ok(()) } else { Err(format!("inside is {got:02x?}, not {want:02x?}").into()) }
 }

@@ -46,8 +46,8 @@ const HOST: &str = "
     ip route add default via 10.1.0.1
     ip route add default via fd01::1";
 
-/// One `ip` for all of it: to start a program takes a guest longer than to run it. A route takes no source that is still
-/// tentative.
+/// One `ip` for all of it: to start a program takes a guest longer than to run it. A route takes no source that is
+/// still tentative.
 const PEER: &str = "
 ip -batch - <<END
 addr add 192.0.2.2/24 dev eth0

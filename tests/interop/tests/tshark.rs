@@ -8,7 +8,7 @@ use base::{Counters, Instant};
 use ipsec::Train;
 use libtest_mimic::Trial;
 use link::capture::LinkType;
-use link::pcap::Writer;
+use link::pcap::PcapWriter;
 use offload::{Features, fit};
 use packet::Packet;
 use sim::{Flow, esp};
@@ -76,7 +76,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn judge(suite: &Suite) -> Outcome {
     let scratch = Scratch::new()?;
     let path = scratch.file("sealed.pcap");
-    let mut file = Writer::new(BufWriter::new(File::create(&path)?), LinkType::Raw)?;
+    let mut file = PcapWriter::new(BufWriter::new(File::create(&path)?), LinkType::Raw)?;
     let (mut rows, mut want) = (Vec::new(), Vec::new());
     for (at, outer) in ENDS.iter().enumerate() {
         let flow = if at == 0 { Flow::new("10.1.0.1", "10.2.0.1") } else { Flow::new("fd00:1::1", "fd00:2::1") };

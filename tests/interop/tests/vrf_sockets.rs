@@ -73,7 +73,7 @@ fn compare() -> Outcome {
     exec.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path());
     let mut ours = Process::spawn(&mut exec, &scratch)?;
     let mut asked = [String::new(), String::new()];
-    // Of the unbound server 5000 first it is not answered, then it is.
+    // Port 5000 of the unbound server is refused at first and answered later.
     for port in [5001, 5000] {
         for (far, asked) in [&linux_far, &far].into_iter().zip(&mut asked) {
             let reached = format!("import socket; socket.create_connection(('10.1.0.1', {port}), 1)");

@@ -114,7 +114,8 @@ impl Esp {
     }
 }
 
-/// Whether one of tshark's comma-separated checksum statuses is bad; other values are good, unverified and absent.
+/// Tells whether one of tshark's comma-separated checksum statuses is bad; other values are good, unverified and
+/// absent.
 fn is_bad(statuses: &str) -> bool {
     statuses.split(',').any(|status| matches!(status, "0" | "Bad"))
 }

@@ -239,7 +239,7 @@ impl Esp {
         script + "END\n"
     }
 
-    /// Whether something of another family than the outer one is protected.
+    /// Tells whether something of another family than the outer one is protected.
     fn is_mixed(&self) -> bool {
         self.inner.iter().any(|(own, _)| own.contains(':') == self.own.is_ipv4())
     }

@@ -15,7 +15,7 @@ use crate::{Netns, Outcome, Process, Scratch, run};
 /// Longest time that a gateway may take to start, to reload and to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The path of the `fatpath` program: `FATPATH_BIN`, or the one built, now, in this test's own profile.
+/// The path of the `fatpath` program, with `fatpath-bench` beside it: `FATPATH_BIN`, or the one built, now, in this test's own profile.
 ///
 /// # Panics
 /// It cannot be built.
@@ -25,13 +25,13 @@ pub fn fatpath() -> &'static Path {
     PROGRAM.get_or_init(|| env::var_os("FATPATH_BIN").map_or_else(build, PathBuf::from))
 }
 
-/// Builds the program where this test was built, and returns its path.
+/// Builds the programs where this test was built, and returns the path of `fatpath`.
 fn build() -> PathBuf {
     let this = env::current_exe().expect("the running test has a path");
     let profile_dir = this.ancestors().nth(2).expect("a test lies in target/debug/deps");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--package", "fatpath"]);
-    cargo.args(["--package", "fatpath-preload", "--target-dir"]);
+    cargo.args(["--package", "fatpath-bench", "--package", "fatpath-preload", "--target-dir"]);
     cargo.arg(profile_dir.parent().expect("a profile lies in the target directory"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");

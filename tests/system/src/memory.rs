@@ -71,7 +71,8 @@ impl Secrets {
         }
     }
 
-    /// Adds the keys that AES-XCBC-MAC derives from `key`: the key K1 and its round keys, and the masks K2 and K3 (RFC 3566 §4).
+    /// Adds the keys that AES-XCBC-MAC derives from `key`: the key K1 and its round keys, and the masks K2 and K3 (RFC
+    /// 3566 §4).
     pub fn add_xcbc(&mut self, name: &str, key: &[u8]) {
         let words = expand(key);
         for number in 1..=3 {

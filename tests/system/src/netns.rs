@@ -112,8 +112,8 @@ pub fn veth((a, a_name): (&Netns, &str), (b, b_name): (&Netns, &str)) -> Outcome
     a.wait_for_carrier(a_name)
 }
 
-/// Joins two namespaces that reach each other at these addresses by VXLAN of MTU 1350, with the addresses 172.31.0.1 and
-/// 172.31.0.2. Its datagrams have a checksum or not.
+/// Joins two namespaces that reach each other at these addresses by VXLAN of MTU 1350, with the addresses 172.31.0.1
+/// and 172.31.0.2. VXLAN's datagrams have a checksum or not.
 ///
 /// # Errors
 /// The error of `ip`.

@@ -1,4 +1,4 @@
-//! Programs that a test runs, to their end or beside it.
+//! Programs that a test runs, to their end or in the background.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -92,7 +92,7 @@ impl Process {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Whether the process still runs.
+    /// Tells whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

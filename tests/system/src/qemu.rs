@@ -1,7 +1,9 @@
-//! Drives guests with a kernel of their own in QEMU, by software emulation: boots them, runs scripts in them, ends them.
+//! Drives guests with a kernel of their own in QEMU, by software emulation: boots them, runs scripts in them, ends
+//! them.
 //!
-//! The kernel is Debian's for clouds, the root is an initramfs with busybox and a few modules. The command line is that of
-//! `examples/guests/qemu`: one network device, by vhost-user. Scripts and their output pass through a serial port, one line each.
+//! The kernel is Debian's for clouds, the root is an initramfs with busybox and a few modules. The command line is that
+//! of `examples/guests/qemu`: one network device, by vhost-user. Scripts and their output pass through a serial port,
+//! one line each.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -140,7 +142,8 @@ impl Archive {
     fn entry(&mut self, name: &str, mode: usize, content: &[u8]) {
         self.entries += 1;
         let links = 1;
-        // Number, mode, owner, group, links, time, length, device, device of a node, length of the name with its end, checksum.
+        // Number, mode, owner, group, links, time, length, device, device of a node, length of the name with its end,
+        // checksum.
         let fields = [self.entries, mode, 0, 0, links, 0, content.len(), 0, 0, 0, 0, name.len() + 1, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
@@ -193,7 +196,8 @@ impl Guest {
         command.args(["--pdeathsig", "KILL", concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/guests/qemu")]);
         command.arg(socket).arg(mac).env("QUEUES", queues.to_string()).args(["-smp", &queues.to_string()]);
         command.args(["-accel", "tcg", "-nodefaults", "-no-user-config", "-display", "none", "-vga", "none"]);
-        // With MSI-X interrupts QEMU 7.2 ends by a segmentation fault when a driver starts a vhost device under emulation.
+        // With MSI-X interrupts QEMU 7.2 ends by a segmentation fault when a driver starts a vhost device under
+        // emulation.
         for property in ["vectors=0", "romfile="].iter().chain(properties) {
             command.arg("-global").arg(format!("virtio-net-pci.{property}"));
         }

@@ -70,8 +70,8 @@ fn uplink(port: &str) -> String {
     format!("[[link]]\nname = \"up0\"\nkind = \"packet\"\ninterface = \"up0\"\nmaster = \"br0\"\nport = {{ {port} }}\n")
 }
 
-/// Two switches with a trunk between them, and a guest of either of two VLANs at each. The guests of one VLAN have the addresses
-/// of those of the other.
+/// Two switches with a trunk between them, and a guest of either of two VLANs at each. The guests of one VLAN have the
+/// addresses of those of the other.
 fn trunk() -> Outcome {
     let scratch = Scratch::new()?;
     let (left, right) = (Netns::new("left")?, Netns::new("right")?);
@@ -221,7 +221,8 @@ fn vhost() -> Outcome {
     Ok(())
 }
 
-/// A guest's port without a guest, beside a TAP of the kernel's that no program reads: neither has a carrier, and its bridge does not forward to it.
+/// A guest's port without a guest, beside a TAP of the kernel's that no program reads: neither has a carrier, and its
+/// bridge does not forward to it.
 fn carrier() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let socket = scratch.file("vm0.sock").display().to_string();
@@ -374,8 +375,8 @@ fn moved() -> Outcome {
     Ok(())
 }
 
-/// Sends frames of 5000 sources by a packet socket, then some that are too short, too long, or tagged with VLANs that the port
-/// is not in.
+/// Sends frames of 5000 sources by a packet socket, then some that are too short, too long, or tagged with VLANs that
+/// the port is not in.
 const FLOOD: &str = r#"
 import socket, struct, sys, time
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -486,7 +487,7 @@ fn monitored() -> Outcome {
     let expect = |what: &str, want: &mut Vec<&'static str>, lines: &[&'static str]| {
         want.extend(lines);
         for ((monitor, role), start) in monitors.iter().zip(starts) {
-            // Of entries that have a VLAN there are as many as the host's kernel knows of VLANs.
+            // The number of entries with a VLAN depends on the VLANs that the host's kernel knows.
             let lines = |said: &str| {
                 said.lines()
                     .filter(|line| !line.contains("vlan"))

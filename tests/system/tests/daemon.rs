@@ -42,7 +42,8 @@ fn sigterm_ends_it_cleanly() -> Outcome {
     Ok(())
 }
 
-/// The thread that closes descriptors of clients has a table of descriptors of its own: a handler's write would go astray.
+/// The thread that closes descriptors of clients has a table of descriptors of its own: a handler's write would go
+/// astray.
 fn discard_thread_takes_no_signals() -> Outcome {
     const TAKEN_ELSEWHERE: [u32; 3] = [1, 2, 15];
     let site = tunnel::Site::new()?;
@@ -153,7 +154,7 @@ fn a_lost_link_leaves_the_others_running() -> Outcome {
     Ok(())
 }
 
-/// No packet tells of that.
+/// Link state follows the interface without any packet.
 fn a_link_is_as_its_interface() -> Outcome {
     let mut site = router::PlainSite::new(true)?;
     let changes = [

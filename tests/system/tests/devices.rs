@@ -50,7 +50,8 @@ fn connect(site: &PlainSite, port: Port) -> Outcome {
     if port == Port::Packet { Ok(()) } else { finishes_its_checksums(&site.a) }
 }
 
-/// The stack on whose interfaces the gateway's exclusive links are receives nothing, until they are exclusive no longer.
+/// The stack on whose interfaces the gateway's exclusive links are receives nothing, until they are exclusive no
+/// longer.
 fn exclusive() -> Outcome {
     let site = PlainSite::new(true)?;
     let shared = PlainSite::config(true);

@@ -102,7 +102,7 @@ fn switched() -> Outcome {
     // Frames of the wire's size come in.
     site.a.sh("ethtool -K eth0 tx off tso off gso off >/dev/null")?;
     site.gateway_ns.sh("ethtool -K left gro off >/dev/null")?;
-    // Counters of gluing and of cutting, one after the other.
+    // Counters of GRO, then of GSO.
     let gro_and_gso_counts = || -> Outcome<[u64; 3]> {
         let (left, right) = (statistics(&site.scratch, "plain", "left")?, statistics(&site.scratch, "plain", "right")?);
         Ok([counted(&left, "rx_gro_segs")?, counted(&right, "tx_gso_segs")?, counted(&right, "tx_gso_cut_segs")?])
@@ -111,7 +111,7 @@ fn switched() -> Outcome {
         let now = gro_and_gso_counts()?;
         Ok([0, 1, 2].map(|at| now[at] > before[at] + LEN as u64 / 15_000))
     };
-    // How many wire packets there were for each that left by the link to b.
+    // Wire packets for each fat packet that left by the link to b.
     let fatness = || -> Outcome<f64> {
         let now = || statistics(&site.scratch, "plain", "right");
         let before = now()?;

@@ -30,8 +30,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// A gateway with two guests, and a host behind its uplink.
 ///
-/// VLAN 10 is that of the first guest and of the gateway; VLAN 20 that of the second one and of the gateway; VLAN 30 is common, also to
-/// the uplink. Frames of VLAN 30 have a tag at the first guest and none at the second one, those of VLAN 20 have one.
+/// VLAN 10 is that of the first guest and of the gateway; VLAN 20 that of the second one and of the gateway; VLAN 30 is
+/// common, also to the uplink. Frames of VLAN 30 have a tag at the first guest and none at the second one, those of
+/// VLAN 20 have one.
 struct Site {
     gateway: Option<Gateway>,
     guests: [Guest; 2],

@@ -545,7 +545,8 @@ fn tunnel(mode: &str, kind: &str) -> Outcome {
     Ok(())
 }
 
-/// Sends a datagram from each of two ports, of which one has a policy that lets all pass; then waits for its standard input.
+/// Sends a datagram from each of two ports, of which one has a policy that lets all pass; then waits for its standard
+/// input.
 const KEY_MANAGER: &str = "import errno, select, socket, struct, sys
 netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 6)
 netlink.bind((0, 0))
@@ -592,7 +593,7 @@ fn bypass() -> Outcome {
         })
     };
     passes("a datagram passes")?;
-    // The next gateway is told of the port, too.
+    // The next gateway learns the port, too.
     site.gateway.kill()?;
     site.gateway = start(&site.scratch, &site.host, &format!("{AUTO}{LINKS}"))?;
     block(&site)?;
@@ -643,7 +644,8 @@ fn tcpdump() -> Outcome {
     };
     wait_until("frames are copied", PATIENCE, || is_told().unwrap_or(false))?;
     pings()?;
-    // Each of a ping's three fragments: of those that are forwarded, and of those to the gateway, which it sees whole too.
+    // Each of a ping's three fragments: of those that are forwarded, and of those to the gateway, which it sees whole
+    // too.
     let is_short = |line: &str| line.ends_with("length 64");
     let seen = || {
         fs::read_to_string(&file)

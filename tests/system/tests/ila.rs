@@ -1,4 +1,5 @@
-//! ILA: two hosts in SIR space, and two gateways that translate between it and places; mappings by `ip ila` and by file.
+//! ILA: two hosts in SIR space, and two gateways that translate between it and places; mappings by `ip ila` and by
+//! file.
 
 use std::fs;
 use std::time::Duration;
@@ -107,7 +108,8 @@ for number in range(1 << 30):
     print(number, flush=True)
 ";
 
-/// The example of `docs/ila.md`: a task moves to another node, the mapping of the client's node follows, and its connection goes on.
+/// The example of `docs/ila.md`: a task moves to another node, the mapping of the client's node follows, and its
+/// connection goes on.
 fn moves() -> Outcome {
     let scratch = Scratch::new()?;
     let (switch, task, client) = (Netns::new("switch")?, Netns::new("task")?, Netns::new("client")?);
@@ -244,8 +246,8 @@ fn node(own: u8) -> String {
     )
 }
 
-/// The routes of node `own`: to the other one's place, and from its own. Its own locator is fd0N. A prefix of 67 bits leaves the C bit
-/// open.
+/// The routes of node `own`: to the other node's locator, and from its own, which is fd0N. A prefix of 67 bits leaves
+/// the C bit open.
 fn routes(own: u8, csum_mode: &str) -> String {
     let peer = 3 - own;
     format!(
@@ -258,7 +260,8 @@ fn routes(own: u8, csum_mode: &str) -> String {
     )
 }
 
-/// Sockets of two nodes talk by their SIR addresses, and packets travel under ILA addresses: without a mapping or a hook.
+/// Sockets of two nodes talk by their SIR addresses, and packets travel under ILA addresses: without a mapping or a
+/// hook.
 fn by_routes() -> Outcome {
     let scratch = Scratch::new()?;
     let (left, right) = (gateway_netns("left")?, gateway_netns("right")?);

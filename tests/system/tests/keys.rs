@@ -1,4 +1,5 @@
-//! Keys of SAs in the memory of the program: present while the SA exists, gone with their round keys and masks after it.
+//! Keys of SAs in the memory of the program: present while the SA exists, gone with their round keys and masks after
+//! it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -194,8 +195,8 @@ fn secrets_of(all: &[&[u8]]) -> Secrets {
     secrets
 }
 
-/// Fails unless a piece of each SA's secrets is found for all kinds that are `expected` to show one. Without that, finding none
-/// after the deletion would prove nothing.
+/// Fails unless a piece of each SA's secrets is found for all kinds that are `expected` to show one. Without that,
+/// finding none after the deletion would prove nothing.
 fn assert_all_found(pid: u32, secrets: &Secrets, directions: usize, expected: impl Fn(Kind) -> bool) -> Outcome {
     let found = secrets.find_in(pid)?;
     for direction in 0..directions {
@@ -262,7 +263,8 @@ pub(crate) fn held() -> bool {
     true
 }
 
-/// Makes ciphers of the keys on standard input, uses them, and drops them when another byte comes. Ends with standard input.
+/// Makes ciphers of the keys on standard input, uses them, and drops them when another byte comes. Ends with standard
+/// input.
 fn hold() -> io::Result<()> {
     const THREADS: usize = 3;
     let mut keys = Zeroizing::new(vec![0; kinds().into_iter().map(Kind::keys_len).sum()]);
@@ -424,8 +426,8 @@ impl<'a> Node<'a> {
         if own == 1 { OUTER_V4 } else { [OUTER_V4[1], OUTER_V4[0]] }
     }
 
-    /// SAs of all kinds in both directions with policies, as text of a file and as lines of `ip`. The first of `keys` protect
-    /// packets from the first end.
+    /// SAs of all kinds in both directions with policies, as text of a file and as lines of `ip`. The first of `keys`
+    /// protect packets from the first end.
     fn sas(own: u8, keys: &[&[u8]; 2]) -> [String; 2] {
         let [mut file, mut lines] = [String::new(), String::new()];
         for (from, keys) in (1..).zip(keys) {

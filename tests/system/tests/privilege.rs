@@ -29,7 +29,8 @@ request_from_before_the_judgement EPERM OK
 child_of_user_with_capability EPERM OK
 ";
 
-/// A gateway under `setpriv` with these words, in a directory that any user may enter, as the directory of the build need not be.
+/// A gateway under `setpriv` with these words, in a directory that any user may enter, as the directory of the build
+/// need not be.
 fn gateway(scratch: &Scratch, host: &Netns, words: &[&str]) -> Outcome<Gateway> {
     let program = scratch.file("fatpath");
     fs::copy(fatpath(), &program)?;

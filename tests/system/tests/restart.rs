@@ -142,7 +142,7 @@ fn listeners() -> Outcome {
     let mut expected = Vec::new();
     for round in 0..2 {
         host.kill();
-        // Time in which a program that is told something again and again would show it.
+        // Time in which a repeated report would show.
         sleep(Duration::from_millis(500));
         clients.iter().try_for_each(Client::ask)?;
         expected.push(REFUSED);

@@ -273,7 +273,7 @@ fn beside() -> Outcome {
     kill(process)?;
     let process = node.start(&args)?;
     assert!(node.ip("neigh")?.contains("02:00:00:00:00:09") && node.ip("xfrm policy getdefault")?.contains("block"));
-    // Of a group, all are saved or none, as the file says.
+    // The routes of one group are saved all or none, as the file says.
     node.batch("route add 10.97.0.0/16 via 10.1.0.3\nroute append 10.97.0.0/16 via 10.1.0.4\n")?;
     node.save()?;
     kill(process)?;

@@ -1,5 +1,5 @@
-//! `sysctl`, `cat` and `echo` on files of `/proc/sys/net`: the same commands under `fatpath exec` and on this host's kernel; and
-//! that they change the gateway, and nothing of the host.
+//! `sysctl`, `cat` and `echo` on files of `/proc/sys/net`: the same commands under `fatpath exec` and on this host's
+//! kernel; and that they change the gateway, and nothing of the host.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -70,7 +70,7 @@ fn reader() -> Outcome {
     let linux = Netns::new("linux")?;
     linux.sh("echo 1 >/proc/sys/net/ipv4/ip_forward")?;
     let _gateway = Gateway::start(&netns, &scratch, "x", "")?;
-    // Where it was built may be closed to others.
+    // The build directory may be closed to other users.
     let program = scratch.file("fatpath");
     fs::copy(fatpath(), &program)?;
     fs::copy(fatpath().with_file_name("libfatpath_preload.so"), scratch.file("libfatpath_preload.so"))?;

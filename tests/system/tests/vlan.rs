@@ -80,7 +80,8 @@ fn routed() -> Outcome {
     Ok(())
 }
 
-/// One gateway has a device above its bridge for the guest's VLAN; the other has a bridge with a device of the wire as a port.
+/// One gateway has a device above its bridge for the guest's VLAN; the other has a bridge with a device of the wire as
+/// a port.
 fn bridged() -> Outcome {
     let scratch = Scratch::new()?;
     let (left, right) = (Netns::new("left")?, Netns::new("right")?);

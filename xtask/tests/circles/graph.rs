@@ -1,7 +1,7 @@
 //! Circles of files: files of a crate that use each other, directly or by way of others.
 //!
-//! A file uses another if a path in it names something that the other declares; re-exports are followed to the
-//! declaration, and are no use by themselves. What is compiled for tests alone does not count.
+//! A file uses another if a path in it names an item that the other declares; re-exports are followed to the
+//! declaration, and are no use by themselves. Code compiled only for tests does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -46,11 +46,11 @@ struct Import {
 /// Declaration that a path leads to.
 enum Target {
     Module(usize),
-    /// An item of a module, or something that this scanner does not see, as what a macro declares.
+    /// An item of a module, or one that this scanner does not see, such as a macro's.
     Item(usize),
 }
 
-/// Most re-exports that are followed one after the other.
+/// Maximum number of re-exports that are followed.
 const MAX_STEPS: usize = 16;
 
 impl Graph {

@@ -107,7 +107,7 @@ fn root_is_in_a_circle_only_with_what_its_code_uses() {
     assert_eq!(of_two("pub struct Root(B);\npub use b::B;", "", b), [["b.rs", "lib.rs"]]);
     assert_eq!(of_two("pub struct Root(b::B);", "", b), [["b.rs", "lib.rs"]]);
     assert_eq!(of_two("use b::B;\npub struct Root;", "", b), [["b.rs", "lib.rs"]]);
-    // What a macro declares is taken for the module's own.
+    // An item that a macro declares counts as the module's own.
     assert_eq!(of_two("make! { Root }\npub struct X(b::B);", "", b), [["b.rs", "lib.rs"]]);
 }
 

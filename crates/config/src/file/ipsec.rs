@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use base::Prefix;
+use driver::DriverKind;
 use wire::{Protocol, Spi};
 use xfrm::{
     Action, Dir, EspInUdp, Level, MAX_WINDOW, Mode, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, SaFlags,
@@ -251,7 +252,7 @@ fn check_udp_link(table: &Table<'_>, config: &Config, ends: (IpAddr, IpAddr), en
     let on_other = |addr| config.links.iter().any(|link| link.addresses.iter().any(|own| own.addr() == addr));
     let bound = |addr: IpAddr| {
         config.links.iter().filter_map(move |link| match link.kind {
-            LinkKind::Udp { bind } if bind.ip() == addr => Some((bind.port(), link.name.as_str())),
+            LinkKind::Driver(DriverKind::Udp { bind }) if bind.ip() == addr => Some((bind.port(), link.name.as_str())),
             _ => None,
         })
     };

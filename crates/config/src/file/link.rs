@@ -3,12 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 
 use base::IfAddr;
+use driver::{DriverKind, XdpMode};
 
 use super::reader::{Result, Table, Value, quoted};
 use super::route::table_id;
 use super::{bridge, qdisc};
 use crate::features::FeatureSet;
-use crate::model::{LinkConfig, LinkKind, XdpMode};
+use crate::model::{BridgeConfig, LinkConfig, LinkKind};
 
 pub(super) const KEYS: &[&str] = &[
     "name",
@@ -46,44 +47,28 @@ const MAX_NAME_LEN: usize = 15;
 const MIN_MTU: u16 = 68;
 /// The smallest MTU over which IPv6 works (RFC 8200 §5).
 const MIN_MTU_V6: u16 = 1280;
-/// Linux's `MAX_TAP_QUEUES`.
-const MAX_QUEUES: u16 = 256;
-/// Frames of a ring: the kernel wants a power of two.
-const RINGS: [u16; 5] = [256, 512, 1024, 2048, LinkKind::MAX_RING];
-
-/// Descriptors of a ring of vhost-user.
-const VIRTIO_RINGS: [u16; 5] = [64, 128, 256, 512, 1024];
-/// As of a ring that is given no number.
-const VIRTIO_RING: u16 = 256;
 /// Longest path of a Unix socket: `sun_path` without the final zero.
 const MAX_SOCKET_LEN: usize = 107;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    Tun,
-    Tap,
-    Udp,
-    Packet,
-    Xdp,
-    Vrf,
-    Bridge,
-    Vlan,
-    VhostUser,
-    VirtioUser,
+/// A link of each kind that a file can name, with settings that are still to be read.
+fn kinds() -> [LinkKind; 10] {
+    let (queues, bind, exclusive) = (1, SocketAddr::from(([0; 4], 0)), false);
+    let (interface, socket, link) = (String::new(), String::new(), String::new());
+    let xdp = DriverKind::Xdp { interface: String::new(), ring: DriverKind::XDP_RING, mode: XdpMode::Auto };
+    let virtio_user = DriverKind::VirtioUser { socket: String::new(), queues, ring: DriverKind::VIRTIO_RING };
+    [
+        LinkKind::Driver(DriverKind::Tun { queues }),
+        LinkKind::Driver(DriverKind::Tap { queues }),
+        LinkKind::Driver(DriverKind::Udp { bind }),
+        LinkKind::Driver(DriverKind::Packet { interface, exclusive }),
+        LinkKind::Driver(xdp),
+        LinkKind::Vrf { table: 0 },
+        LinkKind::Bridge(BridgeConfig::default()),
+        LinkKind::Vlan { link, id: 0 },
+        LinkKind::Driver(DriverKind::VhostUser { socket, queues }),
+        LinkKind::Driver(virtio_user),
+    ]
 }
-
-const KINDS: &[(&str, Kind)] = &[
-    ("tun", Kind::Tun),
-    ("tap", Kind::Tap),
-    ("udp", Kind::Udp),
-    ("packet", Kind::Packet),
-    ("xdp", Kind::Xdp),
-    ("vrf", Kind::Vrf),
-    ("bridge", Kind::Bridge),
-    ("vlan", Kind::Vlan),
-    ("vhost-user", Kind::VhostUser),
-    ("virtio-user", Kind::VirtioUser),
-];
 
 /// Reads one link. `others` are those before it.
 pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfig> {
@@ -95,62 +80,53 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     if let Some(n) = others.iter().position(|other| other.name == name) {
         return Err(name_value.error(format!("{name} is already the name of link[{n}]; names are unique")));
     }
-    let kind_word = table
+    let kinds = kinds();
+    let words = kinds.each_ref().map(|kind| (kind.word(), kind));
+    let mut kind = table
         .need("kind", "use tun, tap, udp, packet, xdp, vrf, bridge, vlan, vhost-user or virtio-user")?
-        .word(KINDS)?;
-    let is_vhost = matches!(kind_word, Kind::VhostUser | Kind::VirtioUser);
-    let has_queues = matches!(kind_word, Kind::Tun | Kind::Tap) || is_vhost;
+        .word(&words)?
+        .clone();
+    let driver = kind.driver();
+    let is_vhost = matches!(driver, Some(DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. }));
+    let is_tun = matches!(driver, Some(DriverKind::Tun { .. }));
+    let is_udp = matches!(driver, Some(DriverKind::Udp { .. }));
+    let is_packet = matches!(driver, Some(DriverKind::Packet { .. }));
+    let is_xdp = matches!(driver, Some(DriverKind::Xdp { .. }));
+    let has_queues = is_tun || matches!(driver, Some(DriverKind::Tap { .. })) || is_vhost;
+    let has_ring = is_xdp || matches!(driver, Some(DriverKind::VirtioUser { .. }));
+    let (is_vlan, is_vrf) = (matches!(kind, LinkKind::Vlan { .. }), matches!(kind, LinkKind::Vrf { .. }));
+    let is_bridge = matches!(kind, LinkKind::Bridge(_));
     belongs(table, "queues", has_queues, "tun, tap, vhost-user or virtio-user")?;
-    belongs(table, "link", kind_word == Kind::Vlan, "vlan")?;
-    belongs(table, "id", kind_word == Kind::Vlan, "vlan")?;
+    belongs(table, "link", is_vlan, "vlan")?;
+    belongs(table, "id", is_vlan, "vlan")?;
     belongs(table, "socket", is_vhost, "vhost-user or virtio-user")?;
-    belongs(table, "bind", kind_word == Kind::Udp, "udp")?;
-    let is_virtual = matches!(kind_word, Kind::Vrf);
-    belongs(table, "defrag", matches!(kind_word, Kind::Tun), "tun")?;
-    belongs(table, "exclusive", kind_word == Kind::Packet, "packet")?;
-    belongs(table, "clamp-mss", !is_virtual, "tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user")?;
-    belongs(table, "ike", matches!(kind_word, Kind::Udp | Kind::Packet | Kind::Xdp), "udp, packet or xdp")?;
-    belongs(table, "interface", matches!(kind_word, Kind::Packet | Kind::Xdp), "packet or xdp")?;
-    belongs(table, "ring", matches!(kind_word, Kind::Xdp | Kind::VirtioUser), "xdp or virtio-user")?;
-    belongs(table, "mode", kind_word == Kind::Xdp, "xdp")?;
-    let is_vrf = kind_word == Kind::Vrf;
+    belongs(table, "bind", is_udp, "udp")?;
+    belongs(table, "defrag", is_tun, "tun")?;
+    belongs(table, "exclusive", is_packet, "packet")?;
+    belongs(table, "clamp-mss", !is_vrf, "tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user")?;
+    belongs(table, "ike", is_udp || is_packet || is_xdp, "udp, packet or xdp")?;
+    belongs(table, "interface", is_packet || is_xdp, "packet or xdp")?;
+    belongs(table, "ring", has_ring, "xdp or virtio-user")?;
+    belongs(table, "mode", is_xdp, "xdp")?;
     belongs(table, "table", is_vrf, "vrf")?;
     for key in ["mtu", "offloads", "esp-gro", "master"] {
         belongs(table, key, !is_vrf, "tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user")?;
     }
     for key in bridge::KEYS {
-        belongs(table, key, kind_word == Kind::Bridge, "bridge")?;
+        belongs(table, key, is_bridge, "bridge")?;
     }
-    let is_ethernet = matches!(kind_word, Kind::Tap | Kind::Packet | Kind::Xdp | Kind::Bridge | Kind::Vlan) || is_vhost;
-    belongs(table, "port", is_ethernet, "tap, packet, xdp, vlan, vhost-user, virtio-user or bridge")?;
-    let most = if is_vhost { LinkKind::MAX_VHOST_QUEUES } else { MAX_QUEUES };
-    let queues = table.get("queues").map_or(Ok(1), |value| value.number(1..=most))?;
-    let kind = match kind_word {
-        Kind::Tun => LinkKind::Tun { queues },
-        Kind::Tap => LinkKind::Tap { queues },
-        Kind::Udp => LinkKind::Udp { bind: bind(table, others)? },
-        Kind::Packet => LinkKind::Packet {
-            interface: interface(table, others)?,
-            exclusive: table.get("exclusive").map_or(Ok(false), |value| value.bool())?,
-        },
-        Kind::Xdp => LinkKind::Xdp {
-            interface: interface(table, others)?,
-            ring: table.get("ring").map_or(Ok(LinkKind::RING), |value| ring(&value, RINGS))?,
-            mode: table.get("mode").map_or(Ok(XdpMode::Auto), |value| value.word(XdpMode::WORDS))?,
-        },
-        Kind::Vrf => {
+    belongs(table, "port", kind.is_ethernet(), "tap, packet, xdp, vlan, vhost-user, virtio-user or bridge")?;
+    match &mut kind {
+        LinkKind::Loopback => {}
+        LinkKind::Vrf { table: number } => {
             let value = table.need("table", "use the number of a routing table, 1 to 4294967295")?;
-            LinkKind::Vrf { table: table_id(&value)?.0 }
+            *number = table_id(&value)?.0;
         }
-        Kind::Bridge => LinkKind::Bridge(bridge::read(table)?),
-        Kind::Vlan => vlan(table, others)?,
-        Kind::VhostUser => LinkKind::VhostUser { socket: socket(table, others)?, queues },
-        Kind::VirtioUser => {
-            let ring = table.get("ring").map_or(Ok(VIRTIO_RING), |value| ring(&value, VIRTIO_RINGS))?;
-            LinkKind::VirtioUser { socket: socket(table, others)?, queues, ring }
-        }
-    };
-    let addresses = addresses(table, kind_word)?;
+        LinkKind::Bridge(settings) => *settings = bridge::read(table)?,
+        LinkKind::Vlan { link, id } => (*link, *id) = vlan(table, others)?,
+        LinkKind::Driver(driver) => read_driver(driver, table, others)?,
+    }
+    let addresses = addresses(table, is_udp)?;
     let master = table.get("master").map(|value| link_name(&value)).transpose()?;
     let mtu = table.get("mtu").map(|value| mtu(&value, &kind, &addresses)).transpose()?;
     let offloads = table.get("offloads").map_or(Ok(true), |value| value.bool())?;
@@ -164,8 +140,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     }
     let features = FeatureSet::wanted_first(offloads, esp_gro);
     let qdisc = table.get("qdisc").map(|value| qdisc::read(&value)).transpose()?;
-    let port =
-        table.get("port").map(|value| bridge::port(&value, kind_word == Kind::Bridge)).transpose()?.map(Box::new);
+    let port = table.get("port").map(|value| bridge::port(&value, is_bridge)).transpose()?.map(Box::new);
     Ok(LinkConfig {
         name,
         kind,
@@ -181,6 +156,37 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
         port,
         qdisc,
     })
+}
+
+/// Reads the settings of a link's driver.
+fn read_driver(driver: &mut DriverKind, table: &Table<'_>, others: &[LinkConfig]) -> Result<()> {
+    let queues_up_to = |most| table.get("queues").map_or(Ok(1), |value| value.number(1..=most));
+    match driver {
+        DriverKind::Tun { queues } | DriverKind::Tap { queues } => {
+            *queues = queues_up_to(DriverKind::MAX_TUN_QUEUES)?;
+        }
+        DriverKind::Udp { bind: addr } => *addr = bind(table, others)?,
+        DriverKind::Packet { interface: name, exclusive } => {
+            *name = interface(table, others)?;
+            *exclusive = table.get("exclusive").map_or(Ok(false), |value| value.bool())?;
+        }
+        DriverKind::Xdp { interface: name, ring: frames, mode } => {
+            *name = interface(table, others)?;
+            *frames = table.get("ring").map_or(Ok(*frames), |value| ring(&value, DriverKind::XDP_RINGS))?;
+            *mode = table.get("mode").map_or(Ok(*mode), |value| value.word(XdpMode::WORDS))?;
+        }
+        DriverKind::VhostUser { socket: path, queues } => {
+            *queues = queues_up_to(DriverKind::MAX_VHOST_QUEUES)?;
+            *path = socket(table, others)?;
+        }
+        DriverKind::VirtioUser { socket: path, queues, ring: descriptors } => {
+            *queues = queues_up_to(DriverKind::MAX_VHOST_QUEUES)?;
+            *descriptors =
+                table.get("ring").map_or(Ok(*descriptors), |value| ring(&value, DriverKind::VIRTIO_RINGS))?;
+            *path = socket(table, others)?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks that the VRF or bridge is there that a link belongs to, wherever it stands in the file.
@@ -256,7 +262,7 @@ fn bind(table: &Table<'_>, others: &[LinkConfig]) -> Result<SocketAddr> {
     if addr.port() == 0 {
         return Err(value.error("port 0 is no port; use 1 to 65535"));
     }
-    let same = |other: &&LinkConfig| matches!(other.kind, LinkKind::Udp { bind } if bind == addr);
+    let same = |other: &&LinkConfig| matches!(other.kind, LinkKind::Driver(DriverKind::Udp { bind }) if bind == addr);
     match others.iter().find(same) {
         Some(other) => Err(value.error(format!("{addr} is already bound by link {}; use another", other.name))),
         None => Ok(addr),
@@ -281,7 +287,7 @@ fn ring(value: &Value<'_>, sizes: [u16; 5]) -> Result<u16> {
 }
 
 /// A VLAN of a link that the file has named before.
-fn vlan(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkKind> {
+fn vlan(table: &Table<'_>, others: &[LinkConfig]) -> Result<(String, u16)> {
     let value = table.need("link", "use the name of the link below, such as \"eth0\"")?;
     let link = value.str()?;
     let Some(lower) = others.iter().find(|other| other.name == link) else {
@@ -295,7 +301,7 @@ fn vlan(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkKind> {
     let kind = LinkKind::Vlan { link: link.to_owned(), id };
     match others.iter().find(|other| other.kind == kind) {
         Some(other) => Err(id_value.error(format!("VLAN {id} of {link} already is link {}; use another", other.name))),
-        None => Ok(kind),
+        None => Ok((link.to_owned(), id)),
     }
 }
 
@@ -313,9 +319,9 @@ fn socket(table: &Table<'_>, others: &[LinkConfig]) -> Result<String> {
     }
 }
 
-fn addresses(table: &Table<'_>, kind: Kind) -> Result<Vec<IfAddr>> {
+fn addresses(table: &Table<'_>, is_udp: bool) -> Result<Vec<IfAddr>> {
     let Some(value) = table.get("addresses") else { return Ok(Vec::new()) };
-    if kind == Kind::Udp {
+    if is_udp {
         return Err(value.error("a udp link has the address that it is bound to; take it out"));
     }
     let mut addresses = Vec::new();
@@ -335,7 +341,7 @@ fn addresses(table: &Table<'_>, kind: Kind) -> Result<Vec<IfAddr>> {
 
 fn mtu(value: &Value<'_>, kind: &LinkKind, addresses: &[IfAddr]) -> Result<u16> {
     let mtu = value.number(MIN_MTU..=u16::MAX)?;
-    let bound_to_v6 = matches!(kind, LinkKind::Udp { bind } if bind.is_ipv6());
+    let bound_to_v6 = matches!(kind, LinkKind::Driver(DriverKind::Udp { bind }) if bind.is_ipv6());
     if mtu < MIN_MTU_V6 && (bound_to_v6 || addresses.iter().any(|address| address.addr().is_ipv6())) {
         return Err(value.error(format!("{mtu} is too small for the link's IPv6 address; use at least {MIN_MTU_V6}")));
     }

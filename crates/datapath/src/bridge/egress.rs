@@ -5,7 +5,7 @@ use packet::Packet;
 use switch::{Egress, Verdict};
 use wire::eth;
 
-use super::{ingress, reason_of};
+use crate::node::bridges::{reason_of, summary};
 use crate::tx::device;
 use crate::{Cx, Datapath, vlan};
 
@@ -33,7 +33,7 @@ pub(crate) fn send_waiting(dp: &mut Datapath, cx: Cx<'_>) {
                 continue;
             }
             let mut places = std::mem::take(&mut dp.bridges.egress);
-            let sent = ingress::summary(&pkt).and_then(|frame| {
+            let sent = summary(&pkt).and_then(|frame| {
                 let bridge = dp.bridges.get_mut(own).ok_or(DropReason::LinkDown)?;
                 match bridge.send(cx.now, &frame, &mut places) {
                     Verdict::Drop(refusal) => Err(reason_of(refusal)),

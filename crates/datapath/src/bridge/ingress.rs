@@ -1,18 +1,29 @@
 //! Ingress of a bridged port: the tag goes into metadata, and the bridge decides (Linux `br_handle_frame`, `skb_vlan_untag`).
 
 use base::{DropReason, LinkId, Origin};
-use packet::{Csum, Packet};
-use switch::{Frame, Verdict};
+use packet::Csum;
+use switch::Verdict;
 use wire::eth;
 
-use super::{egress, reason_of};
-use crate::{Carried, Cx, Datapath, rx, vlan};
+use super::egress;
+use crate::node::bridges::{reason_of, summary};
+use crate::{Carried, Cx, Datapath, vlan};
 
-/// Passes a frame, whose Ethernet header is in its head, to the bridge of its port. `false`: the frame is for the port's own
-/// device, as if it were in no bridge.
+/// Way of a frame that a bridged port has received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bridged {
+    /// To the device of the port, as if it were in no bridge.
+    Link,
+    /// To the bridge's own port, and perhaps to other ports.
+    Port,
+    /// To other ports only.
+    Sent,
+}
+
+/// Passes a frame, whose Ethernet header is in its head, to the bridge of its port.
 ///
 /// # Errors
-/// The bridge's [rule](super::reason_of) that drops it; [`DropReason::EthTruncated`] for half a tag; [`DropReason::VirtioHeader`]
+/// The bridge's [rule](reason_of) that drops it; [`DropReason::EthTruncated`] for half a tag; [`DropReason::VirtioHeader`]
 /// for a checksum that covers the Ethernet header; [`DropReason::EspDevice`] for ESP that a device has decrypted in place.
 pub(crate) fn receive(
     dp: &mut Datapath,
@@ -20,7 +31,7 @@ pub(crate) fn receive(
     own: LinkId,
     link: LinkId,
     pkt: &mut Carried,
-) -> Result<bool, DropReason> {
+) -> Result<Bridged, DropReason> {
     if pkt.meta.esp.is_some() {
         return Err(DropReason::EspDevice);
     }
@@ -36,15 +47,15 @@ pub(crate) fn receive(
     let verdict = dp.bridges.get_mut(own).map(|bridge| bridge.receive(cx.now, link, &frame, &mut places));
     let up = places.up;
     let result = match verdict {
+        Some(Verdict::Forward) if places.exits.is_empty() => Ok(up.is_some()),
         Some(Verdict::Forward) => {
-            let mut pkt = pkt.take();
-            if places.exits.is_empty() {
-                Ok(up.map(|_| pkt))
-            } else {
-                let copy = up.map(|_| pkt.clone_shared());
-                egress::send(dp, cx, &places, pkt);
-                Ok(copy)
+            let mut frame = pkt.take();
+            let copy = up.map(|_| frame.clone_shared());
+            egress::send(dp, cx, &places, frame);
+            if let Some(copy) = copy {
+                pkt.put(copy);
             }
+            Ok(up.is_some())
         }
         Some(Verdict::LinkLocal) => Err(None),
         Some(Verdict::Drop(refusal)) => Err(Some(reason_of(refusal))),
@@ -52,27 +63,13 @@ pub(crate) fn receive(
     };
     dp.bridges.egress = places;
     match result {
-        Ok(Some(mut pkt)) => {
+        Ok(true) => {
             pkt.meta.vlan = up.and_then(|up| up.tag).map(|tci| tci.0);
             pkt.meta.origin = Origin::Port(own).into();
-            if dp.ports.get(own).is_some_and(|port| port.up) {
-                rx::receive(dp, cx, own, pkt);
-            } else {
-                dp.count_drop(&pkt, DropReason::LinkDown);
-            }
-            Ok(true)
+            if dp.ports.get(own).is_some_and(|port| port.up) { Ok(Bridged::Port) } else { Err(DropReason::LinkDown) }
         }
-        Ok(None) => Ok(true),
-        Err(None) => Ok(false),
+        Ok(false) => Ok(Bridged::Sent),
+        Err(None) => Ok(Bridged::Link),
         Err(Some(reason)) => Err(reason),
     }
-}
-
-/// Summary of a frame for a bridge.
-///
-/// # Errors
-/// [`DropReason::EthTruncated`].
-pub(super) fn summary(pkt: &Packet) -> Result<Frame, DropReason> {
-    let header = eth::Header::ref_from(pkt.head())?;
-    Ok(Frame::new(header, pkt.meta.vlan, pkt.meta.cut.gso().is_some(), pkt.len()))
 }

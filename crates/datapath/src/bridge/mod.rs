@@ -7,52 +7,15 @@
 mod egress;
 pub(crate) mod ingress;
 
-use base::{DropReason, Instant, LinkId};
+use base::{Instant, LinkId};
 use offload::Features;
-use packet::Memory;
-use switch::{Bridge, BridgeError, Egress, FdbChanges, FlushFilter, Refusal};
+use switch::{Bridge, BridgeError, FdbChanges};
 use wire::MacAddr;
 
+use crate::node::bridges::Bridges;
 use crate::{Datapath, Device, PortConfig};
 
 pub(crate) use egress::send_waiting;
-
-/// The bridges of a node, by the links of their own ports.
-#[derive(Debug, Default)]
-pub(crate) struct Bridges {
-    all: Vec<(LinkId, Bridge)>,
-    /// Destinations of the current frame, kept for its storage.
-    egress: Egress,
-    /// Whether changes of forwarding databases are kept.
-    is_watched: bool,
-    /// Last changes of bridges that were removed since changes were taken.
-    removed: Vec<(LinkId, FdbChanges)>,
-}
-
-impl Bridges {
-    fn get_mut(&mut self, id: LinkId) -> Option<&mut Bridge> {
-        self.all.iter_mut().find(|(own, _)| *own == id).map(|(_, bridge)| bridge)
-    }
-
-    /// Removes a bridge, with every address (Linux `br_dev_delete`).
-    fn remove(&mut self, id: LinkId) {
-        let Some(at) = self.all.iter().position(|(own, _)| *own == id) else { return };
-        let (_, mut bridge) = self.all.swap_remove(at);
-        if self.is_watched {
-            let everything = FlushFilter { statics: true, locals: true, ..FlushFilter::default() };
-            // Without a port in the filter, none is missing.
-            let _ = bridge.flush_fdb(&everything);
-            self.removed.push((id, bridge.take_fdb_changes()));
-        }
-    }
-
-    /// Removes expired addresses.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        for (_, bridge) in &mut self.all {
-            bridge.handle_timeout(now);
-        }
-    }
-}
 
 /// Time at which an address expires, or at once if frames of this node wait for a bridge.
 pub(crate) fn poll_timeout(dp: &Datapath) -> Option<Instant> {
@@ -114,21 +77,6 @@ pub(crate) fn forget(dp: &mut Datapath, link: LinkId) {
     }
 }
 
-/// Drop reason of a bridge's rule.
-fn reason_of(refusal: Refusal) -> DropReason {
-    match refusal {
-        Refusal::SourceInvalid | Refusal::Pause => DropReason::BridgeSource,
-        Refusal::PortUnknown | Refusal::IngressState | Refusal::EgressState => DropReason::BridgeState,
-        Refusal::NoPvid | Refusal::IngressVlan | Refusal::EgressVlan | Refusal::OwnVlan => DropReason::BridgeVlan,
-        Refusal::Locked => DropReason::BridgeLocked,
-        Refusal::StandbyTrunk => DropReason::BridgeStandby,
-        Refusal::SamePort | Refusal::OwnAddress => DropReason::BridgeSamePort,
-        Refusal::Isolated => DropReason::BridgeIsolated,
-        Refusal::TooBig => DropReason::BridgeTooBig,
-        Refusal::NoPort => DropReason::BridgeNoPort,
-    }
-}
-
 impl Datapath {
     /// Adds a bridge without ports. `id` is the link of its own port, which has addresses and routes as any other.
     ///
@@ -145,36 +93,6 @@ impl Datapath {
         let config = PortConfig { name, mac: Some(mac), mtu, features, gro: true, esp_gro: false };
         self.ports.set(id, Device::Bridge, config);
         self.bridges.all.push((id, bridge));
-        self.update_shortcuts();
-        Ok(())
-    }
-
-    /// Makes an Ethernet link a port of a bridge, or a link of this node again with `None`. It leaves the bridge that it was in.
-    ///
-    /// # Errors
-    /// [`BridgeError::NoPort`] if there is no such bridge, or no such Ethernet link; as [`Bridge::add_port`]. It is in no bridge
-    /// then.
-    pub fn set_bridge(
-        &mut self,
-        now: Instant,
-        mem: &Memory,
-        link: LinkId,
-        bridge: Option<LinkId>,
-    ) -> Result<(), BridgeError> {
-        let port = self.ports.get(link).filter(|port| matches!(port.device, Device::Link | Device::Vlan { .. }));
-        let port = port.and_then(|port| Some((port.config.mac?, port.config.mtu, port.up)));
-        let (mac, mtu, is_up) = port.ok_or(BridgeError::NoPort(link))?;
-        self.finish(now, mem);
-        forget(self, link);
-        if let Some(own) = bridge {
-            let is_bridge_up = self.ports.get(own).is_some_and(|port| port.up);
-            let bridge = self.bridges.get_mut(own).ok_or(BridgeError::NoPort(own))?;
-            bridge.add_port(link, mac, mtu)?;
-            bridge.set_link_up(link, is_up && is_bridge_up)?;
-            if let Some(port) = self.ports.get_mut(link) {
-                port.bridge = Some(own);
-            }
-        }
         self.update_shortcuts();
         Ok(())
     }

@@ -8,35 +8,9 @@ use host::LocalRoute;
 use packet::PktType;
 use wire::Protocol;
 
-use super::place::{Echo, echo_flow, flow_in};
-use crate::local::Cast;
+use super::flows::{Echo, echo_flow, flow_in};
+use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket, Next};
-
-/// Settings of early demux (`net.ipv4.ip_early_demux`, `tcp_early_demux`, `udp_early_demux`).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct EarlyDemux {
-    /// Early demux of any protocol.
-    pub ip: bool,
-    /// Early demux of TCP.
-    pub tcp: bool,
-    /// Early demux of UDP.
-    pub udp: bool,
-}
-
-impl Default for EarlyDemux {
-    fn default() -> Self {
-        Self { ip: true, tcp: true, udp: true }
-    }
-}
-
-/// Counters of early demux.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct DemuxCounts {
-    /// Packets that went up without a route lookup.
-    pub hits: u64,
-    /// Packets of no established flow, or of a flow without a cached route.
-    pub misses: u64,
-}
 
 /// Next stage of a packet of an established flow, if the flow's cached route to this node is still valid.
 #[inline]

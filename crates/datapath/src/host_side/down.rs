@@ -1,6 +1,6 @@
 //! Packets that sockets of the host side send: output of this node (Linux `ip_local_out`).
 //!
-//! The kernel there resolves no neighbours: it sends routed packets to the device's own MAC address. Frames to other stations come
+//! The kernel of the host side resolves no neighbours: it sends routed packets to the device's own MAC address. Frames to other stations come
 //! from packet sockets, and leave by the device's link unchanged, as do all frames that carry no IP.
 
 use std::net::IpAddr;
@@ -14,14 +14,15 @@ use wire::ip::Info;
 use wire::{MacAddr, Protocol, Version, ipv4};
 
 use super::demux;
-use crate::forward::Hop;
 use crate::local::reassembly;
-use crate::ports::Port;
+use crate::next::Hop;
+use crate::node::ports::Port;
+use crate::run::run;
 use crate::tx::{device, mtu};
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Handles a packet that came down by the device of `link`.
-pub(super) fn take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) {
+pub(crate) fn take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) {
     let origin = Origin::Local(dp.fib.domain(link));
     pkt.meta.origin = origin.into();
     pkt.meta.pkt_type = PktType::Host;
@@ -53,7 +54,7 @@ fn try_take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) -> Res
     }
     let mut ip = IpPacket::unparsed(pkt);
     let next = output(dp, cx, link, &mut ip, to);
-    dp.run(cx, &mut ip, next);
+    run(dp, cx, &mut ip, next);
     Ok(())
 }
 
@@ -112,7 +113,7 @@ fn group_link(dp: &Datapath, link: LinkId, group: IpAddr) -> Option<LinkId> {
 }
 
 /// Sets Don't Fragment of TCP over IPv4, which the locked MTU of the host side's routes has cleared: the node cuts segments to the
-/// path's MTU itself.
+/// path MTU itself.
 fn set_dont_fragment(cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
     if ip.info.protocol != Protocol::TCP || ip.info.version() != Version::V4 || ip.info.dont_fragment {
         return Ok(());
@@ -138,8 +139,8 @@ fn leave(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: Packet) -> Result<(
     Ok(())
 }
 
-/// Sends a broadcast datagram that is too long for the link in fragments: the kernel of the host side only knows the MTU of its
-/// device.
+/// Sends a broadcast datagram that is too long for the link in fragments: the kernel of the host side fragments for the MTU of
+/// its device.
 #[cold]
 fn leave_in_fragments(
     dp: &mut Datapath,
@@ -163,19 +164,4 @@ fn leave_in_fragments(
         device::run_framed(dp, cx, link, MacAddr::BROADCAST, piece);
     }
     Ok(())
-}
-
-/// Tells whether a sent packet is from, or a received packet is to, a port that bypasses policies: IKE's, and those of sockets
-/// with a bypass policy of their own (`IP_XFRM_POLICY`). Otherwise a policy between the two gateways would hold the packets that
-/// set up its SA.
-pub(crate) fn passes_policies(dp: &Datapath, ip: &IpPacket) -> bool {
-    let local_port = if ip.pkt.meta.origin.is_local() { ip.flow.sport } else { ip.flow.dport };
-    ip.info.protocol == Protocol::UDP
-        && ip.info.fragment.is_none()
-        && (matches!(local_port, 500 | 4500) || dp.bypass_ports.contains(&local_port))
-}
-
-/// Tells whether a packet is DHCP's answer to a client, which may have no address yet (RFC 2131 §4.1).
-pub(crate) fn is_dhcp_answer(ip: &IpPacket) -> bool {
-    ip.info.dst.is_ipv4() && ip.info.protocol == Protocol::UDP && (ip.flow.sport, ip.flow.dport) == (67, 68)
 }

@@ -1,27 +1,28 @@
-//! Host side: the sockets of the node, which a kernel has in a network namespace of the node's own.
+//! Host side: the sockets of the node, which are in a kernel's network namespace of the node's own.
 //!
-//! For a link there is a device of the same name there. Packets for this node that no protocol of the node consumes go [up](up) by the
-//! device of the link that they came by, each as one packet however long it is; what sockets send comes [down](down), and is output of the
-//! node: policies, ESP and routes are the node's.
+//! A link may have a device of the same name in that namespace. Packets for this node that no protocol of the node consumes are
+//! [delivered](mod@deliver) by the device of their input link, each as one packet of any length; packets that sockets send are [output of
+//! the node](mod@down): policies, ESP and routes are the node's.
 //!
 //! A device of the host side is a [`Port`](crate::Port) with a queue, offloads and counters of its own, and has the number of its
-//! link. Without one the node answers by itself: pings, TCP resets, port unreachable.
+//! link. Without such a device the node answers pings, and refuses TCP and UDP (reset, port unreachable).
 
+pub(crate) mod deliver;
 pub(crate) mod demux;
 pub(crate) mod down;
-pub(crate) mod place;
+pub(crate) mod flows;
 pub(crate) mod up;
 pub(crate) mod watch;
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, LinkId};
 use offload::Features;
 use packet::{Memory, Packet};
 
-use crate::ports::Device;
-use crate::{Cx, Datapath, PortConfig};
+use crate::node::ports::Device;
+use crate::{Datapath, PortConfig};
 
 impl Datapath {
-    /// Adds the host side's device of a link, gives it another configuration, or removes it with `None`. The device has the link's
+    /// Adds the host side's device of a link, changes its configuration, or removes it with `None`. The device has the link's
     /// MAC address, or none as the link.
     pub fn set_host_port(&mut self, link: LinkId, config: Option<PortConfig>) {
         // Queued frames have the device's previous MAC address.
@@ -47,21 +48,6 @@ impl Datapath {
         }
         self.update_shortcuts();
         is_watched
-    }
-
-    /// Tells whether a link has a device of the host side.
-    #[must_use]
-    pub fn has_host_port(&self, link: LinkId) -> bool {
-        self.ports.hosts.get(link).is_some()
-    }
-
-    /// Runs the packets that sockets have sent by the host side's device of `link`, in order. Empties `burst`.
-    pub fn handle_host_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
-        let cx = Cx { now, mem };
-        for pkt in burst.drain(..) {
-            down::take(self, cx, link, pkt);
-        }
-        self.drain_all(cx);
     }
 
     /// Queue of packets for the host side's device of `link`, in order; the caller takes the sent ones from the front.

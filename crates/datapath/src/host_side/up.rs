@@ -1,4 +1,4 @@
-//! Packets for sockets of the host side (Linux `ip_local_deliver_finish`, seen from the driver of its device).
+//! Transmission of packets to the host side's devices, as received packets of its kernel.
 
 use std::net::IpAddr;
 
@@ -7,45 +7,18 @@ use packet::{CopyReason, Packet};
 use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr, Version};
 
-use super::place;
-use crate::local::Cast;
-use crate::trace::{self, Step};
-use crate::tx::tcp;
-use crate::{Cx, Datapath, IpPacket, Next};
+use super::flows::device_of;
+use crate::next::Cast;
+use crate::{Cx, Datapath, IpPacket};
 
 /// Source address of frames to the host side: no station's, and not the device's own, which Linux would drop.
 const SOURCE: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 0]);
-
-/// Delivers a packet for this node by the device of the link that it came by, or of its VRF.
-pub(crate) fn deliver(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
-    match place::choose(dp, cx, ip, cast) {
-        Ok(device) => deliver_by(dp, cx, ip, cast, device),
-        Err(next) => next,
-    }
-}
-
-/// Delivers a packet for this node by that device.
-pub(super) fn deliver_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast, device: LinkId) -> Next {
-    dp.count_delivered(ip.pkt.meta.origin.device(), ip.info.version(), 1);
-    if dp.trace.is_on() {
-        trace::step(dp, cx, &mut ip.pkt, Step::Up { dev: device });
-    }
-    let origin = ip.pkt.meta.origin.get();
-    let to = destination(cast, ip.info.dst);
-    if let Err(reason) = tcp::clamp_delivered(dp, cx, ip) {
-        return Next::Drop(reason);
-    }
-    if let Err(reason) = send(dp, cx, device, ip.pkt.take(), to) {
-        dp.ports.drop(origin, reason);
-    }
-    Next::Done
-}
 
 /// Delivers an ICMP error about a packet of flow `sent` to the socket that sent it: by the device that the flow was sent by, else by
 /// that of a link of `link`'s domain with the source address, else by any device of the domain.
 pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, sent: FlowKey, link: LinkId, error: Packet) {
     let domain = dp.fib.domain(link);
-    let of_flow = place::device_of(dp, cx, domain, &sent.reversed());
+    let of_flow = device_of(dp, cx, domain, &sent.reversed());
     let has_device = |&link: &LinkId| dp.has_host_port(link) && dp.fib.domain(link) == domain;
     let devices = dp.ports.hosts.iter().map(|(link, _)| link);
     let Some(link) =
@@ -77,7 +50,7 @@ pub(crate) fn copy_packet(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &IpPa
 }
 
 /// Link-layer destination of a packet that was sent to a group; `None`: the device's own address.
-fn destination(cast: Cast, dst: IpAddr) -> Option<MacAddr> {
+pub(super) fn destination(cast: Cast, dst: IpAddr) -> Option<MacAddr> {
     match (cast, dst) {
         (Cast::Unicast | Cast::Anycast, _) => None,
         (Cast::Group, IpAddr::V4(group)) if group.is_multicast() => Some(MacAddr::multicast_v4(group)),
@@ -87,7 +60,13 @@ fn destination(cast: Cast, dst: IpAddr) -> Option<MacAddr> {
 }
 
 /// Queues an IP packet for the device of `link`, behind an Ethernet header if the device has stations.
-fn send(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet, to: Option<MacAddr>) -> Result<(), DropReason> {
+pub(super) fn send(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    link: LinkId,
+    mut pkt: Packet,
+    to: Option<MacAddr>,
+) -> Result<(), DropReason> {
     let port = dp.ports.hosts.get(link).ok_or(DropReason::LinkDown)?;
     let mut l3 = 0;
     if let Some(mac) = port.config.mac {

@@ -1,32 +1,28 @@
 //! Copies for promiscuous packet sockets of the host side: the frames of the link that do not go to the host side otherwise.
 //!
-//! A copied frame is addressed to no station, so that the kernel gives it to packet sockets (`PACKET_OTHERHOST`) and drops it. A
-//! frame that goes up or comes down by the device itself is not copied: packet sockets see each frame once.
+//! A copied frame is addressed to no station, so that only packet sockets of the kernel receive it (`PACKET_OTHERHOST`). A frame that
+//! is delivered or sent by the device itself is not copied: packet sockets receive each frame once.
 
 use base::LinkId;
 use fib::{Decision, IlaHop};
-use packet::{CopyReason, Cut, Memory, Packet};
+use packet::{CopyReason, Packet};
 use wire::eth::{self, EtherType};
 use wire::ip::Info;
-use wire::{MacAddr, Protocol, nd};
+use wire::{Protocol, nd};
 
 use crate::local::esp;
-use crate::ports::PortTable;
 use crate::{Cx, Datapath};
 
-/// Destination of copied frames: no station's address.
-pub(crate) const NO_STATION: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 1]);
-
-/// Copies a received frame to the device of its link, unless the frame goes up itself.
+/// Copies a received frame to the device of its link, unless the frame itself is delivered there.
 #[cold]
 pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) {
     if !is_seen(dp, cx, link, frame) {
-        copy(&mut dp.ports.hosts, cx.mem, link, frame);
+        dp.ports.hosts.copy_frame(cx.mem, link, frame);
     }
 }
 
-/// Tells from its headers whether a received frame goes up: a whole packet for this node that no protocol of the node consumes.
-/// A frame that is dropped on its way up by policies or checks counts as seen.
+/// Tells from its headers whether a received frame is delivered to the device: a whole packet for this node that no protocol of the
+/// node consumes. A frame that policies or checks drop later counts as delivered.
 fn is_seen(dp: &Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) -> bool {
     let Ok(header) = eth::Header::ref_from(frame.head()) else { return false };
     let is_for_us =
@@ -66,30 +62,4 @@ fn is_consumed_discovery(frame: &Packet, info: &Info) -> bool {
         && frame.read_at(eth::Header::LEN + info.header_len, &mut kind)
         && nd::is_discovery(kind[0])
         && !matches!(kind[0], nd::ROUTER_SOLICIT | nd::ROUTER_ADVERT)
-}
-
-/// Copies a frame that is about to be sent by a link to the device of that link.
-#[cold]
-pub(crate) fn sent(hosts: &mut PortTable, mem: &Memory, link: LinkId, frame: &Packet) {
-    // A packet that the device will encrypt does not appear on the wire in clear.
-    if !frame.meta.of_socket && frame.meta.esp.is_none() {
-        copy(hosts, mem, link, frame);
-    }
-}
-
-/// Copies a frame to the device of a link. If the queue is full, the copy is lost to packet sockets only.
-fn copy(hosts: &mut PortTable, mem: &Memory, link: LinkId, frame: &Packet) {
-    let Ok(copy) = frame.copy(mem, CopyReason::HostSide) else { return };
-    let mut frames = Vec::new();
-    match copy.meta.cut {
-        Cut::Frames(_) => copy.into_frames(&mut frames),
-        Cut::Whole | Cut::Gso(_) | Cut::Fragment => frames.push(copy),
-    }
-    for mut frame in frames {
-        let Ok(head) = frame.writable_head(mem) else { return };
-        let Ok(header) = eth::Header::mut_from(head) else { return };
-        header.set_dst(NO_STATION);
-        frame.meta.esp = None;
-        let _ = hosts.enqueue(mem, link, frame, eth::Header::LEN);
-    }
 }

@@ -7,8 +7,8 @@ use packet::{Packet, PktType};
 use wire::ip::{self, Info};
 use wire::{Protocol, Spi, Version, ipv4, ipv6, udp};
 
-use super::Cast;
 use crate::mib::MibPair;
+use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Submits a packet, or a train of them, for decryption.
@@ -25,7 +25,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     dp.counters.add(MibPair::UDP_IN_DATAGRAMS.of(version), keepalives);
     // Datagrams of a train that are not ESP: each is a packet of its own now, for the listener of its port.
     for pkt in opened.not_esp.drain(..) {
-        dp.run_packet(cx, pkt, Next::L3In);
+        dp.defer(IpPacket::unparsed(pkt), Next::L3In);
     }
     dp.scratch.opened = opened;
     Next::Done

@@ -7,9 +7,10 @@ use host::icmp;
 use wire::ip::Info;
 use wire::{Version, icmp as icmpv4, icmpv6, ipv4};
 
-use super::{Cast, path_mtu};
+use super::path_mtu;
+use crate::addresses::{LINK_LOCAL_ROUTERS, is_link_local};
 use crate::mib::MibPair;
-use crate::rx::l3::{LINK_LOCAL_ROUTERS, is_link_local};
+use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket, Next, ip_options, own};
 
 /// All nodes of a link, and all routers of a link and of a site (RFC 4291 §2.7.1).

@@ -4,28 +4,20 @@
 //! Messages to these ports are taken out before the policy lookup, as with the bypass policies of an IKE socket: a policy could
 //! get no SA without them.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use base::{DropReason, Instant, LinkId, Mib, Origin};
+use base::{DropReason, LinkId, Mib};
 use fib::Decision;
 use ipsec::KEEPALIVE;
 use offload::checksum;
 use packet::{Csum, Memory, Packet};
 use wire::{Protocol, Version, checksum as sums, esp, ipv4, ipv6, udp};
 
-use crate::forward::Hop;
 use crate::mib::MibPair;
+use crate::next::Hop;
+use crate::node::ike::{ENCAP_PORT, IKE_PORT, IkeAt, IkeMessage};
 use crate::tx::mtu;
 use crate::{Cx, Datapath, IpPacket, Next};
-
-use super::udp::datagram;
-
-/// The port of IKE (RFC 7296 §2).
-const IKE_PORT: u16 = 500;
-
-/// The port of ESP in UDP, and of IKE behind the marker (RFC 3948 §2.2).
-const ENCAP_PORT: u16 = 4500;
 
 /// Marker in front of an IKE message, where ESP has its SPI.
 const NON_ESP_MARKER: [u8; 4] = [0; 4];
@@ -33,48 +25,7 @@ const NON_ESP_MARKER: [u8; 4] = [0; 4];
 /// Limit of queued messages, in bytes.
 const MAX_WAITING: usize = 1 << 20;
 
-/// Place of IKE on a link.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum IkeAt {
-    /// At one address and port, behind the non-ESP marker. Messages from there are sent by this link.
-    Port(SocketAddr),
-    /// At ports 500 and, behind the marker, 4500 of each of this node's addresses in the link's domain. Messages are routed in
-    /// that domain.
-    Node,
-}
-
-impl IkeAt {
-    /// Tells whether `at`, which may be any address of its family, is a place of IKE.
-    fn has(self, at: SocketAddr) -> bool {
-        match self {
-            Self::Port(own) if at.ip().is_unspecified() => own.is_ipv4() == at.is_ipv4() && own.port() == at.port(),
-            Self::Port(own) => own == at,
-            Self::Node => matches!(at.port(), IKE_PORT | ENCAP_PORT),
-        }
-    }
-}
-
-/// A message of IKE, without the non-ESP marker.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct IkeMessage {
-    /// This node's address and port.
-    pub local: SocketAddr,
-    /// The peer's.
-    pub peer: SocketAddr,
-    /// The message.
-    pub bytes: Vec<u8>,
-}
-
-/// The ports of IKE, and the messages received there.
-#[derive(Debug, Default)]
-pub(crate) struct Ike {
-    links: Vec<(LinkId, IkeAt)>,
-    waiting: VecDeque<IkeMessage>,
-    /// Bytes of `waiting`.
-    bytes: usize,
-}
-
-fn try_send_ike(dp: &mut Datapath, cx: Cx<'_>, message: &IkeMessage) -> Result<(), DropReason> {
+pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, message: &IkeMessage) -> Result<(), DropReason> {
     let hop = ike_hop(dp, message)?;
     let link_mtu = dp.mtu_of(hop.dev).ok_or(DropReason::LinkDown)?;
     let pkt = packet(cx.mem, message)?;
@@ -119,7 +70,7 @@ fn ike_port(dp: &Datapath, ip: &IpPacket) -> Option<SocketAddr> {
 pub(super) fn input(dp: &mut Datapath, ip: &IpPacket) -> Option<Next> {
     let at = ip.info.header_len + udp::Header::LEN;
     let local = ike_port(dp, ip).filter(|_| ip.pkt.meta.sec_path.is_empty());
-    let (Some(local), Some(info)) = (local, datagram(ip)) else { return None };
+    let (Some(local), Some(info)) = (local, ip.udp_datagram()) else { return None };
     let payload_len = info.total_len - at;
     let version = ip.info.version();
     dp.count_delivered(ip.pkt.meta.origin.device(), version, 1);
@@ -232,21 +183,6 @@ impl Datapath {
     pub fn take_ike(&mut self) -> std::collections::vec_deque::Drain<'_, IkeMessage> {
         self.ike.bytes = 0;
         self.ike.waiting.drain(..)
-    }
-
-    /// Sends a message by the link of its port, or by the route to its peer; with the non-ESP marker from any port but 500.
-    ///
-    /// # Errors
-    /// [`DropReason::IkeUnsendable`] if the message's source is no port of IKE, or its addresses are of two families;
-    /// [`DropReason::NoRoute`], [`DropReason::PacketTooBig`], [`DropReason::NoMemory`]. The drop is counted.
-    pub fn send_ike(&mut self, now: Instant, mem: &Memory, message: &IkeMessage) -> Result<(), DropReason> {
-        let cx = Cx { now, mem };
-        let sent = try_send_ike(self, cx, message);
-        if let Err(reason) = sent {
-            self.ports.drop(Origin::NODE, reason);
-        }
-        self.drain_all(cx);
-        sent
     }
 }
 

@@ -6,30 +6,20 @@ pub(crate) mod ike;
 mod nd;
 mod path_mtu;
 pub(crate) mod reassembly;
-mod tcp;
-mod udp;
+pub(crate) mod tcp;
+pub(crate) mod udp;
 
 use base::{Domain, DropReason};
 use host::icmp::Problem;
 use ipsec::Dir;
 use wire::{Protocol, Version};
 
-use crate::hooks::{self, HookPoint};
-use crate::host_side::{down, up};
+use crate::host_side::deliver::deliver;
 use crate::mib::MibPair;
-use crate::trace::{self, Step};
-use crate::{Cx, Datapath, IpPacket, Next, ext_headers, forward, ila_errors};
-
-/// Kind of a packet's destination: unicast, anycast or group.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Cast {
-    /// This node alone.
-    Unicast,
-    /// The nearest router on a subnet (RFC 4291 §2.6.1).
-    Anycast,
-    /// All stations of a link, or a group that this node may belong to.
-    Group,
-}
+use crate::next::Cast;
+use crate::node::hooks::HookPoint;
+use crate::node::trace::Step;
+use crate::{Cx, Datapath, IpPacket, Next, ext_headers, hooks, ila_errors, policy, trace};
 
 /// Hands a packet for this node to its protocol, after reassembly.
 pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
@@ -71,13 +61,13 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         return next;
     }
     let has_host_side = dp.has_host_port(link);
-    if has_host_side && down::passes_policies(dp, ip) && ip.pkt.meta.sec_path.is_empty() {
+    if has_host_side && policy::is_exempt(dp, ip) && ip.pkt.meta.sec_path.is_empty() {
         return match ike::check_marker(dp, ip).and_then(|()| ike::ask_for_checksum(cx, ip)) {
-            Ok(()) => up::deliver(dp, cx, ip, cast),
+            Ok(()) => deliver(dp, cx, ip, cast),
             Err(reason) => Next::Drop(reason),
         };
     }
-    if let Err(reason) = forward::check_policy(dp, cx, Dir::In, ip, link) {
+    if let Err(reason) = policy::check(dp, cx, Dir::In, ip, link) {
         return Next::Drop(reason);
     }
     let is_icmp =
@@ -90,10 +80,10 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
             && let Some(mtu) = path_mtu::told(ip)
             && host::icmp::check_ok(&ip.pkt, &ip.info)
         {
-            // The message may be about a socket's packet, so it goes up whatever the node does with it.
+            // The message may be about a socket's packet, so it is delivered in any case.
             let _ = path_mtu::learn(dp, cx, ip, mtu);
         }
-        return up::deliver(dp, cx, ip, cast);
+        return deliver(dp, cx, ip, cast);
     }
     match (ip.info.protocol, version) {
         (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6) => icmp::input(dp, cx, ip, cast),
@@ -108,23 +98,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         _ => {
             dp.count(link, MibPair::IN_UNKNOWN_PROTOS.of(version));
             let problem = Problem::ProtocolUnknown { at: ip.info.next_header_at };
-            refuse(cast, DropReason::ProtocolUnknown, problem)
+            Next::refuse(cast, DropReason::ProtocolUnknown, problem)
         }
-    }
-}
-
-/// Refuses a packet of TCP or UDP that no socket of the host side gets, as the node does without a host side.
-pub(crate) fn refuse_socket(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
-    match ip.info.protocol {
-        Protocol::TCP => tcp::input(dp, cx, ip, cast),
-        _ => udp::input(dp, ip, cast),
-    }
-}
-
-/// Drops a packet of a protocol that this node does not handle. Its sender gets an ICMP error if the packet was unicast.
-fn refuse(cast: Cast, reason: DropReason, problem: Problem) -> Next {
-    match cast {
-        Cast::Group => Next::Drop(reason),
-        Cast::Unicast | Cast::Anycast => Next::Reject(reason, problem),
     }
 }

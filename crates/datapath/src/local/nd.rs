@@ -6,8 +6,8 @@ use base::{DropReason, Mib};
 use fib::{Station, nd};
 use ipsec::Mode;
 
+use crate::addresses::{LINK_LOCAL_ROUTERS, is_link_local};
 use crate::host_side::up;
-use crate::rx::l3::{LINK_LOCAL_ROUTERS, is_link_local};
 use crate::tx::neighbour;
 use crate::{Cx, Datapath, IpPacket, Next};
 

@@ -4,12 +4,10 @@
 //! attacker has to guess, or TCP of a socket of the host side. A learnt MTU applies to the tunnels to that destination and to this
 //! node's own packets there. Redirects are ignored: a router chooses its own routes (RFC 1812 §5.2.7.2).
 
-use std::net::IpAddr;
-
-use base::{Domain, DropReason, LinkId};
+use base::{Domain, DropReason};
 use wire::{FlowKey, Protocol, Quote, Version, icmp, icmpv6};
 
-use crate::forward::Hop;
+use crate::next::Hop;
 use crate::{Cx, Datapath, IpPacket};
 
 /// Bytes of a quoted packet that are parsed: IP headers with common extension headers, UDP's header and the SPI.
@@ -67,12 +65,4 @@ fn is_of_socket(dp: &Datapath, cx: Cx<'_>, domain: Domain, quote: &Quote<'_>) ->
     let [sport, dport] = [[*a, *b], [*c, *d]].map(u16::from_be_bytes);
     let sent = FlowKey { src: quote.src, dst: quote.dst, protocol: Protocol::TCP, sport, dport };
     dp.established.has_sent(cx.now, domain, &sent)
-}
-
-impl Datapath {
-    /// MTU of the path to `dst` in bytes; its first link is `dev`, of MTU `link_mtu`.
-    #[inline]
-    pub(crate) fn path_mtu(&self, cx: Cx<'_>, dev: LinkId, dst: IpAddr, link_mtu: usize) -> usize {
-        self.fib.path_mtu(cx.now, self.fib.domain(dev), dst).map_or(link_mtu, |mtu| mtu.min(link_mtu))
-    }
 }

@@ -1,6 +1,5 @@
 //! Fragments for this node, and the identifications of those that it makes.
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use base::{Counters, Domain, DropReason, LinkId, Mib, Origin};
@@ -11,31 +10,15 @@ use packet::{Burst, Packet};
 use reassembly::{ReassemblyContext, Table, Train, TruncatedChain, User, Verdict};
 use wire::{Protocol, Version};
 
-use super::Cast;
-use crate::rx::l2::Framing;
-use crate::tx::neighbour;
-use crate::{Cx, Datapath, IpPacket, Next, forward, own};
+use crate::ip_packet::Framing;
+use crate::next::Cast;
+use crate::{Cx, Datapath, IpPacket, Next, own, policy};
 
 /// Reassembly counters that are kept per link.
 const REASSEMBLY: [Mib; 4] = [Mib::Ip6ReasmReqds, Mib::Ip6ReasmOKs, Mib::Ip6ReasmFails, Mib::Ip6InHdrErrors];
 
 fn moved(counters: &Counters) -> [u64; REASSEMBLY.len()] {
     REASSEMBLY.map(|which| counters.get(which))
-}
-
-/// Generator of unpredictable identifications for fragments of this node (RFC 7739).
-#[derive(Debug, Default)]
-pub(crate) struct FragmentIds {
-    key: RandomState,
-    used: u64,
-}
-
-impl FragmentIds {
-    /// Next identification, not used recently.
-    pub(crate) fn next(&mut self) -> u32 {
-        self.used = self.used.wrapping_add(1);
-        self.key.hash_one(self.used) as u32
-    }
 }
 
 /// Holds a fragment for this node until its datagram is complete; the datagram goes to local input.
@@ -140,7 +123,7 @@ fn refuse_fragment(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: Dro
     // No error is sent about a packet that the policies drop (Linux `ip6_protocol_deliver_rcu`).
     if reason == DropReason::ProtocolUnknown {
         let link = ip.pkt.meta.origin.device();
-        if let Err(reason) = forward::check_policy(dp, cx, Dir::In, ip, link) {
+        if let Err(reason) = policy::check(dp, cx, Dir::In, ip, link) {
             return Next::Drop(reason);
         }
         dp.count(link, Mib::Ip6InUnknownProtos);
@@ -213,9 +196,8 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
             let mut ip = IpPacket::unparsed(pkt);
             ip.info = info;
             let next = own::icmp_error(dp, cx, &mut ip, Problem::ReassemblyTimeExceeded);
-            dp.run(cx, &mut ip, next);
+            dp.defer(ip, next);
         }
     }
     dp.scratch.expired = expired;
-    neighbour::run_neighbour_actions(dp, cx);
 }

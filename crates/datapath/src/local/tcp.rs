@@ -6,11 +6,11 @@ use offload::checksum;
 use packet::PktType;
 use wire::Malformed;
 
-use super::Cast;
+use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Drops a segment, and answers it with a reset.
-pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
+pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
     let link = ip.pkt.meta.origin.device();
     dp.count_delivered(link, ip.info.version(), 1);
     if cast != Cast::Unicast || ip.pkt.meta.pkt_type != PktType::Host {

@@ -6,17 +6,18 @@ use ipsec::KEEPALIVE;
 use offload::checksum;
 use packet::Packet;
 use wire::ip::Info;
-use wire::{Version, udp};
+use wire::udp;
 
-use super::{Cast, ike, refuse};
+use super::ike;
 use crate::mib::MibPair;
+use crate::next::Cast;
 use crate::{Datapath, IpPacket, Next};
 
-pub(super) fn input(dp: &mut Datapath, ip: &mut IpPacket, cast: Cast) -> Next {
+pub(crate) fn input(dp: &mut Datapath, ip: &mut IpPacket, cast: Cast) -> Next {
     let version = ip.info.version();
     dp.count_delivered(ip.pkt.meta.origin.device(), version, 1);
     let is_fat = ip.pkt.meta.cut.gso().is_some();
-    let Some(info) = datagram(ip) else {
+    let Some(info) = ip.udp_datagram() else {
         dp.counters.count(MibPair::UDP_IN_ERRORS.of(version));
         return Next::Drop(DropReason::TransportHeader);
     };
@@ -33,7 +34,7 @@ pub(super) fn input(dp: &mut Datapath, ip: &mut IpPacket, cast: Cast) -> Next {
         return Next::Drop(DropReason::EncapIgnored);
     }
     dp.counters.count(MibPair::UDP_NO_PORTS.of(version));
-    refuse(cast, DropReason::UdpNoPort, Problem::PortUnreachable)
+    Next::refuse(cast, DropReason::UdpNoPort, Problem::PortUnreachable)
 }
 
 /// Tells whether a datagram to a port of ESP in UDP is a NAT's keepalive (RFC 3948 §2.3).
@@ -41,21 +42,4 @@ fn is_keepalive(pkt: &Packet, info: &Info) -> bool {
     let mut payload = [0; KEEPALIVE.len()];
     let at = info.header_len + udp::Header::LEN;
     info.total_len - at == payload.len() && pkt.read_at(at, &mut payload) && payload == KEEPALIVE
-}
-
-/// Summary of a UDP packet, trimmed to the length of its datagram; `None` if the UDP header is truncated, or has an impossible
-/// length (Linux `__udp4_lib_rcv`, `__udp6_lib_rcv`). A length of 0 over IPv6 is that of a jumbogram, whose length is the
-/// packet's (RFC 2675 §4).
-pub(super) fn datagram(ip: &IpPacket) -> Option<Info> {
-    let mut header = [0; udp::Header::LEN];
-    let payload_len = ip.info.payload_len();
-    if payload_len < header.len() || !ip.pkt.read_at(ip.info.header_len, &mut header) {
-        return None;
-    }
-    let len = match udp::Header::ref_from(&header).ok()?.len() {
-        _ if ip.pkt.meta.cut.gso().is_some() => payload_len,
-        0 if ip.info.version() == Version::V6 => payload_len,
-        len => Some(len).filter(|&len| (udp::Header::LEN..=payload_len).contains(&len))?,
-    };
-    Some(Info { total_len: ip.info.header_len + len, ..ip.info })
 }

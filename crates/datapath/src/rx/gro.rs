@@ -2,13 +2,20 @@
 
 use std::ops::ControlFlow;
 
+use base::DropReason;
 use ipsec::Ipsec;
-use packet::Packet;
+use offload::{Features, gso, ip_headers};
+use packet::{Csum, Packet};
+use wire::ip::Info;
+use wire::{Protocol, Version, tcp, udp};
 
 use super::gro_sink::{AnyLinkSink, GroSink};
-use crate::{Cx, Datapath, Next, tx};
+use super::l3;
+use crate::ip_packet::Framing;
+use crate::local::{esp, reassembly};
+use crate::{Cx, Datapath, IpPacket, Next, run, tx};
 
-/// Packets that have left GRO and go to IP input, in order. Its storage is lent by [`Datapath`] and returned by [`run`].
+/// Packets that have left GRO and go to IP input, in order. Its storage is lent by [`Datapath`] and returned by [`run_out`].
 pub(super) type GroOut = Vec<Packet>;
 
 /// Input that follows a burst.
@@ -23,9 +30,9 @@ pub(crate) enum BurstEnd {
 }
 
 /// Runs the packets that have left GRO through the datapath.
-pub(super) fn run(dp: &mut Datapath, cx: Cx<'_>, mut out: GroOut) {
+pub(super) fn run_out(dp: &mut Datapath, cx: Cx<'_>, mut out: GroOut) {
     for pkt in out.drain(..) {
-        dp.run_packet(cx, pkt, Next::L3In);
+        run::run_packet(dp, cx, pkt, Next::L3In);
     }
     // The longer storage is kept.
     if out.capacity() > dp.scratch.gro_out.capacity() {
@@ -38,7 +45,7 @@ pub(super) fn storage(dp: &mut Datapath) -> GroOut {
     std::mem::take(&mut dp.scratch.gro_out)
 }
 
-/// Gives a packet to GRO if its link has GRO, and returns the packets that leave GRO.
+/// Passes a packet to GRO if its link has GRO, and returns the packets that leave GRO.
 #[inline]
 pub(super) fn push(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet) -> GroOut {
     let mut out = storage(dp);
@@ -69,9 +76,9 @@ pub(crate) fn pass_decrypted(dp: &mut Datapath, cx: Cx<'_>) {
         let Datapath { ipsec, gro, ports, counters, .. } = dp;
         let mut sink = AnyLinkSink(GroSink { gro, ports, mem: cx.mem, out: &mut out });
         let flow = ipsec.pass_opened(cx.mem, cx.now, counters, &mut sink);
-        run(dp, cx, out);
+        run_out(dp, cx, out);
         match flow {
-            ControlFlow::Break(pkt) => super::decrypted(dp, cx, pkt),
+            ControlFlow::Break(pkt) => decrypted(dp, cx, pkt),
             ControlFlow::Continue(()) => return,
         }
     }
@@ -86,6 +93,9 @@ pub(crate) fn flush(dp: &mut Datapath, cx: Cx<'_>, end: BurstEnd) {
         while work(&mut dp.ipsec, cx.now) {
             pass_decrypted(dp, cx);
             tx::xfrm::send_sealed(dp, cx);
+            if dp.has_deferred() {
+                run::run_deferred(dp, cx);
+            }
         }
         let keeps = match end {
             BurstEnd::MoreComing => true,
@@ -97,6 +107,99 @@ pub(crate) fn flush(dp: &mut Datapath, cx: Cx<'_>, end: BurstEnd) {
         }
         let mut out = storage(dp);
         dp.gro.flush(&mut out);
-        run(dp, cx, out);
+        run_out(dp, cx, out);
     }
+}
+
+/// Takes in a packet that begins with its IP header: ESP of this node goes to IP input at once, everything else by way of GRO.
+pub(super) fn ip_packet(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) {
+    if ip.pkt.meta.esp.is_some() {
+        match dp.ipsec.take_opened(&mut ip.pkt, &mut dp.counters) {
+            Ok(true) => return decrypted(dp, cx, ip.pkt.take()),
+            Ok(false) => return device_decrypted(dp, cx, ip, framing),
+            Err(reason) => return dp.count_drop(&ip.pkt, reason),
+        }
+    }
+    let next = match headers(dp, cx, ip, framing) {
+        Ok(()) if esp::is_for_node(dp, &ip.pkt, &ip.info) => l3::input_parsed(dp, cx, ip),
+        Ok(()) => {
+            let out = push(dp, cx, ip.pkt.take());
+            return run_out(dp, cx, out);
+        }
+        Err(DropReason::GsoEncapsulation) => return segment_inside(dp, cx, ip.pkt.take(), framing),
+        Err(reason) => reassembly::malformed(dp, cx, ip, reason, framing),
+    };
+    run::run(dp, cx, ip, next);
+}
+
+/// Takes in ESP that a device has decrypted in place. Only ESP input of this node may use the plaintext: no capture, ICMP error or
+/// reassembly queue gets it.
+#[cold]
+fn device_decrypted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) {
+    let next = match headers(dp, cx, ip, framing) {
+        Ok(()) if esp::is_for_node(dp, &ip.pkt, &ip.info) => l3::input_parsed(dp, cx, ip),
+        Ok(()) => Next::Drop(DropReason::EspDevice),
+        Err(reason) => Next::Drop(reason),
+    };
+    run::run(dp, cx, ip, next);
+}
+
+/// Takes in a decrypted packet, which may be ESP again. Other packets are checked by GRO, and by IP input later.
+pub(crate) fn decrypted(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet) {
+    if esp::may_be_esp(dp, pkt.head()) {
+        return ip_packet(dp, cx, &mut IpPacket::unparsed(pkt), Framing::NONE);
+    }
+    let out = push(dp, cx, pkt);
+    run_out(dp, cx, out);
+}
+
+/// Segments a super-packet inside a tunnel, and takes in its segments one by one: from here on a super-packet has TCP or UDP
+/// right behind its IP header. They go on at once: the segments of a burst of such packets may be more than memory holds.
+#[cold]
+fn segment_inside(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, framing: Framing) {
+    let origin = pkt.meta.origin.get();
+    let mut segments = std::mem::take(&mut dp.scratch.segments);
+    match gso::segment(cx.mem, &Features::BY_REFERENCE, pkt, 0, &mut segments) {
+        Ok(()) => {
+            for segment in segments.drain(..) {
+                ip_packet(dp, cx, &mut IpPacket::unparsed(segment), framing);
+            }
+        }
+        Err(reason) => dp.ports.drop(origin, reason),
+    }
+    dp.scratch.segments = segments;
+    flush(dp, cx, BurstEnd::MoreComing);
+}
+
+/// Parses the IP headers of a packet, which have to be of the version that the link layer named. Its flow is not found yet.
+///
+/// # Errors
+/// As [`ip_headers`], and [`DropReason::EthNotForUs`]; [`DropReason::GsoEncapsulation`] for a super-packet inside a tunnel,
+/// which has to be [segmented](segment_inside); [`DropReason::VirtioHeader`] for another checksum offload inside.
+fn headers(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) -> Result<(), DropReason> {
+    let IpPacket { pkt, info, .. } = ip;
+    let link = pkt.meta.origin.device();
+    let version = Version::of(pkt.head()).unwrap_or(Version::V4);
+    *info = ip_headers(cx.mem, pkt).inspect_err(|&reason| l3::count_malformed(dp, link, reason, version))?;
+    if !framing.allows(info.version()) {
+        return Err(DropReason::EthNotForUs);
+    }
+    // Any other checksum, completed at output, would change bytes that the decision was based on.
+    if let Csum::Partial { start, .. } = pkt.meta.csum
+        && !is_transport_check(pkt.meta.csum, info)
+    {
+        let is_inside = pkt.meta.cut.gso().is_some() && usize::from(start) > info.header_len;
+        return Err(if is_inside { DropReason::GsoEncapsulation } else { DropReason::VirtioHeader });
+    }
+    Ok(())
+}
+
+/// Tells whether a partial checksum is that of the packet's own TCP or UDP header.
+fn is_transport_check(csum: Csum, info: &Info) -> bool {
+    let check_at = match info.protocol {
+        Protocol::TCP => tcp::CHECK_AT,
+        Protocol::UDP => udp::CHECK_AT,
+        _ => return false,
+    };
+    info.fragment.is_none() && csum == Csum::Partial { start: info.header_len as u16, offset: check_at as u16 }
 }

@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use ipsec::{Inner, Taker};
+use ipsec::{DecryptSink, Decrypted};
 use offload::Gro;
 use packet::{Buf, Memory, Meta, Packet};
 use wire::ip;
 
-use crate::ports::Ports;
+use crate::node::ports::Ports;
 
 /// Takes decrypted packets, most of which continue a super-packet in GRO. Stops at a packet that may be ESP again.
 pub(crate) struct GroSink<'a> {
@@ -17,8 +17,8 @@ pub(crate) struct GroSink<'a> {
     pub(crate) out: &'a mut Vec<Packet>,
 }
 
-impl Taker for GroSink<'_> {
-    type Left = Packet;
+impl DecryptSink for GroSink<'_> {
+    type Break = Packet;
 
     /// Runs are of links with GRO.
     #[inline(always)]
@@ -31,16 +31,16 @@ impl Taker for GroSink<'_> {
 
     /// Kept out of line: most packets are plain.
     #[inline(never)]
-    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Packet> {
+    fn take(&mut self, inner: Decrypted<'_>) -> ControlFlow<Packet> {
         match inner {
-            Inner::Content(content) => {
+            Decrypted::Packet(content) => {
                 let (buf, meta) = match content.into_buf() {
                     Ok(plain) => plain,
                     Err(pkt) => return ControlFlow::Break(pkt),
                 };
                 if self.is_for(meta) { self.take_plain(buf, meta) } else { ControlFlow::Break(left(buf, meta)) }
             }
-            Inner::Dropped(reason, origin) => {
+            Decrypted::Dropped(reason, origin) => {
                 self.ports.drop(origin, reason);
                 ControlFlow::Continue(())
             }
@@ -69,15 +69,15 @@ impl GroSink<'_> {
 /// The same for packets of any link.
 pub(crate) struct AnyLinkSink<'a>(pub(crate) GroSink<'a>);
 
-impl Taker for AnyLinkSink<'_> {
-    type Left = Packet;
+impl DecryptSink for AnyLinkSink<'_> {
+    type Break = Packet;
 
     #[inline(always)]
     fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Packet> {
         if self.0.is_for(meta) { self.0.take_plain(buf, meta) } else { ControlFlow::Break(left(buf, meta)) }
     }
 
-    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Packet> {
+    fn take(&mut self, inner: Decrypted<'_>) -> ControlFlow<Packet> {
         self.0.take(inner)
     }
 }

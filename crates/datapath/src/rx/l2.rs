@@ -8,40 +8,32 @@ use packet::{Memory, Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version, vlan};
 
-use crate::bridge::ingress;
+use crate::bridge::ingress::{self, Bridged};
 use crate::host_side::{up, watch};
+use crate::ip_packet::Framing;
 use crate::tx::neighbour;
 use crate::vlan as vlan_device;
 use crate::{Carried, Cx, Datapath, Device};
 
-/// IP version that a link-layer header names; `None` where there is no such header.
+/// Result of the link layer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Framing(Option<Version>);
-
-impl Framing {
-    /// No link-layer header.
-    pub(crate) const NONE: Self = Self(None);
-
-    /// Tells whether a packet of `version` may stand behind the header.
-    pub(crate) fn allows(self, version: Version) -> bool {
-        self.0.is_none_or(|named| named == version)
-    }
+pub(super) enum FrameInput {
+    /// The packet begins with its IP header.
+    Ip(Framing),
+    /// The frame is received by another port: that of a VLAN device, or the own port of a bridge.
+    Port(LinkId),
+    /// The frame was handled: ARP, or a frame for the host side, or for other ports of a bridge.
+    Done,
 }
 
-/// Removes the link-layer header and records how the frame was addressed; `None` if the frame was handled: ARP, or a frame for the
-/// host side, a VLAN device or a bridge.
+/// Removes the link-layer header and records how the frame was addressed.
 ///
 /// # Errors
-/// [`DropReason::EthNotForUs`], [`DropReason::EthTruncated`], [`DropReason::LinkDown`] for a link without a port, or what
-/// [`arp::handle`] says.
-pub(crate) fn input(
-    dp: &mut Datapath,
-    cx: Cx<'_>,
-    link: LinkId,
-    pkt: &mut Carried,
-) -> Result<Option<Framing>, DropReason> {
+/// [`DropReason::EthNotForUs`], [`DropReason::EthTruncated`], [`DropReason::LinkDown`] for a link without a port, or as
+/// [`arp::handle`].
+pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carried) -> Result<FrameInput, DropReason> {
     let port = dp.ports.get(link).ok_or(DropReason::LinkDown)?;
-    let Some(mac) = port.config.mac else { return Ok(Some(Framing::NONE)) };
+    let Some(mac) = port.config.mac else { return Ok(FrameInput::Ip(Framing::NONE)) };
     if !pkt.may_pull(cx.mem, eth::Header::LEN)? {
         return Err(DropReason::EthTruncated);
     }
@@ -51,13 +43,15 @@ pub(crate) fn input(
     if port.is_watched {
         watch::received(dp, cx, link, pkt);
     }
-    if has_vlans && vlan_device::receive(dp, cx, link, pkt)? {
-        return Ok(None);
+    if has_vlans && let Some(own) = vlan_device::receive(dp, cx, link, pkt)? {
+        return Ok(FrameInput::Port(own));
     }
-    if let Some(bridge) = bridge
-        && ingress::receive(dp, cx, bridge, link, pkt)?
-    {
-        return Ok(None);
+    if let Some(own) = bridge {
+        match ingress::receive(dp, cx, own, link, pkt)? {
+            Bridged::Link => {}
+            Bridged::Port => return Ok(FrameInput::Port(own)),
+            Bridged::Sent => return Ok(FrameInput::Done),
+        }
     }
     let header = eth::Header::ref_from(pkt.head())?;
     let ethertype = header.ethertype();
@@ -77,10 +71,10 @@ pub(crate) fn input(
     }
     pkt.pull(eth::Header::LEN);
     match pull_priority_tags(cx.mem, pkt, ethertype)? {
-        EtherType::ARP => arp(dp, cx, Station { link, mac }, pkt).map(|()| None),
-        EtherType::IPV4 => Ok(Some(Framing(Some(Version::V4)))),
-        EtherType::IPV6 => Ok(Some(Framing(Some(Version::V6)))),
-        _ if is_copied => Ok(None),
+        EtherType::ARP => arp(dp, cx, Station { link, mac }, pkt).map(|()| FrameInput::Done),
+        EtherType::IPV4 => Ok(FrameInput::Ip(Framing::of(Version::V4))),
+        EtherType::IPV6 => Ok(FrameInput::Ip(Framing::of(Version::V6))),
+        _ if is_copied => Ok(FrameInput::Done),
         _ => Err(DropReason::EthNotForUs),
     }
 }

@@ -1,25 +1,19 @@
 //! IP input: checks of every packet, flow, and routing decision (Linux `ip_rcv`, `ip6_rcv`).
 
-use std::net::{IpAddr, Ipv6Addr};
+use wire::{Protocol, Version};
 
 use base::{Domain, DropReason, LinkId, Mib};
-use fib::{Decision, Route, RouteKind};
+use fib::Decision;
 use offload::ip_headers;
 use packet::Cut;
-use wire::{MacAddr, Version};
 
-use crate::forward::{self, Hop};
-use crate::hooks;
-use crate::host_side::{demux, down};
+use crate::addresses::{check_addresses, is_link_local};
+use crate::host_side::demux;
 use crate::ip_packet::flow_of;
-use crate::local::{Cast, esp};
+use crate::local::esp;
 use crate::mib::MibPair;
-use crate::trace;
-use crate::{Cx, Datapath, HostRole, IpPacket, Next};
-use crate::{ext_headers, ip_options, route_encap, vrf};
-
-/// Subnet-router anycast address of `fe80::/64`, in which every Ethernet link has an address (RFC 4291 §2.6.1).
-pub(crate) const LINK_LOCAL_ROUTERS: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0));
+use crate::next::{Cast, Hop};
+use crate::{Cx, Datapath, IpPacket, Next, ext_headers, hooks, ip_options, route_encap, trace, unroutable, vrf};
 
 /// IP input of a packet, fat or not (Linux `ip_rcv`, `ip6_rcv`).
 pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
@@ -124,7 +118,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
         (None, _) if ip.pkt.meta.esp.is_some() => Next::Drop(DropReason::EspDevice),
         (None, Decision::Forward { dev, next_hop }) => Next::Forward(Hop::new(dev, next_hop)),
         (None, Decision::Ila { encap, to }) => route_encap::received(dp, cx, ip, encap, to),
-        (None, Decision::Drop(reason)) => forward::unroutable(dp, ip, reason),
+        (None, Decision::Drop(reason)) => unroutable::refuse(dp, ip, reason),
         (None, _) => unreachable!("every other decision is for this node"),
     }
 }
@@ -132,7 +126,12 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
 /// Tells whether a packet that is not for this node is one for a DHCP client of the host side, which has no address yet.
 fn is_for_dhcp(dp: &Datapath, link: LinkId, ip: &IpPacket) -> bool {
     let has_address = || dp.fib.addresses(link).any(|own| own.addr().is_ipv4());
-    dp.has_host_port(link) && ip.pkt.meta.esp.is_none() && down::is_dhcp_answer(ip) && !has_address()
+    dp.has_host_port(link) && ip.pkt.meta.esp.is_none() && is_dhcp_answer(ip) && !has_address()
+}
+
+/// Tells whether a packet is DHCP's answer to a client, which may have no address yet (RFC 2131 §4.1).
+fn is_dhcp_answer(ip: &IpPacket) -> bool {
+    ip.info.dst.is_ipv4() && ip.info.protocol == Protocol::UDP && (ip.flow.sport, ip.flow.dport) == (67, 68)
 }
 
 /// Linux's counter for a packet with malformed IP headers.
@@ -149,73 +148,10 @@ pub(crate) fn count_malformed(dp: &mut Datapath, link: LinkId, reason: DropReaso
     dp.count(link, which);
 }
 
-impl Datapath {
-    /// Tells whether a packet that came by `link` has an IPv4 source that is this node's own in the domain (RFC 1812 §5.3.8;
-    /// Linux `fib_validate_source`, which does not count such packets). Linux has no such check for IPv6.
-    #[inline]
-    pub(crate) fn is_martian(&self, domain: Domain, link: LinkId, src: IpAddr) -> bool {
-        src.is_ipv4() && self.is_local(domain, src) && !self.is_of_host(domain, link, src)
-    }
-
-    /// Tells whether a source address may be received although it is this node's: the host at the other end of `link` shares it, or
-    /// it belongs to another VRF, into which a route of the domain leads.
-    #[cold]
-    fn is_of_host(&self, domain: Domain, link: LinkId, src: IpAddr) -> bool {
-        let is_other =
-            || !matches!(self.fib.lookup(domain, src, None), Some(Route { kind: RouteKind::Local { .. }, .. }));
-        let is_shared = || self.fib.links_with(src).any(|dev| self.host_is(dev, HostRole::SharesAddress));
-        self.host_is(link, HostRole::Peer) && is_shared() || is_other()
-    }
-
-    /// Link-local address of an Ethernet link (RFC 4291 App. A).
-    pub(crate) fn own_link_local(&self, link: LinkId) -> Option<IpAddr> {
-        self.ports.get(link)?.config.mac.map(MacAddr::link_local).map(IpAddr::V6)
-    }
-
-    /// Tells whether an address is the subnet-router anycast address of a subnet of `link` (RFC 4291 §2.6.1); on an Ethernet link
-    /// that includes `fe80::/64`.
-    pub(crate) fn has_anycast(&self, link: LinkId, addr: IpAddr) -> bool {
-        self.fib.has_anycast(link, addr) || addr == LINK_LOCAL_ROUTERS && self.own_link_local(link).is_some()
-    }
-}
-
-/// Checks the source and destination address of a packet.
-#[inline(always)]
-pub(crate) fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
-    match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let nobody = |octet| octet == 0 || octet == 127;
-            let asks = src.is_unspecified() && dst.is_broadcast();
-            if src.is_multicast() || src.is_broadcast() || nobody(src.octets()[0]) && !asks {
-                Err(DropReason::IpSourceInvalid)
-            } else if nobody(dst.octets()[0]) {
-                Err(DropReason::IpDestinationInvalid)
-            } else {
-                Ok(())
-            }
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            // A station without an address sends to groups only.
-            if src.is_multicast() || src.is_loopback() || src.is_unspecified() && !dst.is_multicast() {
-                Err(DropReason::IpSourceInvalid)
-            } else if dst.is_loopback() || dst.is_unspecified() {
-                Err(DropReason::IpDestinationInvalid)
-            } else {
-                Ok(())
-            }
-        }
-        _ => unreachable!("both addresses are of one header"),
-    }
-}
-
 /// Checks the headers that every node on the path reads, besides the fixed header that `head` begins with.
 fn check_on_way(head: &[u8], version: Version) -> Result<(), ext_headers::Fault> {
     match version {
         Version::V4 => ip_options::check(head),
         Version::V6 => ext_headers::check_hop_by_hop(head),
     }
-}
-
-pub(crate) fn is_link_local(addr: IpAddr) -> bool {
-    matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
 }

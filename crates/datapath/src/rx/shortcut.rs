@@ -5,8 +5,8 @@
 //! | [`esp_run`] | ESP like the one before it | wire tap, link layer, IP input (both taps, hooks, VRF), FIB, local input |
 //! | [`fragment_train`] | fragments behind equal headers | wire tap, link layer, GRO, IP input (both taps, hooks, VRF) |
 //!
-//! A shortcut may run only where every stage it skips is a no-op: [`Shortcuts`](crate::ports::Shortcuts) says where, and counters
-//! that the skipped stages move are moved by the same functions.
+//! A shortcut may run only where every stage it skips is a no-op: [`Shortcuts`](crate::node::ports::Shortcuts) is set accordingly, and
+//! counters of the skipped stages are counted by the same functions.
 
 use std::net::IpAddr;
 
@@ -14,11 +14,13 @@ use base::{Domain, LinkId, Origin};
 use packet::{Burst, Packet};
 use reassembly::Train;
 
+use super::gro::{self, decrypted};
 use super::gro_sink::{AnyLinkSink, GroSink};
 use super::l2::l3_offset;
-use super::l3::{check_addresses, is_link_local};
-use super::{decrypted, gro};
-use crate::local::{Cast, reassembly as local_reassembly};
+use crate::addresses::{check_addresses, is_link_local};
+use crate::local::reassembly as local_reassembly;
+use crate::next::Cast;
+use crate::run::run;
 use crate::{Cx, Datapath, IpPacket};
 
 /// Decrypts the run of ESP packets at the front of a burst that match the previous packet's receive template.
@@ -49,7 +51,7 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
             dp.count_delivered(link, run.version, run.packets);
             run.broken
         });
-        gro::run(dp, cx, out);
+        gro::run_out(dp, cx, out);
         match broken {
             Some(Some(pkt)) => decrypted(dp, cx, pkt),
             Some(None) => {}
@@ -73,14 +75,14 @@ pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst:
     {
         let train = train.in_domain(domain);
         let out = gro::flush_before(dp, &first.head()[l3..]);
-        gro::run(dp, cx, out);
+        gro::run_out(dp, cx, out);
         let l3 = |pkt: &Packet| l3_offset(mac, pkt);
         let Some((packets, verdict)) = local_reassembly::handle_train(dp, cx, link, &train, burst, l3) else { break };
         is_any = true;
         dp.count_received(link, train.version(), packets);
         let mut ip = IpPacket::empty();
         let next = local_reassembly::apply_verdict(dp, cx, &mut ip, Origin::Port(link), verdict, Cast::Unicast);
-        dp.run(cx, &mut ip, next);
+        run(dp, cx, &mut ip, next);
         if dp.ipsec.has_opened() {
             gro::pass_decrypted(dp, cx);
         }

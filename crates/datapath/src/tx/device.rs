@@ -5,10 +5,10 @@ use packet::{Memory, Packet};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version};
 
-use super::queue::Waiting;
 use super::{esp_device, queue};
-use crate::trace::{self, Step};
-use crate::{Carried, Cx, Datapath, Device, IpPacket, Next, Port, vlan};
+use crate::node::qdisc::QueuedPacket;
+use crate::node::trace::Step;
+use crate::{Carried, Cx, Datapath, Device, IpPacket, Next, Port, trace, vlan};
 
 /// Puts an Ethernet header in front of an IP packet and queues it.
 pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pkt: &mut Carried) -> Next {
@@ -40,14 +40,14 @@ pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pk
 pub(crate) fn run_framed(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pkt: Packet) {
     let mut ip = IpPacket::unparsed(pkt);
     let next = frame(dp, cx, link, to, &mut ip.pkt);
-    dp.run(cx, &mut ip, next);
+    dp.defer(ip, next);
 }
 
 /// Queues an IP packet, whose header begins at `l3`, as [`enqueue`] does. If its link has a queueing discipline, a capture of fat
 /// packets copies it when it is dequeued.
 pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
     if dp.ports.is_shaped(link) {
-        queue::enqueue(dp, cx, link, Waiting { pkt, l3, is_transmitted: true });
+        enqueue_shaped(dp, cx, link, QueuedPacket { pkt, l3, is_transmitted: true });
     } else {
         enqueue_unshaped(dp, cx, link, pkt, l3);
     }
@@ -57,14 +57,47 @@ pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packe
 /// dequeues it.
 pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
     if dp.ports.is_shaped(link) {
-        queue::enqueue(dp, cx, link, Waiting { pkt, l3, is_transmitted: false });
+        enqueue_shaped(dp, cx, link, QueuedPacket { pkt, l3, is_transmitted: false });
     } else {
         enqueue_unshaped(dp, cx, link, pkt, l3);
     }
 }
 
+/// Enqueues a packet in its link's queueing discipline, and dequeues packets that may leave.
+#[cold]
+pub(crate) fn enqueue_shaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, queued: QueuedPacket) {
+    queue::enqueue(dp, cx, link, queued);
+    run_queue(dp, cx, link);
+}
+
+/// Dequeues packets from a link's discipline while the link has room (Linux `__qdisc_run`). Packets of a VRF's discipline are routed
+/// again.
+#[cold]
+pub(crate) fn run_queue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) {
+    let is_vrf = dp.ports.get(link).is_some_and(|port| port.device == Device::Vrf);
+    while let Some(QueuedPacket { pkt, l3, .. }) = queue::dequeue(dp, cx, link) {
+        if is_vrf {
+            dp.defer(IpPacket::unparsed(pkt), Next::VrfOut(link));
+        } else {
+            // Counted as a drop if it fails.
+            let _ = put(dp, cx, link, pkt, l3);
+        }
+    }
+}
+
+/// Dequeues packets from the disciplines of all links.
+#[cold]
+pub(crate) fn run_queues(dp: &mut Datapath, cx: Cx<'_>) {
+    for at in 0..dp.ports.shaped.len() {
+        let link = dp.ports.shaped[at];
+        if queue::is_due(dp, cx.now, link) {
+            run_queue(dp, cx, link);
+        }
+    }
+}
+
 /// Fits a packet to its link, and queues it.
-pub(super) fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
+fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
     if !dp.trace.is_on() {
         let _ = put(dp, cx, link, pkt, l3);
         return;
@@ -79,16 +112,19 @@ pub(super) fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt:
     }
 }
 
-/// Gives a packet to its link: fits and queues it, or passes it by a VLAN device. Without a trace.
+/// Fits a packet to its link and queues it, or sends it by the link below a VLAN device. Without a trace.
 ///
 /// # Errors
-/// As [`fit`] or [`vlan::send`]; counted as a drop.
-pub(super) fn put(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
+/// As [`fit`] or [`vlan::tag`]; counted as a drop.
+fn put(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet, l3: usize) -> Result<(), DropReason> {
     if !matches!(dp.ports.get(link), Some(Port { device: Device::Vlan { .. }, .. })) {
         return fit(dp, cx.mem, link, pkt, l3);
     }
     let (origin, packets) = (pkt.meta.origin.get(), pkt.meta.cut.packets());
-    vlan::send(dp, cx, link, pkt, l3).inspect_err(|&reason| dp.ports.drops(origin, reason, packets))
+    let (lower, l3) =
+        vlan::tag(dp, cx, link, &mut pkt, l3).inspect_err(|&reason| dp.ports.drops(origin, reason, packets))?;
+    enqueue(dp, cx, lower, pkt, l3);
+    Ok(())
 }
 
 /// Fits a packet to its link, and queues it, without a trace.

@@ -1,38 +1,12 @@
 //! ESP offload to devices: packets that a device encrypts, and the software fallback (Linux `xfrm_device.c`).
 
-use base::{DropReason, Instant, LinkId, SaId};
-use ipsec::Train;
-use ipsec::device::{Device, Facts, Treatment};
+use base::{DropReason, LinkId, SaId};
+use ipsec::device::{OffloadDecision, OffloadFacts};
 use offload::ip_headers;
-use packet::{Esp, Memory, Packet};
+use packet::{Esp, Packet};
 
-use super::xfrm::{self, PendingTx};
 use crate::ip_packet::wire_len;
-use crate::{Cx, Datapath, Next};
-
-/// Leaves the encryption of a packet to the device of its last SA if that device can do it, and encrypts in software otherwise
-/// (Linux `xfrm_output`).
-#[cold]
-pub(crate) fn submit_offloaded(
-    dp: &mut Datapath,
-    cx: Cx<'_>,
-    sa: SaId,
-    mut pkt: Packet,
-    train: Train,
-    pending: PendingTx,
-) -> Result<(), DropReason> {
-    match offload_decision(dp, cx, sa, &mut pkt, pending.hop.dev, pending.mtu)? {
-        Treatment::Software => xfrm::submit(dp, cx, sa, pkt, train, pending),
-        Treatment::Cipher => xfrm::submit(dp, cx, sa, pkt, Train::Inline, pending),
-        // The header to be translated does not exist yet: the device makes it.
-        Treatment::Device if pending.hop.encap.is_some() => Err(DropReason::EspDevice),
-        Treatment::Device => {
-            dp.run_packet(cx, pkt, Next::Transmit(pending.hop));
-            Ok(())
-        }
-        Treatment::Refused(reason) => Err(reason),
-    }
-}
+use crate::{Cx, Datapath};
 
 /// Decides whether the device or software makes ESP of a packet in its last SA, and marks a packet for the device. The packet
 /// leaves by `link`, on a path of MTU `mtu`.
@@ -44,18 +18,18 @@ pub(crate) fn offload_decision(
     pkt: &mut Packet,
     link: LinkId,
     mtu: usize,
-) -> Result<Treatment, DropReason> {
+) -> Result<OffloadDecision, DropReason> {
     let info = ip_headers(cx.mem, pkt)?;
     let len = wire_len(pkt, &info);
     let (mtu, encap) = dp.ipsec.sa(sa).map_or((0, None), |it| (it.inner_mtu(mtu), it.encap()));
     let has_options = info.header_len > info.version().header_len();
-    let facts = Facts { sa, len, fits: len <= mtu, has_options, encap: encap.is_some() };
-    let treatment = dp.ipsec.treatment(link, &facts, &mut dp.counters);
-    if treatment == Treatment::Device {
+    let facts = OffloadFacts { sa, len, fits: len <= mtu, has_options, encap: encap.is_some() };
+    let decision = dp.ipsec.offload_decision(link, &facts, &mut dp.counters);
+    if decision == OffloadDecision::Device {
         dp.ipsec.admit_to_device(cx.now, sa, &mut dp.counters)?;
         pkt.meta.esp = Some(Esp::Protect(sa));
     }
-    Ok(treatment)
+    Ok(decision)
 }
 
 /// Checks that a packet marked for a device goes to that device, and encrypts it in software otherwise (Linux
@@ -72,7 +46,7 @@ pub(crate) fn seal_unless_on_device(
     if does_esp && dp.ipsec.is_on_device(esp, link) {
         return Ok(());
     }
-    dp.ipsec.seal_here(pkt, l3)
+    dp.ipsec.seal_in_software(pkt, l3)
 }
 
 /// Encrypts the packets queued at a link for a device that is gone in software, and drops packets that only the device could encrypt.
@@ -85,16 +59,5 @@ pub(crate) fn seal_waiting(dp: &mut Datapath, link: LinkId) {
         } else if let Some(port) = dp.ports.get_mut(link) {
             port.take_tx().push(pkt);
         }
-    }
-}
-
-impl Datapath {
-    /// Sets or removes the ESP offload device of a link. SAs and policies on the previous device are removed, and packets queued for
-    /// it are dropped: they are laid out as ESP, but still in clear.
-    pub fn set_device(&mut self, now: Instant, mem: &Memory, link: LinkId, device: Option<Box<dyn Device>>) {
-        // Packets in flight were decided about with the previous configuration.
-        self.finish(now, mem);
-        self.ipsec.set_device(link, device);
-        seal_waiting(self, link);
     }
 }

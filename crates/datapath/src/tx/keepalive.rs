@@ -7,9 +7,10 @@ use ipsec::{EspInUdp, KEEPALIVE, Keepalive};
 use packet::Packet;
 use wire::{Protocol, Version, checksum, ipv4, ipv6, udp};
 
-use crate::forward::Hop;
 use crate::mib::MibPair;
-use crate::{Cx, Datapath, Next};
+use crate::next::Hop;
+use crate::tx::transmit::transmit_packet;
+use crate::{Cx, Datapath};
 
 /// Sends the keepalives that are due, without a policy lookup: they are part of the tunnel.
 pub(crate) fn send_keepalives(dp: &mut Datapath, cx: Cx<'_>) {
@@ -28,7 +29,7 @@ fn send_keepalive(dp: &mut Datapath, cx: Cx<'_>, keepalive: Keepalive) -> Result
     let hop = Hop::of(decision).inspect_err(|_| dp.counters.count(MibPair::OUT_NO_ROUTES.of(version)))?;
     let pkt = packet(cx, &keepalive)?;
     dp.count(hop.dev, MibPair::OUT_REQUESTS.of(version));
-    dp.run_packet(cx, pkt, Next::Transmit(hop));
+    transmit_packet(dp, cx, pkt, hop);
     Ok(())
 }
 

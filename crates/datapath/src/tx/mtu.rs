@@ -7,11 +7,12 @@ use packet::{Cut, Gso, GsoKind, Memory, Packet};
 use wire::ip::Info;
 use wire::{Version, ipv4, udp};
 
-use crate::forward::{self, Hop};
 use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
+use crate::next::Hop;
 use crate::tx::tcp::fit_tcp;
-use crate::{Cx, Datapath, IpPacket, Next, route_encap};
+use crate::tx::transmit::transmit_packet;
+use crate::{Cx, Datapath, IpPacket, Next, hop_limit, route_encap};
 
 /// Output of a packet in clear: checks the MTU, and fragments where that is allowed.
 pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
@@ -34,7 +35,7 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
         }
         fits = true;
     }
-    if let Err(reason) = forward::count_hop(dp, cx, ip, hop) {
+    if let Err(reason) = hop_limit::count_hop(dp, cx, ip, hop) {
         return Next::Drop(reason);
     }
     let hop = match route_encap::translate_sent(dp, cx, ip, hop, !fits) {
@@ -47,7 +48,7 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
     let mut pieces = std::mem::take(&mut dp.scratch.pieces);
     fragment(dp, cx, ip.pkt.take(), mtu, hop.dev, &mut pieces);
     for piece in pieces.drain(..) {
-        dp.run_packet(cx, piece, Next::Transmit(hop));
+        transmit_packet(dp, cx, piece, hop);
     }
     dp.scratch.pieces = pieces;
     Next::Done
@@ -69,7 +70,7 @@ pub(crate) fn run_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: us
         Cut::Whole | Cut::Fragment => pkt.len() <= mtu,
     };
     if fits {
-        return dp.run_packet(cx, pkt, Next::Transmit(hop));
+        return transmit_packet(dp, cx, pkt, hop);
     }
     if let Cut::Frames(_) = pkt.meta.cut {
         while let Some(frame) = pkt.take_frame() {
@@ -83,7 +84,7 @@ pub(crate) fn run_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: us
     let mut fragments = std::mem::take(&mut dp.scratch.sealed);
     fragment(dp, cx, pkt, mtu, hop.dev, &mut fragments);
     for fragment in fragments.drain(..) {
-        dp.run_packet(cx, fragment, Next::Transmit(hop));
+        transmit_packet(dp, cx, fragment, hop);
     }
     dp.scratch.sealed = fragments;
 }
@@ -105,16 +106,14 @@ fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu:
         return dp.ports.drop(origin, reason);
     }
     for mut datagram in datagrams {
-        let next = if datagram.len() <= mtu {
-            Next::Transmit(hop)
-        } else {
+        if datagram.len() > mtu {
             datagram.meta.cut = Cut::Fragment;
-            match clear_dont_fragment(cx.mem, &mut datagram) {
-                Ok(()) => Next::Transmit(hop),
-                Err(reason) => Next::Drop(reason),
+            if let Err(reason) = clear_dont_fragment(cx.mem, &mut datagram) {
+                dp.defer(IpPacket::unparsed(datagram), Next::Drop(reason));
+                continue;
             }
-        };
-        dp.run_packet(cx, datagram, next);
+        }
+        transmit_packet(dp, cx, datagram, hop);
     }
 }
 
@@ -188,9 +187,9 @@ pub(super) fn refuse_too_big(
     };
     let last = datagrams.pop();
     let mut others = datagrams.into_iter();
-    if let Some(mut first) = others.next() {
+    if let Some(first) = others.next() {
         let next = too_big(dp, &first, mtu, dev);
-        dp.run(cx, &mut first, next);
+        dp.defer(first, next);
     }
     for other in others {
         dp.count_drop(&other.pkt, DropReason::PacketTooBig);
@@ -213,13 +212,6 @@ fn too_big(dp: &mut Datapath, ip: &IpPacket, mtu: usize, dev: LinkId) -> Next {
         dp.count(dev, Mib::Ip6FragFails);
     }
     Next::Reject(DropReason::PacketTooBig, Problem::TooBig { mtu })
-}
-
-impl Datapath {
-    /// Layer-3 MTU of a link that is up, in bytes.
-    pub(crate) fn mtu_of(&self, link: LinkId) -> Option<usize> {
-        self.ports.get(link).filter(|port| port.is_running()).map(|port| port.config.mtu)
-    }
 }
 
 /// Clears IPv4's Don't Fragment.

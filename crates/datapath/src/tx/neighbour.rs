@@ -3,20 +3,20 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId, Mib, Origin};
-use fib::{Action, Known, Resolution, Station, arp, nd};
+use base::{DropReason, LinkId, Mib, Origin};
+use fib::{Action, Resolution, Station, arp, nd};
 use host::icmp::Problem;
-use ipsec::device::Treatment;
+use ipsec::device::OffloadDecision;
 use ipsec::{Bundle, Decision as Policy, Flowi, Mode};
-use packet::{Esp, Memory, Packet};
+use packet::{Esp, Packet};
 use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr};
 
-use super::xfrm::{self, SaStack};
+use super::sa_path::{self, SaStack};
 use super::{device, esp_device};
-use crate::forward::Hop;
-use crate::trace::{self, Step};
-use crate::{Cx, Datapath, IpPacket, Next, ila_errors, own};
+use crate::next::Hop;
+use crate::node::trace::Step;
+use crate::{Cx, Datapath, IpPacket, Next, ila_errors, own, trace};
 
 /// Least time between two log lines about another station with one of our addresses.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
         Action::Drop { packet, reason, .. } => {
             let mut ip = IpPacket::unparsed(packet);
             let next = abandon(dp, cx, &mut ip, reason);
-            dp.run(cx, &mut ip, next);
+            dp.defer(ip, next);
         }
         Action::Conflict { link, addr, station } => {
             if dp.conflict_told.is_none_or(|told| told + TELL_EVERY <= cx.now) {
@@ -65,18 +65,28 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
 
 /// Sends a frame of ARP or neighbour discovery. A transport mode policy between neighbours applies to neighbour discovery as well
 /// (Linux `icmp6_dst_alloc`); a tunnel mode policy does not, because the link is outside the tunnel.
-fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut frame: Packet) {
+pub(crate) fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut frame: Packet) {
     let header = eth::Header::ref_from(frame.head()).copied();
     let (Ok(header), false) = (header, dp.ipsec.is_idle()) else {
         return device::enqueue(dp, cx, link, frame, eth::Header::LEN);
     };
     if header.ethertype() == EtherType::IPV6
         && let Ok(flow) = FlowKey::parse(&frame.head()[eth::Header::LEN..], frame.len() - eth::Header::LEN)
-        && let Policy::Protect(bundle) = protection(dp, cx, &discovery_flow(dp, link, flow))
-        && bundle.iter().all(|&id| dp.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport))
     {
-        frame.pull(eth::Header::LEN);
-        return send_protected_discovery(dp, cx, link, header.dst(), frame, &bundle);
+        match dp.ipsec.lookup(cx.now, &discovery_flow(dp, link, flow), &mut dp.counters) {
+            // Packets that waited for an SA which was added go first.
+            Policy::Hold(policy) if dp.ipsec.release_if_ready(policy) => {
+                own::release(dp, cx);
+                return dp.defer(IpPacket::unparsed(frame), Next::Discovery(link));
+            }
+            Policy::Protect(bundle)
+                if bundle.iter().all(|&id| dp.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport)) =>
+            {
+                frame.pull(eth::Header::LEN);
+                return send_protected_discovery(dp, cx, link, header.dst(), frame, &bundle);
+            }
+            _ => {}
+        }
     }
     device::enqueue(dp, cx, link, frame, eth::Header::LEN);
 }
@@ -84,17 +94,6 @@ fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut frame: Packet
 /// Flow of neighbour discovery that leaves by `link`.
 fn discovery_flow(dp: &Datapath, link: LinkId, flow: FlowKey) -> Flowi {
     Flowi { link: Some(link), domain_device: dp.fib.domain(link).vrf_device(), ..flow.into() }
-}
-
-/// Policy decision about neighbour discovery of `flow`, after packets have been sent that waited for an SA which was added.
-fn protection(dp: &mut Datapath, cx: Cx<'_>, flow: &Flowi) -> Policy {
-    match dp.ipsec.lookup(cx.now, flow, &mut dp.counters) {
-        Policy::Hold(policy) if dp.ipsec.let_go(policy) => {
-            own::release(dp, cx);
-            dp.ipsec.lookup(cx.now, flow, &mut dp.counters)
-        }
-        decision => decision,
-    }
 }
 
 /// Sends a packet of neighbour discovery through these SAs to a known station. A device that numbers the packets of its SA also
@@ -110,16 +109,16 @@ fn send_protected_discovery(
     let mtu = dp.ports.get(link).map_or(0, |port| port.config.mtu);
     let treatment = match bundle[..] {
         [sa] => esp_device::offload_decision(dp, cx, sa, &mut pkt, link, mtu),
-        _ => Ok(Treatment::Software),
+        _ => Ok(OffloadDecision::Software),
     };
     match treatment {
-        Ok(Treatment::Device) => {
+        Ok(OffloadDecision::Device) => {
             device::run_framed(dp, cx, link, to, pkt);
         }
-        Ok(Treatment::Refused(reason)) | Err(reason) => dp.count_drop(&pkt, reason),
-        Ok(Treatment::Software | Treatment::Cipher) => {
+        Ok(OffloadDecision::Refused(reason)) | Err(reason) => dp.count_drop(&pkt, reason),
+        Ok(OffloadDecision::Software | OffloadDecision::Cipher) => {
             let mut sealed = vec![pkt];
-            xfrm::seal(dp, cx, SaStack { sas: bundle, dev: link, mtu }, bundle.len(), &mut sealed);
+            sa_path::seal(dp, cx, SaStack { sas: bundle, dev: link, mtu }, bundle.len(), &mut sealed);
             for pkt in sealed {
                 device::run_framed(dp, cx, link, to, pkt);
             }
@@ -186,37 +185,5 @@ pub(super) fn resolve(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
             ip.pkt.put(pkt);
             abandon(dp, cx, ip, reason)
         }
-    }
-}
-
-/// Resolves the next hop of a packet that no other stage carries.
-pub(super) fn run_resolved(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, hop: Hop) {
-    let mut ip = IpPacket::unparsed(pkt);
-    let next = resolve(dp, cx, &mut ip, hop);
-    dp.run(cx, &mut ip, next);
-}
-
-impl Datapath {
-    /// Sets a neighbour entry for the operator, or for the `protocol` (`RTPROT_*`) that sets it; 0 leaves the protocol as it is.
-    pub fn set_neighbour(
-        &mut self,
-        now: Instant,
-        mem: &Memory,
-        link: LinkId,
-        addr: IpAddr,
-        known: Known,
-        protocol: u8,
-    ) {
-        self.neighbours.set(now, link, addr, known, &mut self.actions);
-        if protocol != 0 {
-            self.neighbours.set_protocol(link, addr, protocol);
-        }
-        self.drain_all(Cx { now, mem });
-    }
-
-    /// Removes the neighbours of a link, and drops the packets that waited for them.
-    pub(crate) fn forget_neighbours(&mut self, cx: Cx<'_>, link: LinkId) {
-        self.neighbours.remove_link(link, &mut self.actions);
-        self.drain_all(cx);
     }
 }

@@ -7,9 +7,9 @@ use ipsec::{Decision as Policy, Flowi};
 use packet::{Csum, Cut, Gso, GsoKind, Memory};
 use wire::{Protocol, Version, checksum, tcp};
 
-use crate::forward::Hop;
 use crate::ip_packet::wire_len;
-use crate::tx::xfrm;
+use crate::next::Hop;
+use crate::tx::sa_path::path_through;
 use crate::{Cx, Datapath, IpPacket};
 
 /// Offset of the lower eight flags in a TCP header (RFC 9293 §3.1).
@@ -73,7 +73,7 @@ fn clamp_forwarded(
     clamp_mss(cx.mem, ip, mtu.min(back))
 }
 
-/// Lowers the MSS of a SYN for a socket of the host side to the MTU of the path back: the socket only knows the MTU of its device.
+/// Lowers the MSS of a SYN for a socket of the host side to the MTU of the path back: the socket uses the MTU of its device.
 ///
 /// # Errors
 /// [`DropReason::NoMemory`].
@@ -84,7 +84,7 @@ pub(crate) fn clamp_delivered(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) 
     mtu_back(dp, cx, ip).map_or(Ok(()), |mtu| clamp_mss(cx.mem, ip, mtu))
 }
 
-/// MTU of the path back to a packet's source, as far as this node knows it: that of the link, or, if the packet came through an SA,
+/// MTU of the path back to a packet's source, as far as it is local to this node: that of the link, or, if the packet came through an SA,
 /// the MTU inside the SAs of the reply.
 fn mtu_back(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket) -> Option<usize> {
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());
@@ -94,7 +94,7 @@ fn mtu_back(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket) -> Option<usize> {
     }
     let flow = Flowi { key: ip.flow.reversed(), ..ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device()) };
     match dp.ipsec.lookup(cx.now, &flow, &mut dp.counters) {
-        Policy::Protect(bundle) => Some(xfrm::path_through(dp, cx, &bundle, ip.info.src, hop).ok()?.inner_mtu),
+        Policy::Protect(bundle) => Some(path_through(dp, cx, &bundle, ip.info.src, hop).ok()?.inner_mtu),
         _ => dp.mtu_of(hop.dev),
     }
 }

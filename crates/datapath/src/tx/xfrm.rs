@@ -1,71 +1,22 @@
 //! ESP output: the SAs of a policy, jobs for the ciphers, and encrypted packets (Linux `xfrm_output`).
 
-use std::net::IpAddr;
+use ipsec::device::OffloadDecision;
 
-use base::{DropReason, LinkId, Mib, SaId};
+use base::{DropReason, Mib, SaId};
 use ipsec::{Bundle, Mode, Train};
 use packet::Packet;
-use wire::{Version, ipv6};
+use wire::Version;
 
+use super::sa_path::{Path, SaStack, path_through, seal};
 use super::{esp_device, mtu};
-use crate::forward::{self, Hop};
 use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
-use crate::trace::{self, Step};
+use crate::next::Hop;
+use crate::node::PendingTx;
+use crate::node::trace::Step;
 use crate::tx::tcp::fit_tcp;
-use crate::{Cx, Datapath, IpPacket, Next};
-
-/// Destination of a packet in flight at the ciphers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PendingTx {
-    pub(crate) hop: Hop,
-    /// MTU of the path in bytes.
-    pub(crate) mtu: usize,
-}
-
-/// The SAs that packets go through, the innermost first, and the path beyond them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SaStack<'a> {
-    pub(crate) sas: &'a [SaId],
-    /// First link of the path.
-    pub(crate) dev: LinkId,
-    /// MTU of the path in bytes.
-    pub(crate) mtu: usize,
-}
-
-/// Path of packets that go through SAs.
-pub(crate) struct Path {
-    /// First hop, to the end of the outermost tunnel.
-    pub(crate) hop: Hop,
-    /// MTU beyond the SAs in bytes.
-    pub(crate) outer_mtu: usize,
-    /// MTU for packets into the first SA.
-    pub(crate) inner_mtu: usize,
-}
-
-/// Path of packets to `dst` by `hop` through the SAs of `bundle`, in the domain of the link that they would have left by.
-///
-/// # Errors
-/// No route to the end of the outermost tunnel; [`DropReason::LinkDown`].
-pub(crate) fn path_through(
-    dp: &Datapath,
-    cx: Cx<'_>,
-    bundle: &[SaId],
-    dst: IpAddr,
-    mut hop: Hop,
-) -> Result<Path, DropReason> {
-    let mut sas = bundle.iter().filter_map(|&id| dp.ipsec.sa(id));
-    let mut end = dst;
-    if let Some(tunnel) = sas.rfind(|sa| sa.mode() == Mode::Tunnel) {
-        end = tunnel.end();
-        hop = Hop::of(dp.decide(dp.fib.domain(hop.dev), end))?;
-    }
-    let link_mtu = dp.mtu_of(hop.dev).ok_or(DropReason::LinkDown)?;
-    let outer_mtu = dp.path_mtu(cx, hop.dev, end, link_mtu);
-    let inner_mtu = inner_mtu_behind(dp, cx, SaStack { sas: bundle, dev: hop.dev, mtu: outer_mtu }, 0);
-    let inner_mtu = if dst.is_ipv4() { inner_mtu } else { inner_mtu.max(ipv6::MIN_MTU) };
-    Ok(Path { hop, outer_mtu, inner_mtu })
-}
+use crate::tx::transmit::transmit_packet;
+use crate::{Cx, Datapath, IpPacket, Next, hop_limit, trace};
 
 /// Protects a packet by the SAs of `bundle`, the innermost first, and sends the result to the end of the outermost tunnel, in the
 /// domain of the link that the packet would have left by (Linux `xfrm_dst_lookup`).
@@ -96,7 +47,7 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
         }
         fits = true;
     }
-    if let Err(reason) = forward::count_hop(dp, cx, ip, hop) {
+    if let Err(reason) = hop_limit::count_hop(dp, cx, ip, hop) {
         return Next::Drop(reason);
     }
     let mut pieces = std::mem::take(&mut dp.scratch.pieces);
@@ -121,7 +72,7 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
     for piece in pieces.drain(..) {
         let origin = piece.meta.origin.get();
         let submitted = if is_offloaded {
-            esp_device::submit_offloaded(dp, cx, outermost, piece, train, pending)
+            submit_offloaded(dp, cx, outermost, piece, train, pending)
         } else {
             submit(dp, cx, outermost, piece, train, pending)
         };
@@ -134,8 +85,32 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
     Next::Done
 }
 
+/// Leaves the encryption of a packet to the device of its last SA if that device can do it, and encrypts in software otherwise
+/// (Linux `xfrm_output`).
+#[cold]
+fn submit_offloaded(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    sa: SaId,
+    mut pkt: Packet,
+    train: Train,
+    pending: PendingTx,
+) -> Result<(), DropReason> {
+    match esp_device::offload_decision(dp, cx, sa, &mut pkt, pending.hop.dev, pending.mtu)? {
+        OffloadDecision::Software => submit(dp, cx, sa, pkt, train, pending),
+        OffloadDecision::Cipher => submit(dp, cx, sa, pkt, Train::Inline, pending),
+        // The header to be translated does not exist yet: the device makes it.
+        OffloadDecision::Device if pending.hop.encap.is_some() => Err(DropReason::EspDevice),
+        OffloadDecision::Device => {
+            transmit_packet(dp, cx, pkt, pending.hop);
+            Ok(())
+        }
+        OffloadDecision::Refused(reason) => Err(reason),
+    }
+}
+
 /// Submits a packet to the ciphers, and records its next hop.
-pub(crate) fn submit(
+fn submit(
     dp: &mut Datapath,
     cx: Cx<'_>,
     sa: SaId,
@@ -167,34 +142,4 @@ pub(crate) fn send_sealed(dp: &mut Datapath, cx: Cx<'_>) {
         }
     }
     dp.scratch.sealed_out = sealed;
-}
-
-/// Runs packets through the first `n` of these SAs at once.
-pub(crate) fn seal(dp: &mut Datapath, cx: Cx<'_>, stack: SaStack<'_>, n: usize, packets: &mut Vec<Packet>) {
-    let mut sealed = std::mem::take(&mut dp.scratch.sealed);
-    for (at, &sa) in stack.sas[..n].iter().enumerate() {
-        let mtu = inner_mtu_behind(dp, cx, stack, at + 1);
-        for pkt in packets.drain(..) {
-            let origin = pkt.meta.origin.get();
-            let Datapath { ipsec, counters, .. } = &mut *dp;
-            let result = ipsec.seal(cx.mem, cx.now, sa, pkt, Train::None, mtu, &mut sealed, counters);
-            if let Err(reason) = result {
-                dp.ports.drop(origin, reason);
-            }
-        }
-        std::mem::swap(packets, &mut sealed);
-    }
-    dp.scratch.sealed = sealed;
-}
-
-/// MTU for packets that have passed the first `n` of these SAs and go through the others. A packet encrypted for the end of a
-/// tunnel continues from the end of the tunnel around it, and that path may be narrower (Linux `xfrm_init_pmtu`).
-fn inner_mtu_behind(dp: &Datapath, cx: Cx<'_>, stack: SaStack<'_>, n: usize) -> usize {
-    let SaStack { sas, dev, mtu } = stack;
-    (n..sas.len()).rev().fold(mtu, |mtu, at| {
-        let inner_mtu = dp.ipsec.sa(sas[at]).map_or(mtu, |sa| sa.inner_mtu(mtu));
-        let mut within = sas[..at].iter().filter_map(|&id| dp.ipsec.sa(id));
-        let tunnel = within.rfind(|sa| sa.mode() == Mode::Tunnel);
-        tunnel.map_or(inner_mtu, |tunnel| dp.path_mtu(cx, dev, tunnel.end(), inner_mtu))
-    })
 }

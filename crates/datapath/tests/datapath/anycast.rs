@@ -27,7 +27,7 @@ fn anycast_ping_is_answered_from_address_of_the_link() {
         assert!(is_echo_reply(&told), "{told:?}");
         assert_eq!((told.src.as_str(), told.dst.as_str(), node.drops()), ("fd00:1::254", HOST, vec![]));
     }
-    // That of another subnet, by the router's inner link.
+    // The anycast address of another subnet, by the router's inner link.
     node.rx_bytes(NOW, INSIDE, &Flow::new(HOST, "fd00:2::").ping(9, 8));
     assert!(is_echo_reply(&told(&only(node.tx(INSIDE)))));
 }

@@ -1,5 +1,5 @@
-//! Everything that can be wrong with ESP that arrives: each has its counter, moves no window unless it is authentic, and
-//! costs its neighbours nothing.
+//! Malformed and invalid ESP: each fault has its counter, advances no window unless the packet is authentic, and does not affect other
+//! packets.
 
 use base::{Counters, DropReason, Mib};
 use ipsec::SaStats;
@@ -15,7 +15,7 @@ use crate::gateways::*;
 /// The highest number that the SA under test has seen.
 const TOP: u32 = 5000;
 
-/// SAs of the receiver beside the one under test: one to send by, one with the other encapsulation, one that ends.
+/// Other SAs of the receiver: an output SA, one with the other encapsulation, one that expires.
 const TO_SEND: u32 = 0x2222;
 const OTHER_ENCAP: u32 = 0x2223;
 const ENDING: u32 = 0x2224;
@@ -63,7 +63,7 @@ fn with_spi(sa: &SaConfig, spi: u32) -> SaConfig {
     SaConfig { spi: Spi(spi), ..sa.clone() }
 }
 
-/// Everything that can be wrong.
+/// Every fault.
 fn cases(sa: &SaConfig, udp: bool) -> Vec<Bad> {
     let nothing: fn(&mut SaStats) = |_| ();
     let failed: fn(&mut SaStats) = |stats| stats.failed += 1;
@@ -186,7 +186,7 @@ fn bad_esp_of_each_kind_is_counted_and_moves_no_window() {
             assert_eq!((node.tx(INSIDE).len(), node.tx(OUTSIDE).len()), (0, 0), "{told}");
             stats(&mut want.0);
             assert_eq!(state(&node, &sa), want, "{told}");
-            // The number that it had is as good as before.
+            // Its sequence number is still valid.
             let next = authentic(&sa, TOP + 1, &good_text(Protocol::IPIP));
             node.rx_bytes(NOW, OUTSIDE, &wrap(&sa, tunnel.udp, &next));
             only(node.tx(INSIDE));
@@ -241,7 +241,7 @@ fn expired_sa_opens_nothing_and_counts_the_reason() {
         let before = state(&node, &sa);
         let ends = [
             (Mib::XfrmInStateExpired, DropReason::EspExpired),
-            // From now on it is not valid, until it is removed.
+            // The SA is invalid from now on, until it is removed.
             (Mib::XfrmInStateInvalid, DropReason::EspState),
             (Mib::XfrmInStateInvalid, DropReason::EspState),
         ];

@@ -13,7 +13,7 @@ use crate::common::*;
 
 const OWN: LinkId = LinkId(9);
 
-/// Ports 1, 2 and 3 of a bridge; the third one's device does nothing by itself.
+/// Ports 1, 2 and 3 of a bridge; the third one's device has no offloads.
 fn bridged() -> Node {
     let mut node = Node::new();
     for id in 1..=3 {
@@ -162,7 +162,7 @@ fn fat_packet_is_routed_to_and_from_bridge_uncut() {
         node.rx(NOW, LinkId(1), vec![pkt]);
         let up = only(node.tx(OUTSIDE_PORT));
         assert!(up.meta.cut.gso().is_some(), "one packet to the uplink");
-        // And back, to where the host was learnt; the third port would be given three.
+        // And back, to the port of the host; a flood would be three frames.
         let back = Flow { src: flow.dst, dst: flow.src, ..flow }.fat_tcp(&node.mem, 1, 4200, 1400);
         node.rx(NOW, OUTSIDE_PORT, vec![back]);
         let down = only(node.tx(LinkId(1)));

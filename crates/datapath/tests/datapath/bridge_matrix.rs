@@ -1,5 +1,5 @@
-//! Matrix of a bridge: each egress that lacks an offload, for each shape of a received frame. What leaves fits the device, and is what
-//! came in when the device has done its part.
+//! Matrix of a bridge: each egress that lacks an offload, for each shape of a received frame. The sent frames fit the device, and equal
+//! the received frame after the offloads of the device.
 
 use base::LinkId;
 use offload::{CsumOffload, Features, checksum};
@@ -188,7 +188,7 @@ fn payload(mem: &Memory, content: Content, ip: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Checks that a device was promised to take what it is given.
+/// Checks that a frame needs only offloads that its device has.
 fn assert_fits(pkt: &Packet, features: &Features, case: &str) {
     assert!(features.sg || pkt.is_linear(), "{case}: pieces");
     assert!(features.frag_list || pkt.frag_list().is_empty(), "{case}: frag list");
@@ -233,7 +233,7 @@ fn cross(features: Features, flow: &Flow, content: Content, shape: Shape, is_tag
     assert!(got == sent, "{case}: payload");
 }
 
-/// Checks what a device is given and does its part. Returns the payload that is on the wire then.
+/// Checks the frame for a device and applies its offloads. Returns the payload on the wire.
 fn arrived(
     mem: &Memory,
     packets: Vec<Packet>,
@@ -262,8 +262,8 @@ fn arrived(
     got
 }
 
-/// The frame of which nothing is known yet is the one that a switch with a miss path handles apart, and has sent with wrong
-/// checksums (Open vSwitch's upcalls). Here it is flooded to every device at once, and the next one takes one way.
+/// The first frame of a flow is the one that a switch with a slow path handles apart, with wrong checksums (Open vSwitch's upcalls).
+/// Here it is flooded to every device, and the next one is sent to one device.
 #[test]
 fn first_frame_of_a_connection_is_right_at_every_egress() {
     let egresses = egresses();
@@ -281,7 +281,7 @@ fn first_frame_of_a_connection_is_right_at_every_egress() {
                         let got = arrived(&node.mem, packets, *features, content, is_tagged, &case);
                         assert!(got == if is_known && id != LinkId(2) { Vec::new() } else { sent.clone() }, "{case}");
                     }
-                    // Its station answers behind the first device.
+                    // The station answers behind the first device.
                     let tag: &[u8] = if is_tagged { &[0x81, 0, 0, VLAN as u8] } else { &[] };
                     let answer = [&mac(0x21).0[..], &mac(0x22).0, tag, &[0x88, 0xb5], &[0; 46]].concat();
                     node.rx_bytes(NOW, LinkId(2), &answer);

@@ -124,7 +124,7 @@ fn made(node: &mut Node) -> Made {
 
 /// Receives a packet without receive templates from earlier packets.
 fn receive_alone(node: &mut Node, frame: &[u8]) {
-    node.datapath.ipsec.forget_recent();
+    node.datapath.ipsec.invalidate_templates();
     node.rx_bytes(NOW, OUTSIDE, frame);
 }
 
@@ -205,7 +205,13 @@ fn every_bit_of_a_header_within_a_burst_counts() {
 fn configuration_change_applies_to_the_next_packet() {
     let sa = || TUNNELS[0].sas(0).remove(0);
     let changes: [fn(&mut Node, &SaConfig); 8] = [
-        |node, _| node.datapath.fib.remove_dev(OUTSIDE),
+        |node, _| {
+            let fib = &mut node.datapath.fib;
+            let routes: Vec<_> = fib.routes().map(|(table, route)| (table, *route)).collect();
+            for (table, route) in routes.iter().filter(|(_, route)| route.kind.dev() == Some(OUTSIDE)) {
+                assert!(fib.remove(*table, route));
+            }
+        },
         |node, _| node.datapath.fib.set_rules(true, vec![]),
         |node, sa| drop(node.datapath.ipsec.remove_sa(sa.dst, sa.spi, 0)),
         |node, sa| {

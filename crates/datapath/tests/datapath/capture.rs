@@ -66,7 +66,7 @@ fn capture_sees_its_own_link_and_tap_only() {
         let places: Vec<_> = seen(&mut node).into_iter().map(|(link, kind, way, _)| (link, kind, way)).collect();
         assert_eq!(places, want);
         let copied = node.mem.copies().get(CopyReason::Tap).copies;
-        assert_eq!(copied, want.len() as u64, "a copy for each that is seen, and none for nobody");
+        assert_eq!(copied, want.len() as u64, "a copy for each captured packet, and none without a capture");
     }
 }
 
@@ -120,7 +120,6 @@ fn opened(tunnel: Tunnel, gro: bool, tap: TapPoints, frames: &[Vec<u8>]) -> (usi
     (packets, segments.iter().map(Packet::to_vec).collect(), seen.into_iter().map(|(.., bytes)| bytes).collect())
 }
 
-/// Row X93.
 #[test]
 fn esp_with_and_without_gro_delivers_and_captures_the_same() {
     const WIRE: TapPoints = TapPoints { wire: true, fat: false };
@@ -162,7 +161,6 @@ fn unread_capture_is_bounded() {
     assert_eq!(node.datapath.take_tx(OUTSIDE).unwrap().len(), 2000, "the packets themselves are not lost");
 }
 
-/// Row X93.
 #[test]
 fn esp_gro_and_gro_are_switched_apart() {
     for tunnel in TUNNELS {
@@ -194,7 +192,7 @@ fn esp_gro_and_gro_are_switched_apart() {
             let (packets, before_ip, same) = receive(gro, esp_gro);
             assert_eq!(same, bytes, "{tunnel:?}, gro {gro}, esp {esp_gro}");
             assert_eq!(packets, if gro { 1 } else { 30 }, "{tunnel:?}, gro {gro}, esp {esp_gro}");
-            // The first packet of a flow takes the long way, and so does all ESP in UDP.
+            // The first packet of a flow takes the slow path, and so does all ESP in UDP.
             let want = if esp_gro && !tunnel.udp { 29 } else { 0 };
             assert_eq!(before_ip, want, "{tunnel:?}, gro {gro}, esp {esp_gro}");
         }

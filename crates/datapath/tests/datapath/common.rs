@@ -1,4 +1,4 @@
-//! A router between two bare links, and what can be read off what it sends.
+//! A router between two bare links, and parsers of the packets that it sends.
 
 use std::net::IpAddr;
 
@@ -56,7 +56,7 @@ pub(crate) fn info_of(bytes: &[u8]) -> Info {
     info
 }
 
-/// An ICMP or ICMPv6 message, and what it is about.
+/// An ICMP or ICMPv6 message, and the packet that it quotes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Told {
     pub(crate) src: String,

@@ -1,4 +1,4 @@
-//! Fat packets inside tunnels of others (VXLAN, GRE): cut where they come in, and thin from there on.
+//! Fat packets inside tunnels that the node does not terminate (VXLAN, GRE): segmented at input.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn fat_in_vxlan(mem: &Memory, outer: &Flow, is_checked: bool, inner: &Flow) -> P
     fat(mem, &bytes, inner, bytes.len() - super_packet.len())
 }
 
-/// The datagrams that it has to become, with a hop limit lowered by `hops`.
+/// The expected datagrams, with a hop limit lowered by `hops`.
 fn want(outer: &Flow, is_checked: bool, inner: &Flow, hops: u8) -> Vec<Vec<u8>> {
     let count = |bytes: Vec<u8>, at: usize| match bytes[0] >> 4 {
         4 => edit_v4(&bytes, |header| header.set_id(header.id() + at as u16)),
@@ -146,7 +146,7 @@ fn burst_of_many_tunnel_segments_is_passed_on_as_it_is_cut() {
     let ([outer, _], [inner, _]) = (flows(), inner_flows());
     const SEGMENTS: usize = 2000;
     let mut node = router();
-    // What may wait at a link, and the segments of one packet, but not of the burst.
+    // Memory for the packets queued at a link, and for the segments of one packet, but not of the burst.
     node.mem = Memory::new(Pool::bounded(Memory::SMALL, 4 * SEGMENTS), Pool::heap(Memory::LARGE));
     let made = Memory::heap();
     let super_packet = inner.fat_tcp(&made, 0, SEGMENTS, SIZE as u16).to_vec();

@@ -1,4 +1,4 @@
-//! IPv6 extension headers in front of a ping, as a Linux kernel was seen to treat them.
+//! IPv6 extension headers in front of a ping, with the results of a Linux kernel.
 
 use base::{DropReason, Mib};
 use packet::Memory;
@@ -26,11 +26,11 @@ fn behind(flow: &Flow, first: u8, headers: &[u8]) -> Vec<u8> {
 /// Fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outcome {
-    /// It is answered, or forwarded.
+    /// The packet is answered, or forwarded.
     Passes,
-    /// It is dropped.
+    /// The packet is dropped.
     Silent,
-    /// It is dropped, and its sender told.
+    /// The packet is dropped, with an error to its sender.
     Told(icmpv6::Problem, u32),
 }
 
@@ -53,7 +53,7 @@ fn check(bytes: &[u8], want: Outcome, passed_by: base::LinkId) {
     }
 }
 
-/// Options, and what becomes of a packet with them.
+/// Options, and the result for a packet with them.
 fn options() -> [(&'static [u8], Outcome); 13] {
     use Outcome::{Passes, Silent, Told};
     const OPTION: icmpv6::Problem = icmpv6::Problem::OPTION;
@@ -66,7 +66,7 @@ fn options() -> [(&'static [u8], Outcome); 13] {
         (&[PING, 0, 0x1e, 9, 1, 2, 3, 4], Silent), // longer than the header
         (&[PING, 0, 1, 3, 0, 0, 0, 0x1e], Silent), // no length
         (&[PING, 0, 0, 0, 0, 0, 0, 0], Passes),
-        (&[PING, 0, 1, 4, 0, 1, 0, 0], Silent), // padding that says something
+        (&[PING, 0, 1, 4, 0, 1, 0, 0], Silent), // padding that is not zero
         (&[PING, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], Silent),
         (&[PING, 1, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0], Silent),
         (&[PING, 0, 0xc9, 4, 0, 1, 0, 0], Told(OPTION, 42)),

@@ -35,7 +35,7 @@ fn each_link_counts_its_own_share_of_ipv6() {
     node.rx_bytes(NOW, INSIDE, &v6.udp(1000));
     assert_eq!(of_link(&node, INSIDE), counters([(Mib::Ip6InReceives, 1)]));
     assert_eq!(of_link(&node, OUTSIDE), counters([(Mib::Ip6OutForwDatagrams, 1)]));
-    // Linux's `ip6_forward` counts one that is too long at both ends, and the error where it leaves.
+    // Linux's `ip6_forward` counts a packet that is too long at both links, and the error at its output link.
     node.rx_bytes(NOW, INSIDE, &v6.udp(2000));
     let inside = [
         (Mib::Ip6InReceives, 2),
@@ -46,7 +46,7 @@ fn each_link_counts_its_own_share_of_ipv6() {
     ];
     assert_eq!(of_link(&node, INSIDE), counters(inside));
     assert_eq!(of_link(&node, OUTSIDE), counters([(Mib::Ip6OutForwDatagrams, 1), (Mib::Ip6FragFails, 1)]));
-    // Of IPv4 a link counts nothing.
+    // A link has no counters of IPv4.
     node.rx_bytes(NOW, INSIDE, &flows()[0].udp(1000));
     assert_eq!(of_link(&node, INSIDE), counters(inside));
 }
@@ -434,7 +434,7 @@ fn queue_of_a_slow_link_is_bounded() {
     assert_eq!(node.pages_in_use(), 0);
 }
 
-/// Else the ring of the device that received it runs dry.
+/// The ring of the device that received the packet would run dry otherwise.
 #[test]
 fn packets_queued_for_a_busy_link_release_device_frames() {
     const FRAMES: usize = 8;

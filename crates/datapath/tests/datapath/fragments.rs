@@ -275,7 +275,7 @@ fn a_fragment_that_breaks_the_rules_of_ipv6_is_answered() {
 fn a_first_fragment_without_its_upper_layer_header_is_answered() {
     let flow = Flow::new("fd00:1::1", "fd00:1::254");
     let (mem, mut node) = (Memory::heap(), router());
-    // A fragment header that says a destination options header follows, and nothing behind it.
+    // A fragment header with a destination options header next, and nothing behind it.
     let mut bytes = fragments(&mem, &flow.udp(400), 152).pop().unwrap().to_vec();
     bytes.truncate(40 + 8);
     bytes[40] = Protocol::DEST_OPTS.0;
@@ -285,7 +285,7 @@ fn a_first_fragment_without_its_upper_layer_header_is_answered() {
     let Told { message, quote, .. } = told(&only(node.tx(INSIDE)));
     let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::HEADER_CHAIN, pointer: 0 };
     assert_eq!((message, quote), (Message::V6(want), bytes.clone()));
-    // An Ethernet frame has 46 bytes at least; what a device adds beyond may be anything.
+    // An Ethernet frame has 46 bytes at least; padding may be anything.
     node.rx_bytes(NOW, INSIDE, &[&bytes[..], &[0xee; 16]].concat());
     assert_eq!(told(&only(node.tx(INSIDE))).quote, bytes);
 }
@@ -366,7 +366,7 @@ fn link_set_to_reassemble_gets_whole_datagrams() {
                 let at = flow.version().header_len();
                 assert_eq!(sent[0].to_vec()[at..], whole[at..]);
             }
-            // A datagram that came whole goes whole.
+            // A datagram that was received whole is sent whole.
             let long = flow.udp(1440);
             let long = match flow.version() {
                 Version::V4 => edit_v4(&long, |header| header.set_dont_fragment(true)),

@@ -37,7 +37,7 @@ fn router_with_host_side() -> Node {
     node
 }
 
-/// Packets that wait for the device of a link.
+/// Packets queued for the device of a link.
 pub(crate) fn up(node: &mut Node, link: LinkId) -> Vec<Packet> {
     node.datapath.take_host_tx(link).map(std::mem::take).unwrap_or_default()
 }
@@ -160,14 +160,14 @@ fn dhcp_answer_goes_up_while_link_has_no_address() {
     let framed = frame(mac(1), mac(9), EtherType::IPV4, &answer);
     node.rx_bytes(NOW, INSIDE, &framed);
     assert_eq!(only(up(&mut node, INSIDE)).to_vec()[eth::Header::LEN..], answer);
-    // One that a route says something else about is not the host side's.
+    // A packet that a route forwards or drops is not delivered to the host side.
     let behind = Flow { sport: 67, dport: 68, ..Flow::new("10.1.0.1", "10.2.0.7") }.udp(300);
     node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &behind));
     assert!(up(&mut node, INSIDE).is_empty());
     node.route_of("10.1.0.77/32", fib::RouteKind::Prohibit);
     node.rx_bytes(NOW, INSIDE, &framed);
     assert!(up(&mut node, INSIDE).is_empty());
-    // Nor is one to another address of a link that has one.
+    // Nor is a packet to another address, on a link with an address.
     node.datapath.fib.add_address(INSIDE, "192.0.2.1/24".parse().unwrap());
     node.rx_bytes(
         NOW,
@@ -231,7 +231,7 @@ fn socket_without_route_is_told() {
 fn socket_packet_is_output_by_the_nodes_routes() {
     for flow in from_us() {
         let mut node = router_with_host_side();
-        // The node's routes decide, whatever device the packet came down by.
+        // The node's routes apply, for packets from any device.
         down_bytes(&mut node, INSIDE, &flow.udp(100));
         let sent = only(node.tx(OUTSIDE)).to_vec();
         assert_eq!(sent, flow.udp(100), "neither its TTL nor anything else is changed");
@@ -308,7 +308,7 @@ fn datagram_cut_for_the_device_is_fragmented_for_the_path() {
         let id = info(&sent[0]).fragment.unwrap().id;
         assert!(sent.iter().all(|pkt| info(pkt).fragment.unwrap().id == id));
         assert_eq!(node.drops(), []);
-        // One that is never whole goes nowhere.
+        // A datagram that is never whole is not sent.
         let fragment = cut(&node, &bytes).remove(0);
         down(&mut node, INSIDE, fragment);
         assert!(node.tx(OUTSIDE).is_empty());
@@ -390,7 +390,7 @@ fn socket_with_dont_fragment_gets_the_error() {
     let bytes = edit_v4(&flow.udp(3000), |header| header.set_dont_fragment(true));
     down_bytes(&mut node, INSIDE, &bytes);
     assert!(node.tx(OUTSIDE).is_empty());
-    // By the device that it was sent by.
+    // By the device that the packet was sent by.
     let Told { dst, message, quote, .. } = told(&only(up(&mut node, INSIDE)));
     assert_eq!((dst, message), (flow.src.to_string(), Message::V4(icmp::Message::FragNeeded { mtu: 1500 })));
     assert_eq!(quote[..20], bytes[..20]);
@@ -417,7 +417,7 @@ fn error_about_socket_packet_stays_in_its_vrf() {
 fn tcp_segments_are_cut_to_the_path() {
     for flow in from_us() {
         let mut node = router_with_host_side();
-        // As a socket sends it towards a device of MTU 65 521.
+        // A packet as a socket sends it by a device of MTU 65 521.
         let pkt = flow.fat_tcp(&node.mem, 1, 60_000, 32_000);
         down(&mut node, INSIDE, pkt);
         let sent = only(node.tx(OUTSIDE));
@@ -519,7 +519,7 @@ fn broadcast_of_socket_is_fragmented_for_the_link() {
     }
     assert!(node.tx(INSIDE).is_empty());
     assert_eq!(node.drops(), []);
-    // One that may not be, or that is no IP, is a counted drop.
+    // A datagram that may not be fragmented, or a frame without IP, is a counted drop.
     let whole = edit_v4(&datagram, |header| header.set_dont_fragment(true));
     down_bytes(&mut node, OUTSIDE, &frame(MacAddr::BROADCAST, mac(2), EtherType::IPV4, &whole));
     down_bytes(&mut node, OUTSIDE, &frame(MacAddr::BROADCAST, mac(2), EtherType(0x88cc), &may_be));
@@ -598,17 +598,17 @@ fn established_flow_goes_up_without_a_route_lookup() {
         let mut node = router_with_host_side();
         let answer = Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..flow };
         let hits = |node: &Node| (node.datapath.demux_counts.hits, node.datapath.demux_counts.misses);
-        // Nothing from outside makes a flow.
+        // Packets from outside add no flow.
         node.rx_bytes(NOW, INSIDE, &flow.tcp(1, 10));
         assert_eq!((node.datapath.established().len(), hits(&node)), (0, (0, 0)));
         down_bytes(&mut node, INSIDE, &answer.tcp(1, 10));
         assert_eq!(node.datapath.established().len(), 1);
-        // The first packet asks the routes, the others do not.
+        // The first packet needs a route lookup, the others do not.
         for n in 0..5 {
             node.rx_bytes(NOW, INSIDE, &flow.tcp(11 + n, 10));
         }
         assert_eq!((up(&mut node, INSIDE).len(), hits(&node)), (6, (4, 1)));
-        // A route that changes is seen at once: the address is no longer the node's.
+        // A changed route applies at once: the address is no longer the node's.
         let host = base::Prefix::host(flow.dst);
         let routes = [base::TableId::LOCAL, base::TableId::MAIN];
         for table in routes {
@@ -672,7 +672,7 @@ fn packet_too_big_about_socket_tcp_lowers_the_cut() {
         usize::from(gso.size) + ipv4::Header::LEN + TCP_LEN
     };
     assert_eq!(size(&mut node), 1500);
-    // A message about an unknown flow changes no MTU, but goes up.
+    // A message about an unknown flow changes no MTU, but is delivered.
     node.rx_bytes(NOW, OUTSIDE, &too_big(&Flow { sport: 9, ..flow }.tcp(1, 100)));
     assert_eq!((size(&mut node), up(&mut node, OUTSIDE).len()), (1500, 1));
     // A message with a wrong checksum changes no MTU either.
@@ -711,7 +711,7 @@ fn watched_router() -> Node {
     node
 }
 
-/// Frames that went to the device of the link outside: whether each is for no station, and what stands behind its header.
+/// Frames for the device of the outer link: whether each is for no station, and its payload.
 fn shown(node: &mut Node) -> Vec<(bool, Vec<u8>)> {
     let frames = up(node, OUTSIDE).into_iter().map(|frame| frame.to_vec());
     frames.map(|frame| (frame[..6] == [2, 0xfa, 0x70, 0, 0, 1], frame[14..].to_vec())).collect()
@@ -740,7 +740,7 @@ fn received_frame_is_shown_to_packet_sockets_once() {
         let received = frame(to, mac(9), ethertype, &bytes);
         let mut node = watched_router();
         node.rx_bytes(NOW, OUTSIDE, &received);
-        // What the node itself sends about it is shown as well.
+        // Packets that the node sends about it are copied as well.
         let seen: Vec<_> = shown(&mut node).into_iter().filter(|(_, shown)| shown == &bytes).collect();
         assert_eq!(seen, [(is_copy, bytes.clone())]);
         // Without a promiscuous socket.
@@ -775,7 +775,7 @@ fn sent_frame_is_shown_unless_a_socket_has_sent_it() {
     down_bytes(&mut node, OUTSIDE, &hello);
     assert_eq!(node.tx(OUTSIDE).len(), 1);
     assert_eq!(shown(&mut node), []);
-    // The node asks for the next hop itself.
+    // The node resolves the next hop itself.
     node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &flows()[0].udp(10)));
     let sent = only(node.tx(OUTSIDE)).to_vec();
     assert_eq!(shown(&mut node), [(true, sent[14..].to_vec())]);

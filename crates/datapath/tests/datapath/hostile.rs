@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, geometry};
-use sim::{Flow, Maze, Rng};
+use sim::{Flow, FullNode, Rng};
 use wire::{EtherType, FragOffset, MacAddr, Protocol, Spi, arp, esp, eth, icmpv6, nd};
 
 use crate::common::{edit_v4, mac};
@@ -179,11 +179,11 @@ fn hostile_packet_by_any_port_is_accounted_for() {
     for seed in 0..20_000 {
         let mut rng = Rng::new(seed);
         let _guard = OnPanic(seed);
-        let mut maze = Maze::new();
+        let mut full_node = FullNode::new();
         let port = rng.below(4);
-        let pkt = hostile(&mut rng, &maze.node.mem, port);
-        maze.rx(Maze::PORTS[port], pkt);
-        maze.finish();
+        let pkt = hostile(&mut rng, &full_node.node.mem, port);
+        full_node.rx(FullNode::PORTS[port], pkt);
+        full_node.finish();
     }
 }
 
@@ -192,22 +192,22 @@ fn many_hostile_packets_leave_no_memory_in_use() {
     for seed in 0..20 {
         let mut rng = Rng::new(1_000_000 + seed);
         let _guard = OnPanic(seed);
-        let mut maze = Maze::new();
+        let mut full_node = FullNode::new();
         for _ in 0..1000 {
             let port = rng.below(4);
             match rng.below(60) {
-                0 => maze.pass(rng.duration(Duration::from_secs(2))),
-                1 => maze.set_up(Maze::PORTS[port], rng.happens(700)),
+                0 => full_node.pass(rng.duration(Duration::from_secs(2))),
+                1 => full_node.set_up(FullNode::PORTS[port], rng.happens(700)),
                 2..6 => {
-                    maze.send(Maze::PORTS[port]);
+                    full_node.send(FullNode::PORTS[port]);
                 }
                 _ => {
-                    let pkt = hostile(&mut rng, &maze.node.mem, port);
-                    maze.rx(Maze::PORTS[port], pkt);
+                    let pkt = hostile(&mut rng, &full_node.node.mem, port);
+                    full_node.rx(FullNode::PORTS[port], pkt);
                 }
             }
         }
-        maze.finish();
+        full_node.finish();
     }
 }
 
@@ -216,11 +216,11 @@ fn hostile_bursts_through_gro_and_esp_leak_no_memory() {
     for seed in 0..300 {
         let mut rng = Rng::new(2_000_000 + seed);
         let _guard = OnPanic(seed);
-        let mut maze = Maze::new();
+        let mut full_node = FullNode::new();
         let port = rng.below(4);
-        let burst = (0..64).map(|_| hostile(&mut rng, &maze.node.mem, port)).collect();
-        maze.node.rx(crate::common::NOW, Maze::PORTS[port], burst);
-        maze.finish();
+        let burst = (0..64).map(|_| hostile(&mut rng, &full_node.node.mem, port)).collect();
+        full_node.node.rx(crate::common::NOW, FullNode::PORTS[port], burst);
+        full_node.finish();
     }
 }
 

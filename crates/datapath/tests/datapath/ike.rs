@@ -1,4 +1,4 @@
-//! IKE on the port of ESP in UDP: to a key manager and from it.
+//! IKE on the port of ESP in UDP, from and to an IKE daemon.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ fn ends(v6: bool) -> [SocketAddr; 2] {
     ENDS[usize::from(v6)].map(|end| end.parse().unwrap())
 }
 
-/// A router with IKE at its outer link, that blocks everything else by policy.
+/// A router with IKE at its outer link, whose policies block all other packets.
 fn node(v6: bool) -> Node {
     let mut node = router();
     node.datapath.set_ike(vec![(OUTSIDE, IkeAt::Port(ends(v6)[0]))]);
@@ -70,7 +70,7 @@ fn ike_message_is_taken_out_with_or_without_an_sa() {
             let got: Vec<_> = node.datapath.take_ike().collect();
             assert_eq!(got, [IkeMessage { local, peer, bytes: b"hello".to_vec() }], "v6 {v6}, with an SA {with_sa}");
             node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, &[0xff]));
-            assert_eq!((node.datapath.take_ike().count(), node.drops()), (0, vec![]), "a keepalive is nobody's");
+            assert_eq!((node.datapath.take_ike().count(), node.drops()), (0, vec![]), "a keepalive is no message");
             // Neither kind is dropped, and IKE on a link that is not told to have it.
             for payload in [&b"\0\0\0\0"[..], b"\x01\0\0\0hello", b""] {
                 node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, payload));

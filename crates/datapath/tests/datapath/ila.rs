@@ -201,7 +201,7 @@ fn translated_packet_of_established_flow_asks_no_route() {
     node.datapath.add_ila(mapping(ILA, SIR, None)).unwrap();
     let answer = Packet::with_data(&node.mem, &flow.reversed().tcp(1, 10)).unwrap();
     node.datapath.handle_host_rx(NOW, &node.mem, INSIDE, &mut vec![answer]);
-    // The first packet asks the routes; then two segments at once are one packet.
+    // The first packet needs a route lookup; then two segments at once are one packet.
     for segments in [0..1, 1..2, 2..4, 4..5] {
         let bytes = segments.map(|nth: u32| to_ila(&flow.tcp(1 + nth * 100, 100), ILA));
         let burst = bytes.map(|bytes| Packet::with_data(&node.mem, &bytes).unwrap()).collect();
@@ -241,7 +241,7 @@ fn esp_to_own_ila_address_is_decrypted_in_either_mode() {
             let fwd = policy(Dir::Fwd, &selector(src), &selector(dst), std::slice::from_ref(&sa));
             node.datapath.ipsec.add_policy(fwd).unwrap();
             let inner = Flow::new(src, dst);
-            // What the near node forwards it seals in tunnel mode; its own packets in transport mode too.
+            // The near node encrypts forwarded packets in tunnel mode, and its own packets in transport mode too.
             let clear: Vec<Vec<u8>> = (0..6).map(|nth| inner.ping(nth, 40)).collect();
             let sealed: Vec<Vec<u8>> = clear.iter().map(|bytes| seal(&mut near, bytes, mode)).collect();
             let burst = sealed.iter().map(|bytes| Packet::with_data(&node.mem, &to_ila(bytes, ILA)).unwrap());
@@ -273,7 +273,7 @@ fn identifier_that_makes_no_destination_is_dropped() {
     }
     assert_eq!(node.drops(), [(INSIDE.0, DropReason::IpDestinationInvalid, 2)]);
     assert_eq!(node.datapath.counters, counters([(Mib::Ip6InReceives, 2), (Mib::Ip6InAddrErrors, 2)]));
-    // A group is none that is answered or forwarded.
+    // A packet translated to a group is neither answered nor forwarded.
     node.rx_bytes(NOW, INSIDE, &Flow { dst: IpAddr::V6(OTHER.with(Identifier(0x99))), ..flow() }.udp(8));
     assert_eq!((node.tx(INSIDE).len(), node.tx(OUTSIDE).len()), (0, 0));
 }

@@ -60,7 +60,7 @@ fn malformed_option_is_answered_with_its_offset() {
             assert_eq!(node.drops(), [(1, DropReason::Ipv4Options, 1)], "{to} {options:?}");
             assert_eq!(node.datapath.counters.get(Mib::IpInHdrErrors), 1);
             if to == "10.1.0.255" {
-                // The whole subnet got it (RFC 1122 §3.2.2).
+                // The packet was a broadcast (RFC 1122 §3.2.2).
                 assert!(node.tx(INSIDE).is_empty(), "{options:?}");
                 continue;
             }

@@ -9,7 +9,7 @@ use xfrm::{Action, Dir, Mode};
 use crate::common::*;
 use crate::gateways::*;
 
-/// Runs a packet through the receiving gateway and says how it was dropped, with the counters that moved.
+/// Runs a packet through the receiving gateway, and returns its drop and the changed counters.
 fn refused(node: &mut Node, link: base::LinkId, bytes: &[u8]) -> (Vec<(u32, DropReason, u64)>, Counters) {
     node.rx_bytes(NOW, link, bytes);
     assert!(node.tx(INSIDE).is_empty(), "nothing goes on");
@@ -87,7 +87,7 @@ fn later_fragment_in_clear_under_a_port_policy_is_dropped() {
         for action in [Action::Allow, Action::Block] {
             let mut node = router();
             node.datapath.ipsec.add_policy(some_ports(dir, action)).unwrap();
-            // The first one says that it is for another port.
+            // The first fragment is for another port.
             node.rx_bytes(NOW, INSIDE, &fragment(flow, 0));
             assert_eq!((node.tx(OUTSIDE).len(), node.drops()), (1, vec![]), "{dir:?} {action:?}");
             let (drops, counted) = refused(&mut node, INSIDE, &fragment(flow, 808));
@@ -126,7 +126,7 @@ fn error_about_a_decrypted_packet_returns_by_the_tunnel_only() {
         near.rx_bytes(NOW, OUTSIDE, &answer);
         let told = told(&only(near.tx(INSIDE)));
         assert_eq!((&told.src[..], told.message), (of_node, exceeded));
-        // What would go back in clear says too much.
+        // An error in clear would disclose the quoted packet.
         far.datapath.ipsec.remove_policy(&policy(Dir::Out, nets[0], nets[1], &[]).key()).unwrap();
         near.rx_bytes(NOW, INSIDE, &last_hop);
         far.rx(NOW, OUTSIDE, near.tx(OUTSIDE));
@@ -259,7 +259,7 @@ fn other_datagram_to_the_esp_in_udp_port_is_not_esp() {
     let mut world = tunnelled(TUNNELS[1], 1);
     let node = &mut world.nodes[1];
     node.rx_bytes(NOW, OUTSIDE, &datagram(&[0xff]));
-    assert_eq!((node.drops(), node.tx(OUTSIDE).len()), (vec![], 0), "a keepalive is for nobody");
+    assert_eq!((node.drops(), node.tx(OUTSIDE).len()), (vec![], 0), "a keepalive is consumed");
     node.rx_bytes(NOW, OUTSIDE, &datagram(&[0, 0, 0, 0, 1, 2, 3, 4, 5]));
     assert_eq!(node.drops(), [(2, DropReason::EncapIgnored, 1)], "no link has IKE");
     assert_eq!(node.tx(OUTSIDE).len(), 0, "the port is open");

@@ -27,7 +27,7 @@ fn fat_packet_leaves_the_tunnel_unchanged() {
             world.hosts[0].send(pkt);
             world.run(SECOND);
             let got = world.hosts[1].take();
-            // As many as there are page slots and a head for, all in order.
+            // As many segments as page slots and a head hold, all in order.
             assert_eq!(got.len(), segments.div_ceil(48), "{tunnel:?}");
             let mut received = Received::default();
             for pkt in &got {
@@ -129,7 +129,7 @@ fn transport_mode_protects_packets_between_the_gateways() {
             };
             assert_eq!(world.nodes[1].datapath.counters.get(echos), 1);
             assert_eq!(world.nodes[0].datapath.counters.get(replies), 1);
-            assert_eq!(world.nodes[0].drops(), [(2, DropReason::IcmpIgnored, 1)], "nobody here asked");
+            assert_eq!(world.nodes[0].drops(), [(2, DropReason::IcmpIgnored, 1)], "no request was sent");
             let mss = 1300;
             let pkt = flow.fat_tcp(&world.hosts[0].mem, 1, 40 * mss, mss as u16);
             world.hosts[0].send(pkt);

@@ -1,4 +1,4 @@
-//! ESP over wires that lose, reorder and repeat: what arrives is right, and nothing arrives twice.
+//! ESP over wires that lose, reorder and duplicate packets: received data is correct, and no packet is delivered twice.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Packets held for a larval SA, and rekeying, as hosts behind gateways see them.
+//! Packets held for a larval SA, and rekeying, for hosts behind gateways.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn arrived([near, far]: &mut [Node; 2], now: Instant) -> Vec<Vec<u8>> {
     far.tx(INSIDE).iter().map(Packet::to_vec).collect()
 }
 
-/// Else the ring of the device that received them runs dry until the SA has come.
+/// The ring of the device that received the packets would run dry until the SA is added.
 #[test]
 fn packets_waiting_for_an_sa_release_device_frames() {
     let [mut near, _] = gateways();

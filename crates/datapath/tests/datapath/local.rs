@@ -1,4 +1,4 @@
-//! Packets for the node itself: pings are answered, all else ends here with its reason.
+//! Packets for the node itself: pings are answered, other packets are dropped with a reason.
 
 use base::{DropReason, Mib};
 use packet::{Memory, Packet, geometry};
@@ -122,7 +122,7 @@ fn segment_to_a_closed_port_is_reset() {
         let of_tcp = [Mib::TcpInSegs, Mib::TcpOutSegs, Mib::TcpOutRsts, Mib::TcpInErrs]
             .map(|mib| node.datapath.counters.get(mib));
         assert_eq!(of_tcp, [2, 2, 2, 0]);
-        // As many as come: ICMP's limits are not for them.
+        // Every segment is answered: ICMP's rate limits do not apply.
         (0..2000).for_each(|_| node.rx_bytes(NOW, INSIDE, &flow.tcp(5, 9)));
         assert_eq!(node.tx(INSIDE).len(), 2000);
     }
@@ -207,7 +207,12 @@ fn icmp_messages_without_a_request_are_ignored() {
         ("a wrong bit", wrong(&v4), DropReason::ChecksumWrong, Mib::IcmpInCsumErrors),
         ("a wrong bit in ICMPv6", wrong(&v6), DropReason::ChecksumWrong, Mib::Icmp6InCsumErrors),
         ("a ping to the subnet", Flow::new("10.1.0.1", "10.1.0.255").ping(1, 8), ignored, Mib::IcmpInEchos),
-        ("a ping to everybody", Flow::new("10.1.0.1", "255.255.255.255").ping(1, 8), ignored, Mib::IcmpInEchos),
+        (
+            "a ping to the broadcast address",
+            Flow::new("10.1.0.1", "255.255.255.255").ping(1, 8),
+            ignored,
+            Mib::IcmpInEchos,
+        ),
         ("a ping to a group", Flow::new("fd00:1::1", "ff02::5").ping(1, 8), ignored, Mib::Icmp6InEchos),
     ];
     for (name, bytes, reason, mib) in cases {
@@ -238,7 +243,7 @@ fn a_datagram_with_a_wrong_checksum_is_not_answered() {
 
 #[test]
 fn malformed_datagram_is_dropped_silently_and_counted() {
-    // (bytes that are left of UDP, length that it says, whether its checksum is none, whether the datagram is good)
+    // (bytes of UDP, its length field, whether it has no checksum, whether the datagram is valid)
     let cases = [
         (0, None, false, false),
         (4, None, false, false),

@@ -44,7 +44,7 @@ fn syn_is_lowered_to_the_tunnel_both_ways_by_one_gateway() {
         for flow in flows() {
             let mut world = tunnelled(tunnel, 1);
             world.nodes[0].datapath.set_clamp_mss(vec![OUTSIDE]);
-            // What fits behind the timestamps of a segment, and those.
+            // MSS of a segment with timestamps, and the length of the timestamps.
             let want = tunnel.mss(&flow) + 12;
             for (from, flow) in [(0, flow), (1, flow.reversed())] {
                 let pkt = packet::Packet::with_data(&world.hosts[from].mem, &syn(&flow, 8960, true)).unwrap();

@@ -233,7 +233,7 @@ fn link_down_flushes_neighbours_and_held_packets() {
     datapath.set_up(now, mem, OUTSIDE, false);
     assert_eq!(world.nodes[0].drops(), [(1, DropReason::NeighbourFailed, 1)]);
     let links: Vec<_> = world.nodes[0].datapath.neighbours.iter().map(|it| (it.link, it.addr)).collect();
-    assert_eq!(links, [(INSIDE, flow.src)], "the sender, who is to be told");
+    assert_eq!(links, [(INSIDE, flow.src)], "the sender of the dropped packet");
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn discovery_in_fragments_is_ignored() {
     for frames in [vec![part(0, true, front), part(24, false, back)], vec![part(0, false, &message)]] {
         let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
         frames.iter().for_each(|frame| node.rx_bytes(NOW, INSIDE, frame));
-        assert!(node.tx(INSIDE).is_empty(), "nobody is answered");
+        assert!(node.tx(INSIDE).is_empty(), "no station is answered");
         assert_eq!(node.drops(), [(1, DropReason::NeighbourMalformed, 1)]);
         assert_eq!(node.datapath.counters.get(base::Mib::Ip6ReasmOKs), 1);
     }
@@ -344,11 +344,11 @@ struct Flooded {
     world: World,
     /// Solicitations that the router sent meanwhile.
     solicitations: u64,
-    /// Entries that were made, changed or evicted meanwhile, as told to listeners.
+    /// Entries that were added, changed or evicted meanwhile, as in notifications.
     changes: usize,
 }
 
-/// Lets two hosts ping each other through a router every 50 ms for `secs`, while the router's inner link brings a burst
+/// Lets two hosts ping each other through a router every 50 ms for `secs`, while the router's inner link receives a burst
 /// of 64 hostile frames every 5 ms (12 800 a second), and checks that each ping is answered.
 fn flood(secs: u32, hostile: impl Fn(u64) -> Vec<u8>) -> Flooded {
     let mut world = ethernet_world();
@@ -443,7 +443,7 @@ fn new_neighbour_is_found_while_strangers_solicit() {
         world.nodes[0].rx_bytes(now, INSIDE, &hostile_solicitation(n));
         world.nodes[0].tx(INSIDE);
     }
-    // Neither the host that asks nor the one that it asks for is known yet.
+    // Neither the soliciting host nor the solicited one is known yet.
     world.hosts[0].send_bytes(&flow.ping(1, 10));
     world.run(SECOND);
     assert_eq!(world.hosts[0].take().len(), 1);
@@ -467,7 +467,7 @@ fn confirmed_neighbour_is_answered_while_strangers_solicit() {
     assert_eq!(answers, 10_000);
     node.rx_bytes(now, INSIDE, &probe);
     assert_eq!(node.tx(INSIDE).len(), 1);
-    // Nor does a station that uses its address have more answered than others.
+    // Nor is a station that uses its address answered more often than others.
     for _ in 0..100 {
         node.rx_bytes(now, INSIDE, &probe);
     }

@@ -1,4 +1,4 @@
-//! SAs within SAs: as many as a packet may go through, and one more.
+//! Nested SAs: the maximum for a packet, and one more.
 
 use base::{DropReason, Mib};
 use sim::{Flow, Medium, World, esp, link_pair, policy};
@@ -9,7 +9,7 @@ use crate::gateways::{ENDS, gateways};
 
 const SECOND: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// So many transport SAs from one gateway to the other, the innermost first.
+/// `n` transport SAs from one gateway to the other, the innermost first.
 fn sas(v6: bool, from: usize, n: u32) -> Vec<SaConfig> {
     let ends = ENDS[usize::from(v6)];
     (0..n).map(|at| esp(ends[from], ends[1 - from], 0x100 * (at + 1) + from as u32, Mode::Transport, false)).collect()
@@ -54,7 +54,7 @@ fn five_transport_sas_work_both_ways() {
 fn packet_too_long_for_five_sas_gets_one_error() {
     let mut world = nested(false, 5);
     let [here, there] = ENDS[0];
-    // A guest that has the gateway's own address speaks with the other gateway.
+    // A guest with the gateway's own address sends to the other gateway.
     let flow = Flow::new(here, there);
     let mtu = sas(false, 0, 5).iter().fold(1500, |mtu, sa| crate::gateways::overhead(sa).inner_mtu(mtu));
     assert_eq!(mtu, 1322);
@@ -81,7 +81,7 @@ fn six_sa_policy_and_seventh_esp_layer_are_refused() {
     assert_eq!((node.tx(OUTSIDE).len(), node.datapath.counters.get(Mib::XfrmOutPolError)), (0, 1));
     assert_eq!(node.drops(), [(1, DropReason::PolicyDepth, 1)]);
 
-    // Seven layers, made by two nodes: each adds as many as it may.
+    // Seven layers by two nodes: each adds the maximum.
     let sealed = |sas: &[SaConfig], bytes: &[u8]| {
         let mut node = sim::Node::new();
         node.port(INSIDE.0, sim::PortOptions::BARE.mtu(9000), &[]);

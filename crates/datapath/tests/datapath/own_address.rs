@@ -1,4 +1,4 @@
-//! The node's own addresses: no packet of others comes from them, and errors do, unless the host has them too.
+//! The node's own addresses: received packets from them are dropped, and errors are sent from them, unless the host shares them.
 
 use base::{DropReason, LinkId, Mib, TableId};
 use datapath::HostRole;
@@ -27,7 +27,7 @@ fn own_ipv4_source_is_martian() {
             }
         }
     }
-    // Linux asks of IPv4 alone.
+    // Linux checks IPv4 only.
     let mut node = router();
     node.rx_bytes(NOW, INSIDE, &Flow::new("fd00:1::254", "fd00:2::1").udp(10));
     assert_eq!((node.drops(), node.tx(OUTSIDE).len()), (vec![], 1));
@@ -74,7 +74,7 @@ fn fragments_from_an_own_address_are_not_held() {
 #[test]
 fn host_may_send_from_the_address_of_a_udp_link() {
     use HostRole::{None, Peer, SharesAddress};
-    // (role at the inner link, at the outer link, source, link that it comes by, whether it passes)
+    // (role at the inner link, at the outer link, source, input link, whether the packet passes)
     let cases = [
         (Peer, SharesAddress, "10.2.0.254", INSIDE, true),
         (Peer, SharesAddress, "10.1.0.254", INSIDE, false),
@@ -137,7 +137,7 @@ fn error_to_the_host_comes_from_no_address_of_its_own() {
             node
         };
         assert_eq!([v4, v6].map(|flow| source_of_error(&mut gateway(), flow)), want);
-        // One more link is the node's alone.
+        // The host has no role at the third link.
         let with_third = |flow| {
             let mut node = gateway();
             node.port(THIRD.0, PortOptions::BARE, &["10.3.0.254/24", "fd00:3::254/64"]);

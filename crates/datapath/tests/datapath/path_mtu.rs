@@ -1,4 +1,4 @@
-//! A path between two gateways that becomes narrower, and messages that lie about it.
+//! A path between two gateways whose MTU falls, and forged ICMP messages about it.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ fn shrink(world: &mut World, tunnel: Tunnel, mtu: usize) {
     world.set_wire(FAR_WIRE, Wire::new(if tunnel.udp { Medium::UdpSocket } else { Medium::Cable }, mtu));
 }
 
-/// The MTU that a message tells, which must be one about that.
+/// The MTU in a message, which must be a *packet too big* message.
 fn told_mtu(pkt: &packet::Packet) -> usize {
     match told(pkt).message {
         Message::V4(icmp::Message::FragNeeded { mtu }) => mtu.into(),
@@ -106,7 +106,7 @@ struct Sender {
     flow: Flow,
     mss: usize,
     received: Received,
-    /// Every MTU that it was told.
+    /// Every MTU that was reported to the sender.
     told: Vec<usize>,
 }
 
@@ -115,7 +115,7 @@ impl Sender {
         Self { flow, mss: mtu - flow.tcp_headers(), received: Received::default(), told: Vec::new() }
     }
 
-    /// Sends 30 segments from the first byte on that is missing, and takes in what comes of it. How many bytes arrived.
+    /// Sends 30 segments from the first missing byte on, and handles the answers. Returns the number of bytes received.
     fn turn(&mut self, world: &mut World) -> usize {
         let before = self.received.bytes;
         let pkt = self.flow.fat_tcp(&world.hosts[0].mem, before as u32, 30 * self.mss, self.mss as u16);
@@ -144,7 +144,7 @@ fn tcp_inside_goes_on_when_the_outer_path_shrinks() {
             }
             shrink(&mut world, tunnel, 1280);
             let turns: Vec<bool> = (0..10).map(|_| sender.turn(&mut world) == 30 * sender.mss).collect();
-            // One flight tells the gateway, the next one the guest.
+            // The first flight lowers the path MTU of the gateway, the next one that of the guest.
             assert_eq!(turns.iter().position(|&whole| whole), Some(2), "{tunnel:?} {flow:?}: {turns:?}");
             assert!(turns[2..].iter().all(|&whole| whole), "{tunnel:?} {flow:?}: {turns:?}");
             assert_eq!(sender.told, [want], "{tunnel:?} {flow:?}");
@@ -199,7 +199,7 @@ fn the_way_on_from_the_outer_tunnel_narrows_the_inner_one() {
         let at_first = overhead(&sas[0]).inner_mtu(outer(1500));
         node.rx_bytes(NOW, INSIDE, &df(at_first - 28));
         assert_eq!(only(node.tx(OUTSIDE)).len().div_ceil(8), 1500_usize.div_ceil(8), "it just fits");
-        // What the hub, or the router behind it, has of the packet: the inner ESP.
+        // The hub, and the router behind it, quote the inner ESP.
         let quote = Flow::new(ENDS[0][0], site).raw(Protocol::ESP, &[0, 0, 0x30, 0, 0, 0, 0, 1]);
         node.rx_bytes(NOW, OUTSIDE, &too_big(false, 1300, ENDS[0][0], &quote));
         assert_eq!(node.drops(), []);
@@ -209,7 +209,7 @@ fn the_way_on_from_the_outer_tunnel_narrows_the_inner_one() {
             let sent = node.tx(OUTSIDE);
             assert_eq!(sent.len(), usize::from(fits), "{len} of {want}, {tfcpad}");
             if let [sealed] = &sent[..] {
-                // As long as the narrow way takes it: 1300 bytes come out at the hub, of 56 more.
+                // As long as the path allows: the hub sends 1300 of up to 1356 bytes.
                 let most = if tunnelled { 1356 } else { 1300 };
                 assert!(sealed.len() <= most && sealed.len() > most - 8, "{} of {most}, {tfcpad}", sealed.len());
             }
@@ -277,7 +277,7 @@ fn message_that_quotes_no_own_packet_changes_nothing() {
         if udp {
             forged.extend([with(spi_at - 8, 1), with(spi_at - 5, 1)]);
         }
-        // What an SA to receive by is sent comes from the other end.
+        // Packets of an inbound SA are sent by the other end.
         let mut other_way = quote.to_vec();
         let backwards = esp(there, here, 0x1001, Mode::Tunnel, udp);
         other_way[spi_at..spi_at + 4].copy_from_slice(&backwards.spi.0.to_be_bytes());
@@ -289,12 +289,12 @@ fn message_that_quotes_no_own_packet_changes_nothing() {
         assert_eq!(node.drops(), [(2, DropReason::IcmpQuote, forged.len() as u64)], "{tunnel:?}");
         let counted = if tunnel.v6 { Mib::Icmp6InPktTooBigs } else { Mib::IcmpInDestUnreachs };
         assert_eq!(node.datapath.counters.get(counted), forged.len() as u64);
-        // The same message with the true quote is believed, as far as it goes.
+        // The same message with a genuine quote is accepted.
         node.rx_bytes(NOW, OUTSIDE, &too_big(tunnel.v6, 600, here, quote));
         let known: Vec<_> =
             node.datapath.fib.path_mtus(NOW).map(|((_, dst), known)| (dst.to_string(), known.mtu)).collect();
         assert_eq!(known, [(there.to_owned(), if tunnel.v6 { 1280 } else { 600 })], "{tunnel:?}");
-        // And one that tells no news is not.
+        // A message with a larger MTU changes nothing.
         node.rx_bytes(NOW, OUTSIDE, &too_big(tunnel.v6, 1499, here, quote));
         assert_eq!(node.drops().last(), Some(&(2, DropReason::IcmpQuote, forged.len() as u64)));
         assert_eq!(node.drops()[0], (2, DropReason::IcmpIgnored, 1), "{tunnel:?}");

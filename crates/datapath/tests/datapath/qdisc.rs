@@ -78,7 +78,7 @@ fn fat_packet_waits_whole_and_is_fitted_when_it_leaves() {
 #[test]
 fn tbf_cuts_only_packets_that_exceed_its_burst() {
     let [flow, _] = flows();
-    // The headers of each segment count: 4356 bytes. Of segments, those leave that the bucket has tokens for.
+    // The headers of each segment count: 4356 bytes. The bucket has tokens for some of the segments.
     for (burst, want) in [(5000, vec![4252]), (4356, vec![4252]), (4355, vec![1452; 2]), (1452, vec![1452])] {
         let mut node = shaped(PortOptions::BARE, tbf(burst, 50_000));
         let fat = flow.fat_tcp(&node.mem, 1, 4200, 1400);
@@ -192,7 +192,7 @@ fn frames_that_are_no_ip_wait_as_others_do() {
     for n in 0..3 {
         node.rx_bytes(NOW, INSIDE, &flow.udp(100 + n));
     }
-    // The packets wait for the neighbour, and the question for the link.
+    // The packets wait for the neighbour, and the solicitation for the link.
     assert_eq!((node.waiting(), stats(&node).qlen, lens(&mut node)), (3, 1, vec![]));
     node.datapath.set_busy(NOW, &node.mem, OUTSIDE, false);
     let asked = only(node.tx(OUTSIDE)).to_vec();
@@ -209,7 +209,7 @@ fn frames_that_are_no_ip_wait_as_others_do() {
     assert_eq!((bytes, packets, drops), (asked.len() as u64 + 429, 4, 0));
 }
 
-/// Offers more than the rate for ten seconds of virtual time, and takes what leaves when the datapath says that it does.
+/// Offers more than the rate for ten seconds of virtual time, and takes sent packets at the times of `poll_timeout`.
 fn bytes_in_ten_seconds(is_fat: bool, features: Features) -> u64 {
     let [flow, _] = flows();
     let mut node = shaped(PortOptions::BARE.features(features), tbf(20_000, 200_000));

@@ -1,4 +1,4 @@
-//! Packets that go no further: where routes say so, and what may not be sent at all.
+//! Packets that are dropped by routes, or that may not be sent.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn errors_later_fragments_and_groups_get_no_icmp_error() {
         ("an ICMPv6 error", ended(v6).raw(Protocol::ICMPV6, &error_v6), DropReason::TtlExceeded),
         ("a later fragment", edit_v4(&ended(v4).udp(100), later), DropReason::TtlExceeded),
         ("a subnet's broadcast", Flow::new("10.1.0.1", "10.1.0.255").udp(10), DropReason::UdpNoPort),
-        ("everybody", Flow::new("10.1.0.1", "255.255.255.255").udp(10), DropReason::UdpNoPort),
+        ("the broadcast address", Flow::new("10.1.0.1", "255.255.255.255").udp(10), DropReason::UdpNoPort),
         ("a group", Flow::new("10.1.0.1", "224.0.0.5").udp(10), DropReason::UdpNoPort),
         ("an IPv6 group", Flow::new("fd00:1::1", "ff02::5").udp(10), DropReason::UdpNoPort),
     ];
@@ -163,7 +163,7 @@ fn frame(to: MacAddr, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
 #[test]
 fn truncated_header_chain_of_unicast_is_answered() {
     let link_local = mac(1).link_local();
-    // A fragment header that says a destination options header follows, and nothing behind it.
+    // A fragment header with a destination options header next, and nothing behind it.
     let chain = |dst: Ipv6Addr| {
         let mut bytes = vec![0x60, 0, 0, 0, 0, 8, Protocol::FRAGMENT.0, 64];
         bytes.extend("fe80::99".parse::<Ipv6Addr>().unwrap().octets());
@@ -192,8 +192,8 @@ fn frame_not_for_this_station_is_not_forwarded() {
     let cases = [
         ("for us", frame(mac(1), EtherType::IPV4, &v4), None),
         ("IPv6 for us", frame(mac(1), EtherType::IPV6, &v6), None),
-        ("for everybody", frame(MacAddr::BROADCAST, EtherType::IPV4, &v4), not_for_us),
-        ("for everybody, where no route leads", frame(MacAddr::BROADCAST, EtherType::IPV4, &lost), no_route),
+        ("a broadcast frame", frame(MacAddr::BROADCAST, EtherType::IPV4, &v4), not_for_us),
+        ("a broadcast frame, without a route", frame(MacAddr::BROADCAST, EtherType::IPV4, &lost), no_route),
         ("for a group", frame(MacAddr::multicast_v4([224, 0, 0, 1].into()), EtherType::IPV4, &v4), not_for_us),
         ("IPv6 for a group", frame(MacAddr([0x33, 0x33, 0, 0, 0, 1]), EtherType::IPV6, &v6), not_for_us),
         ("for another", frame(mac(7), EtherType::IPV4, &v4), not_for_us),
@@ -201,7 +201,7 @@ fn frame_not_for_this_station_is_not_forwarded() {
         ("another protocol", frame(mac(1), EtherType(0x88cc), &v4), not_for_us),
         ("tagged", frame(mac(1), EtherType::VLAN, &v4), not_for_us),
         ("short", frame(mac(1), EtherType::IPV4, &[])[..13].to_vec(), Some(DropReason::EthTruncated)),
-        ("our address, sent to everybody", frame(MacAddr::BROADCAST, EtherType::IPV4, &ping), None),
+        ("our address, in a broadcast frame", frame(MacAddr::BROADCAST, EtherType::IPV4, &ping), None),
     ];
     for (name, bytes, want) in cases {
         let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);

@@ -1,4 +1,4 @@
-//! Routes with an ILA encapsulation: destinations translated where packets leave by them, or have come by them.
+//! Routes with an ILA encapsulation: destinations are translated on output, or on input.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::common::*;
 use crate::host_side::{add_devices, down, down_bytes, up};
 use crate::ila::with_hop_limit;
 
-/// Prefix under which applications know nodes, and locator of the network behind [`OUTSIDE`].
+/// Prefix of the addresses that applications use, and locator of the network behind [`OUTSIDE`].
 const SIR: Locator = Locator(0x3333_0000_0000_0001);
 const PLACE: Locator = Locator(0xfd00_0002_0000_0000);
 
@@ -158,7 +158,7 @@ fn long_datagram_of_socket_is_translated_before_it_is_cut() {
 fn no_route_to_new_address_is_told_as_unreachable_host() {
     let nowhere = encap(Locator(0x2001_0db8 << 32), CsumMode::NoAction, HookType::Output);
     let again = encap(SIR, CsumMode::NoAction, HookType::Output);
-    // No route; one by another link; an error route; one that translates as well, the same or another.
+    // No route; a route by another link; an error route; a route that translates as well, the same or another.
     let cases: [(RouteEncap, Option<RouteKind>); 5] = [
         (nowhere, None),
         (nowhere, Some(RouteKind::Unicast { via: None, dev: INSIDE })),
@@ -412,7 +412,7 @@ fn error_about_no_translated_packet_is_left_as_it_is() {
         }
     }
     assert_eq!(node.datapath.ila_errors_restored(), 0);
-    // Routes that change are seen at once.
+    // Changed routes apply at once.
     let sent = to("fd00:2::3000:0:0:7", "fd00:2::254");
     node.datapath.fib.replace(fib::Fib::default());
     node.datapath.fib.add_address(OUTSIDE, "fd00:2::254/64".parse().unwrap());
@@ -566,7 +566,7 @@ fn packet_too_long_is_refused_with_its_own_address() {
 
 #[test]
 fn mapping_and_route_translate_there_and_back() {
-    // One node's route to another node's hook, fat: the delivered packet equals the sent one.
+    // From one node's route to another node's hook, fat: the delivered packet equals the sent one.
     let mut near = translator(CsumMode::NeutralMap);
     let mut far = Node::new();
     far.port(INSIDE.0, PortOptions::BARE, &["fd00:2::1/64"]);

@@ -14,13 +14,13 @@ use crate::common::*;
 use crate::fragments::fragments;
 use crate::gateways::*;
 
-/// Link, and what tells flows apart in a packet.
+/// Link, and the parts of a packet that identify its flow.
 type LinkFlow = (u32, Vec<u8>);
 
 /// Counters that are not 0.
 type Moved = Vec<(&'static str, u64)>;
 
-/// Everything that can be seen of a node from outside.
+/// All observable results of a node.
 #[derive(Debug, PartialEq)]
 struct Seen {
     /// Packets by link and flow: the order in which GRO flushes flows does not matter.
@@ -54,7 +54,7 @@ impl Seen {
         }
     }
 
-    /// Leaves what depends on the sizes of super-packets out.
+    /// Removes results that depend on the sizes of super-packets.
     fn forget_sizes(&mut self) {
         const PACKETS: [&str; 4] = ["IpInReceives", "IpForwDatagrams", "Ip6InReceives", "Ip6OutForwDatagrams"];
         self.counters.retain(|(name, _)| !PACKETS.contains(name));
@@ -67,7 +67,7 @@ impl Seen {
     }
 }
 
-/// Stands for bytes in what a failure prints. Identifications of fragments are random, and left out.
+/// Hash of bytes, for failure messages. Identifications of fragments are random, and left out.
 fn hash(bytes: &[u8], is_fragment: bool) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes[if is_fragment { 48.min(bytes.len()) } else { 0 }..].hash(&mut hasher);
@@ -91,7 +91,7 @@ fn seen(node: &mut Node) -> Seen {
         for pkt in node.tx(link) {
             let bytes = pkt.to_vec();
             let shape = (bytes.len(), hash(&bytes, pkt.meta.cut == Cut::Fragment), pkt.meta.cut);
-            // The whole flow of fragments has no ports to be told apart by.
+            // Fragments have no ports.
             let flow = if pkt.meta.cut == Cut::Fragment { Vec::new() } else { flow_of(&bytes) };
             sent.entry((link.0, flow)).or_default().push(shape);
         }
@@ -227,13 +227,13 @@ fn frames(rng: &mut Rng, stride: u32) -> Vec<Vec<u8>> {
 fn bursts_with_and_without_shortcuts_look_the_same() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
-        // Segments with gaps in between are not coalesced. Those without are, in sizes that depend on what is in flight.
+        // Segments with gaps are not coalesced. Others are, in sizes that depend on the packets in flight.
         let is_coalesced = seed % 2 == 0;
         let mut rest = frames(&mut rng, if is_coalesced { 1000 } else { 3000 });
         let [mut with, mut without] = [receiver(), receiver()];
         without.datapath.set_shortcuts(false);
         if seed % 3 == 1 {
-            // No shortcut is taken around a capture.
+            // A capture disables the shortcuts.
             for node in [&mut with, &mut without] {
                 node.datapath.set_tap(OUTSIDE, TapPoints { wire: true, fat: true });
             }
@@ -245,7 +245,7 @@ fn bursts_with_and_without_shortcuts_look_the_same() {
                 node.rx(NOW, OUTSIDE, burst);
             }
             rest = later;
-            // In mid-flow, of which a third of the seeds have none.
+            // A change in mid-flow, except for a third of the seeds.
             if seed % 3 != 0 && rng.happens(300) {
                 let (which, is_on) = (rng.below(4), rng.happens(500));
                 for node in [&mut with, &mut without] {

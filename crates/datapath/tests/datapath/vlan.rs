@@ -14,7 +14,7 @@ const FIVE: LinkId = LinkId(5);
 const INNER: LinkId = LinkId(6);
 const OUT: LinkId = LinkId(2);
 
-/// A router with VLAN 5 of port 1, VLAN 7 of that one, and port 2. Hosts of 10.1.0.0/24 are in the one, of 10.7.0.0/24 in the other.
+/// A router with VLAN 5 of port 1, VLAN 7 of that VLAN device, and port 2. Hosts of 10.1.0.0/24 are in VLAN 5, of 10.7.0.0/24 in VLAN 7.
 fn router() -> Node {
     let mut node = Node::new();
     node.port(ETH.0, PortOptions::ethernet(1).features(Features::ALL), &[]);
@@ -81,7 +81,7 @@ fn fat_packet_leaves_uncut_with_each_tag() {
         assert_eq!((&bytes[12..12 + tags.len()], bytes.len()), (tags, eth::Header::LEN + tags.len() + len));
         assert_eq!(bytes[12 + tags.len()..14 + tags.len()], [8, 0]);
         assert!(sent.meta.cut.gso().is_some() && node.drops().is_empty());
-        // What a device cannot do is done with the tags in place.
+        // Missing offloads of a device are applied with the tags in place.
         let mut cut = Vec::new();
         let l3 = eth::Header::LEN + tags.len();
         offload::fit(&node.mem, &Features::NONE, sent, l3, &mut cut).unwrap();
@@ -129,7 +129,7 @@ fn wrong_devices_are_refused() {
     for ((own, below, vid), want) in cases {
         assert_eq!(node.datapath.set_vlan(own, below, vid), Err(want));
     }
-    // It is where it was.
+    // The device is unchanged.
     node.rx_bytes(NOW, ETH, &tagged(&[5, 7], &Flow::new("10.7.0.1", "10.2.0.1").udp(10)));
     assert_eq!(node.tx(OUT).len(), 1);
 }

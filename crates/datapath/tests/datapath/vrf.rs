@@ -1,4 +1,4 @@
-//! VRFs: equal addresses in two of them on one node have nothing to do with each other.
+//! VRFs: equal addresses in two VRFs of one node are independent.
 
 use base::{Domain, DropReason, LinkId, Mib, Prefix, TableId};
 use fib::{Fib, Route, RouteKind, Rule, Vrf};
@@ -66,7 +66,7 @@ fn vrf_lookup_falls_through_to_the_main_table() {
         node.rx_bytes(NOW, IN[1], &Flow::new(near, own).ping(1, 8));
         let [(IN_BLUE, ref replies)] = sent(&mut node)[..] else { panic!("by blue alone") };
         assert_eq!(told(&replies[0]).src, own);
-        // Unless the rule of the local table stands behind, and the VRF has a route.
+        // Unless the rule of the local table comes after that of the VRF, and the VRF has a route.
         let v4 = !far.contains(':');
         let rules = vec![Rule::ask_vrf(), Rule::ask(TableId::LOCAL), Rule::ask(TableId::MAIN)];
         node.datapath.fib.set_rules(v4, rules);
@@ -87,7 +87,7 @@ fn fragments_are_reassembled_per_vrf() {
         let mut node = two_vrfs();
         let mem = Memory::heap();
         let data = [[0xaa; 4000], [0xbb; 4000]];
-        // One identification for both, as by chance.
+        // Both have the same identification.
         let mut pieces = data.map(|data| fragments(&mem, &flow.ping_with(3, &data), 1500));
         assert_eq!(pieces[0].len(), 3);
         while !pieces[0].is_empty() {
@@ -99,7 +99,7 @@ fn fragments_are_reassembled_per_vrf() {
             let reply = told(&only(node.tx(link)));
             assert_eq!((reply.src, reply.quote), (flow.dst.to_string(), data.to_vec()), "by {link:?}");
         }
-        // And in bursts, as trains.
+        // The same in bursts, as trains.
         let [mut one, mut other] = data.map(|data| fragments(&mem, &flow.ping_with(4, &data), 1500));
         let last = one.pop();
         node.rx(NOW, IN[0], one);
@@ -150,7 +150,7 @@ fn route_by_a_vrf_device_enters_it_and_by_a_link_leaves_it() {
         node.route(net, None, LinkId(BLUE));
         node.rx_bytes(NOW, NEITHER, &flow.udp(10));
         assert_eq!(only(node.tx(OUT[1])).to_vec(), Flow { ttl: 63, ..flow }.udp(10));
-        // The way back is the main table's.
+        // The reply is routed by the main table.
         node.rx_bytes(NOW, OUT[1], &back.udp(10));
         assert_eq!(only(node.tx(NEITHER)).to_vec(), Flow { ttl: 63, ..back }.udp(10));
         // An error about a dropped packet goes back by its input link.
@@ -329,7 +329,7 @@ fn policy_by_vrf_follows_a_link_that_changes_its_master() {
         node.rx_bytes(NOW, IN[1], &flow.udp(100));
         node.tx(OUT[1]).len()
     };
-    // The same flow each time: what the flow cache knows of one domain is not for another.
+    // The same flow each time: flow cache entries are per domain.
     assert_eq!([blue, red, Domain::DEFAULT, red, blue].map(&mut passes), [1, 0, 1, 0, 1]);
 }
 

@@ -47,7 +47,7 @@ fn traffic(node: &Node) -> Traffic {
     node.datapath.ports.get(RED).unwrap().traffic
 }
 
-/// Steps of a way that are the VRF's business.
+/// Steps at the VRF's device.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Seen {
     /// Pre-routing.
@@ -95,7 +95,8 @@ fn passed(node: &Node) -> [u64; 2] {
     [rx_packets, tx_packets]
 }
 
-/// Runs a packet through a traced node: what it met, how often it passed the VRF's device in and out, and how often it was captured there.
+/// Runs a packet through a traced node. Returns its steps, the number of passes of the VRF's device in and out, and the number of
+/// captures there.
 fn trace(node: &mut Node, run: impl FnOnce(&mut Node)) -> (Vec<Seen>, [u64; 2]) {
     node.datapath.set_tap(RED, TapPoints { wire: false, fat: true });
     node.datapath.set_trace(Some(TraceFilter::default()), 9);
@@ -315,7 +316,7 @@ fn discipline_added_and_removed_in_mid_flow_loses_what_waits() {
     send(&mut node, 3);
     assert_eq!(node.tx(OUTSIDE).len() as u32 + qlen, sent);
     assert_eq!(node.drops(), [(0, DropReason::QdiscRemoved, qlen.into())]);
-    // So does the device when it is set down, or goes.
+    // The same for a device that is set down, or removed.
     for is_removed in [false, true] {
         let mut node = red_router(PortOptions::BARE);
         shape(&mut node, Some(tbf()));
@@ -342,8 +343,8 @@ fn link_scope_means_nothing_on_the_device() {
     }
     assert_eq!(node.drops(), [(0, DropReason::NoRoute, 2)]);
     let told: Vec<_> = up(&mut node, OUTSIDE).iter().chain(&up(&mut node, RED)).map(told).collect();
-    assert_eq!(told.len(), 1, "a socket is told, but not about a group: {told:?}");
-    // Of IPv4 groups the routes of the VRF say by which link they are reached.
+    assert_eq!(told.len(), 1, "a socket gets an error, but not about a group: {told:?}");
+    // The routes of the VRF have the links of IPv4 groups.
     let group = Flow::new("10.2.0.254", "224.0.0.9");
     down_bytes(&mut node, RED, &group.udp(10));
     assert_eq!(node.drops(), [(0, DropReason::NoRoute, 3)]);

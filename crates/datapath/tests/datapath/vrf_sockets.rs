@@ -60,7 +60,7 @@ fn first_packet_waits_for_the_answer_and_goes_up_as_it_says() {
                 assert_eq!(asked.len(), 1, "the second is about the same");
                 assert_eq!((asked[0].link, asked[0].vrf, asked[0].flow.dst), (INSIDE, RED, flow.dst));
                 assert_eq!((up_by(&mut node), node.drops()), (want, vec![]));
-                // For a second it is known, for others that ask for the same port too.
+                // The answer is cached for a second, also for other peers of the same port.
                 let other = Flow { sport: 7777, ..flow };
                 node.rx_bytes(NOW, INSIDE, &if bytes == flow.udp(10) { other.udp(10) } else { other.tcp(1, 10) });
                 assert_eq!(answer(&mut node, SocketBinding::Nobody), []);
@@ -102,14 +102,14 @@ fn unbound_socket_that_accepts_answers_in_the_vrf() {
             node.rx_bytes(NOW, INSIDE, &packet(&flow));
             assert_eq!(answer(&mut node, SocketBinding::Unbound).len(), 1);
             assert_eq!(up_by(&mut node), [1, 0, 0]);
-            // Its kernel sends by what its main table says.
+            // The kernel of the host side routes the answer by its main table.
             down_bytes(&mut node, PLAIN, &packet(&back(&flow)));
             assert_eq!(node.tx(INSIDE).len(), 1, "it leaves in the VRF");
             assert_eq!(node.drops(), []);
-            // Another flow of it does not.
+            // A packet of another flow does not.
             down_bytes(&mut node, PLAIN, &packet(&Flow { dport: 9, ..back(&flow) }));
             assert_eq!((node.tx(INSIDE).len(), node.drops()), (0, vec![(0, DropReason::NoRoute, 1)]));
-            assert_eq!(up_by(&mut node).iter().sum::<usize>(), 1, "its socket is told");
+            assert_eq!(up_by(&mut node).iter().sum::<usize>(), 1, "its socket gets an error");
             // The other protocol does not accept.
             node.rx_bytes(NOW, INSIDE, &if is_tcp { flow.udp(10) } else { flow.tcp(1, 10) });
             answer(&mut node, SocketBinding::Unbound);

@@ -11,19 +11,19 @@ use super::types::{Heard, Limits};
 /// State of a neighbour. Each state holds only what exists in it.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Solicited by multicast `sent` times, and not heard of yet.
+    /// Solicited by multicast `sent` times, without an answer yet.
     Incomplete { waiting: Waiting, sent: u8, until: Instant },
-    /// It has answered lately.
+    /// Reachability was confirmed lately.
     Reachable { mac: MacAddr, until: Instant },
-    /// Not heard of lately, and nothing has been sent to it since.
+    /// Not confirmed lately, and not used since.
     Stale { mac: MacAddr },
-    /// In use again; probed unless it is heard of in time.
+    /// In use again; probed unless it is confirmed in time.
     Delay { mac: MacAddr, until: Instant },
     /// Probed by unicast `sent` times.
     Probe { mac: MacAddr, sent: u8, until: Instant },
-    /// It did not answer.
+    /// Solicitations were not answered.
     Failed { until: Instant },
-    /// Set by the operator for good.
+    /// Permanent, set by the operator.
     Permanent { mac: MacAddr },
 }
 
@@ -97,7 +97,7 @@ impl State {
         waiting.packets.into_iter().map(|(packet, _)| packet)
     }
 
-    /// Tells whether the operator has set it for good.
+    /// Tells whether the entry is permanent.
     pub(super) const fn is_permanent(&self) -> bool {
         matches!(self, Self::Permanent { .. })
     }
@@ -108,7 +108,7 @@ impl State {
     }
 
     /// The state after `heard`; `None` when that changes nothing. A neighbour without a link-layer address goes by the
-    /// rows of INCOMPLETE in RFC 4861 App. C, also when it had failed.
+    /// rows of INCOMPLETE in RFC 4861 App. C, also after it has failed.
     pub(super) fn after(&self, now: Instant, heard: Heard, limits: &Limits) -> Option<Self> {
         if self.is_permanent() {
             return None;

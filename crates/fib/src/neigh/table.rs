@@ -9,16 +9,16 @@ use std::net::IpAddr;
 
 use base::TokenBucket;
 
-/// Worth of an entry to a full table, in rising order.
+/// Worth of an entry for eviction, in rising order.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Worth {
-    /// It has never answered, and its resolution has failed.
+    /// The neighbour has never answered, and its resolution has failed.
     Failed,
-    /// It has sent a solicitation or an ARP request, and nothing has been sent to it.
+    /// The neighbour has sent a solicitation or an ARP request, and no packet was sent to it.
     Asked,
-    /// Packets wait for it or were sent to it, and it has not answered yet.
+    /// Packets wait for the neighbour or were sent to it, and it has not answered yet.
     Wanted,
-    /// It has answered a solicitation, or the operator has set it.
+    /// The neighbour has answered a solicitation, or the operator has set it.
     Confirmed,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Place {
     seq: u64,
 }
 
-/// Entries of one link and family that may be evicted, in order, and what limits the creation of more.
+/// Entries of one link and family that may be evicted, in order, and the rate limits of new ones.
 #[derive(Debug)]
 pub(super) struct NeighbourTable {
     /// Entries by [`Worth`], the oldest first.
@@ -78,10 +78,10 @@ impl NeighbourTable {
     }
 
     /// The next entry to be evicted from a full table of `limit` entries for one of the worth `newcomer`; `None` if the
-    /// newcomer has to stay out.
+    /// newcomer gets no entry.
     ///
-    /// An entry that a solicitation makes replaces only others of that kind: whatever is worth more outlives a flood of
-    /// them. A packet's next hop replaces the oldest entry of the longer queue on probation, so that a scan replaces its
+    /// An entry created by a solicitation replaces only others of that kind: entries of higher worth outlive a flood of
+    /// solicitations. A packet's next hop replaces the oldest entry of the longer queue on probation, so that a scan replaces its
     /// own entries.
     pub(super) fn victim(&self, newcomer: Worth, limit: usize) -> Option<IpAddr> {
         let [failed, asked, wanted, confirmed] = &self.queues;
@@ -137,7 +137,7 @@ mod tests {
         const ASKED: Option<u8> = Some(50);
         const WANTED: Option<u8> = Some(100);
         const CONFIRMED: Option<u8> = Some(150);
-        // Entries by worth, the victim for a neighbour that asks, and for a packet's next hop.
+        // Entries by worth, the victim for a soliciting neighbour, and for a packet's next hop.
         let cases = [
             ([1, 5, 5, 5], FAILED, FAILED),
             ([0, 5, 6, 5], ASKED, WANTED),

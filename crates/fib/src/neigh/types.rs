@@ -7,8 +7,8 @@ use base::{DropReason, LinkId, Rate};
 use packet::Packet;
 use wire::MacAddr;
 
-/// Timers and limits. The defaults are Linux's, from RFC 4861 §10, but for the rates and what is limited for a table or
-/// in total, which Linux does not have.
+/// Timers and limits. The defaults are Linux's, from RFC 4861 §10. The rates, and the limits for a table and in total, are not
+/// in Linux.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Multicast solicitations before an unknown neighbour counts as failed (`mcast_solicit`).
@@ -34,7 +34,7 @@ pub struct Limits {
     pub answers: Rate,
     /// Least time between two answers to a confirmed neighbour that do not count for `answers`.
     pub answer_interval: Duration,
-    /// Packets that may wait for one neighbour (`unres_qlen`, Linux's default); one always may. Fragments of a datagram of 64 KiB are 46.
+    /// Packets that may wait for one neighbour (`unres_qlen`, Linux's default); at least one. A datagram of 64 KiB has 46 fragments.
     pub waiting_packets: usize,
     /// Memory of the packets that wait for one neighbour, by `truesize` (`unres_qlen_bytes`).
     pub waiting_bytes: usize,
@@ -147,7 +147,7 @@ pub enum Heard {
 /// State of a neighbour as the operator sets it (`ip neigh … nud`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Known {
-    /// This link-layer address, whatever is heard.
+    /// This link-layer address; messages do not change it.
     Permanent(MacAddr),
     /// This link-layer address, as if the neighbour had answered.
     Reachable(MacAddr),
@@ -157,7 +157,7 @@ pub enum Known {
     Nothing,
 }
 
-/// A neighbour as it is shown.
+/// A neighbour, for a dump.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Neighbour {
     /// The link.

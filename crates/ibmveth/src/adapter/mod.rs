@@ -1,4 +1,4 @@
-//! Adapter: the driver and its device.
+//! Adapter: driver and device.
 
 mod receive;
 mod scratch;
@@ -17,13 +17,13 @@ use crate::stats::Stats;
 
 pub use transmit::TxError;
 
-/// Bytes of a transmit buffer, and of the longest frame.
+/// Size of a transmit buffer, and maximum length of a frame.
 const TX_BUFFER: usize = 64 * 1024;
 
-/// Most transmit queues.
+/// Maximum number of transmit queues.
 pub const MAX_TX_QUEUES: usize = 16;
 
-/// Transmit queues of an adapter, unless set otherwise, on a machine of so many processors.
+/// Default number of transmit queues on a machine with this many processors.
 pub const fn default_tx_queues(processors: usize) -> usize {
     if processors == 0 {
         1
@@ -37,39 +37,39 @@ pub const fn default_tx_queues(processors: usize) -> usize {
 /// Convention by which fat frames are sent.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Style {
-    /// The MSS is in the call, if the hypervisor has that.
+    /// The MSS is an argument of the call, if the hypervisor supports that.
     #[default]
     New,
-    /// The MSS is in the frame, whatever the hypervisor has (`old_large_send=1`).
+    /// The MSS is in the frame, whatever the hypervisor supports (`old_large_send=1`).
     Old,
 }
 
-/// Treatment of a fat packet that lies in pieces.
+/// Treatment of a fat packet in several buffers.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum FragListMode {
-    /// One with a frag list is cut to the MTU before it is transmitted, and its segments are sent one by one.
+    /// A packet with a frag list is segmented before it is transmitted.
     Cut,
-    /// It is copied into the transmit buffer, as every frame is.
+    /// The packet is copied into the transmit buffer, as every frame is.
     #[default]
     Linearize,
-    /// Headers are copied, and payload is described where it lies, as far as there are descriptors.
+    /// Headers are copied, and payload is described in place, as far as there are descriptors.
     InPlace,
 }
 
-/// Settings of an adapter when it is found.
+/// Initial settings of an adapter.
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterConfig {
     /// Layer-3 MTU.
     pub mtu: usize,
     /// Convention for fat frames.
     pub style: Style,
-    /// Treatment of fat packets in pieces.
+    /// Treatment of fat packets in several buffers.
     pub frag_list: FragListMode,
     /// Transmit queues, 1 to [`MAX_TX_QUEUES`].
     pub tx_queues: usize,
     /// Pools.
     pub pools: [PoolConfig; 5],
-    /// Pages of memory of each pool at most, those that packets hold included.
+    /// Maximum number of pages of each pool, including those that packets hold.
     pub pool_pages: usize,
 }
 
@@ -86,12 +86,12 @@ impl Default for AdapterConfig {
     }
 }
 
-/// Offloads as `ethtool -K` has them.
+/// Offloads, by the names of `ethtool -K`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TxOffloads {
-    /// Checksums of received frames are believed (`rx`).
+    /// Checksums of received frames are trusted (`rx`).
     pub rx_csum: bool,
-    /// Checksums of TCP are left to be made (`tx`).
+    /// TCP checksums are left to the device (`tx`).
     pub tx_csum: bool,
     /// Fat frames of TCP over IPv4 (`tso`).
     pub tso4: bool,
@@ -100,38 +100,38 @@ pub struct TxOffloads {
 }
 
 impl TxOffloads {
-    /// All.
+    /// All offloads.
     pub const ALL: Self = Self { rx_csum: true, tx_csum: true, tso4: true, tso6: true };
-    /// Those of checksums alone.
+    /// Only checksum offloads.
     pub const CSUM: Self = Self { rx_csum: true, tx_csum: true, tso4: false, tso6: false };
-    /// None.
+    /// No offload.
     pub const NONE: Self = Self { rx_csum: false, tx_csum: false, tso4: false, tso6: false };
 }
 
-/// Counters beside those of `ethtool -S`.
+/// Counters that are not among those of `ethtool -S`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AdapterCounters {
-    /// Frames sent, those that the hypervisor dropped included.
+    /// Frames sent, including those that the hypervisor dropped.
     pub tx_packets: u64,
-    /// Their bytes.
+    /// Bytes sent.
     pub tx_bytes: u64,
     /// Packets that could not be sent.
     pub tx_dropped: u64,
-    /// Calls that were repeated because the hypervisor was busy.
+    /// Calls repeated because the hypervisor was busy.
     pub tx_retries: u64,
-    /// Fat packets cut here.
+    /// Fat packets segmented here.
     pub tx_cut: u64,
-    /// Packets in pieces that were copied to lie in one.
+    /// Packets that were linearized.
     pub tx_linearized: u64,
-    /// Packets sent with pieces where they lay.
+    /// Packets sent from their own buffers.
     pub tx_in_place: u64,
     /// Frames received.
     pub rx_packets: u64,
-    /// Their bytes.
+    /// Bytes received.
     pub rx_bytes: u64,
-    /// Frames in the queue that were lost because the adapter was closed.
+    /// Frames lost in the queue when the adapter was closed.
     pub rx_lost: u64,
-    /// Resets because of an entry that cannot be.
+    /// Resets after an invalid queue entry.
     pub resets: u64,
     /// Frames copied into transmit buffers, whole or in part, and out of small receive buffers.
     pub copied: Copied,
@@ -152,9 +152,9 @@ pub struct Adapter {
     mac: MacAddr,
     mtu: usize,
     config: AdapterConfig,
-    /// Offloads as they are wanted.
+    /// Requested offloads.
     wanted: TxOffloads,
-    /// Offloads as they were agreed on.
+    /// Negotiated offloads.
     agreed: TxOffloads,
     is_active_trunk: bool,
     pools: [BufferPool; 5],
@@ -162,28 +162,28 @@ pub struct Adapter {
     /// Address of the transmit buffer of each queue.
     tx_buffers: Vec<u32>,
     tx_pool: Pool,
-    /// Whether the hypervisor takes several buffers by one call.
+    /// Whether the hypervisor accepts several buffers in one call.
     adds_many: bool,
-    /// Whether the next poll closes and opens it.
+    /// Whether the next poll closes and opens the adapter.
     is_reset_due: bool,
     is_promiscuous: bool,
     groups: Vec<MacAddr>,
     filter_slots: usize,
     stats: Stats,
     counters: AdapterCounters,
-    /// Frames that were dropped for want of a buffer before it was opened last.
+    /// Frames dropped without a buffer before the last open.
     no_buffer_before: u64,
     mem: Memory,
     scratch: scratch::Scratch,
 }
 
 impl Adapter {
-    /// The adapter of a unit, closed, with the offloads that it has by default: all that the hypervisor agrees to, but no large send
-    /// in the old style, for which every partition has to be ready.
+    /// The closed adapter of a unit, with default offloads: all that the hypervisor grants, except large send in the
+    /// old style, for which every partition has to be ready.
     ///
     /// # Errors
-    /// [`SettingError::NotRegistered`] if the LAN has no such adapter; [`SettingError::Range`] for a number of queues, a pool or an MTU
-    /// that is out of range.
+    /// [`SettingError::NotRegistered`] if the LAN has no such adapter; [`SettingError::Range`] for a number of queues,
+    /// a pool or an MTU out of range.
     pub fn probe(lan: &mut Lan, unit: Unit, config: AdapterConfig) -> Result<Self, SettingError> {
         let place = lan.place(unit).ok_or(SettingError::NotRegistered)?;
         let (mac, filter_slots) = (place.mac, place.filter_slots);
@@ -216,7 +216,7 @@ impl Adapter {
         };
         adapter.set_mtu(lan, config.mtu)?;
         let is_new = adapter.speaks_new_style(lan);
-        // What the hypervisor does not agree to stays off.
+        // Offloads that the hypervisor refuses stay off.
         let _ = adapter.set_offloads(lan, TxOffloads { tso4: is_new, tso6: is_new, ..TxOffloads::CSUM });
         Ok(adapter)
     }
@@ -251,18 +251,18 @@ impl Adapter {
         Ok(())
     }
 
-    /// Leaves the LAN, until it is [opened](Self::open). Frames that wait in the receive queue are lost, and counted.
+    /// Leaves the LAN, until it is [opened](Self::open). Frames in the receive queue are lost, and counted.
     pub fn close(&mut self, lan: &mut Lan) {
         self.is_reset_due = false;
         self.leave(lan);
     }
 
-    /// Leaves the LAN, to join it again.
+    /// Leaves the LAN temporarily.
     fn leave(&mut self, lan: &mut Lan) {
         let Some(queue) = self.queue.take() else { return };
         self.counters.rx_lost += waiting(lan, self.unit, queue);
         self.no_buffer_before += lan.no_buffer(self.unit);
-        // It was open: nothing else is refused.
+        // It is open, the only condition of the call.
         let _ = lan.free(self.unit);
         for pool in &mut self.pools {
             for address in pool.close() {
@@ -289,7 +289,7 @@ impl Adapter {
         self.queue.is_some()
     }
 
-    /// Tells whether it was the active trunk of a VLAN when it was polled last.
+    /// Tells whether it was the active trunk of a VLAN at the last poll.
     pub const fn is_active_trunk(&self) -> bool {
         self.is_active_trunk
     }
@@ -305,7 +305,7 @@ impl Adapter {
         self.counters
     }
 
-    /// Copies by reason: of frames to and from buffers, and in what was cut or finished here.
+    /// Copies by reason: of frames to and from buffers, and by segmentation and checksums here.
     pub fn copies(&self) -> impl Iterator<Item = (CopyReason, Copied)> + '_ {
         let frames = (CopyReason::DeviceFrame, self.counters.copied);
         self.mem.copies().iter().filter(|(reason, _)| *reason != CopyReason::DeviceFrame).chain([frames])
@@ -316,18 +316,18 @@ impl Adapter {
         self.pools.get(index).map(|pool| pool.config)
     }
 
-    /// Buffers of a pool that are posted, or hold frames that were not taken yet.
+    /// Number of buffers of a pool that are posted, or hold frames that were not taken yet.
     pub fn available(&self, index: usize) -> usize {
         self.pools.get(index).map_or(0, BufferPool::available)
     }
 
-    /// Receives up to `budget` frames, and refills the pools. Frames below 128 bytes are copied into memory of `mem`, the others are
-    /// packets in their receive buffers. Returns the number of frames.
+    /// Receives up to `budget` frames, and refills the pools. Frames below 128 bytes are copied into memory of `mem`,
+    /// others are packets in their receive buffers. Returns the number of frames.
     pub fn poll(&mut self, lan: &mut Lan, mem: &Memory, budget: usize, out: &mut Vec<Packet>) -> usize {
         if self.is_reset_due {
             self.counters.resets += u64::from(self.is_open());
             self.leave(lan);
-            // One that does not open tries it again with the next poll. `is_open` tells.
+            // If it does not open, the next poll tries again. `is_open` tells.
             let _ = self.open(lan);
         }
         let received = self.receive(lan, mem, budget, out);
@@ -344,7 +344,7 @@ impl Adapter {
         self.is_active_trunk = word.is_ok_and(|word| word.contains(Attributes::ACTIVE_TRUNK));
     }
 
-    /// Refills every pool that is below seven eighths, the one of the longest buffers first.
+    /// Refills every pool that is below seven eighths, the one with the longest buffers first.
     fn replenish(&mut self, lan: &mut Lan) {
         self.stats.replenish_task_cycles += 1;
         for at in (0..self.pools.len()).rev() {
@@ -355,7 +355,7 @@ impl Adapter {
         self.stats.rx_no_buffer = self.no_buffer_before + lan.no_buffer(self.unit);
     }
 
-    /// Fills a pool, until memory or the hypervisor's patience ends.
+    /// Fills a pool, until memory runs out or the hypervisor refuses.
     fn refill(&mut self, lan: &mut Lan, at: usize) {
         loop {
             let pool = &mut self.pools[at];
@@ -401,7 +401,7 @@ impl Adapter {
         }
     }
 
-    /// Posts buffers by one call if there is such a call, else one by one. Returns the number that was taken.
+    /// Posts buffers by one call if the hypervisor has it, else one by one. Returns the number of accepted buffers.
     fn add(&mut self, lan: &mut Lan, descs: &[BufDesc]) -> usize {
         if self.adds_many && !descs.is_empty() {
             match lan.add_buffers(self.unit, descs) {
@@ -413,12 +413,12 @@ impl Adapter {
         descs.iter().take_while(|&&desc| lan.add_buffer(self.unit, desc).is_ok()).count()
     }
 
-    /// Tells the hypervisor of the groups: every one if there are more than its filter has room for.
+    /// Passes the multicast groups to the hypervisor: all groups if there are more than its filter holds.
     fn apply_groups(&mut self, lan: &mut Lan) {
         let unit = self.unit;
         if self.is_promiscuous || self.groups.len() > self.filter_slots {
             let all = McastCommand::ENABLE_RECEPTION.with(McastCommand::DISABLE_FILTERING);
-            // The adapter is open, and the command is one.
+            // The adapter is open, and the command valid.
             let _ = lan.multicast_ctrl(unit, all, MacAddr::ZERO);
             return;
         }
@@ -431,7 +431,7 @@ impl Adapter {
     }
 }
 
-/// Entries of a queue that are new.
+/// Number of new entries in a queue.
 fn waiting(lan: &Lan, unit: Unit, mut queue: RxQueue) -> u64 {
     let mut count = 0;
     for _ in 0..queue.slots {

@@ -1,4 +1,4 @@
-//! Receipt: entries of the queue, and which state a frame's checksum is in.
+//! Reception: queue entries, and the checksum state of frames.
 
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::eth;
@@ -10,14 +10,14 @@ use crate::frame::{self, Layout};
 use crate::lan::Lan;
 use crate::pool::BufferName;
 
-/// Bytes below which a frame is copied, and its buffer posted again.
+/// Length below which a frame is copied, and its buffer posted again.
 const RX_COPYBREAK: usize = 128;
 
-/// Place of the MSS in the receive buffer of a fat frame, eight bytes.
+/// Offset of the MSS in the receive buffer of a fat frame, eight bytes.
 const MSS_AT: usize = 8;
 
 impl Adapter {
-    /// Takes up to `budget` frames from the queue. An entry that cannot be has the adapter reset.
+    /// Takes up to `budget` frames from the queue. An invalid entry makes the adapter reset.
     pub(super) fn receive(&mut self, lan: &mut Lan, mem: &Memory, budget: usize, out: &mut Vec<Packet>) -> usize {
         let mut received = 0;
         while received < budget && !self.is_reset_due {
@@ -53,7 +53,7 @@ impl Adapter {
         received
     }
 
-    /// A frame, with the MSS that its buffer has: in the buffer itself, whose place is free then, or in a copy.
+    /// A frame, with the MSS in its buffer: the buffer itself, whose place becomes free, or a copy.
     fn take_frame(
         &mut self,
         lan: &mut Lan,
@@ -65,7 +65,7 @@ impl Adapter {
         let (offset, len) = (entry.offset(), entry.length as usize);
         let bytes = lan.io(self.unit).bytes(address, offset + len)?;
         let mss = bytes.get(MSS_AT..MSS_AT + 8).filter(|_| entry.flags().contains(FrameFlags::LARGE));
-        // The MSS is the low half of eight bytes' last four.
+        // The MSS is the low half of the last four of eight bytes.
         let mss = mss.map_or(0, |bytes| u16::from_be_bytes([bytes[6], bytes[7]]));
         if len < RX_COPYBREAK
             && let Ok(pkt) = Packet::with_data(mem, &bytes[offset..])
@@ -80,7 +80,7 @@ impl Adapter {
         Some((Packet::from_buf(buf.narrowed(offset, offset + len)), mss))
     }
 
-    /// Posts a buffer again. One that the hypervisor does not take leaves its pool.
+    /// Posts a buffer again. If the hypervisor refuses it, it leaves its pool.
     fn recycle(&mut self, lan: &mut Lan, name: BufferName, address: u32) {
         let desc = BufDesc::new(FrameFlags::NONE, self.pools[name.pool].config.size, address);
         if lan.add_buffer(self.unit, desc).is_err() {
@@ -89,7 +89,7 @@ impl Adapter {
         }
     }
 
-    /// Puts what the flags, the length and the marks of a frame say into its metadata, and headers right that were used for marks.
+    /// Sets a frame's metadata by its flags, length and marks, and restores header fields that were used as marks.
     fn finish_csum(&mut self, pkt: &mut Packet, flags: FrameFlags, mss: u16) {
         let len = pkt.len();
         let Some(head) = pkt.head_mut() else { return };
@@ -109,7 +109,7 @@ impl Adapter {
         let has_no_csum = flags.contains(FrameFlags::NO_CSUM);
         let mss = match is_flagged {
             true => mss,
-            // In the old style it is in the place of the checksum. A long frame with a checksum of its own is no fat one.
+            // In the old style the MSS is in place of the checksum. A long frame with its own checksum is not fat.
             false if is_marked || is_long && has_no_csum => {
                 let mss = layout.check(head);
                 layout.set_check(head, 0);
@@ -124,7 +124,7 @@ impl Adapter {
         let is_fat = mss > 0 && payload > usize::from(mss);
         let is_zeroed = has_no_csum || is_marked || is_good && layout.check(head) == 0;
         if is_fat || is_zeroed {
-            // A forwarder finishes it: without the pseudo-header's sum the frame would leave with no checksum at all.
+            // A forwarder completes it: without the pseudo-header's sum the frame would leave without a checksum.
             layout.put_pseudo(head);
             let ecn = head[layout.l4 + tcp::FLAGS_AT + 1] & Flags::CWR.bits() as u8 != 0;
             pkt.trim(layout.end);

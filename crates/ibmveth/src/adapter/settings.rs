@@ -15,11 +15,11 @@ const MIN_MTU: usize = 68;
 /// Largest MTU.
 const MAX_MTU: usize = 65_535 - OVERHEAD;
 
-/// Bytes in front of a fat frame in its receive buffer: the handle and the MSS.
+/// Length of the handle and the MSS in front of a fat frame in its receive buffer.
 const LARGE_FRONT: usize = 16;
 
 impl Adapter {
-    /// Offloads that are in use, with the trunk's frag lists, as a link has them.
+    /// Current offloads, including the trunk's frag lists, as a link has them.
     pub fn features(&self) -> Features {
         let agreed = self.agreed;
         let (v4, v6) = (self.completes(true), self.completes(false));
@@ -35,34 +35,34 @@ impl Adapter {
             csum,
             tso4: self.wanted.tso4 && agreed.tso4 && v4,
             tso6: self.wanted.tso6 && agreed.tso6 && v6,
-            // The longest receive buffer has to hold it.
+            // The longest receive buffer must hold it.
             gso_max_size: TX_BUFFER - LARGE_FRONT + 1,
             ..Features::NONE
         }
     }
 
-    /// Tells whether checksums of TCP over that version of IP are left to the receiver.
+    /// Tells whether TCP checksums over that version of IP are left to the receiver.
     pub(super) const fn completes(&self, is_v4: bool) -> bool {
         let agreed = if is_v4 { self.stats.fw_enabled_ipv4_csum } else { self.stats.fw_enabled_ipv6_csum };
         self.wanted.tx_csum && agreed == 1
     }
 
-    /// Offloads as they were set, after [the rules](Self::set_offloads).
+    /// Requested offloads, after [the rules](Self::set_offloads).
     pub const fn offloads(&self) -> TxOffloads {
         self.wanted
     }
 
-    /// Tells whether fat frames are sent with their MSS in the call.
+    /// Tells whether fat frames are sent with the MSS as an argument of the call.
     pub(super) fn speaks_new_style(&self, lan: &mut Lan) -> bool {
         let word = lan.illan_attributes(self.unit, Attributes::NONE, Attributes::NONE);
         self.config.style == Style::New && word.is_ok_and(|word| word.contains(Attributes::LARGE_SEND_SUPPORT))
     }
 
-    /// Sets offloads, as `ethtool -K`. Without checksums on receipt there are none when it sends, and without those no large
-    /// send. What changes closes and opens the adapter.
+    /// Sets offloads, as `ethtool -K`. Transmit checksums require receive checksums, and large send requires transmit
+    /// checksums. A change closes and opens the adapter.
     ///
     /// # Errors
-    /// [`SettingError::Refused`] if the hypervisor does not agree for either version of IP; what else was wanted is set.
+    /// [`SettingError::Refused`] if the hypervisor refuses for either version of IP; other offloads are set.
     /// [`SettingError::NotRegistered`], [`SettingError::Memory`] if it does not open again.
     pub fn set_offloads(&mut self, lan: &mut Lan, wanted: TxOffloads) -> Result<(), SettingError> {
         let tx_csum = wanted.tx_csum && wanted.rx_csum;
@@ -85,7 +85,7 @@ impl Adapter {
         result
     }
 
-    /// Agrees on checksums, or takes the agreement back, for each version of IP by itself.
+    /// Negotiates checksum offload on or off, for each version of IP by itself.
     fn set_csum(&mut self, lan: &mut Lan, on: bool) -> Result<(), SettingError> {
         let was_open = self.is_open();
         self.leave(lan);
@@ -108,7 +108,7 @@ impl Adapter {
         if was_open { result.and(self.open(lan)) } else { result }
     }
 
-    /// Agrees on large send, or takes the agreement back. In the old style there is nothing to agree on, and IPv6 has none.
+    /// Negotiates large send on or off. The old style needs no negotiation, and has no IPv6.
     fn set_large_send(&mut self, lan: &mut Lan, on: bool) -> Result<(), SettingError> {
         let was_open = self.is_open();
         self.leave(lan);
@@ -123,7 +123,7 @@ impl Adapter {
         if was_open { result.and(self.open(lan)) } else { result }
     }
 
-    /// Sets or clears a bit of the attribute word. Tells whether the hypervisor did.
+    /// Sets or clears a bit of the attribute word. Tells whether the hypervisor accepted.
     fn set_bit(&self, lan: &mut Lan, bit: Attributes, on: bool) -> bool {
         let (reset, set) = if on { (Attributes::NONE, bit) } else { (bit, Attributes::NONE) };
         lan.illan_attributes(self.unit, reset, set).is_ok()
@@ -132,7 +132,8 @@ impl Adapter {
     /// Sets the MTU, and activates the pools up to the first one whose buffers hold it.
     ///
     /// # Errors
-    /// [`SettingError::Range`] outside 68 to 65 513, or if no pool holds it; then all is as it was. As [`open`](Self::open).
+    /// [`SettingError::Range`] outside 68 to 65 513, or if no pool holds it; nothing has changed then. As
+    /// [`open`](Self::open).
     pub fn set_mtu(&mut self, lan: &mut Lan, mtu: usize) -> Result<(), SettingError> {
         if !(MIN_MTU..=MAX_MTU).contains(&mtu) {
             return Err(SettingError::Range(mtu));
@@ -150,8 +151,8 @@ impl Adapter {
     /// Enables or disables a pool.
     ///
     /// # Errors
-    /// [`SettingError::LastPool`] if no other active pool holds the MTU; [`SettingError::Range`] if there is no such pool. As
-    /// [`open`](Self::open).
+    /// [`SettingError::LastPool`] if no other active pool holds the MTU; [`SettingError::Range`] if there is no such
+    /// pool. As [`open`](Self::open).
     pub fn set_pool_active(&mut self, lan: &mut Lan, index: usize, active: bool) -> Result<(), SettingError> {
         let config = self.pool(index).ok_or(SettingError::Range(index))?;
         let others = self.pools.iter().enumerate().filter(|&(at, pool)| at != index && pool.config.active);
@@ -196,7 +197,7 @@ impl Adapter {
         if was_open { self.open(lan) } else { Ok(()) }
     }
 
-    /// Sets the treatment of fat packets in pieces.
+    /// Sets the treatment of fat packets in several buffers.
     pub fn set_frag_list_mode(&mut self, mode: FragListMode) {
         self.config.frag_list = mode;
     }
@@ -204,7 +205,7 @@ impl Adapter {
     /// Sets the link-layer address.
     ///
     /// # Errors
-    /// [`SettingError::Address`] if no station has it.
+    /// [`SettingError::Address`] if it cannot be a station's.
     pub fn set_mac(&mut self, lan: &mut Lan, mac: MacAddr) -> Result<(), SettingError> {
         if !mac.is_unicast() || self.is_open() && lan.change_mac(self.unit, mac).is_err() {
             return Err(SettingError::Address);
@@ -213,7 +214,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Sets the groups whose frames are received, and whether those of all are.
+    /// Sets the multicast groups to receive, and whether all are received.
     pub fn set_groups(&mut self, lan: &mut Lan, is_promiscuous: bool, groups: &[MacAddr]) {
         self.is_promiscuous = is_promiscuous;
         self.groups.clear();

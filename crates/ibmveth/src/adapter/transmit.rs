@@ -1,4 +1,4 @@
-//! Transmission: a packet is copied into a transmit buffer, or described in place, and the hypervisor called.
+//! Transmission: a packet is copied into a transmit buffer, or described in place, and the hypervisor is called.
 
 use std::error::Error;
 use std::fmt;
@@ -15,26 +15,26 @@ use crate::error::Refusal;
 use crate::frame::{self, Layout, MAX_HEADERS};
 use crate::lan::{Lan, MIN_MSS, SendAnswer, TAGGED_HEADER};
 
-/// Calls that are repeated for one frame: as many as there can be adapters that a group's frame is carried to.
+/// Maximum number of repeated calls for one frame: the maximum number of adapters that get a group's frame.
 const RETRIES: u32 = 1024;
 
-/// Bytes from which on pieces are described in place: fewer are copied sooner than mapped.
+/// Minimum length of buffers described in place: shorter ones are copied faster than mapped.
 const IN_PLACE_FROM: usize = 2048;
 
-/// Reason for which a packet was not sent.
+/// Reason of a failed transmission.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TxError {
     /// The adapter is closed.
     Closed,
     /// It has no such transmit queue.
     NoQueue,
-    /// Sent to the adapter's own address (`EOPNOTSUPP`).
+    /// The destination is the adapter's own address (`EOPNOTSUPP`).
     OwnAddress,
     /// It has no Ethernet header.
     Truncated,
     /// It is longer than a transmit buffer.
     TooLong,
-    /// It cannot be cut, or its checksum not be made.
+    /// It cannot be segmented, or its checksum cannot be completed.
     Offload(DropReason),
     /// The hypervisor refuses it.
     Refused(Refusal),
@@ -48,7 +48,7 @@ impl fmt::Display for TxError {
             Self::OwnAddress => f.write_str("the adapter's own address is the destination"),
             Self::Truncated => f.write_str("no Ethernet header"),
             Self::TooLong => f.write_str("longer than a transmit buffer"),
-            Self::Offload(reason) => write!(f, "cannot be cut or finished: {reason:?}"),
+            Self::Offload(reason) => write!(f, "cannot be segmented or completed: {reason:?}"),
             Self::Refused(refusal) => write!(f, "refused: {refusal}"),
         }
     }
@@ -56,24 +56,24 @@ impl fmt::Display for TxError {
 
 impl Error for TxError {}
 
-/// Words about a frame for the hypervisor.
+/// Parameters of a frame for the hypervisor.
 #[derive(Clone, Copy, Debug, Default)]
 struct Words {
     flags: FrameFlags,
-    /// MSS in the call.
+    /// MSS argument of the call.
     mss: u16,
-    /// Value for the place of the TCP checksum.
+    /// Value of the TCP checksum field.
     check: Option<u16>,
     /// Whether the IPv4 checksum is the mark of the old style.
     is_marked: bool,
 }
 
 impl Adapter {
-    /// Sends a packet that begins with its Ethernet header, by one of the transmit queues. What the adapter has agreed on is left
-    /// to be done; the rest is done here. What the hypervisor drops counts as sent.
+    /// Sends a packet that begins with its Ethernet header, by one of the transmit queues. Negotiated offloads are left
+    /// to the hypervisor; other work is done here. A frame that the hypervisor drops counts as sent.
     ///
     /// # Errors
-    /// [`TxError`]; the packet is gone, and counted.
+    /// [`TxError`]; the packet is dropped and counted.
     pub fn transmit(&mut self, lan: &mut Lan, queue: usize, pkt: Packet) -> Result<(), TxError> {
         let result = self.send_packet(lan, queue, pkt);
         self.counters.tx_dropped += u64::from(result.is_err());
@@ -111,7 +111,7 @@ impl Adapter {
         self.send_frame(lan, queue, pkt, front, layout.as_ref(), words)
     }
 
-    /// Cuts a packet, and sends its segments.
+    /// Segments a packet, and sends the segments.
     fn cut(&mut self, lan: &mut Lan, queue: usize, pkt: Packet, features: &Features, l3: usize) -> Result<(), TxError> {
         let by_reference = Features { csum: features.csum, ..Features::BY_REFERENCE };
         let mut segments = std::mem::take(&mut self.scratch.segments);
@@ -124,7 +124,7 @@ impl Adapter {
         result
     }
 
-    /// Decides which words say what is left undone. Makes the checksum of a frame for which there are none.
+    /// Chooses the parameters of a frame. Completes a checksum that they cannot express.
     fn words(&mut self, pkt: &mut Packet, layout: Option<&Layout>, l3: usize) -> Result<Words, TxError> {
         if !matches!(pkt.meta.csum, Csum::Partial { .. }) {
             return Ok(Words::default());
@@ -147,7 +147,7 @@ impl Adapter {
         })
     }
 
-    /// Brings a frame where the hypervisor finds it, and calls.
+    /// Puts a frame where the hypervisor can read it, and calls.
     fn send_frame(
         &mut self,
         lan: &mut Lan,
@@ -163,7 +163,7 @@ impl Adapter {
             return Err(TxError::TooLong);
         }
         let is_large = pkt.meta.cut.gso().is_some();
-        // The hypervisor wants what may be a tag in the first piece, whatever follows.
+        // The hypervisor requires the header, with a possible tag, in the first buffer.
         let header = layout.map_or(front.len().min(TAGGED_HEADER), |layout| layout.payload);
         let mut descs = std::mem::take(&mut self.scratch.descs);
         if len >= IN_PLACE_FROM && self.is_mapped_in_place(lan, &pkt) {
@@ -198,7 +198,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Tells whether a packet's payload can be described where it lies. One that cannot be mapped is counted.
+    /// Tells whether a packet's payload can be described in place. A failed mapping is counted.
     fn is_mapped_in_place(&mut self, lan: &mut Lan, pkt: &Packet) -> bool {
         let limit = lan.firmware().descriptors;
         if self.config.frag_list != FragListMode::InPlace || limit < 3 {
@@ -209,8 +209,8 @@ impl Adapter {
         has_room
     }
 
-    /// Describes a packet: headers in the transmit buffer, payload in place as far as there are descriptors, and the rest of it in
-    /// the transmit buffer again, behind the headers.
+    /// Describes a packet: headers in the transmit buffer, payload in place as far as there are descriptors, and the
+    /// remaining payload in the transmit buffer, behind the headers.
     fn describe(
         &mut self,
         lan: &mut Lan,
@@ -251,7 +251,7 @@ impl Adapter {
         for (at, buf) in pieces.drain(..).enumerate() {
             let len = buf.len();
             if at < in_place {
-                // There is room, as was just asked, and no page is longer than a region.
+                // There is room, as just checked, and no page is longer than a region.
                 match io.map(buf) {
                     Ok(place) => {
                         mapped.push(place);
@@ -295,7 +295,7 @@ impl Adapter {
     }
 }
 
-/// Tells whether an unfinished checksum is the one of a frame's TCP header.
+/// Tells whether a partial checksum is that of a frame's TCP header.
 fn is_check_of(layout: &Layout, csum: Csum) -> bool {
     csum == Csum::Partial { start: layout.l4 as u16, offset: tcp::CHECK_AT as u16 }
 }

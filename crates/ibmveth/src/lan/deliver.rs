@@ -1,4 +1,4 @@
-//! Delivery: a frame is copied into a posted buffer of its receiver, and an entry put into the receive queue.
+//! Delivery: a frame is copied into a posted buffer of its receiver, and entered in the receive queue.
 
 use arrayvec::ArrayVec;
 
@@ -9,56 +9,56 @@ use crate::attributes::Attributes;
 use crate::descriptor::{BufDesc, FrameFlags, RxEntry};
 use crate::io_memory::IoMemory;
 
-/// Bytes in front of a frame in its buffer: the handle.
+/// Length of the handle in front of a frame in its buffer.
 const OFFSET: usize = 8;
 
-/// The same in front of a fat frame, whose MSS is behind the handle.
+/// Length of handle and MSS in front of a fat frame.
 const LARGE_OFFSET: usize = 16;
 
-/// Bytes of the addresses in front of a frame, behind which a tag is.
+/// Length of the addresses in front of a tag.
 const ADDRESSES: usize = 12;
 
-/// Pieces of a frame, with one for a tag and one more where the addresses end.
+/// Parts of a frame, with one more for a tag and one for the split behind the addresses.
 type Pieces<'a> = ArrayVec<&'a [u8], { Firmware::MAX_DESCRIPTORS + 2 }>;
 
-/// A frame on its way, as its sender has described it.
+/// A frame in flight, as its sender has described it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent<'a> {
     pub(super) descs: &'a [BufDesc],
     pub(super) flags: FrameFlags,
     pub(super) mss: u16,
     pub(super) vid: u16,
-    /// Tag in its bytes.
+    /// Tag in the frame's bytes.
     pub(super) tag: Option<u16>,
 }
 
 /// Work of the hypervisor on a frame for one receiver.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// Nothing: it is delivered with these flags.
+    /// None: it is delivered with these flags.
     Pass(FrameFlags),
     /// Completes its checksum.
     Complete,
-    /// Cuts it into segments.
+    /// Segments it.
     Cut,
 }
 
-/// Reason for which a frame was not copied into a buffer.
+/// Reason for which a frame was not delivered.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
-    /// No posted buffer could hold it.
+    /// No posted buffer is long enough.
     NoBuffer,
-    /// The handle of its buffer was written over.
+    /// The handle of its buffer was overwritten.
     Overwritten,
 }
 
 impl Lan {
-    /// Delivers a frame from one adapter to another one, which is open. Tells whether all of it has found buffers.
+    /// Delivers a frame from one adapter to another, open one. Tells whether buffers were found for all of it.
     pub(super) fn deliver(&mut self, from: usize, to: usize, frame: &Sent<'_>) -> bool {
         let Self { ports, counters, scratch, .. } = self;
         let Ok([source, port]) = ports.get_disjoint_mut([from, to]) else { return false };
         let Some(open) = &mut port.open else { return false };
-        // Frames of an adapter's own VLAN come untagged, and those of every other one tagged.
+        // Frames of an adapter's own VLAN arrive untagged, all others tagged.
         let tci = frame.tag.map_or(frame.vid, |tag| tag & 0xf000 | frame.vid).to_be_bytes();
         let tag = [0x81, 0x00, tci[0], tci[1]];
         let tag = if frame.vid == port.place.pvid { &[] } else { &tag[..] };
@@ -103,12 +103,12 @@ impl Lan {
     }
 }
 
-/// Decides about a frame for a receiver that has agreed to `set`.
+/// Chooses the work on a frame for a receiver that has negotiated `set`.
 fn work(tcp: Option<&Tcp>, headers: &[u8], flags: FrameFlags, set: Attributes) -> Work {
     let Some(tcp) = tcp else { return Work::Pass(flags.without(FrameFlags::LARGE)) };
     let csum = if tcp.is_v4 { Attributes::IPV4_TCP_CSUM } else { Attributes::IPV6_TCP_CSUM };
     if flags.contains(FrameFlags::LARGE) {
-        // A fat frame's checksum is always left to be made.
+        // A fat frame's checksum is always partial.
         return if set.contains(Attributes::LARGE_SEND_ENABLED) { Work::Pass(flags) } else { Work::Cut };
     }
     if flags.contains(FrameFlags::NO_CSUM) && !set.contains(csum) && !tcp.is_marked(headers) {
@@ -118,7 +118,7 @@ fn work(tcp: Option<&Tcp>, headers: &[u8], flags: FrameFlags, set: Attributes) -
 }
 
 impl LanCounters {
-    /// Counts a frame of `len` bytes that was to be copied. Tells whether it was.
+    /// Counts the outcome of a delivery of `len` bytes. Tells whether it succeeded.
     fn count(&mut self, placed: Result<(), Loss>, len: usize) -> bool {
         match placed {
             Ok(()) => {
@@ -150,7 +150,7 @@ impl Registration {
         };
         let buffer = io.bytes_mut(address, size);
         let Some(buffer) = buffer.filter(|buffer| buffer[..OFFSET] == correlator.to_be_bytes()) else {
-            // The partition has changed its mind about the buffer, which goes back without a frame.
+            // The partition has overwritten the buffer's handle, so it is returned without a frame.
             self.enter(RxEntry::invalid(self.toggle, correlator));
             return Err(Loss::Overwritten);
         };
@@ -177,7 +177,7 @@ impl Registration {
     }
 }
 
-/// Pieces of a frame in its sender's memory, with these bytes of a tag in place of the one that it has.
+/// Parts of a frame in its sender's memory, with the bytes `tag` in place of its own tag.
 fn pieces<'a>(io: &'a IoMemory, frame: &Sent<'_>, tag: &'a [u8]) -> Option<Pieces<'a>> {
     let mut pieces = Pieces::new();
     let mut descs = frame.descs.iter().map(|desc| io.bytes(desc.address(), desc.len()));
@@ -196,7 +196,7 @@ fn pieces<'a>(io: &'a IoMemory, frame: &Sent<'_>, tag: &'a [u8]) -> Option<Piece
     Some(pieces)
 }
 
-/// Copies the first bytes of a frame. Returns those that there are.
+/// Copies the first bytes of a frame, and returns those.
 fn read_front<'a>(pieces: &[&[u8]], into: &'a mut [u8]) -> &'a [u8] {
     let mut at = 0;
     for piece in pieces {

@@ -13,7 +13,7 @@ impl McastCommand {
     pub const ENABLE_RECEPTION: Self = Self(0xa_0000);
     /// Receives none.
     pub const DISABLE_RECEPTION: Self = Self(0x8_0000);
-    /// Receives groups of the table alone.
+    /// Receives only groups in the table.
     pub const ENABLE_FILTERING: Self = Self(0x5_0000);
     /// Receives every group.
     pub const DISABLE_FILTERING: Self = Self(0x4_0000);
@@ -30,14 +30,14 @@ impl McastCommand {
     const FILTERING: u64 = 0x1_0000;
     const ALL: u64 = 0xf_0003;
 
-    /// Both commands in one call.
+    /// Two commands in one call.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// State of a filter. An adapter that has just been opened receives no groups but broadcasts.
+/// State of a filter. A newly opened adapter receives only broadcasts.
 #[derive(Debug)]
 pub(super) struct McastFilter {
     groups: Vec<MacAddr>,
@@ -51,7 +51,7 @@ impl McastFilter {
         Self { groups: Vec::new(), slots, is_receiving: false, is_filtering: false }
     }
 
-    /// Carries out a command, whole or not at all.
+    /// Executes a command, whole or not at all.
     pub(super) fn control(&mut self, command: McastCommand, group: MacAddr) -> Result<(), Refusal> {
         let McastCommand(bits) = command;
         if bits & !McastCommand::ALL != 0 {
@@ -101,7 +101,7 @@ mod tests {
         filter.control(McastCommand::ADD, A).unwrap();
         filter.control(McastCommand::ENABLE_FILTERING, MacAddr::ZERO).unwrap();
         assert_eq!((filter.takes(A), filter.takes(B)), (true, false));
-        // Once more is no matter, another one finds no slot.
+        // A second addition changes nothing, another group finds no slot.
         assert_eq!(filter.control(McastCommand::ADD, A), Ok(()));
         assert_eq!(filter.control(McastCommand::ADD, B), Err(Refusal::Resource));
         filter.control(McastCommand::REMOVE, A).unwrap();

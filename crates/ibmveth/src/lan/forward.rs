@@ -1,4 +1,4 @@
-//! Forwarding: which adapters a frame goes to.
+//! Forwarding: the adapters that a frame goes to.
 
 use wire::MacAddr;
 
@@ -12,19 +12,19 @@ use crate::error::Refusal;
 const HEADER: usize = 14;
 pub(crate) const TAGGED_HEADER: usize = 18;
 
-/// Longest frame: what a transmit buffer holds.
+/// Maximum length of a frame: the size of a transmit buffer.
 const MAX_FRAME: usize = 1 << 16;
 
-/// Smallest MSS of a fat frame, in bytes.
+/// Minimum MSS of a fat frame, in bytes.
 pub(crate) const MIN_MSS: u16 = 224;
 
-/// Answer to a call that sends.
+/// Result of a send call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub struct SendAnswer {
     /// Result.
     pub result: Result<(), Refusal>,
-    /// Correlator with which a call goes on that was answered with [`Refusal::Busy`].
+    /// Correlator to continue a call that was answered with [`Refusal::Busy`].
     pub correlator: u64,
 }
 
@@ -37,12 +37,13 @@ struct EthHeader {
 }
 
 impl Lan {
-    /// Sends the frame that `descs` describe (`H_SEND_LOGICAL_LAN`), with the MSS of a fat one. The header lies in the first piece.
+    /// Sends the frame that `descs` describe (`H_SEND_LOGICAL_LAN`), with the MSS of a fat one. The first buffer must
+    /// hold the header.
     ///
-    /// The answer is [`Refusal::Parameter`] for an adapter that is not open, descriptors that are not valid, differ in their flags
-    /// or are not mapped, too many of them, a frame that is shorter than its header or longer than 64 KiB, and flags that were not
-    /// negotiated; [`Refusal::Dropped`] if no adapter was to have the frame, or had a buffer for it; [`Refusal::Busy`] if there are
-    /// more adapters to have it.
+    /// The result is [`Refusal::Parameter`] for an adapter that is not open, descriptors that are invalid, not mapped,
+    /// too many or differ in their flags, a frame shorter than its header or longer than 64 KiB, and flags that were
+    /// not negotiated; [`Refusal::Dropped`] if there is no receiver, or none with a buffer; [`Refusal::Busy`] if more
+    /// receivers are left.
     pub fn send(&mut self, unit: Unit, descs: &[BufDesc], correlator: u64, mss: u16) -> SendAnswer {
         self.counters.calls += 1;
         let mut next = correlator;
@@ -102,7 +103,7 @@ impl Lan {
         Ok(flags)
     }
 
-    /// Delivers a frame to a group, to as many adapters as one call carries it to, from the one of number `next` on.
+    /// Delivers a frame to a group, to as many adapters as one call serves, from number `next` on.
     fn flood(&mut self, from: usize, group: MacAddr, frame: &Sent<'_>, next: &mut u64) -> Result<(), Refusal> {
         let trunk = self.trunk_of(frame.vid);
         let mut copies = 0;
@@ -118,14 +119,14 @@ impl Lan {
                 *next = at as u64;
                 return Err(Refusal::Busy);
             }
-            // One that has no buffer loses its own copy alone.
+            // An adapter without a buffer loses only its own copy.
             self.deliver(from, at, frame);
             copies += 1;
         }
         Ok(())
     }
 
-    /// The active trunk of a VLAN: of those that are open, the one of the best priority, and of equal ones the first.
+    /// The active trunk of a VLAN: among open ones, the one with the best priority, and among equals the first.
     fn trunk_of(&self, vid: u16) -> Option<usize> {
         let trunks = self.ports.iter().enumerate().filter(|(_, port)| port.open.is_some());
         let trunks = trunks.filter_map(|(at, port)| Some((port.place.trunk?, at)));
@@ -157,7 +158,7 @@ impl EthHeader {
             [0x81, 0x00] => Some(u16::from_be_bytes(*bytes.get(14..)?.first_chunk()?)),
             _ => None,
         };
-        // Half a tag is none of a header.
+        // A truncated tag makes the header incomplete.
         if tag.is_some() && bytes.len() < TAGGED_HEADER {
             return None;
         }

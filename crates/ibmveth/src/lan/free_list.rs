@@ -1,15 +1,15 @@
-//! Buffers that an adapter has posted for frames to come.
+//! Posted receive buffers of an adapter.
 
 use crate::descriptor::BufDesc;
 
-/// Posted buffers of one size, the one that was posted last on top.
+/// Posted buffers of one size, the latest on top.
 #[derive(Debug)]
 pub(super) struct FreeList {
     size: usize,
     posted: Vec<Posted>,
 }
 
-/// Buffer that an adapter has posted.
+/// A posted buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Posted {
     pub(super) address: u32,

@@ -1,13 +1,13 @@
-//! Hypervisor: a LAN between the adapters of partitions, with rules of its own.
+//! Hypervisor: a LAN between the adapters of partitions.
 //!
-//! It knows an adapter by its [`Unit`], and sees nothing of it but what the partition has registered, mapped and posted. It
-//! believes nothing: an address is looked up in the partition's [`IoMemory`], a length compared with what is mapped there, a
-//! flag with what was negotiated.
+//! It knows an adapter by its [`Unit`], and only what the partition has registered, mapped and posted. It trusts
+//! nothing: an address is looked up in the partition's [`IoMemory`], a length compared with the mapping, a flag with
+//! the negotiated ones.
 //!
-//! Rules that the interface leaves open, and that are ours: the smallest buffer that can hold a frame receives it, and of equal
-//! ones the one that was posted last (its bytes are likely to be in a cache); a frame to a group is carried to
-//! [`Firmware::copies_per_call`] adapters by one call, which then answers [`Refusal::Busy`] with the correlator that continues it;
-//! checksums are made, and fat frames cut, for a receiver that has not agreed to them.
+//! Rules of our own, where the interface leaves them open: the smallest sufficient buffer receives a frame, and among
+//! equals the one posted last (its bytes are likely in a cache); one call carries a frame to a group to
+//! [`Firmware::copies_per_call`] adapters, and then returns [`Refusal::Busy`] with the correlator that continues it;
+//! checksums are completed, and fat frames segmented, for a receiver that has not negotiated them.
 
 mod deliver;
 mod filter;
@@ -29,39 +29,39 @@ pub use forward::SendAnswer;
 pub(crate) use forward::{MIN_MSS, TAGGED_HEADER};
 use free_list::FreeList;
 
-/// Most VLANs of an adapter beside the one of its untagged frames.
+/// Maximum number of VLANs of an adapter besides that of its untagged frames.
 pub const MAX_VLANS: usize = 20;
 
-/// Receive buffers that one call may add.
+/// Maximum number of receive buffers that one call adds.
 pub const BUFFERS_PER_CALL: usize = 8;
 
-/// Shortest buffer that can be posted: a handle and an Ethernet header.
+/// Minimum length of a posted buffer: a handle and an Ethernet header.
 const MIN_BUFFER: usize = 22;
 
-/// Most entries of a receive queue.
+/// Maximum number of entries of a receive queue.
 const MAX_ENTRIES: usize = 1 << 16;
 
-/// Abilities of the hypervisor.
+/// Capabilities of the hypervisor.
 #[derive(Clone, Copy, Debug)]
 pub struct Firmware {
-    /// Bits of the attribute word that it has; `None`: it has no word, as before large send.
+    /// Supported bits of the attribute word; `None`: it has no attribute word, as before large send.
     pub attributes: Option<Attributes>,
-    /// Descriptors of one frame at most.
+    /// Maximum number of descriptors of a frame.
     pub descriptors: usize,
-    /// Adapters that get a frame to a group by one call.
+    /// Number of adapters that get a frame to a group in one call.
     pub copies_per_call: usize,
-    /// Buffers and pieces that a partition can have mapped for an adapter.
+    /// Maximum number of regions that a partition can map for an adapter.
     pub io_regions: usize,
 }
 
 impl Firmware {
-    /// Descriptors that the call of today's hypervisor has room for.
+    /// Number of descriptors in the call of a current hypervisor.
     pub const DESCRIPTORS: usize = 6;
 
-    /// Most descriptors of any hypervisor here.
+    /// Maximum number of descriptors of any hypervisor here.
     pub const MAX_DESCRIPTORS: usize = 128;
 
-    /// A hypervisor of today.
+    /// A current hypervisor.
     pub const CURRENT: Self = Self {
         attributes: Some(Attributes::ALL),
         descriptors: Self::DESCRIPTORS,
@@ -70,7 +70,7 @@ impl Firmware {
     };
 }
 
-/// Place of an adapter on the LAN, as the hypervisor's configuration has it.
+/// Configuration of an adapter in the hypervisor.
 #[derive(Clone, Debug)]
 pub struct AdapterPlace {
     /// Link-layer address.
@@ -79,19 +79,19 @@ pub struct AdapterPlace {
     pub pvid: u16,
     /// VLANs of its tagged frames.
     pub vlans: Vec<u16>,
-    /// Priority as a trunk, 1 to 15, of which 1 is the best; `None`: no trunk.
+    /// Priority as a trunk, 1 (best) to 15; `None`: no trunk.
     pub trunk: Option<u8>,
-    /// Groups that its filter has room for.
+    /// Number of groups in its filter.
     pub filter_slots: usize,
 }
 
 impl AdapterPlace {
-    /// A guest's adapter, in VLAN 1 alone.
+    /// A guest's adapter, only in VLAN 1.
     pub const fn guest(mac: MacAddr) -> Self {
         Self { mac, pvid: 1, vlans: Vec::new(), trunk: None, filter_slots: 8 }
     }
 
-    /// A trunk for VLAN 1, and these tagged.
+    /// A trunk for VLAN 1 untagged, and `vlans` tagged.
     pub const fn trunk(mac: MacAddr, priority: u8, vlans: Vec<u16>) -> Self {
         Self { mac, pvid: 1, vlans, trunk: Some(priority), filter_slots: 8 }
     }
@@ -101,24 +101,24 @@ impl AdapterPlace {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Unit(usize);
 
-/// Bytes that the hypervisor has moved.
+/// Counters of the hypervisor's work.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LanCounters {
-    /// Calls to send, those that were answered with busy included.
+    /// Send calls, including those answered with busy.
     pub calls: u64,
     /// Frames copied into receive buffers.
     pub copies: u64,
-    /// Their bytes, and those that were brought together first to be changed.
+    /// Bytes copied, including those of frames that were assembled to be changed.
     pub copied_bytes: u64,
-    /// Frames dropped because no posted buffer could hold them.
+    /// Frames dropped because no posted buffer was long enough.
     pub no_buffer: u64,
-    /// Frames dropped because their receiver had written over the handle of the buffer they were to have.
+    /// Frames dropped because their receiver had overwritten the handle of their buffer.
     pub overwritten: u64,
-    /// Frames dropped because no adapter was to have them.
+    /// Frames dropped without a receiver.
     pub no_receiver: u64,
-    /// Fat frames cut for receivers that take none, whether or not their segments found buffers.
+    /// Fat frames segmented for receivers without large send, whether or not there were buffers for the segments.
     pub cut: u64,
-    /// Frames copied into receive buffers whose checksums were made, for receivers that ask for them.
+    /// Frames copied into receive buffers whose checksums were completed for their receivers.
     pub completed: u64,
 }
 
@@ -128,7 +128,7 @@ pub struct Lan {
     firmware: Firmware,
     ports: Vec<Port>,
     counters: LanCounters,
-    /// Frames that are brought together to be changed.
+    /// Frames that are assembled to be changed.
     scratch: tcp::FrameStorage,
 }
 
@@ -142,7 +142,7 @@ struct Port {
     open: Option<Registration>,
 }
 
-/// An adapter that is open.
+/// State of an open adapter.
 #[derive(Debug)]
 struct Registration {
     mac: MacAddr,
@@ -169,11 +169,11 @@ impl Lan {
         }
     }
 
-    /// Gives a partition an adapter.
+    /// Adds an adapter of a partition.
     ///
     /// # Errors
-    /// [`SettingError::Range`] for a VLAN outside 1 to 4094, more than [`MAX_VLANS`] of them, or a priority outside 1 to 15;
-    /// [`SettingError::Address`] for an address that no station has.
+    /// [`SettingError::Range`] for a VLAN outside 1 to 4094, more than [`MAX_VLANS`] of them, or a priority outside 1
+    /// to 15; [`SettingError::Address`] for an address that is no station's.
     pub fn add_adapter(&mut self, place: AdapterPlace) -> Result<Unit, SettingError> {
         let wrong = place.vlans.iter().chain([&place.pvid]).find(|vid| !(1..=4094).contains(*vid));
         if let Some(&vid) = wrong {
@@ -192,7 +192,7 @@ impl Lan {
         Ok(Unit(self.ports.len() - 1))
     }
 
-    /// Abilities.
+    /// Capabilities.
     pub const fn firmware(&self) -> &Firmware {
         &self.firmware
     }
@@ -202,7 +202,7 @@ impl Lan {
         self.counters
     }
 
-    /// Place of an adapter.
+    /// Configuration of an adapter.
     pub fn place(&self, unit: Unit) -> Option<&AdapterPlace> {
         Some(&self.ports.get(unit.0)?.place)
     }
@@ -210,16 +210,16 @@ impl Lan {
     /// I/O memory of an adapter.
     ///
     /// # Panics
-    /// When the unit is of another LAN.
+    /// For a unit of another LAN.
     pub fn io(&mut self, unit: Unit) -> &mut IoMemory {
         &mut self.ports[unit.0].io
     }
 
-    /// Opens an adapter with an empty receive queue of `entries` (`H_REGISTER_LOGICAL_LAN`). It has no buffers yet.
+    /// Opens an adapter with an empty receive queue of `entries` (`H_REGISTER_LOGICAL_LAN`), and without buffers.
     ///
     /// # Errors
-    /// [`Refusal::Parameter`] if it is open already or there is no such adapter, for a queue without entries or with too many, and
-    /// for an address that no station has.
+    /// [`Refusal::Parameter`] if it is open already or there is no such adapter, for a queue without entries or with
+    /// too many, and for an address that is no station's.
     pub fn register(&mut self, unit: Unit, entries: usize, mac: MacAddr) -> Result<(), Refusal> {
         let port = self.ports.get_mut(unit.0).ok_or(Refusal::Parameter)?;
         if port.open.is_some() || !(1..=MAX_ENTRIES).contains(&entries) || !mac.is_unicast() {
@@ -237,7 +237,7 @@ impl Lan {
         Ok(())
     }
 
-    /// Closes an adapter and forgets its buffers (`H_FREE_LOGICAL_LAN`). What it has mapped stays mapped.
+    /// Closes an adapter and drops its buffers (`H_FREE_LOGICAL_LAN`). Its mappings stay.
     ///
     /// # Errors
     /// [`Refusal::Parameter`] if it is not open.
@@ -246,10 +246,10 @@ impl Lan {
         port.open.take().map(drop).ok_or(Refusal::Parameter)
     }
 
-    /// Gives an open adapter another address (`H_CHANGE_LOGICAL_LAN_MAC`).
+    /// Changes the address of an open adapter (`H_CHANGE_LOGICAL_LAN_MAC`).
     ///
     /// # Errors
-    /// [`Refusal::Parameter`] if it is not open, or no station has that address.
+    /// [`Refusal::Parameter`] if it is not open, or the address is no station's.
     pub fn change_mac(&mut self, unit: Unit, mac: MacAddr) -> Result<(), Refusal> {
         let open = self.open_mut(unit)?;
         if !mac.is_unicast() {
@@ -259,11 +259,12 @@ impl Lan {
         Ok(())
     }
 
-    /// Clears the bits of `reset`, sets those of `set`, and answers with the word (`H_ILLAN_ATTRIBUTES`). Without bits it asks.
+    /// Clears the bits of `reset`, sets those of `set`, and returns the word (`H_ILLAN_ATTRIBUTES`). Without bits it
+    /// only reads.
     ///
     /// # Errors
-    /// [`Refusal::Function`] if the hypervisor has no word; [`Refusal::Parameter`] for a bit that cannot be changed, is to be set
-    /// and cleared at once, or stands for what the hypervisor cannot do. The word is as it was then.
+    /// [`Refusal::Function`] if the hypervisor has no attribute word; [`Refusal::Parameter`] for a bit that is
+    /// read-only, is both set and cleared, or is not supported. The word is unchanged then.
     pub fn illan_attributes(&mut self, unit: Unit, reset: Attributes, set: Attributes) -> Result<Attributes, Refusal> {
         let has = self.firmware.attributes.ok_or(Refusal::Function)?;
         let word = self.word(unit, has).ok_or(Refusal::Parameter)?;
@@ -286,11 +287,11 @@ impl Lan {
         Some((has & !Attributes::SETTABLE) | port.set | active | priority)
     }
 
-    /// Posts a buffer to receive into (`H_ADD_LOGICAL_LAN_BUFFER`). It begins with its correlator.
+    /// Posts a receive buffer (`H_ADD_LOGICAL_LAN_BUFFER`), which begins with its correlator.
     ///
     /// # Errors
-    /// [`Refusal::Parameter`] if the adapter is not open or the buffer not mapped, or too short; [`Refusal::Resource`] if there are
-    /// as many as the queue has entries.
+    /// [`Refusal::Parameter`] if the adapter is not open or the buffer not mapped, or too short; [`Refusal::Resource`]
+    /// if there are as many as the queue has entries.
     pub fn add_buffer(&mut self, unit: Unit, desc: BufDesc) -> Result<(), Refusal> {
         let port = self.ports.get_mut(unit.0).ok_or(Refusal::Parameter)?;
         let open = port.open.as_mut().ok_or(Refusal::Parameter)?;
@@ -304,12 +305,12 @@ impl Lan {
         Ok(())
     }
 
-    /// Posts up to [`BUFFERS_PER_CALL`] buffers (`H_ADD_LOGICAL_LAN_BUFFERS`). Returns the number of those that were taken: the first
-    /// ones.
+    /// Posts up to [`BUFFERS_PER_CALL`] buffers (`H_ADD_LOGICAL_LAN_BUFFERS`). Returns the number of accepted ones,
+    /// which are the first.
     ///
     /// # Errors
     /// [`Refusal::Function`] if the hypervisor has no such call; [`Refusal::Parameter`] for more descriptors; as
-    /// [`add_buffer`](Self::add_buffer) if not even the first one is taken.
+    /// [`add_buffer`](Self::add_buffer) if the first one is refused.
     pub fn add_buffers(&mut self, unit: Unit, descs: &[BufDesc]) -> Result<usize, Refusal> {
         if !self.firmware.attributes.is_some_and(|has| has.contains(Attributes::RX_MULTI_BUFFER)) {
             return Err(Refusal::Function);
@@ -327,23 +328,23 @@ impl Lan {
         Ok(descs.len())
     }
 
-    /// Changes what an adapter receives of groups (`H_MULTICAST_CTRL`).
+    /// Changes the multicast filter of an adapter (`H_MULTICAST_CTRL`).
     ///
     /// # Errors
-    /// [`Refusal::Parameter`] if it is not open, for a command that there is not, or an address that is no group's;
+    /// [`Refusal::Parameter`] if it is not open, for an unknown command, or an address that is no group's;
     /// [`Refusal::Resource`] if the filter is full.
     pub fn multicast_ctrl(&mut self, unit: Unit, command: McastCommand, group: MacAddr) -> Result<(), Refusal> {
         self.open_mut(unit)?.filter.control(command, group)
     }
 
-    /// Entry of an adapter's receive queue, as it lies in its memory; zeros where there is none.
+    /// Raw entry of an adapter's receive queue; zeros past its end.
     #[inline]
     pub fn rx_entry(&self, unit: Unit, at: usize) -> [u8; RxEntry::LEN] {
         let open = self.ports.get(unit.0).and_then(|port| port.open.as_ref());
         open.and_then(|open| open.queue.get(at)).copied().unwrap_or_default()
     }
 
-    /// Puts bytes into an adapter's receive queue as a hypervisor would that is broken: for tests of the adapter.
+    /// Overwrites an entry of an adapter's receive queue as a broken hypervisor would: for tests of the adapter.
     pub fn corrupt_rx_entry(&mut self, unit: Unit, at: usize, bytes: [u8; RxEntry::LEN]) {
         let open = self.ports.get_mut(unit.0).and_then(|port| port.open.as_mut());
         if let Some(entry) = open.and_then(|open| open.queue.get_mut(at)) {
@@ -351,18 +352,18 @@ impl Lan {
         }
     }
 
-    /// Frames to an adapter that were dropped, since it was opened, because no posted buffer could hold them.
+    /// Number of frames to an adapter that were dropped, since it was opened, because no posted buffer was long enough.
     pub fn no_buffer(&self, unit: Unit) -> u64 {
         self.ports.get(unit.0).and_then(|port| port.open.as_ref()).map_or(0, |open| open.no_buffer)
     }
 
-    /// Buffers that are posted for an adapter.
+    /// Number of buffers posted for an adapter.
     pub fn posted(&self, unit: Unit) -> usize {
         let open = self.ports.get(unit.0).and_then(|port| port.open.as_ref());
         open.map_or(0, |open| open.buffers.iter().map(FreeList::len).sum())
     }
 
-    /// Takes back a buffer that is mapped.
+    /// Unmaps a buffer.
     pub(crate) fn unmap(&mut self, unit: Unit, address: u32) -> Option<Buf> {
         self.ports.get_mut(unit.0)?.io.unmap(address)
     }

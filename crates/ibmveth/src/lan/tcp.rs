@@ -1,35 +1,35 @@
-//! Hypervisor's own work on TCP frames, for receivers that have not agreed to leave it undone: checksums, and cutting.
+//! Checksums and segmentation of TCP frames by the hypervisor, for receivers that have not negotiated these offloads.
 //!
-//! It is written apart from the adapter's and from crate `offload`, so that each is a check of the other.
+//! Independent of the adapter's code and of crate `offload`, so that tests check one against the other.
 
 use wire::{Protocol, checksum, tcp};
 
-/// Frames in the making, kept for their storage.
+/// Buffers for changed frames, kept for their storage.
 #[derive(Debug, Default)]
 pub(super) struct FrameStorage {
     /// A whole frame.
     pub(super) frame: Vec<u8>,
-    /// A segment of one.
+    /// A segment.
     pub(super) segment: Vec<u8>,
 }
 
-/// Places in a frame that carries TCP.
+/// Header offsets of a TCP frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Tcp {
     l3: usize,
     l4: usize,
-    /// Begin and end of the payload: what is behind is padding.
+    /// Begin and end of the payload. Bytes behind it are padding.
     payload: usize,
     end: usize,
     pub(super) is_v4: bool,
 }
 
 impl Tcp {
-    /// Bytes at the front of a frame in which its headers end.
+    /// Maximum length of a frame's headers.
     pub(super) const HEADERS: usize = 14 + 4 + 60 + 60;
 
-    /// Looks into a frame of `len` bytes, of which `head` has the first. `None` if it does not carry TCP right behind an IP
-    /// header, or not whole.
+    /// Parses a frame of `len` bytes, whose first bytes are in `head`. `None` without TCP right behind an IP header, or
+    /// if it is truncated.
     pub(super) fn find(head: &[u8], len: usize) -> Option<Self> {
         let (ethertype, l3) = match u16::from_be_bytes(*head.get(12..)?.first_chunk()?) {
             0x8100 => (u16::from_be_bytes(*head.get(16..)?.first_chunk()?), 18),
@@ -58,12 +58,13 @@ impl Tcp {
         (is_whole && payload <= head.len()).then_some(Self { l3, l4, payload, end, is_v4 })
     }
 
-    /// Tells whether the IPv4 checksum is the mark of a fat frame in the old style, which the hypervisor leaves alone.
+    /// Tells whether the IPv4 checksum is the mark of a fat frame in the old style, which the hypervisor does not
+    /// touch.
     pub(super) fn is_marked(&self, head: &[u8]) -> bool {
         self.is_v4 && head[self.l3 + 10..self.l3 + 12] == [0xff, 0xff]
     }
 
-    /// Makes the TCP checksum of a frame.
+    /// Computes the TCP checksum of a frame.
     pub(super) fn complete(&self, frame: &mut [u8]) {
         let at = self.l4 + tcp::CHECK_AT;
         frame[at..at + 2].fill(0);
@@ -74,12 +75,12 @@ impl Tcp {
         frame[at..at + 2].copy_from_slice(&check.to_be_bytes());
     }
 
-    /// Number of frames of at most `mss` bytes of payload.
+    /// Number of segments of at most `mss` bytes of payload.
     pub(super) fn segments(&self, mss: u16) -> usize {
         (self.end - self.payload).div_ceil(usize::from(mss).max(1)).max(1)
     }
 
-    /// Writes segment `index` of a frame, whole and with its checksums.
+    /// Writes segment `index` of a frame, with its checksums.
     pub(super) fn cut(&self, frame: &[u8], mss: u16, index: usize, segment: &mut Vec<u8>) {
         let from = self.payload + index * usize::from(mss);
         let to = (from + usize::from(mss)).min(self.end);

@@ -1,4 +1,4 @@
-//! A LAN with adapters, and frames that can be told to be right.
+//! A LAN with adapters, and verifiable frames.
 
 use ibmveth::{
     Adapter, AdapterConfig, AdapterPlace, Attributes, BufDesc, Firmware, FrameFlags, Lan, PoolConfig, Refusal, RxEntry,
@@ -37,7 +37,7 @@ pub(crate) fn flows() -> [Flow; 2] {
     [Flow::new("10.0.0.1", "10.0.0.2"), Flow::new("fd00::1", "fd00::2")]
 }
 
-/// A LAN, and memory for what is received.
+/// A LAN, and memory for received packets.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) lan: Lan,
@@ -51,7 +51,7 @@ impl World {
         Self { lan: Lan::new(firmware), mem: Memory::heap(), adapters: Vec::new(), units: Vec::new() }
     }
 
-    /// Two guests of today.
+    /// Two guests with a current hypervisor.
     pub(crate) fn pair() -> Self {
         let mut world = Self::new(Firmware::CURRENT);
         for last in 1..=2 {
@@ -78,7 +78,7 @@ impl World {
         self.adapters[from].transmit(&mut self.lan, 0, pkt)
     }
 
-    /// Fits a packet to an adapter as a stack does, and sends what that makes.
+    /// Fits a packet to an adapter as a stack does, and sends the result.
     pub(crate) fn fit_and_send(&mut self, from: usize, pkt: Packet) {
         let mut fitted = Vec::new();
         let features = self.adapters[from].features();
@@ -92,14 +92,14 @@ impl World {
         packets
     }
 
-    /// Received frames, cut and finished for a wire without offloads.
+    /// Received frames, segmented and completed for a wire without offloads.
     pub(crate) fn receive_finished(&mut self, at: usize) -> Vec<Vec<u8>> {
         let packets = self.receive(at);
         finished(&self.mem, packets)
     }
 }
 
-/// Packets as a device sends them that does nothing for them.
+/// Packets as sent by a device without offloads.
 pub(crate) fn finished(mem: &Memory, packets: Vec<Packet>) -> Vec<Vec<u8>> {
     let mut wire = Vec::new();
     for pkt in packets {
@@ -146,7 +146,7 @@ pub(crate) fn payload(mem: &Memory, frame: &[u8], case: &str) -> Vec<u8> {
     ip[info.header_len + header..info.total_len].to_vec()
 }
 
-/// An adapter without a driver: descriptors and buffers as a test has them.
+/// An adapter without a driver: the test writes its descriptors and buffers.
 #[derive(Debug)]
 pub(crate) struct Raw {
     pub(crate) unit: Unit,

@@ -1,4 +1,4 @@
-//! Attribute word and offloads: what is agreed on, set, refused, and shown.
+//! Attribute word and offloads: negotiated, set, refused, and shown.
 
 use ibmveth::{AdapterConfig, AdapterPlace, Attributes, Firmware, Refusal, SettingError, Stats, Style, TxOffloads};
 use offload::CsumOffload;
@@ -19,7 +19,7 @@ fn word_is_asked_reset_and_set_by_one_call() {
         | Attributes::RX_MULTI_BUFFER
         | Attributes::of_priority(7);
     let bits = [Attributes::IPV4_TCP_CSUM, Attributes::IPV6_TCP_CSUM, Attributes::LARGE_SEND_ENABLED];
-    // Every set of settable bits, from every other one.
+    // From every set of settable bits to every other one.
     for from in 0..8 {
         for to in 0..8 {
             let of = |number: u64| {
@@ -136,7 +136,7 @@ fn changed_checksums_close_and_open_the_adapter() {
     let pkt = plain(&world.mem, &flows()[0].tcp(1, 1000), mac(2), mac(1));
     world.send(0, pkt).unwrap();
     world.set(1, TxOffloads { tx_csum: false, tso4: false, tso6: false, ..TxOffloads::ALL }).unwrap();
-    // Large send went off: that is agreed on while it is closed, too.
+    // Large send was turned off: it is negotiated while the adapter is closed, too.
     assert_eq!((world.adapters[1].counters().rx_lost, world.receive(1).len()), (1, 0));
     let before = world.adapters[1].stats().replenish_add_buff_success;
     world.set(1, TxOffloads { tx_csum: true, ..world.adapters[1].offloads() }).unwrap();
@@ -163,7 +163,7 @@ fn counters_have_the_names_of_the_driver() {
         "fw_enabled_large_send",
     ];
     assert_eq!(Stats::default().named().map(|(name, _)| name), names);
-    // Of a fat frame and its receipt, and of nothing else.
+    // Only the counters of one fat frame and its receipt change.
     let mut world = World::pair();
     let before = [0, 1].map(|at| world.adapters[at].stats());
     let pkt = fat(&world.mem, &flows()[1], 9000, 2, 1);

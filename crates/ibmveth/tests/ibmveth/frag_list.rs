@@ -1,4 +1,4 @@
-//! Fat packets in pieces: none is dropped, however it is treated, and what is copied is counted.
+//! Fat packets in several buffers: none is dropped in any mode, and copies are counted.
 
 use ibmveth::{AdapterConfig, AdapterPlace, Firmware, FragListMode, PoolConfig, TxOffloads};
 use packet::{Memory, Packet, geometry};
@@ -12,7 +12,7 @@ const MODES: [FragListMode; 3] = [FragListMode::Cut, FragListMode::Linearize, Fr
 fn world(mode: FragListMode, descriptors: usize) -> World {
     let mut world = World::new(Firmware { descriptors, ..Firmware::CURRENT });
     world.add(AdapterPlace::trunk(mac(1), 1, vec![5]), AdapterConfig { frag_list: mode, ..config() });
-    // Room for the segments of a cut packet.
+    // Room for the segments of a segmented packet.
     let receiver = AdapterConfig { pools: POOLS.map(|pool| PoolConfig { count: 64, ..pool }), ..config() };
     world.add(AdapterPlace { vlans: vec![5], ..AdapterPlace::guest(mac(2)) }, receiver);
     for at in 0..2 {
@@ -43,7 +43,7 @@ fn jumbo_packets() -> Vec<(&'static str, Vec<u8>)> {
     fragment[10..12].fill(0);
     let check = wire::checksum::finish(wire::checksum::sum(&fragment[..20]));
     fragment[10..12].copy_from_slice(&check.to_be_bytes());
-    // TCP, behind destination options of which all are padding.
+    // TCP behind destination options that are all padding.
     let mut extended = v6.tcp(1, 8900);
     extended[6] = 60;
     let len = u16::from_be_bytes([extended[4], extended[5]]) + 8;
@@ -117,12 +117,12 @@ fn jumbo_frame_in_pieces_that_is_not_tcp_arrives() {
 fn each_treatment_is_counted() {
     let [flow, _] = flows();
     let len = 14 + flow.tcp_headers() + 9800;
-    // Mode, descriptors, frames to the hypervisor, cut, linearized, in place, bytes copied by the adapter.
+    // Mode, descriptors, frames to the hypervisor, segmented, linearized, in place, bytes copied by the adapter.
     let cases = [
         (FragListMode::Cut, 6, 7, 1, 0, 0, 9800 + 7 * (len - 9800)),
         (FragListMode::Linearize, 6, 1, 0, 1, 0, len),
         (FragListMode::InPlace, 64, 1, 0, 0, 1, len - 9800),
-        // Of seven pieces the first four are described; the rest is behind the headers.
+        // The first four of seven fragments are described; the last three are copied behind the headers.
         (FragListMode::InPlace, 6, 1, 0, 0, 1, len - 4 * 1400),
         (FragListMode::InPlace, 8, 1, 0, 0, 1, len - 9800),
         (FragListMode::InPlace, 2, 1, 0, 1, 0, len),
@@ -134,7 +134,7 @@ fn each_treatment_is_counted() {
         let counters = world.adapters[0].counters();
         let got = (counters.tx_packets, counters.tx_cut, counters.tx_in_place, counters.copied.bytes);
         assert_eq!(got, (calls, cut, in_place, bytes as u64), "{mode:?} {descriptors}");
-        // A cut packet's segments are in pieces themselves.
+        // Segments of a segmented packet have several buffers themselves.
         let own = if cut == 1 { counters.tx_packets } else { linearized };
         assert!(counters.tx_linearized <= own && counters.tx_linearized >= linearized, "{mode:?} {descriptors}");
         assert_eq!(world.receive(1).len(), if cut == 1 { 7 } else { 1 });
@@ -178,7 +178,7 @@ fn shared_pages_are_not_written_in_place() {
 #[test]
 fn pieces_that_cannot_be_mapped_are_copied_and_counted() {
     let [flow, _] = flows();
-    // Buffers and the transmit buffer, and two regions more.
+    // Receive buffers and the transmit buffer, and two more regions.
     let mut world = World::new(Firmware { descriptors: 64, io_regions: 16 * 3 + 1 + 2, ..Firmware::CURRENT });
     world.add(
         AdapterPlace::trunk(mac(1), 1, Vec::new()),

@@ -1,4 +1,4 @@
-//! Parties that break the rules: a hypervisor whose entries cannot be, and a partition whose descriptors cannot.
+//! Violations: a hypervisor with invalid entries, and a partition with invalid descriptors.
 
 use ibmveth::{
     AdapterPlace, Attributes, BufDesc, Firmware, FrameFlags, Lan, LanCounters, Refusal, RxEntry, TxOffloads,
@@ -24,7 +24,7 @@ fn impossible_entry_resets_the_adapter_once() {
         let mut world = World::pair();
         world.lan.corrupt_rx_entry(world.units[1], 0, entry.encode());
         assert_eq!(world.receive(1).len(), 0, "{case}");
-        // The reset comes with the next poll, and all goes on.
+        // The next poll resets the adapter, and traffic continues.
         assert_eq!(world.receive(1).len(), 0, "{case}");
         assert_eq!((world.adapters[1].counters().resets, world.adapters[1].is_open()), (1, true), "{case}");
         let pkt = plain(&world.mem, &flows()[0].tcp(1, 1000), mac(2), mac(1));
@@ -34,7 +34,7 @@ fn impossible_entry_resets_the_adapter_once() {
     }
 }
 
-/// A pair of which the second adapter is reset with the next poll.
+/// A pair whose second adapter is reset by the next poll.
 fn reset_due() -> World {
     let mut world = World::pair();
     world.lan.corrupt_rx_entry(world.units[1], 0, RxEntry::invalid(true, u64::MAX).encode());
@@ -42,7 +42,7 @@ fn reset_due() -> World {
     world
 }
 
-/// A pair of which the second adapter has left the LAN for a reset, and was not let in again.
+/// A pair whose second adapter has left the LAN for a reset, and cannot register again.
 fn locked_out() -> World {
     let mut world = reset_due();
     // A hypervisor that does not know it.
@@ -51,7 +51,7 @@ fn locked_out() -> World {
         assert_eq!(world.adapters[1].poll(&mut other, &world.mem, 64, &mut Vec::new()), 0);
         assert_eq!((world.adapters[1].counters().resets, world.adapters[1].is_open()), (1, false));
     }
-    // Of what it left behind there is nothing.
+    // Removing the unit frees everything that the hostile guest left behind.
     world.lan.free(world.units[1]).unwrap();
     world
 }
@@ -119,7 +119,7 @@ fn entry_without_frame_gives_the_buffer_back() {
 fn overwritten_handle_costs_the_frame_and_no_buffer() {
     let mut world = World::pair();
     let mut raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::NONE);
-    // The buffer that was posted last is the next one. Its region is the eighth.
+    // The buffer posted last is used next. Its region is the eighth.
     world.lan.io(raw.unit).bytes_mut(8 << 17, 8).unwrap().fill(0xee);
     for _ in 0..2 {
         let pkt = plain(&world.mem, &flows()[0].tcp(1, 10), mac(9), mac(1));
@@ -136,13 +136,13 @@ fn overwritten_handle_costs_the_frame_and_no_buffer() {
 
 #[test]
 fn each_lost_frame_is_counted_by_its_reason() {
-    // For this receiver checksums are made, and fat frames cut.
+    // For this receiver checksums are completed, and fat frames segmented.
     for (len, frames, completed, cut) in [(1000, 1, 1, 0), (2800, 2, 0, 1)] {
         let mut world = World::pair();
         world.set(0, TxOffloads::ALL).unwrap();
         let raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::NONE);
         world.lan.io(raw.unit).bytes_mut(8 << 17, 8).unwrap().fill(0xee);
-        // Of eight buffers the first one has another handle. Then there are none.
+        // The first of eight buffers has another handle. After the eight, no buffers are left.
         for sent in 1..=10 {
             let mut pkt = fat(&world.mem, &flows()[0], len, 9, 1);
             if cut == 0 {
@@ -197,7 +197,7 @@ fn descriptor_that_cannot_be_is_refused() {
     assert_eq!(world.receive(1).len(), 0);
     assert_eq!(world.lan.send(raw.unit, &[desc(18, at), desc(len - 18, at + 18)], 0, 0).result, Ok(()));
     assert_eq!(world.receive(1)[0].to_vec(), frame);
-    // A correlator behind all adapters has none to go on with.
+    // A correlator past all adapters ends the call.
     let answer = world.lan.send(raw.unit, &[good], u64::MAX, 0);
     assert_eq!(answer.result, Ok(()));
 }
@@ -238,7 +238,7 @@ fn calls_out_of_order_are_refused() {
     assert_eq!(world.lan.add_buffer(raw.unit, desc(21)), Err(Refusal::Parameter), "too short");
     assert_eq!(world.lan.add_buffers(raw.unit, &[]), Err(Refusal::Parameter));
     assert_eq!(world.lan.add_buffers(raw.unit, &[desc(100); 9]), Err(Refusal::Parameter));
-    // As many as there are entries.
+    // As many as the queue has entries.
     for _ in 8..64 {
         world.lan.add_buffer(raw.unit, desc(100)).unwrap();
     }

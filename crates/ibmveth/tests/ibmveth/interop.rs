@@ -1,4 +1,4 @@
-//! Old and new adapters with each other, for every agreement: each frame comes whole, and with its checksums.
+//! Old and new adapters with each other, for every negotiation: each frame arrives whole, with correct checksums.
 
 use ibmveth::{AdapterConfig, AdapterPlace, Attributes, Firmware, Style, TxOffloads};
 use offload::checksum;
@@ -7,7 +7,7 @@ use sim::Flow;
 
 use crate::common::*;
 
-/// Every set of offloads that is one after the rules.
+/// Every valid set of offloads.
 pub(crate) fn offloads() -> Vec<TxOffloads> {
     let mut all = vec![TxOffloads::NONE, TxOffloads { rx_csum: true, ..TxOffloads::NONE }, TxOffloads::CSUM];
     for (tso4, tso6) in [(true, false), (false, true), (true, true)] {
@@ -16,7 +16,7 @@ pub(crate) fn offloads() -> Vec<TxOffloads> {
     all
 }
 
-/// Hypervisors that can do all, or lack something.
+/// Hypervisors with all features, or without one.
 fn firmwares() -> Vec<(&'static str, Firmware)> {
     let without = |bits: Attributes| Firmware { attributes: Some(Attributes::ALL & !bits), ..Firmware::CURRENT };
     vec![
@@ -52,7 +52,7 @@ fn load(world: &World, flow: &Flow, load: Load) -> (Packet, Vec<u8>) {
     }
 }
 
-/// The stream of TCP begins at its sequence number, which is 1.
+/// The TCP stream begins at its sequence number, which is 1.
 fn sim_byte(at: u32) -> u8 {
     sim::stream_byte(at + 1)
 }
@@ -71,7 +71,7 @@ fn every_agreement_carries_every_frame_whole() {
                         let place = AdapterPlace { vlans: vec![5], ..AdapterPlace::guest(mac(last)) };
                         world.add(place, AdapterConfig { style, ..config() });
                     }
-                    // Where the hypervisor does not agree the adapter goes on without.
+                    // The adapter goes on without offloads that the hypervisor refuses.
                     let _ = world.set(0, sender);
                     let _ = world.set(1, receiver);
                     for flow in flows() {

@@ -1,4 +1,4 @@
-//! Adapters against the hypervisor's LAN, which are two parties with rules of their own.
+//! Adapters against the hypervisor's LAN, which are independent implementations.
 
 mod common;
 mod features;

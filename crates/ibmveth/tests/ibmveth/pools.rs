@@ -29,7 +29,7 @@ fn available(world: &World) -> [usize; 5] {
 
 #[test]
 fn frame_is_received_by_the_smallest_buffer_that_holds_it() {
-    // Eight bytes of each buffer are the handle's.
+    // Eight bytes of each buffer are the handle.
     let cases = [
         (200, 0),
         (504, 0),
@@ -61,7 +61,7 @@ fn frame_is_received_by_the_smallest_buffer_that_holds_it() {
 #[test]
 fn exhausted_pool_leaves_frames_to_the_next_one() {
     for last in 0..5 {
-        // Pools below `last` are shorter than the frame: it is the first that has it, and those above follow.
+        // Pools below `last` are too short for the frame; it is the first that holds it, and longer ones follow.
         let mut world = world(all_active());
         let len = [200, 600, 3000, 17_000, 33_000][last];
         let buffers = 16 * (5 - last);
@@ -78,7 +78,7 @@ fn exhausted_pool_leaves_frames_to_the_next_one() {
         assert_eq!(stats.rx_no_buffer, 3);
         assert_eq!(stats.replenish_add_buff_success, 80 + buffers as u64);
         assert_eq!((available(&world), world.lan.posted(world.units[1])), ([16; 5], 80));
-        // And it goes on.
+        // Traffic continues.
         let pkt = frame(&world, len);
         world.send(0, pkt).unwrap();
         assert_eq!(world.receive(1).len(), 1);
@@ -104,7 +104,7 @@ fn pool_is_refilled_below_seven_eighths() {
         let pkt = frame(&world, 300);
         world.send(0, pkt).unwrap();
         drop(world.receive(1));
-        // Of 16 buffers 14 are seven eighths.
+        // The pool refills at seven eighths: 14 buffers of 16.
         added += if taken == 3 { 3 } else { 0 };
         assert_eq!(world.adapters[1].stats().replenish_add_buff_success, added);
         assert_eq!(available(&world)[0], if taken == 3 { 16 } else { 16 - taken });
@@ -132,7 +132,7 @@ fn short_memory_is_counted_and_made_up_for() {
         }
         world.adapters[1].poll(&mut world.lan, &world.mem, 16, &mut held);
     }
-    // Of 20 pages the packets hold 16 and then all; pool 1 has to have the rest.
+    // The packets hold 16 of 20 pages, later all; pool 1 gets the remaining pages.
     assert_eq!(held.len(), 32);
     assert!(world.adapters[1].stats().replenish_no_mem >= 2, "{:?}", world.adapters[1].stats());
     assert_eq!(available(&world)[0], 0);

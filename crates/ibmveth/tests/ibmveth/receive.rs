@@ -1,4 +1,4 @@
-//! Receipt: where the MSS comes from, which checksums are rewritten, and what is copied.
+//! Reception: source of the MSS, rewritten checksums, and copies.
 
 use ibmveth::{AdapterPlace, Attributes, FrameFlags};
 use packet::{Csum, Cut, Gso, GsoKind, Packet};
@@ -9,14 +9,14 @@ use crate::common::*;
 
 const CSUM: FrameFlags = FrameFlags::NO_CSUM.with(FrameFlags::CSUM_GOOD);
 
-/// A guest, and a sender without a driver that has agreed on all.
+/// A guest, and a sender without a driver that has negotiated all offloads.
 fn world() -> (World, Raw) {
     let mut world = World::pair();
     let raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::SETTABLE);
     (world, raw)
 }
 
-/// Bytes of a frame of `flow` to the first guest, with `len` bytes of payload, a good IP checksum, and this TCP checksum.
+/// A frame of `flow` to the first guest, with `len` bytes of payload, a correct IP checksum, and this TCP checksum.
 fn frame(flow: &Flow, len: usize, check: Option<u16>) -> Vec<u8> {
     let mut ip = flow.tcp(1, len);
     let l4 = flow.version().header_len();
@@ -87,7 +87,7 @@ fn long_frame_without_checksum_has_its_mss_there() {
         let bytes = frame(&flow, 5000, Some(1000));
         raw.send(&mut world, &bytes, CSUM, 0).unwrap();
         assert_eq!(state(&world.receive(0)[0]), (partial(&flow), gso(&flow, 1000, 5)), "{}", flow.src);
-        // One of the MTU is not long, and 0 is no MSS.
+        // A frame of the MTU is not long, and 0 is no MSS.
         let len = 1500 - flow.tcp_headers();
         let at_mtu = frame(&flow, len, Some(1000));
         raw.send(&mut world, &at_mtu, CSUM, 0).unwrap();
@@ -189,7 +189,7 @@ fn tagged_frame_keeps_its_offloads() {
         let mut pkt = fat(&world.mem, &flow, 9000, 2, 1);
         pkt.meta.vlan = Some(5);
         world.fit_and_send(0, pkt);
-        // A full frame with a tag is no long one.
+        // A tagged frame of full length is not long.
         let len = 1500 - flow.tcp_headers();
         let mut pkt = plain(&world.mem, &flow.tcp(1, len), mac(2), mac(1));
         pkt.meta.vlan = Some(5);

@@ -1,4 +1,4 @@
-//! Transmission: flags and bytes that the hypervisor sees, and packets that are refused.
+//! Transmission: flags and bytes that the hypervisor gets, and refused packets.
 
 use ibmveth::{
     AdapterConfig, AdapterPlace, Attributes, Firmware, FrameFlags, PoolConfig, Refusal, Style, TxError, TxOffloads,
@@ -9,7 +9,7 @@ use crate::common::*;
 
 const CSUM: FrameFlags = FrameFlags::NO_CSUM.with(FrameFlags::CSUM_GOOD);
 
-/// A guest that sends, and a receiver without a driver that has agreed on all.
+/// A sending guest, and a receiver without a driver that has negotiated all offloads.
 fn world(config: AdapterConfig) -> (World, Raw) {
     let mut world = World::new(Firmware::CURRENT);
     world.add(AdapterPlace::guest(mac(1)), config);
@@ -162,7 +162,7 @@ fn gso_packet_that_is_none_is_refused_by_name() {
 
 #[test]
 fn busy_is_repeated_1024_times_and_then_a_drop() {
-    // The hypervisor carries a frame to one adapter by each call: 1024 repetitions reach 1025 of them.
+    // The hypervisor serves one adapter per call: 1024 repetitions reach 1025 of them.
     let one = [PoolConfig { active: true, count: 1, size: 2048 }; 5];
     for (others, is_sent) in [(1025, true), (1026, false)] {
         let mut world = World::new(Firmware { copies_per_call: 1, ..Firmware::CURRENT });
@@ -191,7 +191,7 @@ fn fat_packet_that_is_not_sound_is_cut_in_software() {
             let (mut world, mut raw) = world(config());
             let mut pkt = fat(&world.mem, &flow, 5000, 9, 1);
             if is_stale {
-                // Lengths of a fat packet are its own, whatever its header says.
+                // The length of a fat packet is its own, whatever its header says.
                 let at = if flow.src.is_ipv4() { 14 + 2 } else { 14 + 4 };
                 pkt.head_mut().unwrap()[at..at + 2].copy_from_slice(&100u16.to_be_bytes());
             } else {

@@ -1,12 +1,12 @@
-//! Batches of received packets, one for each SA, that are not handed in yet.
+//! Batches of received packets, one for each SA, before they are queued for decryption.
 
 use std::collections::VecDeque;
 
 use super::box_pool::PooledBox;
 use crate::open_job::OpenJob;
 
-/// Open batches, each a job with the packets of one SA, in the order in which they began. The latest is the one that began or
-/// was found last.
+/// Open batches, each a job with the packets of one SA, in the order in which they began. The latest is the one that
+/// began or was found last.
 #[derive(Debug, Default)]
 pub(crate) struct Batcher {
     jobs: VecDeque<PooledBox<OpenJob>>,
@@ -36,8 +36,9 @@ impl Batcher {
         self.jobs.get_mut(self.latest).map(|job| &mut **job)
     }
 
-    /// The last batch that `is_it`, which becomes the latest. `None` if there is none, or if packets of an SA that replaces its SA
-    /// came later: a packet that joined it would overtake those, which may be of its flow.
+    /// The last batch for which `is_it` returns true, which becomes the latest. `None` if there is none, or if packets
+    /// of an SA that replaces its SA came later: a packet that joined it would overtake those, which may be of the same
+    /// flow.
     #[inline]
     pub(crate) fn find(&mut self, is_it: impl Fn(&OpenJob) -> bool) -> Option<&mut OpenJob> {
         if !self.latest().is_some_and(&is_it) {
@@ -57,8 +58,8 @@ impl Batcher {
         &mut self.jobs[self.latest]
     }
 
-    /// Removes the batch that began first. If it was the latest, the one that began last becomes that: no packet that joins it
-    /// overtakes another.
+    /// Removes the oldest batch. If it was the latest, the newest one becomes the latest: a packet that joins that
+    /// overtakes none.
     pub(crate) fn pop(&mut self) -> Option<PooledBox<OpenJob>> {
         let popped = self.jobs.pop_front();
         self.latest = self.latest.checked_sub(1).unwrap_or_else(|| self.jobs.len().saturating_sub(1));

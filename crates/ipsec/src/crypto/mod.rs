@@ -1,9 +1,9 @@
-//! Threads and devices for the ciphers' work, and the order in which it comes back.
+//! Crypto threads and devices, and the queue that restores the order of their results.
 //!
-//! A packet that is sealed or opened becomes a [`Task`] that owns all it needs: numbers are reserved and windows checked
-//! before, windows marked and packets passed on after, on the thread that owns the SAs. What lies between touches no
-//! state, so it may be done anywhere ([`Crypto`]) and finish in any order; a line gives it out in the order in which it
-//! was handed in (Linux `crypto/pcrypt.c`, `padata_reorder`).
+//! A packet that is sealed or opened becomes a [`Task`] that owns all its data: the thread that owns the SAs reserves
+//! sequence numbers and checks windows before, and marks windows and passes packets on after. The task itself touches
+//! no shared state, so it may run on any thread ([`Crypto`]) and finish in any order; a reorder queue releases results
+//! in the order of submission (Linux `crypto/pcrypt.c`, `padata_reorder`).
 
 mod batcher;
 mod box_pool;

@@ -1,10 +1,10 @@
-//! Threads that share the work of a burst with the worker that received it.
+//! Thread pool that shares the crypto work of a burst with the worker that received it.
 //!
-//! Others begin while the worker that hands work in still takes in the burst, and when it is through it does as much as
-//! any other: it passes on what is done, in order. While more arrives it leaves some to them, which is passed on with the
-//! next burst; else it waits, but only for what others have begun, at most one task each. A task that is alone is never
-//! handed out. Threads look for more for a while before they sleep, and are woken only when there is more than the worker
-//! itself takes up next; so one core never pays for them.
+//! Threads start while the worker still receives the burst. At the end of the burst the worker runs tasks as the
+//! threads do, and passes finished ones on in order. While more packets arrive it leaves some tasks to the threads and
+//! passes these on with the next burst; otherwise it waits for tasks that threads have begun, at most one each. A lone
+//! task is never handed out. Threads poll for a while before they sleep, and are woken only when there are more tasks
+//! than the worker runs next; so with one core there is no overhead.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,32 +18,33 @@ use crossbeam_queue::ArrayQueue;
 
 use super::task::{Crypto, Task};
 
-/// Tasks that may wait for a thread. What does not fit, its worker does itself.
+/// Maximum number of tasks queued for threads. The worker runs the tasks beyond it.
 const WAITING: usize = 256;
 
-/// Number of times that a thread looks for work in vain before it sleeps: some 200 microseconds on Zen 5, in which a worker receives or sends
-/// a burst (as long as Linux polls before it halts a virtual processor, `halt_poll_ns`). To be woken costs both sides
-/// more than a task.
+/// Number of times that a thread polls for work before it sleeps: some 200 microseconds on Zen 5, in which a worker
+/// receives or sends a burst (as long as Linux polls before it halts a virtual processor, `halt_poll_ns`). A wake-up
+/// costs both sides more than a task.
 const LOOKS: u32 = 16_000;
 
-/// Tasks that each thread is left while more arrives: what it does while its worker passes on a burst, and takes in the next.
+/// Tasks left to each thread while more packets arrive: its work while the worker passes on a burst and receives the
+/// next.
 const LEFT: usize = 2;
 
-/// Number of times that a worker looks for the end of others' work before it lets them have its core.
+/// Number of times that a worker polls for the end of threads' tasks before it yields its core.
 const PATIENCE: u32 = 200;
 
 /// Crypto threads of one worker.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Number of the worker's tasks that others have.
+    /// Number of the worker's tasks in flight.
     away: usize,
 }
 
 struct Shared {
     todo: ArrayQueue<Task>,
     done: ArrayQueue<Task>,
-    /// Threads that sleep, or are about to. Changed under `gate` alone.
+    /// Threads that sleep, or are about to. Changed with `gate` locked only.
     sleeping: AtomicUsize,
     gate: Mutex<()>,
     bell: Condvar,
@@ -53,7 +54,8 @@ struct Shared {
 }
 
 impl Pool {
-    /// A pool of so many threads. Each calls `start` with its number first, to bind itself to a CPU or take a name.
+    /// A pool of this many threads. Each calls `start` with its number first, to bind itself to a CPU or to set its
+    /// name.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -82,7 +84,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Takes back what is done.
+    /// Collects finished tasks.
     fn collect(&mut self, done: &mut Vec<Task>) {
         while let Some(task) = self.shared.done.pop() {
             done.push(task);
@@ -97,7 +99,7 @@ impl Drop for Pool {
         self.shared.ending.store(true, SeqCst);
         self.shared.wake(usize::MAX);
         for thread in self.threads.drain(..) {
-            // One that has panicked has said so.
+            // A thread that panicked has printed its message.
             let _ = thread.join();
         }
     }
@@ -108,7 +110,7 @@ impl Shared {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread's life.
+    /// Main loop of a thread.
     fn serve(&self) {
         let mut looks = 0;
         while !self.ending.load(SeqCst) {
@@ -129,13 +131,13 @@ impl Shared {
         }
     }
 
-    /// Does a task, and puts it where its worker takes it back.
+    /// Runs a task, and queues it for the worker.
     fn run(&self, mut task: Task) {
         task.run();
         self.done.push(task).expect("as much room as for what is to be done");
     }
 
-    /// Sleeps until there is work. A thread that brings some sees a sleeper, or its work is seen before the sleep.
+    /// Sleeps until there is work. Either the thread that adds work sees a sleeper, or the sleeper sees the work.
     fn sleep(&self) {
         let mut gate = self.gate();
         self.sleeping.fetch_add(1, SeqCst);
@@ -145,7 +147,7 @@ impl Shared {
         self.sleeping.fetch_sub(1, SeqCst);
     }
 
-    /// Wakes as many threads as there is work for.
+    /// Wakes one thread for each task.
     fn wake(&self, tasks: usize) {
         let sleeping = self.sleeping.load(SeqCst);
         if sleeping == 0 {
@@ -158,7 +160,7 @@ impl Shared {
     }
 }
 
-/// Guard that, dropped by a panic, tells the worker that a thread and perhaps its task are lost.
+/// Guard whose drop during a panic tells the worker that a thread, and perhaps its task, is lost.
 struct Loss<'a>(&'a AtomicBool);
 
 impl Drop for Loss<'_> {
@@ -168,7 +170,7 @@ impl Drop for Loss<'_> {
 }
 
 impl Crypto for Pool {
-    /// The first one waits until there is more, so that a task that is alone is never handed out.
+    /// The first task waits until there is another, so that a lone task is never handed out.
     fn take(&mut self, _: Instant, todo: &mut VecDeque<Task>, more: bool) {
         assert!(!self.shared.lost.load(SeqCst), "a crypto thread has panicked");
         let (before, alone) = (self.away, usize::from(!more));
@@ -180,7 +182,7 @@ impl Crypto for Pool {
         self.shared.wake(self.away - before);
     }
 
-    /// At least one of those that there are is done on return.
+    /// Finishes at least one task, if there is any.
     fn work(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
         self.take(now, todo, false);
         let before = done.len();
@@ -190,7 +192,7 @@ impl Crypto for Pool {
             if done.len() > before {
                 return;
             }
-            // A task that no thread has begun comes before one that was not handed out.
+            // A queued task that no thread has begun comes before one that was not handed out.
             let waiting = if self.away > 0 { self.shared.todo.pop() } else { None };
             if let Some(mut task) = waiting.inspect(|_| self.away -= 1).or_else(|| todo.pop_front()) {
                 task.run();
@@ -205,7 +207,7 @@ impl Crypto for Pool {
         }
     }
 
-    /// Does a task that is alone at once, as no other thread gets it.
+    /// Runs a lone task at once, as no thread gets it.
     fn help(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
         self.take(now, todo, false);
         let before = done.len();
@@ -222,7 +224,7 @@ impl Crypto for Pool {
         }
     }
 
-    fn is_at_it(&self) -> bool {
+    fn is_running(&self) -> bool {
         self.away > 0
     }
 

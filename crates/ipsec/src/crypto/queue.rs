@@ -1,4 +1,4 @@
-//! Jobs that wait for a cipher, are with one, or are done.
+//! Queue of jobs: waiting for a cipher, in flight, or finished.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::task::{Crypto, Job, Task};
 use crate::open_job::{OpenJob, Storage};
 use crate::seal_job::SealJob;
 
-/// Bytes that may wait before work begins, so that they are still in a cache when they are read.
+/// Bytes that may wait before work begins; they have to be in a cache still when they are read.
 const WAITING: usize = 512 << 10;
 
 /// Bytes of a task for a thread: a burst of 64 packets is four tasks.
@@ -47,8 +47,8 @@ pub(crate) struct Queue {
     pub(crate) batcher: Batcher,
     /// Finished open job that is being passed on.
     pub(crate) passing: Option<PooledBox<OpenJob>>,
-    /// Receive template of each SA: the job that was passed on last, emptied. A packet that matches it skips admission, until an
-    /// invalidation. This thread opens such packets at once, or batches them.
+    /// Receive template of each SA: the job that was passed on last, emptied. A packet that matches it skips admission,
+    /// until an invalidation. This thread opens such packets at once, or batches them.
     recent: HashMap<Spi, PooledBox<OpenJob>, foldhash::fast::RandomState>,
     /// SPIs of the templates, in no order.
     recent_spis: Vec<Spi>,
@@ -73,14 +73,14 @@ impl Queue {
         }
     }
 
-    /// Tells whether so much waits to be sealed that more is to be dropped, whatever waits to be opened (Linux's `pencrypt`
-    /// and `pdecrypt` are two instances).
-    pub(crate) fn seals_no_more(&self) -> bool {
+    /// Tells whether the seal queue is full, so that further packets are dropped. The open queue does not count
+    /// (Linux's `pencrypt` and `pdecrypt` are two instances).
+    pub(crate) fn is_seal_full(&self) -> bool {
         self.sealing.len() >= PLACES
     }
 
-    /// Tells whether so much waits to be opened that more is to be dropped, whatever waits to be sealed.
-    pub(crate) fn opens_no_more(&self) -> bool {
+    /// Tells whether the open queue is full, so that further packets are dropped. The seal queue does not count.
+    pub(crate) fn is_open_full(&self) -> bool {
         self.opening.len() >= PLACES
     }
 
@@ -94,8 +94,8 @@ impl Queue {
         !self.batcher.is_empty() || self.passing.is_some() || self.sealing.len() + self.opening.len() > 0
     }
 
-    /// Tells whether this thread opens at once what now comes with this SPI: nothing that came before is still to be passed on,
-    /// and there is no other thread, or no work for it.
+    /// Tells whether this thread decrypts the next packet with this SPI at once: no earlier packet is pending, and
+    /// there is no crypto thread, or no cipher work.
     #[inline]
     pub(crate) fn opens_at_once(&self, spi: Spi) -> bool {
         let is_first = self.batcher.is_empty() && self.passing.is_none() && self.opening.len() == 0;
@@ -108,9 +108,10 @@ impl Queue {
         self.recent.get_mut(&spi).map(|job| &mut **job)
     }
 
-    /// Keeps a finished job as its SA's receive template if it predates no invalidation; else its lists.
+    /// Keeps a finished job as its SA's receive template, if no invalidation came since it began; else keeps its lists
+    /// only.
     pub(crate) fn keep(&mut self, done: PooledBox<OpenJob>) {
-        let may_be_like = done.is_easy && self.outdated == 0;
+        let may_be_like = done.may_be_template && self.outdated == 0;
         self.outdated = self.outdated.saturating_sub(1);
         let spi = done.spi();
         let unlike = if may_be_like { self.recent.insert(spi, done) } else { Some(done) };
@@ -120,7 +121,7 @@ impl Queue {
         self.dissolve(unlike);
     }
 
-    /// Evicts a template if there is one too many with `new`. The SPI of `new` chooses it: templates in use come back soon.
+    /// Evicts a template if the cache is full. The SPI of `new` chooses it: a template in use is cached again soon.
     fn make_room_for(&mut self, new: Spi) {
         if self.recent_spis.len() < RECENT {
             return self.recent_spis.push(new);
@@ -130,13 +131,13 @@ impl Queue {
         self.dissolve(gone);
     }
 
-    /// Keeps the lists of a job that is no template any more.
+    /// Keeps the lists of an evicted template.
     fn dissolve(&mut self, job: Option<PooledBox<OpenJob>>) {
         self.spare_open.extend(job.map(|job| self.open_boxes.take(job).into_storage()));
     }
 
     /// Invalidates the receive templates.
-    pub(crate) fn forget_recent(&mut self) {
+    pub(crate) fn invalidate_templates(&mut self) {
         self.outdated = self.batcher.len() + self.opening.len() + usize::from(self.passing.is_some());
         let Self { recent, recent_spis, spare_open, open_boxes, .. } = self;
         recent_spis.clear();
@@ -167,13 +168,13 @@ impl Queue {
         self.close_first(now, self.batcher.len(), false);
     }
 
-    /// Hands in the `n` batches that began first: packets of an SA stay in front of those of the SA that replaces it.
+    /// Hands in the `n` oldest batches: packets of an SA stay in front of those of the SA that replaces it.
     fn close_first(&mut self, now: Instant, n: usize, more: bool) {
         for _ in 0..n {
             let Some(mut job) = self.batcher.pop() else { return };
             job.complete();
             if self.is_here() || !job.has_cipher_work() {
-                // It is decrypted as it is passed on.
+                // This thread decrypts it when it is passed on.
                 self.opening.push(job);
             } else {
                 let ticket = self.opening.reserve();
@@ -182,9 +183,9 @@ impl Queue {
         }
     }
 
-    /// Template for packets with this SPI that threads open: the open batch, or the receive template.
+    /// Template for packets with this SPI that threads decrypt: the open batch, or the receive template.
     #[inline]
-    pub(crate) fn like_mut(&mut self, spi: Spi) -> Option<&mut OpenJob> {
+    pub(crate) fn template_mut(&mut self, spi: Spi) -> Option<&mut OpenJob> {
         if self.batcher.find(|job| job.spi() == spi).is_some() {
             return self.batcher.latest_mut();
         }
@@ -192,14 +193,14 @@ impl Queue {
         self.recent.get_mut(&spi).filter(|_| !is_here).map(|job| &mut **job)
     }
 
-    /// Batch for one more packet that matches [the template](Self::like_mut) of this SPI. A full batch is handed in, and another
-    /// one begins.
+    /// Batch for one more packet that matches [the template](Self::template_mut) of this SPI. A full batch is handed
+    /// in, and a new one begins.
     #[inline]
     pub(crate) fn collect(&mut self, now: Instant, spi: Spi) -> &mut OpenJob {
         let is_collected = self.batcher.find(|job| job.spi() == spi).is_some();
         if !is_collected || self.has_task() {
             let storage = self.spare_open.pop().unwrap_or_else(Storage::with_room);
-            let another = self.like_mut(spi).expect("just compared with").another(storage);
+            let another = self.template_mut(spi).expect("just compared with").another(storage);
             self.close_if_large(now, another.has_cipher_work());
             return self.begin(now, another);
         }
@@ -212,12 +213,13 @@ impl Queue {
         self.batcher.latest().is_some_and(is_task) && !self.is_here()
     }
 
-    /// Hands in the latest batch, and those that began before it.
+    /// Hands in the latest batch and older ones.
     pub(crate) fn close_latest(&mut self, now: Instant) {
         self.close_first(now, self.batcher.up_to_latest(), false);
     }
 
-    /// Hands in the same batches if the latest is large enough for a thread. `more` says that packets for another task follow.
+    /// Hands in the same batches if the latest is large enough for a thread. `more` says that packets for another task
+    /// follow.
     #[inline]
     pub(crate) fn close_if_large(&mut self, now: Instant, more: bool) {
         if self.has_task() {
@@ -229,7 +231,7 @@ impl Queue {
         let task = Task { ticket, job };
         self.waiting += task.bytes();
         self.todo.push_back(task);
-        // They may all be done at once.
+        // All of them may finish in this call.
         self.done.reserve(self.away + self.todo.len());
         if let Some(crypto) = &mut self.crypto {
             let before = self.todo.len();
@@ -243,24 +245,25 @@ impl Queue {
         }
     }
 
-    /// Runs jobs, here or elsewhere, until one can be passed on, or as far as it goes without time passing.
+    /// Runs jobs, here or on threads, until one can be passed on, or no further progress is possible at `now`.
     pub(crate) fn work(&mut self, now: Instant) {
         loop {
             self.work_once(now, true);
             let mut all = self.former.iter().chain(&self.crypto);
-            if self.has_done() || !all.any(|crypto| crypto.is_at_it()) {
+            if self.has_done() || !all.any(|crypto| crypto.is_running()) {
                 return;
             }
         }
     }
 
-    /// As [`work`](Self::work) while more arrives: it does not wait for threads, and leaves them the tasks that they get to soon.
+    /// As [`work`](Self::work) while more packets arrive: does not wait for threads, and leaves them the tasks that
+    /// they reach soon.
     pub(crate) fn help(&mut self, now: Instant) {
         while !self.has_done() && self.work_once(now, false) > 0 {}
     }
 
-    /// Hands tasks to the backend and queues finished ones; returns the number of these. If this `waits` and a task is in flight,
-    /// at least one finishes.
+    /// Hands tasks to the backend and queues finished ones; returns the number of these. If `waits` is set and a task
+    /// is in flight, at least one finishes.
     fn work_once(&mut self, now: Instant, waits: bool) -> usize {
         if self.is_here() && self.away == 0 && self.todo.is_empty() {
             return 0;
@@ -307,7 +310,7 @@ impl Queue {
         self.former.iter().chain(&self.crypto).filter_map(|crypto| crypto.poll_timeout()).min()
     }
 
-    /// Tells whether this thread does the work itself, at once.
+    /// Tells whether this thread does the work itself.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.crypto.is_none() && self.former.is_empty()

@@ -1,4 +1,4 @@
-//! Reorder queue: jobs leave in the order in which they were handed in, in whatever order they are done.
+//! Reorder queue: jobs leave in the order of submission, in whatever order they finish.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Ticket(u64);
 
-/// Jobs in the order in which they were handed in; some are in flight.
+/// Jobs in the order of submission; some are in flight.
 #[derive(Debug)]
 pub(crate) struct ReorderQueue<J> {
     /// `None` for a job in flight.

@@ -1,4 +1,4 @@
-//! Task for a cipher, and the interface of the threads or devices that run tasks.
+//! Task for a cipher, and the interface of the threads or devices that run it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::reorder::Ticket;
 use crate::open_job::OpenJob;
 use crate::seal_job::SealJob;
 
-/// One packet's or one train's work for a cipher.
+/// Cipher work of one packet or one train.
 pub struct Task {
     pub(super) ticket: Ticket,
     pub(super) job: Job,
@@ -23,35 +23,35 @@ pub(crate) enum Job {
     Open(PooledBox<OpenJob>),
 }
 
-/// Something that does the work of ciphers: threads, or a device.
+/// Backend that runs cipher tasks: threads, or a device.
 pub trait Crypto: fmt::Debug + Send {
-    /// Takes tasks off the front of `todo` that another thread can begin with while more arrive: surely if there is `more` than
-    /// these, else perhaps.
+    /// Takes tasks from the front of `todo` that another thread can begin while packets arrive: certainly if there are
+    /// `more` tasks to come, otherwise perhaps.
     fn take(&mut self, now: Instant, todo: &mut VecDeque<Task>, more: bool) {
         let _ = (now, todo, more);
     }
 
-    /// Takes tasks off the front of `todo`, as many as it has room for, and appends to `done` those that are done by
-    /// now, in whatever order. What it leaves in `todo` it is offered again, in the same order, next time.
+    /// Takes as many tasks from the front of `todo` as it has room for, and appends tasks finished by now to `done`, in
+    /// any order. Tasks left in `todo` are offered again, in the same order, by the next call.
     fn work(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>);
 
-    /// As [`work`](Self::work) while more arrives: it does not wait, and leaves to other threads what they get to soon. What they
-    /// have is taken back by a later call.
+    /// As [`work`](Self::work) while more packets arrive: does not wait, and leaves to other threads the tasks that
+    /// they reach soon. A later call returns those.
     fn help(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
         self.work(now, todo, done);
     }
 
-    /// Tells whether it is worth calling [`work`](Self::work) again at once: a thread is at a task.
-    fn is_at_it(&self) -> bool {
+    /// Tells whether [`work`](Self::work) is worth another call at once: a thread is running a task.
+    fn is_running(&self) -> bool {
         false
     }
 
-    /// When [`work`](Self::work) is to be called again at the latest. `None` while there is nothing to wait for.
+    /// Latest time of the next call of [`work`](Self::work). `None` without a task in flight.
     fn poll_timeout(&self) -> Option<Instant>;
 }
 
 impl Task {
-    /// Does the work, once.
+    /// Does the work. Called once.
     pub fn run(&mut self) {
         match &mut self.job {
             Job::Seal(job) => job.run(),

@@ -8,34 +8,34 @@ use xfrm::{PolicyConfig, PolicyKey, SaConfig};
 
 use crate::sa::SaStats;
 
-/// An SA that a device is asked to take.
+/// An SA offered to a device.
 #[derive(Debug)]
 pub struct NewState<'a> {
-    /// Number, by which packets and callbacks name it.
+    /// Number of the SA in packets and callbacks.
     pub id: SaId,
     /// Configuration, with its key and its [`Offload`](xfrm::Offload).
     pub config: &'a SaConfig,
-    /// A random number of its own, for the initialisation vectors of a device that makes them.
+    /// Random number of this SA, for the initialisation vectors of a device that makes them.
     pub mask: u64,
 }
 
-/// Reason for which a device does not take an SA or a policy.
+/// Reason for which a device refuses an SA or a policy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Refused {
-    /// It is none for such (`EOPNOTSUPP`). Software does what can be done in software.
+    /// The device has no such function (`EOPNOTSUPP`). Software takes over where it can.
     Unsupported,
     /// The device failed, for this reason, which is reported to the client.
     Failed(&'static str),
 }
 
-/// Facts about a packet that a device is given before it gets the packet.
+/// Properties of a packet by which a device decides whether it can offload it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Facts {
+pub struct OffloadFacts {
     /// The SA.
     pub sa: SaId,
     /// Bytes of its longest segment, with the IP header.
     pub len: usize,
-    /// Whether that fits the SA's inner MTU.
+    /// Whether that segment fits the SA's inner MTU.
     pub fits: bool,
     /// Whether its IP header has options, or extension headers behind it.
     pub has_options: bool,
@@ -43,38 +43,40 @@ pub struct Facts {
     pub encap: bool,
 }
 
-/// Place where ESP of a packet is made.
+/// Decision which part of ESP a device does for a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Treatment {
-    /// This node.
+pub enum OffloadDecision {
+    /// Software does all of it.
     Software,
-    /// This node, but for the cipher: [`Train::Inline`](crate::Train::Inline).
+    /// The device runs the cipher, software the rest: [`Train::Inline`](crate::Train::Inline).
     Cipher,
-    /// The device: the packet goes to it as it is, with [`Esp::Protect`](packet::Esp::Protect).
+    /// The device does all of it: it gets the packet in clear, with [`Esp::Protect`](packet::Esp::Protect).
     Device,
-    /// Neither place.
+    /// The packet is dropped.
     Refused(DropReason),
 }
 
-/// A network device that offloads ESP. How it gets at the packets is its link's concern.
+/// A network device that offloads ESP. Its link hands it the packets.
 pub trait Device: fmt::Debug + Send {
     /// Takes an SA (`xdo_dev_state_add`).
     ///
     /// # Errors
-    /// Why not.
+    /// The driver's reason to refuse it.
     fn add_state(&mut self, state: &NewState<'_>) -> Result<(), Refused>;
 
-    /// Forgets an SA, whose packets that are still to come go nowhere (`xdo_dev_state_delete`, `xdo_dev_state_free`).
+    /// Removes an SA; packets of it that are still to come are dropped (`xdo_dev_state_delete`, `xdo_dev_state_free`).
     fn delete_state(&mut self, id: SaId);
 
-    /// Whether it can do this packet (`xdo_dev_offload_ok`).
-    fn offload_ok(&self, packet: &Facts) -> bool;
+    /// Tells whether it can do this packet (`xdo_dev_offload_ok`).
+    fn offload_ok(&self, packet: &OffloadFacts) -> bool;
 
-    /// Whether it follows extended sequence numbers: without, in crypto mode, it gets no SA that has them.
+    /// Tells whether it tracks extended sequence numbers: in crypto mode, a device that does not gets no SA that has
+    /// them.
     fn follows_esn(&self) -> bool;
 
-    /// The highest number received by an SA of crypto mode is `top` now (`xdo_dev_state_advance_esn`). Told whenever its
-    /// uppermost 33 bits change; so the number of the next packet is above `top - 2³⁰` and at most 2³² above that.
+    /// Reports `top`, the highest number received by an SA of crypto mode (`xdo_dev_state_advance_esn`). Called
+    /// whenever its uppermost 33 bits change; so the number of the next packet is above `top - 2³⁰` and at most 2³²
+    /// above that.
     fn advance_esn(&mut self, id: SaId, top: u64);
 
     /// Packet mode, if it has one.
@@ -86,13 +88,13 @@ pub trait PacketDevice {
     /// Takes a policy (`xdo_dev_policy_add`).
     ///
     /// # Errors
-    /// Why not.
+    /// The driver's reason to refuse it.
     fn add_policy(&mut self, policy: &PolicyConfig) -> Result<(), Refused>;
 
-    /// Forgets a policy (`xdo_dev_policy_delete`, `xdo_dev_policy_free`).
+    /// Removes a policy (`xdo_dev_policy_delete`, `xdo_dev_policy_free`).
     fn delete_policy(&mut self, key: &PolicyKey);
 
-    /// Counters of an SA (`xdo_dev_state_update_stats`); `None` for one that it does not have.
+    /// Counters of an SA (`xdo_dev_state_update_stats`); `None` if the device does not have it.
     fn stats(&self, id: SaId) -> Option<SaStats>;
 }
 

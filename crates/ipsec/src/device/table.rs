@@ -1,4 +1,4 @@
-//! The devices of a node, and what is on them.
+//! Offloading devices of a node, with the SAs and policies on each.
 
 use base::{LinkId, SaId};
 use xfrm::{ConfigError, Offload, OffloadMode, PolicyConfig, PolicyKey};
@@ -13,7 +13,7 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// Lets a link have a device, or none. Nothing may be on the one before.
+    /// Sets or removes the device of a link. The previous one must have no SA or policy left.
     pub(crate) fn set(&mut self, link: LinkId, device: Option<Box<dyn Device>>) {
         self.devices.retain(|(other, _)| *other != link);
         self.devices.extend(device.map(|device| (link, device)));
@@ -35,7 +35,7 @@ impl Devices {
     /// `xfrm_dev_state_add`).
     ///
     /// # Errors
-    /// Why the SA cannot be added.
+    /// The reason to refuse the SA.
     pub(crate) fn add_state(&mut self, state: &NewState<'_>) -> Result<Option<Offload>, ConfigError> {
         let Some(offload) = state.config.offload else { return Ok(None) };
         let Offload { dev, mode, .. } = offload;
@@ -62,12 +62,12 @@ impl Devices {
         }
     }
 
-    /// Offers a policy to the device that its configuration names (Linux `xfrm_dev_policy_add`). It has one template at most, as
-    /// for the one driver of Linux that offloads policies (`mlx5e_xfrm_validate_policy`): a device does one layer of ESP, and
-    /// the keys of packet mode are used by that device alone.
+    /// Offers a policy to the device that its configuration names (Linux `xfrm_dev_policy_add`). It has one template at
+    /// most, as for the one driver of Linux that offloads policies (`mlx5e_xfrm_validate_policy`): a device does one
+    /// layer of ESP, and the keys of packet mode are used by that device alone.
     ///
     /// # Errors
-    /// Why the policy cannot be added.
+    /// The reason to refuse the policy.
     pub(crate) fn add_policy(&mut self, policy: &PolicyConfig) -> Result<(), ConfigError> {
         let Some(dev) = policy.offload else { return Ok(()) };
         if policy.templates.len() > 1 {
@@ -87,7 +87,7 @@ impl Devices {
         self.delete_policies(|_, other| other == key);
     }
 
-    /// Takes policies off their devices.
+    /// Takes the policies that `which` selects off their devices.
     pub(crate) fn delete_policies(&mut self, mut which: impl FnMut(LinkId, &PolicyKey) -> bool) {
         let gone: Vec<_> = self.policies.extract_if(.., |(link, key)| which(*link, key)).collect();
         for (link, key) in gone {

@@ -17,7 +17,7 @@ pub(super) const SALT_LEN: usize = 4;
 /// Bytes of initialisation vector in each packet, the last ones of its nonce.
 pub(super) const IV_LEN: usize = 8;
 
-/// Bytes of the integrity check value that these ciphers make; fewer may be sent.
+/// Bytes of the ciphers' whole integrity check value; fewer may be sent.
 pub(super) const FULL_ICV: usize = 16;
 
 /// Bytes in front of the text.
@@ -27,7 +27,7 @@ const FRONT: usize = Header::LEN + IV_LEN;
 pub(super) struct SaltedKey {
     key: AeadKey,
     salt: [u8; SALT_LEN],
-    /// For texts in pieces and shortened ICVs, if the algorithm has it.
+    /// Cipher for texts in pieces and shortened ICVs, if the algorithm has one.
     stream: Option<Box<GcmStream>>,
 }
 
@@ -47,8 +47,8 @@ impl SaltedKey {
         Some(Self { key: AeadKey::gcm(key, library)?, salt, stream: Some(Box::new(GcmStream::new(key)?)) })
     }
 
-    /// ChaCha20-Poly1305 with a key of 32 bytes and the salt. AWS-LC's: `ring` copies the key to the stack for each packet, and
-    /// leaves it there.
+    /// ChaCha20-Poly1305 with a key of 32 bytes and the salt, by AWS-LC: `ring` copies the key to the stack for each
+    /// packet, and leaves it there.
     pub(super) fn chacha20_poly1305(material: &[u8]) -> Option<Self> {
         let (key, &salt) = material.split_last_chunk()?;
         Some(Self { key: AeadKey::aws_lc(&aws_lc::CHACHA20_POLY1305, key)?, salt, stream: None })
@@ -63,7 +63,8 @@ impl SaltedKey {
         self.key.seal(self.nonce(iv), Aad::new(header, high).bytes(), text, icv);
     }
 
-    /// Tells whether [`seal_from`](Self::seal_from) can be used: the library has it, and AWS-LC writes whole ICVs alone.
+    /// Tells whether [`seal_from`](Self::seal_from) can be used: the library supports it, and AWS-LC writes whole ICVs
+    /// only.
     pub(super) const fn reads_elsewhere(&self, icv_len: usize) -> bool {
         match self.key {
             AeadKey::Ring(_) => false,
@@ -73,7 +74,7 @@ impl SaltedKey {
         }
     }
 
-    /// As [`seal`](Self::seal), of a text and a trailer that lie elsewhere.
+    /// As [`seal`](Self::seal), for a text and a trailer in other buffers.
     #[inline]
     pub(super) fn seal_from(
         &self,
@@ -132,7 +133,7 @@ impl SaltedKey {
             (AeadKey::AwsLc(key), _) => {
                 let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
                 let (text, icv) = sealed.split_last_chunk_mut::<FULL_ICV>().ok_or(OpenError::IcvWrong)?;
-                // Without the ICV behind it a text is not moved to where it is already.
+                // Without the ICV behind it, the text needs no move.
                 let opened = key.open_in_place_separate_tag(nonce, aws_lc::Aad::from(aad.bytes()), icv, text);
                 opened.map_err(|_| OpenError::IcvWrong)
             }
@@ -144,7 +145,8 @@ impl SaltedKey {
         self.stream.is_some()
     }
 
-    /// Opens the packet that `pieces` are, of which `packet` has the length, and leaves the text where it would be there.
+    /// Opens the packet that lies in `pieces`. Its text goes to the text's place in `packet`, which has the packet's
+    /// length.
     pub(super) fn open_from<'p>(
         &self,
         pieces: impl Iterator<Item = &'p [u8]>,
@@ -166,14 +168,14 @@ impl SaltedKey {
     /// Salt and initialisation vector (RFC 4106 §4).
     #[inline]
     fn nonce(&self, iv: [u8; IV_LEN]) -> [u8; SALT_LEN + IV_LEN] {
-        // Made in a register: read in other pieces than it is written in, it would have to reach the cache first.
+        // Assembled in a register: a load that spans two recent stores would wait for the cache.
         let nonce = u128::from(u32::from_le_bytes(self.salt)) | u128::from(u64::from_le_bytes(iv)) << (8 * SALT_LEN);
         let [nonce @ .., _, _, _, _] = nonce.to_le_bytes();
         nonce
     }
 }
 
-/// The text in front of an ICV of so many bytes, and that.
+/// Splits off an ICV of `icv_len` bytes.
 fn split_icv(sealed: &mut [u8], icv_len: usize) -> Result<(&mut [u8], &[u8]), OpenError> {
     let at = sealed.len().checked_sub(icv_len).ok_or(OpenError::IcvWrong)?;
     let (text, icv) = sealed.split_at_mut(at);
@@ -224,14 +226,14 @@ impl AeadKey {
     }
 }
 
-/// Bytes that are authenticated and not encrypted (RFC 4106 §5): SPI and sequence number, all of it with ESN.
+/// Additional authenticated data (RFC 4106 §5): SPI and sequence number, all 64 bits of it with ESN.
 pub(super) struct Aad {
     bytes: [u8; Header::LEN + 4],
     len: usize,
 }
 
 impl Aad {
-    /// Bytes of an ESP header, and the half of the number that is not in it.
+    /// AAD of an ESP header and the upper half of its sequence number.
     #[inline]
     pub(super) fn new(header: &[u8], high: Option<u32>) -> Self {
         let mut bytes = [0; Header::LEN + 4];

@@ -1,7 +1,7 @@
 //! AES by AWS-LC, with each key schedule made in the allocation where it stays.
 //!
-//! A schedule is handled by its address alone. A cipher object that is returned, cloned or moved by value leaves a copy of its
-//! round keys on the stack of each thread that does so, and zeroing the last place of such an object does not reach the others.
+//! A schedule is handled by its address alone. Returning, cloning or moving a cipher object by value would leave a copy
+//! of its round keys on the stack of each thread that does so, which zeroing the object does not reach.
 
 use std::ffi::{c_int, c_uint};
 use std::mem::MaybeUninit;
@@ -20,8 +20,8 @@ const CHAIN_LEN: usize = 32 * BLOCK_LEN;
 
 /// A key schedule, zeroed on drop.
 ///
-/// Invariant: `AES_set_encrypt_key` or `AES_set_decrypt_key` has succeeded on it, as the type around it says. Nothing changes it
-/// from then on, so threads may share it.
+/// Invariant: `AES_set_encrypt_key` or `AES_set_decrypt_key` has succeeded on it, as the type around it says. Nothing
+/// changes it from then on, so threads may share it.
 struct Schedule(Box<aws_lc::AES_KEY>);
 
 impl Drop for Schedule {
@@ -39,8 +39,8 @@ pub(super) struct DecryptingKey(Schedule);
 type Expand = unsafe extern "C" fn(*const u8, c_uint, *mut aws_lc::AES_KEY) -> c_int;
 
 impl Schedule {
-    /// The schedule that `expand`, one of the two functions of the invariant, makes of `key`; `None` for a length that AES does
-    /// not have.
+    /// The schedule that `expand`, one of the two functions of the invariant, makes of `key`; `None` for a length that
+    /// AES does not have.
     fn new(key: &[u8], expand: Expand) -> Option<Self> {
         let bits = match key.len() {
             16 => 128,
@@ -118,7 +118,8 @@ impl EncryptingKey {
     /// When `blocks` is not whole blocks.
     pub(super) fn chain(&self, mac: &mut Block, blocks: &[u8]) {
         assert!(blocks.len().is_multiple_of(BLOCK_LEN), "whole blocks, not {} bytes", blocks.len());
-        // The library encrypts faster by chaining than block by block, but writes each block that it makes. None is read.
+        // The library encrypts faster by chaining than block by block, but writes every block. Only the last one is
+        // used.
         let mut encrypted = MaybeUninit::<[u8; CHAIN_LEN]>::uninit();
         for part in blocks.chunks(CHAIN_LEN) {
             let to = encrypted.as_mut_ptr().cast();

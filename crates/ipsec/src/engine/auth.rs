@@ -12,8 +12,8 @@ use super::cbc_mac::CbcMac;
 /// Bytes of the longest code.
 const MAX_LEN: usize = 64;
 
-/// A code's key, ready for use. A packet's HMAC begins with a copy of what the hash function makes of the key, not of the key.
-/// Zeroed on drop.
+/// Key of an authentication code, ready for use. Each packet's HMAC starts with a copy of the hash states derived from
+/// the key, not of the key. Zeroed on drop.
 pub(super) enum Authenticator {
     AwsLc(Box<aws_lc::Key>),
     HmacMd5(Box<Hmac<Md5>>),
@@ -23,7 +23,7 @@ pub(super) enum Authenticator {
 }
 
 impl Authenticator {
-    /// `None` for a key of a length that the code does not have.
+    /// Authenticator with this key; `None` for an unsupported key length.
     pub(super) fn new(config: &AuthConfig) -> Option<Self> {
         let key = config.key.bytes();
         if key.is_empty() {

@@ -1,5 +1,5 @@
-//! AES-CMAC (RFC 4493, of any AES key) and AES-XCBC-MAC (RFC 3566): CBC-MACs whose last block is masked, so that messages of
-//! different lengths cannot be continued into each other.
+//! AES-CMAC (RFC 4493, of any AES key) and AES-XCBC-MAC (RFC 3566): CBC-MACs whose last block is masked, so that
+//! messages of different lengths cannot be continued into each other.
 
 use zeroize::Zeroizing;
 
@@ -38,7 +38,7 @@ impl CbcMac {
         Some(Self { key: EncryptingKey::new(&*drawn)?, masks })
     }
 
-    /// The code over `front` and, of at most four bytes, `back`.
+    /// The code over `front` followed by `back`, which has at most four bytes.
     pub(super) fn code(&self, [front, back]: [&[u8]; 2]) -> Block {
         let total = front.len() + back.len();
         let before_last = total.saturating_sub(1) / BLOCK_LEN * BLOCK_LEN;
@@ -47,7 +47,7 @@ impl CbcMac {
         let (blocks, front) = front.split_at(in_front);
         let mut mac = [0; BLOCK_LEN];
         self.key.chain(&mut mac, blocks);
-        // Fewer than two blocks are left: less than one of `front` and what is behind it, or the last block.
+        // Fewer than two blocks are left: the end of `front`, and `back`.
         let mut left = [0; 2 * BLOCK_LEN];
         let mut len = 0;
         for &byte in front.iter().chain(back) {
@@ -61,8 +61,8 @@ impl CbcMac {
             last[last_len] = 0x80;
         }
         let mask = &self.masks[usize::from(last_len < BLOCK_LEN)];
-        // Added to the chained block and not to the last one, because encryption overwrites the former: a last block of zeros
-        // would leave the mask itself on the stack.
+        // Added to the chained block and not to the last one, because encryption overwrites the former: a last block of
+        // zeros would leave the mask itself on the stack.
         mac.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
         self.key.chain(&mut mac, &last[..BLOCK_LEN]);
         mac
@@ -88,7 +88,7 @@ mod tests {
         std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
     }
 
-    /// Tells whether `mac` makes `want` of `message`, wherever that is cut in two.
+    /// Asserts that the code of `message` is `want`, at every split of the message in two.
     fn assert_makes(mac: &CbcMac, message: &[u8], want: Block) {
         for cut in 0..=message.len().min(4) {
             let (front, back) = message.split_at(message.len() - cut);

@@ -13,7 +13,7 @@ pub(super) const IV_LEN: usize = 8;
 /// Bytes of salt at the end of the keying material (RFC 4309 §7.1), the first ones of each nonce.
 const SALT_LEN: usize = 3;
 
-/// Bytes in which the length of the text and the counter stand: what the nonce leaves of a block (RFC 3610 §2.1, L).
+/// Bytes of the length field and the counter: a block without flags and nonce (RFC 3610 §2.1, L).
 const LENGTH_LEN: usize = BLOCK_LEN - 1 - SALT_LEN - IV_LEN;
 
 type Nonce = [u8; SALT_LEN + IV_LEN];
@@ -25,7 +25,8 @@ pub(super) struct CcmAes {
 }
 
 impl CcmAes {
-    /// AES-CCM with an AES key and, in the last three bytes of `material`, the salt; `None` for a length that AES does not have.
+    /// AES-CCM with an AES key and, in the last three bytes of `material`, the salt; `None` for a length that AES does
+    /// not have.
     pub(super) fn new(material: &[u8]) -> Option<Self> {
         let (key, &salt) = material.split_last_chunk()?;
         Some(Self { key: EncryptingKey::new(key)?, salt })
@@ -59,12 +60,12 @@ impl CcmAes {
         Ok(text)
     }
 
-    /// The integrity check value, encrypted, of which the first `icv_len` bytes are sent (RFC 3610 §2.2, §2.3).
+    /// The encrypted integrity check value; the first `icv_len` bytes are sent (RFC 3610 §2.2, §2.3).
     fn tag(&self, nonce: Nonce, aad: &Aad, text: &[u8], icv_len: usize) -> Block {
         let text_len = u32::try_from(text.len()).expect("a packet within 4 GiB");
         let mut first = counter(nonce, text_len);
         first[0] |= 1 << 6 | (((icv_len - 2) / 2) << 3) as u8;
-        // What is authenticated beside the text is fewer than 14 bytes: its length and that are one block.
+        // The additional authenticated data has fewer than 14 bytes, so it fills one block together with its length.
         let aad = aad.bytes();
         let mut beside = [0; BLOCK_LEN];
         beside[1] = aad.len() as u8;

@@ -1,4 +1,4 @@
-//! AES-GMAC: the authentication of AES-GCM over everything, and nothing encrypted (RFC 4543).
+//! AES-GMAC: the authentication of AES-GCM without its encryption (RFC 4543).
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use subtle::ConstantTimeEq;
@@ -10,14 +10,14 @@ use super::open_error::OpenError;
 /// Bytes of initialisation vector in each packet.
 pub(super) const IV_LEN: usize = 8;
 
-/// A key and the salt of its nonces. AWS-LC's, whose code over authenticated bytes is several times as fast as `ring`'s.
+/// A key and the salt of its nonces. AWS-LC's, which authenticates several times as fast as `ring`.
 pub(super) struct Gmac {
     key: LessSafeKey,
     salt: [u8; SALT_LEN],
 }
 
 impl Gmac {
-    /// Cipher of an AES key and four bytes of salt; `None` for a length that there is not.
+    /// Cipher of an AES key and four bytes of salt; `None` for another length.
     pub(super) fn new(material: &[u8]) -> Option<Self> {
         let (key, &salt) = material.split_last_chunk()?;
         let algorithm = match key.len() {
@@ -44,8 +44,8 @@ impl Gmac {
         if bool::from(self.icv(packet, iv, high).ct_eq(&icv)) { Ok(()) } else { Err(OpenError::IcvWrong) }
     }
 
-    /// The ICV of what is in front of it. With ESN the upper half is authenticated between SPI and sequence number; the
-    /// bytes behind it give way to it for as long as it takes, into the room of the ICV, which loses its value.
+    /// The ICV of the bytes in front of it. With ESN the upper half is authenticated between SPI and sequence number:
+    /// the bytes behind it are moved for the duration of the call, into the room of the ICV, whose value is lost.
     fn icv(&self, packet: &mut [u8], iv: [u8; IV_LEN], high: Option<u32>) -> [u8; FULL_ICV] {
         let end = packet.len() - FULL_ICV;
         match high {

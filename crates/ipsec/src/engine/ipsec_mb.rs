@@ -1,4 +1,4 @@
-//! AES-GCM of Intel's Multi-Buffer Crypto for IPsec library, which is installed beside this program: see `ipsec_mb.c`.
+//! AES-GCM of Intel's Multi-Buffer Crypto for IPsec library, an installed package: see `ipsec_mb.c`.
 
 use std::alloc::{self, Layout, handle_alloc_error};
 use std::ffi::{c_int, c_void};
@@ -57,27 +57,28 @@ unsafe extern "C" {
     );
 }
 
-/// The library's functions for this processor. Made once, and only read from then on.
+/// The library's functions for this processor. Created once, read-only afterwards.
 struct Functions(NonNull<c_void>);
 
-// SAFETY: nothing is changed about them.
+// SAFETY: read-only.
 unsafe impl Send for Functions {}
-// SAFETY: nothing is changed about them.
+// SAFETY: read-only.
 unsafe impl Sync for Functions {}
 
 impl Functions {
-    /// `None` if the library is of another release than this program was built with, or does not work here.
+    /// `None` if the library's release is not the one that this program was built with, or the processor lacks a needed
+    /// instruction.
     fn get() -> Option<&'static Self> {
         static FUNCTIONS: OnceLock<Option<Functions>> = OnceLock::new();
         let functions = FUNCTIONS.get_or_init(|| {
-            // SAFETY: no preconditions; what it gives lives for ever.
+            // SAFETY: no preconditions; the returned value is static.
             NonNull::new(unsafe { fatpath_gcm_functions() }.cast_mut()).map(Self)
         });
         functions.as_ref()
     }
 }
 
-/// Tells whether the library uses vectors of 512 bits on this processor: with them it is ahead of others.
+/// Tells whether the library uses vectors of 512 bits on this processor, with which it is the fastest.
 pub(super) fn is_wide() -> bool {
     // SAFETY: the functions are there.
     Functions::get().is_some_and(|functions| unsafe { fatpath_gcm_is_wide(functions.0.as_ptr()) != 0 })
@@ -85,13 +86,15 @@ pub(super) fn is_wide() -> bool {
 
 /// A key.
 ///
-/// Invariant: a block of [`layout`](Self::layout) that the library has made a key in, and that nothing writes to from then on.
+/// Invariant: a block of [`layout`](Self::layout) that the library has made a key in, and that nothing writes to from
+/// then on.
 pub(super) struct Gcm(NonNull<u8>);
 
 // SAFETY: the block is its owner's alone and bound to no thread.
 unsafe impl Send for Gcm {}
 // SAFETY: the block is only read; what a packet needs is in the caller's stack. The library's table, for which it wants a
-// thread each, is not used for packets. Its release 1.3 notes "no error" in a variable of the process, which is never read.
+// thread each, is not used for packets. Its release 1.3 notes "no error" in a variable of the process, which is never
+// read.
 unsafe impl Sync for Gcm {}
 
 impl Gcm {
@@ -123,7 +126,7 @@ impl Gcm {
         unsafe { fatpath_gcm_seal(self.0.as_ptr(), at, len, nonce.as_ptr(), aad, aad_len, icv.as_mut_ptr(), icv.len()) }
     }
 
-    /// The same for `text` and, behind it, `trailer`, which lie elsewhere and go to `to`.
+    /// As [`seal`](Self::seal), for `text` and, behind it, `trailer`, which are read in place and written to `to`.
     ///
     /// # Panics
     /// Unless `to` is as long as both.

@@ -1,21 +1,22 @@
-//! Libraries that AES-GCM is taken from.
+//! Libraries that implement AES-GCM.
 
 use std::fmt;
 
-/// Library that AES-GCM is taken from.
+/// Library that implements AES-GCM.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Library {
-    /// `ring`, ahead where vectors have 256 bits. It has no 192-bit keys.
+    /// `ring`, the fastest with vectors of 256 bits. It has no 192-bit keys.
     Ring,
-    /// AWS-LC, ahead of that where they have 512.
+    /// AWS-LC, faster than `ring` with vectors of 512 bits.
     AwsLc,
-    /// Intel's Multi-Buffer Crypto for IPsec, for AES-GCM, ahead of both where they have 512. What it has not is AWS-LC's.
+    /// Intel's Multi-Buffer Crypto for IPsec, the fastest with vectors of 512 bits. Algorithms that it lacks are
+    /// AWS-LC's.
     #[cfg(feature = "ipsec-mb")]
     IpsecMb,
 }
 
 impl Library {
-    /// All that this program is built with.
+    /// Libraries that this program is built with.
     pub const ALL: &[Self] = &[
         Self::Ring,
         Self::AwsLc,

@@ -1,8 +1,8 @@
-//! Ciphers: what seals and opens one ESP packet, in place or from where its text lies.
+//! Ciphers: sealing and opening of one ESP packet, in place or from another buffer.
 //!
-//! A [`Cipher`] is given the whole packet and alone knows what of it is encrypted and what authenticated, and in which
-//! order. It holds nothing that changes, so several threads may use one at once. The primitives come from kept
-//! libraries, of which the fastest on this processor is taken ([`Library`]).
+//! A [`Cipher`] gets the whole packet; it alone decides which bytes are encrypted and which authenticated, and in which
+//! order. It has no mutable state, so several threads may use one at once. The primitives are those of maintained
+//! libraries, the fastest on this processor ([`Library`]).
 
 mod aead;
 #[expect(unsafe_code, reason = "calls the library's block cipher with key schedules that stay in place")]
@@ -38,16 +38,17 @@ use separate::Separate;
 /// Least alignment of every text (RFC 4303 §2.4).
 const MIN_ALIGN: usize = 4;
 
-/// A cipher with the key of one SA. The key is zeroed on drop and shown by nothing.
+/// A cipher with the key of one SA. The key is zeroed on drop and never printed.
 ///
-/// It begins a cache line: a thread that counts its references does not take the line from a thread that works with it.
+/// Aligned to a cache line: a thread that changes its reference count does not invalidate data that another thread
+/// reads.
 #[repr(align(64))]
 pub struct Cipher {
     engine: Engine,
     iv_len: usize,
     icv_len: usize,
     align: usize,
-    /// Tells this key from others in the register of nonces.
+    /// Identifies this key in the register of nonces.
     #[cfg(debug_assertions)]
     fingerprint: u64,
 }
@@ -96,7 +97,7 @@ impl Cipher {
     pub fn with_library(algorithm: &Algorithm, library: Library) -> Result<Self, AlgorithmError> {
         algorithm.check()?;
         let engine = Engine::new(algorithm, library);
-        // Some libraries make a schedule on the stack, and move it from there.
+        // Some libraries make a schedule on the stack and move it to its place.
         secret::wipe_stack();
         let engine = engine.expect("an engine takes the lengths of the table of algorithms");
         let (iv_len, align) = match &engine {
@@ -136,9 +137,9 @@ impl Cipher {
         Header::LEN + self.iv_len + self.icv_len
     }
 
-    /// Seals an ESP packet that has its header and, between the room for the initialisation vector and that for the
-    /// ICV, its text with the trailer. `iv` is what the vector is made from; the pair of key and `iv` must never come
-    /// again: [`OutSequence`](crate::sequence::OutSequence) sees to it. `high` is the upper half of an extended sequence
+    /// Seals an ESP packet: in `packet` are the header, room for the initialisation vector, the text with its trailer,
+    /// and room for the ICV. The initialisation vector is derived from `iv`; a pair of key and `iv` must never repeat,
+    /// which [`OutSequence`](crate::sequence::OutSequence) ensures. `high` is the upper half of an extended sequence
     /// number, which is authenticated and not sent (RFC 4303 §2.2.1).
     ///
     /// # Panics
@@ -160,7 +161,7 @@ impl Cipher {
         matches!(self.engine, Engine::Null)
     }
 
-    /// Tells whether [`seal_from`](Self::seal_from) reads the text where it lies, in the pass that encrypts it.
+    /// Tells whether [`seal_from`](Self::seal_from) reads the text in place, in the pass that encrypts it.
     pub const fn reads_elsewhere(&self) -> bool {
         match &self.engine {
             Engine::Aead(key) => key.reads_elsewhere(self.icv_len),
@@ -168,8 +169,8 @@ impl Cipher {
         }
     }
 
-    /// As [`seal`](Self::seal), for a packet that has its header alone: what is sealed is `text` and `trailer` behind it,
-    /// which have their length in the packet.
+    /// As [`seal`](Self::seal), for a packet that has only its header: reads `text` and the `trailer` behind it from
+    /// their own buffers; the packet has room for both.
     ///
     /// # Panics
     /// As [`seal`](Self::seal), and when the packet has another length.
@@ -210,7 +211,7 @@ impl Cipher {
         }
     }
 
-    /// Tells whether [`open_from`](Self::open_from) reads pieces where they lie, in the pass that decrypts them.
+    /// Tells whether [`open_from`](Self::open_from) reads pieces in place, in the pass that decrypts them.
     pub const fn opens_elsewhere(&self) -> bool {
         match &self.engine {
             Engine::Aead(key) => key.opens_elsewhere(),
@@ -218,11 +219,11 @@ impl Cipher {
         }
     }
 
-    /// As [`open`](Self::open), for a packet that lies in pieces, which are left as they are. `packet` is room for all of
-    /// it, in which its text goes where it would have been; what is around that stays.
+    /// As [`open`](Self::open), for a packet in pieces, which are not changed. `packet` has the packet's length; the
+    /// text goes to the text's place in it, and the other bytes of `packet` stay.
     ///
     /// # Errors
-    /// [`OpenError`], and nothing is in `packet` that was not, but zeros.
+    /// [`OpenError`]; the text's place in `packet` is unchanged or zeroed.
     ///
     /// # Panics
     /// Unless it [opens elsewhere](Self::opens_elsewhere).
@@ -238,7 +239,7 @@ impl Cipher {
         Ok(&mut packet[Header::LEN + self.iv_len..end])
     }
 
-    /// Notes that this key is about to seal with `iv`; panics if it has before.
+    /// Registers that this key is about to seal with `iv`; panics on a repetition.
     #[cfg(debug_assertions)]
     pub(crate) fn register(&self, iv: [u8; 8]) {
         if self.iv_len > 0 {

@@ -1,11 +1,11 @@
 //! Failure to open an ESP packet.
 
-/// Reason why a packet cannot be opened. Its bytes are then of no use, and not the plaintext.
+/// Reason why a packet cannot be opened. Its bytes are then not the plaintext, and must not be used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OpenError {
     /// The integrity check value does not match: the packet is forged or damaged.
     IcvWrong,
-    /// It is authentic, if anything says so, but not whole blocks of its cipher.
+    /// The packet is authentic, or has no ICV, but its length is no multiple of the cipher's block.
     NotBlocks,
 }
 

@@ -1,14 +1,14 @@
-//! Key schedules of libraries that hand them out by value, and the copies that this leaves on the stack.
+//! Key schedules of libraries that return them by value, and removal of the copies that this leaves on the stack.
 
 use std::mem::MaybeUninit;
 
 use zeroize::Zeroize;
 
-/// Bytes of stack that [`wipe_stack`] zeroes. The constructors of the libraries have frames of some kilobytes, also without
-/// optimisation.
+/// Bytes of stack that [`wipe_stack`] zeroes. The constructors of the libraries have frames of some kilobytes, also
+/// without optimisation.
 const WIPED: usize = 64 << 10;
 
-/// Zeroes the stack below the caller's frame: what a function has left there that the caller has called before.
+/// Zeroes the stack below the caller's frame, with the copies that the caller's last call left there.
 #[inline(never)]
 pub(super) fn wipe_stack() {
     let mut below = [0_u64; WIPED / 8];

@@ -1,4 +1,4 @@
-//! A cipher, and a code over what it makes: encrypt, then authenticate (RFC 4303 §3.3.2).
+//! Encrypt-then-authenticate: a cipher, and an authentication code over its output (RFC 4303 §3.3.2).
 
 use aws_lc_rs::hmac;
 use subtle::ConstantTimeEq;
@@ -13,7 +13,7 @@ use super::open_error::OpenError;
 const CTR_IV_LEN: usize = 8;
 const CTR_NONCE_LEN: usize = 4;
 
-/// A cipher with its key, and a code with its.
+/// A cipher with its key, and an authentication code with its key.
 pub(super) struct Separate {
     cipher: Cipher,
     auth: Option<Authenticator>,
@@ -29,8 +29,8 @@ enum Cipher {
 struct Cbc {
     encrypting: EncryptingKey,
     decrypting: DecryptingKey,
-    /// Encrypts numbers that do not repeat to unpredictable initialisation vectors (NIST SP 800-38A App. C). This key is derived
-    /// from the SA's, so that no vector is a block of a text encrypted with that.
+    /// Encrypts a counter to unpredictable initialisation vectors (NIST SP 800-38A App. C). This key is derived from
+    /// the SA's, so that no vector equals a ciphertext block of the SA's key.
     vectors: EncryptingKey,
 }
 
@@ -78,7 +78,7 @@ impl Separate {
         }
     }
 
-    /// Opens a packet that holds a header, an initialisation vector and an ICV at least. It is decrypted only if it is
+    /// Opens a packet of at least a header, an initialisation vector and an ICV. It is decrypted only if it is
     /// authentic.
     pub(super) fn open<'a>(
         &self,

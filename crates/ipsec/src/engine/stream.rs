@@ -1,7 +1,8 @@
-//! AES-GCM (NIST SP 800-38D) that opens a text piece by piece, or by the front of its tag, through AWS-LC's `EVP_CIPHER`.
+//! AES-GCM (NIST SP 800-38D) that opens a text piece by piece, or by the front of its tag, through AWS-LC's
+//! `EVP_CIPHER`.
 //!
-//! The one-shot interfaces want a whole text in one buffer and a whole tag. Here the tag is compared last, when what is
-//! decrypted lies before the caller already, so a forged text is zeroed before the call returns.
+//! The one-shot interfaces need the whole text in one buffer and a whole tag. Here the tag is compared last, when the
+//! decrypted text is in the caller's buffer already, so a forged text is zeroed before the call returns.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ffi::c_int;
@@ -16,7 +17,7 @@ use super::open_error::{OpenError, judge};
 /// Bytes of a nonce.
 const NONCE_LEN: usize = 12;
 
-/// A key. What a packet needs is made when the first one comes, and kept for others: as many as are opened at once.
+/// A key, with a pool of contexts: one is created for each packet that is opened at the same time, and kept.
 pub(super) struct GcmStream {
     key: Zeroizing<Box<[u8]>>,
     idle: Mutex<Vec<Context>>,
@@ -47,8 +48,8 @@ impl GcmStream {
         judge(is_authentic, text)
     }
 
-    /// Opens the text that is the next `text.len()` bytes of `pieces`, if the `icv_len` bytes behind it are the front of its
-    /// tag. What is decrypted goes to `text`.
+    /// Opens the text that is the next `text.len()` bytes of `pieces`, if the `icv_len` bytes behind it are the front
+    /// of its tag. The plaintext is written to `text`.
     ///
     /// # Errors
     /// [`OpenError::IcvWrong`]: `text` is zeroed.
@@ -109,7 +110,7 @@ impl<'p, I: Iterator<Item = &'p [u8]>> StreamPieces<'p, I> {
     }
 }
 
-/// A key's schedule, and how far a packet is.
+/// Key schedule and progress of one packet.
 ///
 /// Invariant: a context that is valid, initialised for decryption, and not shared. AWS-LC zeroes it when it is freed.
 struct Context(NonNull<aws_lc::EVP_CIPHER_CTX>);
@@ -125,7 +126,7 @@ impl Context {
             24 => aws_lc::EVP_aes_192_gcm,
             _ => aws_lc::EVP_aes_256_gcm,
         };
-        // SAFETY: no preconditions; what it gives lives for ever.
+        // SAFETY: no preconditions; the returned cipher is static.
         let cipher = unsafe { cipher() };
         // SAFETY: no preconditions.
         let context = NonNull::new(unsafe { aws_lc::EVP_CIPHER_CTX_new() });
@@ -160,7 +161,7 @@ impl Context {
     /// Decrypts the next bytes where they lie.
     fn decrypt_in_place(&mut self, text: &mut [u8]) {
         let at = text.as_mut_ptr();
-        // SAFETY: what is written is what is read, which the cipher may do, and is borrowed alone.
+        // SAFETY: the cipher may write where it reads, and the text is borrowed mutably.
         unsafe { self.update(at, at, text.len()) }
     }
 
@@ -170,14 +171,16 @@ impl Context {
     /// `from` may be read and `to`, unless it is null, written for `len` bytes; they are the same or apart.
     unsafe fn update(&mut self, to: *mut u8, from: *const u8, len: usize) {
         let (mut written, len) = (0, c_int::try_from(len).expect("a packet within 2 GiB"));
-        // SAFETY: the context has begun a packet; the rest is the caller's promise. GCM holds nothing back.
+        // SAFETY: the context has begun a packet; the caller promises valid pointers. GCM buffers no bytes.
         let done = unsafe { aws_lc::EVP_DecryptUpdate(self.0.as_ptr(), to, &raw mut written, from, len) };
         assert_eq!((done, written), (1, len), "a packet within 64 GiB");
     }
 
     /// Ends a packet, and tells whether its tag begins with `icv`. Compared in constant time (`CRYPTO_memcmp`).
     fn ends_with(&mut self, icv: &[u8]) -> bool {
-        let (mut icv_copy, mut nothing, mut written) = ([0; 16], [0; 16], 0);
+        let mut icv_copy = [0; 16];
+        let mut nothing = [0; 16];
+        let mut written = 0;
         icv_copy[..icv.len()].copy_from_slice(icv);
         let (len, icv) = (icv.len() as c_int, icv_copy.as_mut_ptr().cast());
         // SAFETY: the context is valid and copies `len` bytes, which are there.

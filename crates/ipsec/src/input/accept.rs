@@ -1,4 +1,4 @@
-//! Packets after the cipher: replay window, counters and decapsulation (Linux `xfrm_input` from `lock` on).
+//! Packets after decryption: replay window, counters and decapsulation (Linux `xfrm_input` from `lock` on).
 
 use std::ops::ControlFlow;
 
@@ -8,37 +8,38 @@ use wire::Protocol;
 use xfrm::Mode;
 
 use super::decap;
-use super::inner::{Content, Taker};
+use super::decrypted::{DecryptSink, InnerPacket};
 use super::refused::{Dropped, refuse};
 use crate::open_job::{OpenJob, Piece, PieceState};
 use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;
 
-/// Gives `taker` the packets of a job that [are plain](Sa::passes_plainly) up to the first one that is not, which is returned,
-/// or until it breaks off.
+/// Gives `sink` the packets of a job for which decapsulation [is a no-op](Sa::pass_noop_decap), up to the first other
+/// one, which is returned, or until `sink` breaks off.
 #[inline]
-pub(super) fn pass_plain<T: Taker>(
+pub(super) fn pass_plain<T: DecryptSink>(
     sad: &mut Sad,
     job: &mut OpenJob,
     mem: &Memory,
     now: Instant,
-    taker: &mut T,
-) -> ControlFlow<T::Left, Option<Piece>> {
+    sink: &mut T,
+) -> ControlFlow<T::Break, Option<Piece>> {
     let source = job.outer.source();
     let mut sa = sad.get_mut(job.sa).filter(|sa| source.is_none_or(|source| sa.peer_is_at(source)));
     while let Some(mut piece) = job.next() {
-        let is_plain = sa.as_deref_mut().is_some_and(|sa| {
-            sa.is_at_ease() && sa.passes_plainly(job, (piece.seq, piece.id, piece.state), &mut piece.inside, mem, now)
+        let is_noop_decap = sa.as_deref_mut().is_some_and(|sa| {
+            sa.may_skip_admission()
+                && sa.pass_noop_decap(job, (piece.seq, piece.id, piece.state), &mut piece.inside, mem, now)
         });
-        if !is_plain {
+        if !is_noop_decap {
             return ControlFlow::Continue(Some(piece));
         }
-        taker.take_plain(piece.inside, &job.outer.meta)?;
+        sink.take_plain(piece.inside, &job.outer.meta)?;
     }
     ControlFlow::Continue(None)
 }
 
-/// Result of a packet after the cipher (Linux `xfrm_input` from `lock` on).
+/// Processing of a packet after decryption (Linux `xfrm_input` from `lock` on).
 #[inline]
 pub(super) fn pass<'j>(
     sad: &mut Sad,
@@ -47,9 +48,9 @@ pub(super) fn pass<'j>(
     piece: Piece,
     mem: &Memory,
     now: Instant,
-) -> Result<Content<'j>, Dropped> {
+) -> Result<InnerPacket<'j>, Dropped> {
     let sa = match piece.state {
-        // Those before it are counted only now, and the SA may have gone while the cipher was busy.
+        // Earlier packets are counted only now, and the SA may have been removed during decryption.
         PieceState::Open { next_header, .. } if next_header != Protocol::NO_NEXT => sad.admit_in(job.sa, now)?,
         _ => sad.get_mut(job.sa).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?,
     };
@@ -65,7 +66,7 @@ pub(super) fn accept<'j>(
     piece: Piece,
     mem: &Memory,
     now: Instant,
-) -> Result<Content<'j>, Dropped> {
+) -> Result<InnerPacket<'j>, Dropped> {
     let Piece { seq, id, state, inside: mut buf } = piece;
     let (payload_len, next_header, sum) = match state {
         PieceState::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),
@@ -87,23 +88,23 @@ pub(super) fn accept<'j>(
         moves.extend(sa.came_from(now, source, is_newest));
     }
     sa.used(now, 1, payload_len.into());
-    let OpenJob { outer, untouched, .. } = job;
+    let OpenJob { outer, noop_decap, .. } = job;
     let front = match sa.mode {
         Mode::Tunnel => {
-            outer.meta.csum = decap::tunnel(sa, &outer.info, &mut buf, next_header, sum, untouched)?;
+            outer.meta.csum = decap::tunnel(sa, &outer.info, &mut buf, next_header, sum, noop_decap)?;
             None
         }
         Mode::Transport => outer.transport(mem, &mut buf, next_header, sum, id)?,
     };
-    Ok(Content { front, buf, meta: &outer.meta })
+    Ok(InnerPacket { front, buf, meta: &outer.meta })
 }
 
 impl Sa {
-    /// Notes an opened packet of which [no more than the sum](OpenJob::is_plain) need be known, and puts its IP headers in
-    /// front of it again if they were outside of ESP: there is nothing else to do for it.
+    /// Accounts for a decrypted packet that needs [no more than its sum](OpenJob::is_noop_decap), and puts its IP
+    /// headers in front of it again if they were outside of ESP.
     #[expect(clippy::inline_always, reason = "a packet that is handed over has to be written and read once more")]
     #[inline(always)]
-    pub(super) fn passes_plainly(
+    pub(super) fn pass_noop_decap(
         &mut self,
         job: &mut OpenJob,
         (seq, id, state): (u64, u16, PieceState),
@@ -111,7 +112,7 @@ impl Sa {
         mem: &Memory,
         now: Instant,
     ) -> bool {
-        if !job.is_plain(self.mode, state, inside) {
+        if !job.is_noop_decap(self.mode, state, inside) {
             return false;
         }
         if self.replay.mark(seq).is_err() {
@@ -124,7 +125,7 @@ impl Sa {
                 let len = job.outer.info.header_len;
                 let has_room = job.outer.push_own(mem, inside, Protocol::TCP, id);
                 debug_assert!(has_room, "looked for with the rest");
-                // In this order, as what was just written is not to be had at once.
+                // The payload first: a load of the headers, which were just stored, would stall.
                 let (headers, payload) = inside.bytes().split_at(len);
                 job.outer.meta.csum = job.outer.complete(headers, state.sum_of(payload));
             }

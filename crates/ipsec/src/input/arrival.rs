@@ -1,4 +1,4 @@
-//! Arrival of ESP: the SA of a packet, and the checks before its cipher.
+//! Arrival of ESP: look-up of a packet's SA, and the checks before decryption.
 
 use base::{DropReason, Instant, Mib, SaId};
 use packet::Meta;
@@ -12,20 +12,20 @@ use crate::ipsec::Ipsec;
 use crate::open_job::{OpenJob, Storage};
 use crate::sad::Sad;
 
-/// Metadata that a packet or a train arrived with.
+/// Metadata of the received packet or train.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival<'a> {
     pub(super) now: Instant,
     pub(super) info: &'a Info,
-    /// IP headers, and UDP's if there is one.
+    /// IP headers, and UDP header if there is one.
     pub(super) headers: &'a [u8],
     pub(super) meta: &'a Meta,
     pub(super) is_udp: bool,
 }
 
 impl Arrival<'_> {
-    /// Says which SA a packet is of and what its whole sequence number may be, from what is in clear. `last` is the SA of
-    /// the packet before.
+    /// Finds a packet's SA and its possible whole sequence number, from its clear fields. `last` is the SA of the
+    /// packet before.
     #[inline]
     pub(super) fn find(
         &self,
@@ -46,7 +46,7 @@ impl Arrival<'_> {
         self.admit(sad, id, front, n).map(|seq| (id, seq))
     }
 
-    /// Says whether a packet may be one of that SA, and what its whole sequence number may be.
+    /// Checks that a packet may be one of this SA, and finds its possible whole sequence number.
     #[inline]
     fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Dropped> {
         let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
@@ -66,13 +66,13 @@ impl Arrival<'_> {
         if n < sa.shortest() {
             return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
         }
-        if !sa.is_at_ease() {
+        if !sa.may_skip_admission() {
             sad.look_closely(id, self.now)?;
         }
         Ok(seq)
     }
 
-    /// The job for packets of that SA that arrive like this one: one that is collected, or a new one.
+    /// Job for packets of this SA that arrive like this one: the open batch, or a new one.
     #[inline]
     pub(super) fn join_or_begin<'i>(&self, ipsec: &'i mut Ipsec, id: SaId) -> &'i mut OpenJob {
         let Ipsec { sad, crypto, .. } = ipsec;

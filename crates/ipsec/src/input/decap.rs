@@ -1,4 +1,4 @@
-//! Decapsulation: packets out of decrypted ESP.
+//! Decapsulation of decrypted ESP.
 
 use base::{DropReason, Mib};
 use packet::{Buf, CopyReason, Csum, Memory, Packet};
@@ -6,14 +6,14 @@ use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
 
 use super::refused::Dropped;
-use crate::open_job::{OuterHeaders, Untouched};
+use crate::open_job::{NoopDecap, OuterHeaders};
 use crate::outer::{write_own, write_v4};
 use crate::pieces::Pieces;
 use crate::sa::Sa;
 
-/// The inner packet of a tunnel, without what pads it (RFC 4303 §2.7), and with the marks of its outer header
-/// (Linux `xfrm4_remove_tunnel_encap`, `xfrm6_remove_tunnel_encap`), whose bytes sum up to `sum` if it was summed. What
-/// else may be wrong with it is found where it is received.
+/// The inner packet of a tunnel, without its padding (RFC 4303 §2.7), and with the congestion and DSCP marks of its
+/// outer header (Linux `xfrm4_remove_tunnel_encap`, `xfrm6_remove_tunnel_encap`). `sum` is the sum of its bytes, if
+/// known. Other faults are found by IP input.
 #[inline]
 pub(super) fn tunnel(
     sa: &Sa,
@@ -21,12 +21,12 @@ pub(super) fn tunnel(
     inside: &mut Buf,
     next_header: Protocol,
     sum: Option<u16>,
-    untouched: &mut Option<Untouched>,
+    noop_decap: &mut Option<NoopDecap>,
 ) -> Result<Csum, Dropped> {
     let refused = (Mib::XfrmInStateModeError, DropReason::EspFormat);
     let bytes = inside.bytes();
     let mut csum = sum.map_or(Csum::None, Csum::Complete);
-    if untouched.is_some_and(|untouched| untouched.is_like(bytes, next_header)) {
+    if noop_decap.is_some_and(|noop_decap| noop_decap.is_like(bytes, next_header)) {
         return Ok(csum);
     }
     let len = bytes.len();
@@ -44,7 +44,7 @@ pub(super) fn tunnel(
     if !sa.takes(version) {
         return Err(refused);
     }
-    *untouched = bytes.first_chunk().map(|&front| Untouched { front, next_header });
+    *noop_decap = bytes.first_chunk().map(|&front| NoopDecap { front, next_header });
     if let Some(tos) = marked(sa, outer, tos) {
         let bytes = inside.bytes_mut().ok_or(refused)?;
         match version {
@@ -52,7 +52,7 @@ pub(super) fn tunnel(
             Version::V6 => ipv6::Header::mut_from(bytes).map_err(|_| refused)?.set_traffic_class(tos),
         }
         csum = Csum::None;
-        *untouched = None;
+        *noop_decap = None;
     }
     //= RFC 4303 §2.7 tfc-padding: bytes behind the length of a tunnel's inner packet are padding, and are removed
     if total < len && total >= version.header_len() {
@@ -62,8 +62,8 @@ pub(super) fn tunnel(
     Ok(csum)
 }
 
-/// The inner TOS after decapsulation, if it changes: the outer DSCP if it is to be copied; CE if the outer header has it
-/// and the inner one can carry it. A packet that cannot is let through (RFC 6040 would drop it, Linux does not).
+/// The inner TOS after decapsulation, if it changes: the outer DSCP if the SA copies it; CE if the outer header has it
+/// and the inner one can carry it. If the inner one cannot, the packet passes (RFC 6040 would drop it, Linux does not).
 #[inline]
 fn marked(sa: &Sa, outer: &Info, inner: u8) -> Option<u8> {
     if !sa.flags.decap_dscp && outer.ecn() != Ecn::Ce {
@@ -84,8 +84,8 @@ fn marked(sa: &Sa, outer: &Info, inner: u8) -> Option<u8> {
 const PARSED: &str = "an IP header, parsed before";
 
 impl OuterHeaders {
-    /// The packet that was protected in transport mode: its own IP headers moved up to `inside`, whose bytes sum up to `sum`
-    /// if they were summed, in front of it if there is room, else in a buffer of their own, which is returned.
+    /// The packet that transport mode protected: its own IP headers in front of `inside`, in its headroom if there is
+    /// enough, else in a buffer of their own, which is returned. `sum` is the sum of `inside`, if known.
     pub(super) fn transport(
         &mut self,
         mem: &Memory,
@@ -105,14 +105,14 @@ impl OuterHeaders {
         };
         self.meta.csum = match sum {
             Some(sum) => self.complete(&front.as_ref().unwrap_or(inside).bytes()[..len], sum),
-            // The sender's checksum is of the addresses before translation, and the ICV was right (RFC 3948 §3.1.2).
+            // The sender's checksum covers the addresses before translation, and the ICV was correct (RFC 3948 §3.1.2).
             None if self.is_udp => Csum::Unnecessary,
             None => Csum::None,
         };
         Ok(front)
     }
 
-    /// The same if there is room in front of `inside`; else false.
+    /// As [`transport`](Self::transport) if `inside` has the headroom; else false.
     #[inline]
     pub(super) fn push_own(&mut self, mem: &Memory, inside: &mut Buf, next_header: Protocol, id: u16) -> bool {
         let total = self.info.header_len + inside.len();
@@ -121,8 +121,9 @@ impl OuterHeaders {
         true
     }
 
-    /// Writes the IP headers of a packet of `total` bytes with `next_header` inside to `to`. Most are as long as the one before
-    /// and carry the same: what is kept is changed for those that are not, and is right for all but its identification.
+    /// Writes the IP headers of a packet of `total` bytes with `next_header` inside to `to`. Most packets have the same
+    /// length and protocol as the one before, so the kept headers are updated only for others; they are complete but
+    /// for the identification.
     #[expect(clippy::inline_always, reason = "less than a call takes")]
     #[inline(always)]
     fn restore(&mut self, mem: &Memory, to: &mut [u8], next_header: Protocol, total: usize, id: u16) {
@@ -145,11 +146,11 @@ impl OuterHeaders {
         }
     }
 
-    /// Checksum state of a packet with such IP `headers`, in front of bytes that sum up to `sum`.
+    /// Checksum state of a packet with these IP `headers`, in front of bytes whose sum is `sum`.
     #[inline(always)]
     pub(super) fn complete(&self, headers: &[u8], sum: u16) -> Csum {
         let of_headers = match self.info.version() {
-            // What a header with a right check sums up to.
+            // A header with a correct checksum sums to 0xffff.
             Version::V4 => 0xffff,
             Version::V6 => offload::checksum::sum(headers),
         };
@@ -157,8 +158,7 @@ impl OuterHeaders {
     }
 }
 
-/// The first `n` bytes of `pieces` as a UDP packet of their own behind `headers`, out of a train that carries more than
-/// ESP.
+/// The first `n` bytes of `pieces` as a UDP packet with `headers`: a non-ESP packet of a mixed train.
 pub(super) fn not_esp(
     mem: &Memory,
     info: &Info,

@@ -1,4 +1,4 @@
-//! A train of ESP in UDP, or a packet in pieces: taken in packet by packet, each as what it is.
+//! Input of a train of ESP in UDP, or of a packet in pieces, packet by packet.
 
 use base::{Counters, DropReason, Instant, Mib, SaId};
 use packet::{Csum, Cut, Memory, Meta, Packet};
@@ -13,7 +13,7 @@ use crate::ipsec::Ipsec;
 use crate::pieces::Pieces;
 
 impl Ipsec {
-    /// Takes in a train whose packets are of `size` bytes and have IPv4 identifications that go up by `id_step`.
+    /// Submits a train whose packets are of `size` bytes and have IPv4 identifications that go up by `id_step`.
     #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
     pub(super) fn take_in_train(
         &mut self,
@@ -52,26 +52,26 @@ impl Ipsec {
     }
 }
 
-/// A packet of an SA that there is no memory to open in (Linux `esp_input`).
+/// Counter and reason of a packet that finds no memory (Linux `esp_input`).
 const fn not_opened(why: DropReason) -> Dropped {
     (Mib::XfrmInStateProtoError, why)
 }
 
-/// A train that is taken in, packet by packet.
+/// Progress of a train's input.
 struct TrainInput<'a> {
     arrival: Arrival<'a>,
-    /// Bytes at the front that are admitted, and lie in one piece.
+    /// Number of admitted bytes at the front, which are contiguous.
     held: usize,
-    /// Whether the job that is collected is for packets like the one before.
+    /// Whether the open batch matches the packet before.
     has_job: bool,
-    /// The IPv4 identification of the packet at hand.
+    /// The IPv4 identification of the current packet.
     id: u16,
     /// The SA of the packet before.
     last: Option<(Spi, SaId)>,
 }
 
 impl TrainInput<'_> {
-    /// Takes in the next `n` bytes, as what they are.
+    /// Submits the next `n` bytes, by their kind.
     #[inline]
     fn next(
         &mut self,
@@ -115,7 +115,7 @@ impl TrainInput<'_> {
         }
     }
 
-    /// Finds the SA of a packet that begins with `front`, and lets it wait for the cipher.
+    /// Finds the SA of a packet that begins with `front`, and queues it for decryption.
     #[inline]
     fn admit(
         &mut self,
@@ -152,7 +152,8 @@ impl TrainInput<'_> {
         Ok(())
     }
 
-    /// Lets a packet wait for a cipher that reads it in the pieces in which it came, and writes it to a page of its own.
+    /// Queues a packet for a cipher that reads it from the pieces in which it arrived, and writes it to a page of its
+    /// own.
     #[cold]
     fn admit_pieces(
         &mut self,
@@ -174,7 +175,7 @@ impl TrainInput<'_> {
         Ok(())
     }
 
-    /// Takes what is admitted off the front.
+    /// Takes the admitted bytes off the front.
     fn flush(&mut self, ipsec: &mut Ipsec, pieces: &mut Pieces<'_>) {
         if let (1.., Some(job)) = (self.held, ipsec.crypto.batcher.latest_mut()) {
             job.push_buf(pieces.take(self.held), 0);

@@ -1,14 +1,14 @@
-//! Sequence numbers that a listener was told of, and the next time to tell it.
+//! Sequence numbers that the listener knows, and the time of the next report.
 
 use base::{Instant, SaId};
 use xfrm::AeventLimits;
 
-/// An SA's numbers are others than those that were told of.
+/// Report: an SA's numbers differ from those reported last.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Aevent {
     /// The SA.
     pub sa: SaId,
-    /// Time has passed; else there were as many packets.
+    /// Whether the time limit caused it; else the packet limit did.
     pub by_time: bool,
 }
 
@@ -17,7 +17,7 @@ pub struct Aevent {
 pub(crate) struct ReportedNumbers {
     pub(crate) limits: AeventLimits,
     pub(crate) told: Numbers,
-    /// Whether a packet was noticed.
+    /// Whether a packet used the SA since the last look.
     touched: bool,
     wait: Wait,
 }
@@ -26,18 +26,18 @@ pub(crate) struct ReportedNumbers {
 pub(crate) struct Numbers {
     pub(crate) oseq: u64,
     pub(crate) seq: u64,
-    /// Packets that a window has seen: those that come late move nothing else.
+    /// Number of packets that the window has accepted: late ones change nothing else.
     pub(crate) seen: u64,
 }
 
-/// Event that is waited for, apart from the number of packets.
+/// Condition of the next report, apart from the number of packets.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Wait {
-    /// As long since it was added as it would be since it was told.
+    /// The time limit, counted from the addition of the SA.
     #[default]
     First,
     Time(Instant),
-    /// Time has passed without a change: the next one is told of (Linux `XFRM_TIME_DEFER`).
+    /// A change: the time limit passed without one (Linux `XFRM_TIME_DEFER`).
     Change,
 }
 
@@ -48,12 +48,12 @@ impl Numbers {
 }
 
 impl ReportedNumbers {
-    /// Lets the numbers be looked at when time next passes.
+    /// Schedules a look at the numbers with the next timer.
     pub(crate) const fn touch(&mut self) {
         self.touched = true;
     }
 
-    /// When they are looked at.
+    /// Time of the next look.
     pub(crate) const fn due(&self) -> Option<Instant> {
         match self.wait {
             _ if self.touched => Some(Instant::ZERO),
@@ -62,10 +62,10 @@ impl ReportedNumbers {
         }
     }
 
-    /// Looks at them. Some: they are to be told of, because time has passed or not.
+    /// Compares the numbers. Some: a report is due, because of time or not.
     pub(crate) fn look(&mut self, now: Instant, added: Instant, numbers: Numbers, heard: bool) -> Option<bool> {
         let touched = std::mem::take(&mut self.touched);
-        // Without a listener that has heard of it there is no timer.
+        // Without a listener that has had a report there is no timer.
         if heard && self.wait == Wait::First && !self.limits.time.is_zero() {
             let first = added + self.limits.time;
             self.wait = if first <= now { Wait::Change } else { Wait::Time(first) };
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn numbers_are_reported_after_two_packets_and_after_a_second() {
         let mut it = ReportedNumbers::default();
-        // (when, a packet was noticed, sent, what is told)
+        // (time, used, sent, report)
         let looks = [
             (3, true, 1, None),
             (10, false, 1, Some(true)),

@@ -1,4 +1,4 @@
-//! Lifetime of an SA and what it depends on, apart from what each packet needs.
+//! Lifetime of an SA and fields of its expiry that packets do not read.
 
 use base::{Instant, SaId};
 use xfrm::{Lifetime, Request, SaConfig};
@@ -6,18 +6,18 @@ use xfrm::{Lifetime, Request, SaConfig};
 use super::aevents::ReportedNumbers;
 use crate::timers::{Timer, Timers};
 
-/// Age of an SA, apart from what is read for each packet.
+/// Age of an SA, apart from the fields that each packet reads.
 #[derive(Debug)]
 pub(crate) struct Age {
     pub(crate) lifetime: Lifetime,
-    /// The time at which time first passed for it.
+    /// Time of the first timer call after its addition.
     pub(crate) added: Option<Instant>,
-    /// When it was used first.
+    /// Time of its first use.
     pub(crate) first_used: Option<Instant>,
     pub(crate) timer: Timer,
     /// Number of SAs that were added before it.
     pub(crate) born: u64,
-    /// The highest number received when its device was last told.
+    /// The highest received number that its device was told.
     pub(crate) esn_told: u64,
     pub(crate) aevents: ReportedNumbers,
     /// The request that made the SA.

@@ -1,4 +1,4 @@
-//! A security association: what it does, what it has seen.
+//! A security association: its configuration and its state.
 
 pub(crate) mod aevents;
 mod age;
@@ -30,11 +30,11 @@ use xfrm::{
     Selector,
 };
 
-/// A security association (RFC 4301 §4.4.2). One that sends draws from [`OutSequence`], one that receives keeps a
-/// [`ReplayWindow`]; which it is, is told by its direction, or by its use alone if it names none, as in Linux.
+/// A security association (RFC 4301 §4.4.2). An outbound one takes numbers from [`OutSequence`], an inbound one has a
+/// [`ReplayWindow`]; its direction decides, or, if it has none, its use, as in Linux.
 ///
-/// Four cache lines hold what a packet needs, the first of them all that a look-up asks for; what is seldom needed is
-/// elsewhere.
+/// Four cache lines hold the fields that a packet needs; the first of them is all that a look-up reads. Rarely used
+/// fields are elsewhere.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Sa {
@@ -48,23 +48,23 @@ pub struct Sa {
     pub(crate) dir: Option<SaDir>,
     pub(crate) mode: Mode,
     pub(crate) state: State,
-    /// A soft limit is reached: another SA is better (RFC 4301 §4.4.2.1).
+    /// Whether a soft limit is reached: another SA is preferred (RFC 4301 §4.4.2.1).
     pub(crate) dying: bool,
-    /// The next outer IPv4 identification (RFC 6864: of use to fragments alone).
+    /// The next outer IPv4 identification (RFC 6864: only fragments need it).
     pub(crate) ip_id: u16,
 
     pub(crate) replay: ReplayWindow,
     pub(crate) cipher: Arc<Cipher>,
     pub(crate) flags: SaFlags,
     pub(crate) encap: Option<EspInUdp>,
-    /// `None` if it has none of them.
+    /// `None` without any of these options.
     pub(crate) extras: Option<Box<Extras>>,
 
     pub(crate) out: OutSequence,
-    /// At so many bytes or packets, use has to be looked at more closely.
+    /// Number of bytes at which the slow path checks its limits.
     pub(crate) next_bytes: u64,
     pub(crate) next_packets: u64,
-    /// The device that does its work. `None` also if one was asked for, and software does it.
+    /// The device that it is offloaded to. `None` also if the configured device refused and software does the work.
     pub(crate) offload: Option<Offload>,
     pub(crate) output_mark: Mark,
     pub(crate) age: Box<Age>,
@@ -94,7 +94,7 @@ pub struct SaStats {
     pub replay: u64,
     /// Packets whose integrity check failed.
     pub failed: u64,
-    /// When it was last used.
+    /// Time of its last use.
     pub last_used: Option<Instant>,
 }
 
@@ -102,7 +102,7 @@ impl Sa {
     /// The SA of `config`, in slot `id`. `mask` is a random number of its own (see [`OutSequence`]).
     ///
     /// # Errors
-    /// What is wrong with `config`.
+    /// The first invalid value of `config`.
     pub(crate) fn new(id: SaId, config: &SaConfig, mask: u64) -> Result<Self, ConfigError> {
         config.check()?;
         let SaFlags { esn, oseq_may_wrap, .. } = config.flags;
@@ -134,8 +134,7 @@ impl Sa {
         })
     }
 
-    /// Takes over what `config`, which was checked, says beside identity, key and lifetime. What was sent and seen stays
-    /// so.
+    /// Applies `config`, which was checked, except identity, key and lifetime. Sequence numbers and window stay.
     ///
     /// # Errors
     /// [`ConfigError::EsnChanged`], [`ConfigError::DirReversed`].
@@ -167,7 +166,7 @@ impl Sa {
         Ok(())
     }
 
-    /// Tells whether `flow` may have come through it. Of an ICMP error it may be enough that `quoted` may (Linux
+    /// Tells whether `flow` may have come through it. For an ICMP error, a match of `quoted` is enough (Linux
     /// `xfrm_selector_inner_icmp_match`).
     pub(crate) fn may_have_carried(&self, flow: &Flowi, quoted: Option<&Flowi>) -> bool {
         let quoted = quoted.filter(|_| self.flags.icmp);
@@ -225,7 +224,7 @@ impl Sa {
         self.extras.as_deref()?.selector.as_ref()
     }
 
-    /// To how many bytes inner packets are padded.
+    /// Length to which inner packets are padded.
     pub fn tfcpad(&self) -> u32 {
         self.extras.as_ref().map_or(0, |extras| extras.tfcpad)
     }
@@ -245,12 +244,12 @@ impl Sa {
         &self.replay
     }
 
-    /// Marked packets that it is for.
+    /// Marks of the packets that it is for.
     pub const fn mark(&self) -> Mark {
         self.mark
     }
 
-    /// Mark that its packets get afterwards.
+    /// Mark that its packets get.
     pub const fn output_mark(&self) -> Mark {
         self.output_mark
     }
@@ -260,7 +259,7 @@ impl Sa {
         self.if_id
     }
 
-    /// When it ends.
+    /// Limits of its lifetime.
     pub fn lifetime(&self) -> Lifetime {
         self.age.lifetime
     }
@@ -270,17 +269,17 @@ impl Sa {
         self.state
     }
 
-    /// Whether a soft limit is reached, and another SA is better.
+    /// Tells whether a soft limit is reached, and another SA is better.
     pub const fn is_dying(&self) -> bool {
         self.dying
     }
 
-    /// When it was added, as far as time has passed since.
+    /// Time of its addition, or of the first timer call after it.
     pub fn added(&self) -> Option<Instant> {
         self.age.added
     }
 
-    /// When it was used first.
+    /// Time of its first use.
     pub fn first_used(&self) -> Option<Instant> {
         self.age.first_used
     }
@@ -290,7 +289,7 @@ impl Sa {
         self.age.request.as_ref()?.get()
     }
 
-    /// Replaces the request that is kept.
+    /// Replaces the kept request.
     pub fn set_request(&mut self, request: Request) {
         self.age.request = Some(request);
     }
@@ -300,22 +299,22 @@ impl Sa {
         self.stats
     }
 
-    /// Sends no number up to `oseq` any more: another SA of its name may have sent them, before a restart.
+    /// Skips numbers up to `oseq`: another SA of its name may have sent them, before a restart.
     pub const fn skip_to(&mut self, oseq: u64) {
         self.out.skip_to(oseq);
     }
 
-    /// Takes these numbers for received, the lowest first: another node's SA has received them, and this one goes on
-    /// after it.
+    /// Marks these numbers as received, the lowest first: another node's SA has received them, and this SA continues
+    /// it.
     pub fn resume_received(&mut self, seqs: &[u64]) {
         for &seq in seqs {
-            // One that is left of the window need not be remembered.
+            // A number left of the window need not be remembered.
             let _ = self.replay.mark(seq);
         }
     }
 
-    /// Sets its window to `size` packets up to `top`, of which exactly `seqs` and `top` count as received, whatever was
-    /// before: the operator says so.
+    /// Sets its window to `size` packets up to `top`, in which exactly `seqs` and `top` are marked as received. The
+    /// operator's request overrides the former state.
     ///
     /// # Panics
     /// As [`ReplayWindow::new`].
@@ -324,7 +323,7 @@ impl Sa {
         self.resume_received(seqs);
     }
 
-    /// Counts from here on: another SA was used for so much, and this one goes on after it.
+    /// Adds to its counters those of another SA that it continues.
     pub const fn resume_counts(&mut self, packets: u64, bytes: u64) {
         (self.stats.packets, self.stats.bytes) = (packets, bytes);
         (self.next_packets, self.next_bytes) = (0, 0);
@@ -347,8 +346,7 @@ impl Sa {
         self.overhead().inner_mtu(mtu)
     }
 
-    /// To how many bytes its inner packets are padded when the path takes `mtu` bytes of the outer ones (Linux
-    /// `esp_output`).
+    /// Length to which its inner packets are padded when the path's MTU is `mtu` (Linux `esp_output`).
     pub(crate) fn pad_to(&self, mtu: usize) -> usize {
         if self.tfcpad() == 0 {
             return 0;
@@ -366,7 +364,7 @@ impl Sa {
 }
 
 impl Extras {
-    /// Those of `config`, whose peer is at `place`; `None` if it has none.
+    /// Rarely used options of `config`, with its peer at `place`; `None` without any.
     fn new(config: &SaConfig, place: Place) -> Option<Box<Self>> {
         let &SaConfig { selector, tfcpad, nat, .. } = config;
         let has_some = selector.is_some() || tfcpad > 0 || nat != NatTraversal::default() || place != Place::default();
@@ -394,7 +392,7 @@ mod tests {
             };
             let mut sa = Sa::new(SaId(1), &config, 0).unwrap();
             sa.resume_received(&[top + 400, top + 500]);
-            // (size, received, what counts as received then): behind its top as ahead of it, in a window of another size.
+            // (size, received, marked afterwards): in windows smaller and larger than before.
             for (size, received, want) in [
                 (32, vec![], vec![top]),
                 (32, vec![top - 31, top - 2], vec![top, top - 2, top - 31]),

@@ -7,7 +7,7 @@ use xfrm::{Offload, OffloadMode, SaDir};
 use super::Sa;
 
 impl Sa {
-    /// The device that does its work, if one does.
+    /// The device that it is offloaded to.
     pub const fn offload(&self) -> Option<Offload> {
         self.offload
     }
@@ -20,11 +20,11 @@ impl Sa {
     /// Verdict about a packet of `link` by a device's report; without a report, whether the packet can be opened here.
     ///
     /// # Errors
-    /// Why it goes no further (Linux `xfrm_input`).
+    /// The counter and reason of the drop (Linux `xfrm_input`).
     #[cold]
     pub(crate) fn judge(&mut self, link: Option<LinkId>, esp: Option<Esp>) -> Result<(), (Mib, DropReason)> {
         let Some(esp) = esp else {
-            // Its window is the device's: here everything would pass again.
+            // The device keeps the replay window: opened here, every packet would pass again.
             let is_devices = self.packet_device().is_some();
             return if is_devices { Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch)) } else { Ok(()) };
         };

@@ -10,45 +10,45 @@ use super::Sa;
 use super::place::{Mapping, Place};
 
 impl Sa {
-    /// Outer destination of its packets: the configured one, or the place that its peer has moved to.
+    /// Outer destination of its packets: the configured one, or the address that its peer has moved to.
     #[inline]
     pub fn end(&self) -> IpAddr {
         self.moved_to().map_or(self.dst, |place| place.ip())
     }
 
-    /// Place that the peer of an outbound SA has moved to.
+    /// Address that the peer of an outbound SA has moved to.
     #[inline]
     pub fn moved_to(&self) -> Option<SocketAddr> {
         self.extras.as_deref()?.place.towards
     }
 
-    /// Place of its peer, for changes.
+    /// Address of its peer, for changes.
     pub(crate) fn place_mut(&mut self) -> &mut Place {
         &mut self.extras.get_or_insert_default().place
     }
 
-    /// The UDP header around what it sends.
+    /// The UDP header of outbound ESP.
     #[inline]
     pub fn encap_to(&self) -> Option<EspInUdp> {
         let encap = self.encap?;
         Some(EspInUdp { dport: self.moved_to().map_or(encap.dport, |place| place.port()), ..encap })
     }
 
-    /// Place of its peer, if it is one that sends ESP in UDP.
+    /// Address of its peer, if that sends ESP in UDP.
     #[inline]
     fn peer(&self) -> Option<SocketAddr> {
         let said = SocketAddr::new(self.src, self.encap?.sport);
         Some(self.extras.as_deref().and_then(|extras| extras.place.seen).unwrap_or(said))
     }
 
-    /// Tells whether a packet that came `from` there says nothing new of where its peer is.
+    /// Tells whether the source `from` of a packet equals the known address of its peer.
     #[inline]
     pub(crate) fn peer_is_at(&self, from: SocketAddr) -> bool {
         self.peer() == Some(from)
     }
 
-    /// Notes that an authentic packet came `from` somewhere; `is_newest` if no newer one had come before. Something if
-    /// that is worth telling.
+    /// Records the source `from` of an authentic packet; `is_newest` if no newer one had come before. Some: the change
+    /// has to be reported.
     #[inline]
     pub(crate) fn came_from(&mut self, now: Instant, from: SocketAddr, is_newest: bool) -> Option<Mapping> {
         let old = self.peer()?;
@@ -73,7 +73,7 @@ impl Sa {
         Some(Mapping { sa: self.id(), dst: self.dst, spi: self.spi, reqid: self.reqid, old, new, followed })
     }
 
-    /// Forgets where its peer has moved to, if `config` says anew where that is.
+    /// Forgets the learnt address of its peer, if `config` sets a new one.
     pub(crate) fn settle(&mut self, config: &SaConfig) {
         if (self.src, self.encap, self.nat()) != (config.src, config.encap, config.nat)
             && let Some(extras) = &mut self.extras

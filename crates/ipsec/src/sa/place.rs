@@ -20,19 +20,19 @@ pub struct Mapping {
     pub old: SocketAddr,
     /// New place.
     pub new: SocketAddr,
-    /// Whether the tunnels to it have followed.
+    /// Whether the tunnels to the peer were redirected.
     pub followed: bool,
 }
 
-/// Address of an SA's peer, as far as it is another than the configured one.
+/// Learnt address of an SA's peer, where it differs from the configured one.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Place {
-    /// From where it receives.
+    /// Source of received packets.
     pub(super) seen: Option<SocketAddr>,
-    /// Whither it sends.
+    /// Destination of sent packets.
     pub(crate) towards: Option<SocketAddr>,
-    /// Place of the peer that was reported last, and the time.
+    /// Last reported address of the peer, and the time of the report.
     pub(super) told: Option<(SocketAddr, Instant)>,
-    /// When the next keepalive is looked at.
+    /// Time of the next keepalive check.
     pub(crate) keepalive: Option<Instant>,
 }

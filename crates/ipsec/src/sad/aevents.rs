@@ -1,8 +1,8 @@
-//! Reports of an SA's numbers while it is used, so that another node can go on with it: after so many packets, and
-//! after a while (Linux `xfrm_replay_notify`, `xfrm_replay_timer_handler`).
+//! Reports of an SA's numbers for another node that may take over: after a number of packets, and after a time (Linux
+//! `xfrm_replay_notify`, `xfrm_replay_timer_handler`).
 //!
-//! A packet is noticed where its SA's limits are looked at closely, and the numbers are compared when time next passes: once
-//! for all packets of a burst. Without a listener nothing is looked at closely for this.
+//! The slow path of admission notes that a packet used the SA, and the next timer compares the numbers: once for all
+//! packets of a burst. Without a listener this costs nothing.
 
 use base::{Instant, SaId};
 use xfrm::AeventLimits;
@@ -12,17 +12,17 @@ use crate::sa::Sa;
 use crate::sa::aevents::{Aevent, Numbers};
 
 impl Sa {
-    /// When its numbers are told of again.
+    /// Thresholds of its reports.
     pub fn aevent_limits(&self) -> AeventLimits {
         self.age.aevents.limits
     }
 
-    /// Sets after how many packets, or how long, numbers are reported.
+    /// Sets the number of packets and the time after which numbers are reported.
     pub fn set_aevent_limits(&mut self, limits: AeventLimits) {
         self.age.aevents.limits = limits;
     }
 
-    /// Takes its numbers for told of: the operator has set them.
+    /// Takes its numbers for reported: the operator has set them.
     pub fn note_numbers_told(&mut self) {
         self.age.aevents.told = self.numbers();
     }
@@ -32,7 +32,7 @@ impl Sa {
         Numbers { oseq: self.out.last(), seq: self.replay.top(), seen }
     }
 
-    /// Looks at its numbers, and has its next packet noticed. Some: they are to be told of.
+    /// Compares its numbers, and lets the next packet take the slow path. Some: a report is due.
     pub(super) fn look_at_numbers(&mut self, now: Instant, heard: bool) -> Option<Aevent> {
         let numbers = self.numbers();
         let added = self.age.added.unwrap_or(now);
@@ -45,7 +45,7 @@ impl Sa {
 }
 
 impl Sad {
-    /// Says whether the listener is told of numbers. It is told of those that change from now on.
+    /// Sets whether the listener gets reports, of numbers that change from now on.
     pub(crate) fn hear_numbers(&mut self, heard: bool) {
         if self.events.hear_numbers(heard) || !heard {
             return;

@@ -1,4 +1,4 @@
-//! The states of an SA, and what moves it from one to the next: use and time (Linux `xfrm_state_check_expire`,
+//! State transitions of an SA by use and time (Linux `xfrm_state_check_expire`,
 //! `xfrm_timer_handler`).
 
 use base::{Instant, SaId};
@@ -10,7 +10,7 @@ use crate::sa::{Age, Expired, Sa, State};
 use crate::timers::Timers;
 
 impl Sa {
-    /// When time changes something.
+    /// Time of its next change of state.
     fn next_change(&self) -> Option<Instant> {
         let Age { lifetime, added, first_used, aevents, .. } = &*self.age;
         let Some(added) = *added else { return Some(Instant::ZERO) };
@@ -26,7 +26,7 @@ impl Sa {
         timers.set(id, &mut self.age.timer, next);
     }
 
-    /// Tells whether the next packet can go on without a closer look.
+    /// Tells whether the next packet may take the fast path.
     #[inline]
     pub(crate) const fn is_far_from_limits(&self) -> bool {
         self.stats.bytes < self.next_bytes && self.stats.packets < self.next_packets
@@ -47,8 +47,7 @@ impl Sa {
 }
 
 impl Sad {
-    /// Asks whether one more packet may be sent or received by an SA that is [`State::Valid`]. What it has been used for
-    /// before counts.
+    /// Checks the limits of an SA that is [`State::Valid`] for one more packet. Its use before this packet counts.
     ///
     /// # Errors
     /// [`Expired`]; it is not valid from now on.
@@ -88,7 +87,7 @@ impl Sad {
         result
     }
 
-    /// Gives an SA another lifetime, under which it is young again. What it was used for stays counted.
+    /// Replaces the lifetime of an SA, which is no longer dying. Its use stays counted.
     pub(super) fn renew(&mut self, id: SaId, lifetime: Lifetime) {
         let Some((sa, timers, _, changes)) = self.with_clock(id) else { return };
         sa.age.lifetime = lifetime;
@@ -98,19 +97,19 @@ impl Sad {
         sa.schedule(timers);
     }
 
-    /// Starts the clock of an SA that was added.
+    /// Starts the lifetime of an added SA.
     pub(super) fn start(&mut self, id: SaId) {
         if let Some((sa, timers, ..)) = self.with_clock(id) {
             sa.schedule(timers);
         }
     }
 
-    /// When time next changes something.
+    /// Time of the next change by time.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next().into_iter().chain(self.larvae.poll_timeout()).min()
     }
 
-    /// Does what time asks for.
+    /// Handles expired timers.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some(id) = self.timers.pop(now) {
             self.grow_older(id, now);

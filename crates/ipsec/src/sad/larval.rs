@@ -1,6 +1,6 @@
-//! SAs that are yet to come: acquired by a packet, or an SPI that was promised to a peer (Linux `XFRM_STATE_ACQ`).
+//! Larval SAs: acquired by a packet, or an SPI reserved for a peer (Linux `XFRM_STATE_ACQ`).
 //!
-//! They hold no key, so nothing can be sent or received by them. Each ends when its SA comes, or after a while.
+//! They have no key, so they neither send nor receive. Each ends when its SA is added, or by a timeout.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use wire::Spi;
 use xfrm::{Mark, Mode, SaConfig, SaDir, Selector};
 
 use crate::events::{Event, Events, SaExpired};
-use crate::sa::{SaStats, State};
+use crate::sa::SaStats;
 use crate::timers::{Timer, Timers};
 
-/// Most of them at a time: what the packets of others can bring about is bounded.
+/// Maximum number of larval SAs: packets of others cause them.
 pub const MAX_LARVAE: usize = 1 << 14;
 
-/// An SA that is yet to come.
+/// A larval SA.
 #[derive(Clone, Debug)]
 pub struct Larval {
-    /// Number by which it is known.
+    /// Number of the request.
     pub seq: u32,
     /// The outer source; unspecified for any.
     pub src: IpAddr,
     /// The outer destination.
     pub dst: IpAddr,
-    /// The SPI that it is to have: promised to a peer, or the one that the policy asks for. 0 for none yet.
+    /// The SPI: reserved for a peer, or required by the policy. 0 for none yet.
     pub spi: Spi,
     /// Tunnel or transport.
     pub mode: Mode,
@@ -36,13 +36,11 @@ pub struct Larval {
     pub dir: Option<SaDir>,
     /// The flow that acquired it.
     pub selector: Option<Selector>,
-    /// Marked packets that it is for.
+    /// Marks of the packets that it is for.
     pub mark: Mark,
     /// The number of the XFRM interface.
     pub if_id: u32,
-    /// [`State::Acq`], or [`State::Error`] if it could not be made.
-    pub state: State,
-    /// When it was asked for.
+    /// Time of its request.
     pub added: Instant,
     pub(crate) timer: Timer,
 }
@@ -50,21 +48,21 @@ pub struct Larval {
 /// Key by which one is looked up: destination and `reqid`.
 type Key = (IpAddr, u32);
 
-/// All of them.
+/// The larval SAs of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Larvae {
     by_seq: HashMap<u32, Larval, foldhash::fast::RandomState>,
     by_key: HashMap<Key, Vec<u32>, foldhash::fast::RandomState>,
-    /// Those of several marks share a name.
+    /// Numbers by destination and SPI, which larval SAs of several marks share.
     by_spi: HashMap<(IpAddr, Spi), Vec<u32>, foldhash::fast::RandomState>,
-    /// Number of those that have an SPI.
+    /// Number of larval SAs with each SPI.
     spis: HashMap<Spi, u32, foldhash::fast::RandomState>,
     timers: Timers<u32>,
     last_seq: u32,
 }
 
 impl Larval {
-    /// One that is nothing but a name yet.
+    /// One with a name only.
     pub(crate) fn new(src: IpAddr, dst: IpAddr, mode: Mode, reqid: u32) -> Self {
         Self {
             seq: 0,
@@ -77,13 +75,12 @@ impl Larval {
             selector: None,
             mark: Mark::ANY,
             if_id: 0,
-            state: State::Acq,
             added: Instant::ZERO,
             timer: Timer::default(),
         }
     }
 
-    /// Tells whether `config` is the SA that it waits for (Linux `__find_acq_core`).
+    /// Tells whether `config` is its SA (Linux `__find_acq_core`).
     fn is_answered_by(&self, config: &SaConfig) -> bool {
         let same_ends = (self.src, self.dst) == (config.src, config.dst);
         let same_use = (self.mode, self.reqid, self.if_id) == (config.mode, config.reqid, config.if_id);
@@ -92,7 +89,7 @@ impl Larval {
 }
 
 impl Larvae {
-    /// Adds one, which ends after `lasts`. `None` if there are too many.
+    /// Adds one, which ends after `lasts`. `None` at the limit.
     pub(crate) fn add(&mut self, now: Instant, lasts: Duration, mut larval: Larval) -> Option<u32> {
         if self.by_seq.len() >= MAX_LARVAE {
             return None;
@@ -106,7 +103,7 @@ impl Larvae {
         Some(seq)
     }
 
-    /// The next number that is free; never 0.
+    /// The next free number; never 0.
     fn free_seq(&mut self) -> u32 {
         loop {
             self.last_seq = self.last_seq.wrapping_add(1);
@@ -130,7 +127,7 @@ impl Larvae {
         Some(larval)
     }
 
-    /// Promises an SPI that no other of them has.
+    /// Reserves an SPI that no other larval SA has.
     pub(crate) fn set_spi(&mut self, seq: u32, spi: Spi, dir: Option<SaDir>) {
         if let Some(larval) = self.by_seq.get_mut(&seq) {
             (larval.spi, larval.dir) = (spi, dir.or(larval.dir));
@@ -139,7 +136,7 @@ impl Larvae {
         }
     }
 
-    /// Notes that one of them is to have that SPI, if it is one.
+    /// Indexes it by its SPI, if it has one.
     fn name(&mut self, seq: u32, dst: IpAddr, spi: Spi) {
         if spi.0 != 0 {
             self.by_spi.entry((dst, spi)).or_default().push(seq);
@@ -162,51 +159,42 @@ impl Larvae {
         }
     }
 
-    /// Tells whether one of them is to have that SPI.
+    /// Tells whether a larval SA has that SPI.
     pub(crate) fn has_spi(&self, spi: Spi) -> bool {
         self.spis.contains_key(&spi)
-    }
-
-    /// Notes that it cannot be made.
-    pub(crate) fn fail(&mut self, seq: u32) -> bool {
-        self.by_seq.get_mut(&seq).is_some_and(|larval| {
-            larval.state = State::Error;
-            true
-        })
     }
 
     pub(crate) fn get(&self, seq: u32) -> Option<&Larval> {
         self.by_seq.get(&seq)
     }
 
-    /// The one of that number and destination, if it is for such marks (Linux `__xfrm_find_acq_byseq`).
+    /// The larval SA with that number and destination, if it is for such marks (Linux `__xfrm_find_acq_byseq`).
     pub(crate) fn numbered(&self, seq: u32, dst: IpAddr, mark: Mark) -> Option<&Larval> {
         self.get(seq).filter(|larval| larval.dst == dst && larval.mark.matches(mark.sought()))
     }
 
-    /// The one with that SPI that packets marked `mark` find.
+    /// The larval SA with that SPI that packets marked `mark` find.
     pub(crate) fn by_spi(&self, dst: IpAddr, spi: Spi, mark: u32) -> Option<&Larval> {
         let mut named = self.by_spi.get(&(dst, spi)).into_iter().flatten().filter_map(|seq| self.by_seq.get(seq));
         named.find(|larval| larval.mark.matches(mark))
     }
 
-    /// Drop reason of a packet whose SPI no SA has: one may be to have it (Linux `xfrm_input`).
+    /// Drop reason of a packet whose SPI is no SA's: it may be a larval one's (Linux `xfrm_input`).
     pub(crate) fn refuse(&self, dst: IpAddr, spi: Spi, mark: u32) -> (Mib, DropReason) {
-        match self.by_spi(dst, spi, mark).map(|larval| (larval.dir, larval.state)) {
-            Some((Some(SaDir::Out), _)) => (Mib::XfrmInStateDirError, DropReason::EspDirection),
-            Some((_, State::Acq)) => (Mib::XfrmAcquireError, DropReason::EspState),
-            Some(_) => (Mib::XfrmInStateInvalid, DropReason::EspState),
+        match self.by_spi(dst, spi, mark).map(|larval| larval.dir) {
+            Some(Some(SaDir::Out)) => (Mib::XfrmInStateDirError, DropReason::EspDirection),
+            Some(_) => (Mib::XfrmAcquireError, DropReason::EspState),
             //= RFC 4303 §3.4.2 unknown-sa: a packet whose SPI and destination name no SA is dropped, and counted
             None => (Mib::XfrmInNoStates, DropReason::EspNoState),
         }
     }
 
-    /// Those with that destination and `reqid`.
+    /// Larval SAs with that destination and `reqid`.
     pub(crate) fn with(&self, dst: IpAddr, reqid: u32) -> impl Iterator<Item = &Larval> {
         self.by_key.get(&(dst, reqid)).into_iter().flatten().filter_map(|seq| self.by_seq.get(seq))
     }
 
-    /// The one that `config` is the SA of: by its number, whatever its SPI, else by what it is.
+    /// The larval SA that `config` completes: by its number, whatever its SPI, else by its fields.
     pub(crate) fn answered_by(&self, config: &SaConfig) -> Option<u32> {
         let named = self.numbered(config.acquire_seq, config.dst, config.mark);
         let found = named.or_else(|| self.with(config.dst, config.reqid).find(|it| it.is_answered_by(config)));
@@ -225,7 +213,7 @@ impl Larvae {
         self.timers.next()
     }
 
-    /// Ends one whose time has come. Tells whether there was one.
+    /// Ends one that has timed out. Tells whether there was one.
     pub(crate) fn expire(&mut self, now: Instant, events: &mut Events) -> bool {
         let Some(seq) = self.timers.pop(now) else { return false };
         if let Some(larval) = self.by_seq.get_mut(&seq) {
@@ -233,7 +221,9 @@ impl Larvae {
         }
         if let Some(gone) = self.remove(seq) {
             let Larval { src, dst, spi, mark, mode, reqid, if_id, dir, .. } = gone;
-            let (hard, first_used, stats) = (true, None, SaStats::default());
+            let hard = true;
+            let first_used = None;
+            let stats = SaStats::default();
             let request = None;
             let gone = SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats, request };
             events.push(Event::SaExpired(gone));

@@ -1,8 +1,8 @@
 //! The database of security associations (RFC 4301 §4.4.2).
 //!
-//! SAs are found by what arrives ([`Sad::by_spi`]) and by what a template of a policy asks for ([`Sad::for_template`]), each with one
-//! hash and, where several have the same name, the newest first. Their number makes no look-up longer: it touches a line
-//! of the hash table, and then the SA's first line, which says whether it is the one.
+//! SAs are looked up by a received packet ([`Sad::by_spi`]) and by a policy's template ([`Sad::for_template`]), each
+//! with one hash and, among SAs of the same key, the newest first. The cost does not grow with their number: one line
+//! of the hash table, and the first line of the SA, which has the whole key.
 
 mod aevents;
 mod aging;
@@ -36,30 +36,30 @@ type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 #[derive(Debug, Default)]
 pub struct Sad {
     slots: Slots,
-    /// Slots by destination and SPI, which SAs of several marks share.
+    /// Slots by destination and SPI; SAs of different marks may share these.
     by_spi: HashIndex,
-    /// The newest slot of a destination and `reqid`, from which the others are linked.
+    /// The newest slot of each destination and `reqid`; the others are linked from it.
     by_template: HashIndex,
     hasher: foldhash::fast::RandomState,
-    /// Number of SAs that have an SPI.
+    /// Number of SAs with each SPI.
     spis: Map<Spi, u32>,
-    /// Number of SAs that expect ESP in UDP at an address and port.
+    /// Number of SAs that expect ESP in UDP at each address and port.
     encap_ports: Map<(IpAddr, u16), usize>,
     timers: Timers<SaId>,
     pub(crate) larvae: Larvae,
     pub(crate) events: Events,
     pub(crate) devices: Devices,
-    /// When numbers are told of, of an SA that does not say it.
+    /// Default thresholds of reports of numbers.
     pub(crate) aevent_limits: AeventLimits,
-    /// Counts what may make another SA the best: whatever was remembered before is void.
+    /// Number of changes that may make another SA the best: earlier cached answers are invalid.
     pub(crate) changes: u64,
     /// Number of SAs that were ever added.
     born: u64,
-    /// SAs by the order in which they were added.
+    /// SAs in the order of their addition.
     by_birth: BTreeMap<u64, SaId>,
 }
 
-/// Key by which a template is looked up: destination and `reqid`.
+/// Key of the look-up by template: destination and `reqid`.
 type TemplateKey = (IpAddr, u32);
 
 impl Sa {
@@ -69,14 +69,16 @@ impl Sa {
 }
 
 impl Sad {
-    /// Adds an SA, which takes the place of the larval one that it answers. `mask` is a random number of its own, from
-    /// which its initialisation vectors are made. Its lifetime begins when time next passes.
+    /// Adds an SA, which replaces the larval one that it completes. `mask` is a random number of its own, from which
+    /// its initialisation vectors are made. Its lifetime begins with the next timer call.
     ///
     /// # Errors
-    /// Fault of `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks or
-    /// under the same mark, or a larval one is to have it, which an [update](Self::update) completes (Linux `xfrm_state_add`).
+    /// Fault of `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks or under the
+    /// same mark, or a larval one is to have it, which an [update](Self::update) completes (Linux `xfrm_state_add`).
     pub fn add(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
-        let (dst, spi, mark) = (config.dst, config.spi, config.mark.sought());
+        let dst = config.dst;
+        let spi = config.spi;
+        let mark = config.mark.sought();
         let is_there = self.by_spi(dst, spi, mark).or_else(|| self.named(dst, spi, config.mark)).is_some();
         if is_there || self.larval(dst, spi, mark).is_some() {
             config.check()?;
@@ -89,16 +91,16 @@ impl Sad {
         Ok(id)
     }
 
-    /// Makes the larval SA with that destination and SPI a real one, or gives the real one another lifetime, output mark,
-    /// interface and UDP ports: nothing else of a valid one changes (Linux `xfrm_state_update`).
+    /// Completes the larval SA with that destination and SPI, or changes lifetime, output mark, interface and UDP ports
+    /// of a valid one, and nothing else (Linux `xfrm_state_update`).
     ///
     /// # Errors
-    /// What is wrong with `config`; [`ConfigError::NotFound`], [`ConfigError::DirReversed`],
+    /// The first invalid value of `config`; [`ConfigError::NotFound`], [`ConfigError::DirReversed`],
     /// [`ConfigError::EncapChanged`], [`ConfigError::NotValid`]. Nothing has changed then.
     pub fn update(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
         config.check()?;
         let live = self.by_spi(config.dst, config.spi, config.mark.sought());
-        // A policy for other marks may have asked for the SPI of one that is there: that one is meant all the same.
+        // A policy for other marks may have requested the SPI of an existing SA: that SA is updated all the same.
         let larval = self.larvae.by_spi(config.dst, config.spi, config.mark.sought()).filter(|_| live.is_none());
         if let Some(larval) = larval {
             if config.dir.is_some() && config.dir != larval.dir {
@@ -118,18 +120,21 @@ impl Sad {
         Ok(id)
     }
 
-    /// Gives the SA with that destination, SPI and mark another configuration, but for its key: its sequence numbers go on and
-    /// its replay window remembers, so that neither a vector nor a packet is taken twice. It is what a file's change asks
-    /// for; Linux has no such thing.
+    /// Replaces the configuration of the SA with that destination, SPI and mark, except its key: sequence numbers and
+    /// replay window continue, so that no vector repeats and no packet is accepted twice. A changed configuration file
+    /// needs it; Linux has no such operation.
     ///
     /// # Errors
-    /// What is wrong with `config`, [`ConfigError::NotFound`] when there is no such SA, [`ConfigError::EsnChanged`],
-    /// [`ConfigError::DirReversed`], [`ConfigError::OffloadChanged`]. It then stays as it was.
+    /// The first invalid value of `config`, [`ConfigError::NotFound`] when there is no such SA,
+    /// [`ConfigError::EsnChanged`], [`ConfigError::DirReversed`], [`ConfigError::OffloadChanged`]. The SA stays as it
+    /// was.
     pub fn replace(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
         config.check()?;
         let id = self.named(config.dst, config.spi, config.mark).ok_or(ConfigError::NotFound)?;
         let sa = self.get_mut(id).ok_or(ConfigError::NotFound)?;
-        let (old, old_encap, old_lifetime) = (sa.template_key(), sa.encap, sa.age.lifetime);
+        let old = sa.template_key();
+        let old_encap = sa.encap;
+        let old_lifetime = sa.age.lifetime;
         if [sa.offload, config.offload].iter().flatten().any(|offload| offload.mode == OffloadMode::Packet) {
             return Err(ConfigError::OffloadChanged);
         }
@@ -148,7 +153,7 @@ impl Sad {
         Ok(id)
     }
 
-    /// Takes an SA out that packets marked `mark` find; `None` when there is none.
+    /// Removes the SA that packets marked `mark` find; `None` when there is none.
     pub fn remove(&mut self, dst: IpAddr, spi: Spi, mark: u32) -> Option<Sa> {
         self.take(self.by_spi(dst, spi, mark)?)
     }
@@ -173,7 +178,7 @@ impl Sad {
         Ok(id)
     }
 
-    /// Takes an SA out of everything.
+    /// Removes an SA from all indexes.
     pub(crate) fn take(&mut self, id: SaId) -> Option<Sa> {
         let sa = self.get(id)?;
         let (name, key) = (self.name(sa.dst, sa.spi.0), sa.template_key());
@@ -197,20 +202,20 @@ impl Sad {
         Some(sa)
     }
 
-    /// Tells the device of an SA in crypto mode that it has changed. One that does not take it now leaves it to software.
+    /// Offers a changed SA of crypto mode to its device again. If the device refuses, software does the work.
     fn offload_again(&mut self, id: SaId, config: &SaConfig) {
         let Some(old) = self.get(id).map(|sa| sa.offload) else { return };
         if let Some(old) = old {
             self.devices.delete_state(old, id);
         }
-        // In crypto mode a device makes no vectors, so any number will do.
+        // In crypto mode a device makes no vectors, so any mask is right.
         let offload = self.devices.add_state(&NewState { id, config, mask: 0 }).unwrap_or(None);
         if let Some(sa) = self.get_mut(id) {
             sa.offload = offload;
         }
     }
 
-    /// Tells the device of an SA how far its extended sequence numbers are.
+    /// Tells the device of an SA its highest received number.
     pub(crate) fn advance_esn(&mut self, sa: SaId) {
         let Some(it) = self.get_mut(sa) else { return };
         let (Some(Offload { dev, .. }), top) = (it.offload, it.replay.top()) else { return };
@@ -231,8 +236,7 @@ impl Sad {
         }
     }
 
-    /// Hashes of an SA with that destination and SPI in [`Sad::by_spi`], and of one with that destination and `reqid` in
-    /// [`Sad::by_template`].
+    /// Hashes of an SA in [`Sad::by_spi`] (destination and SPI) and in [`Sad::by_template`] (destination and `reqid`).
     #[inline]
     fn name(&self, dst: IpAddr, number: u32) -> u32 {
         let hash = match dst {
@@ -249,7 +253,7 @@ impl Sad {
         self.by_template.with(self.name(key.0, key.1)).find(has_key)
     }
 
-    /// Puts a slot at the newest end of its list.
+    /// Adds a slot as the newest of its list.
     fn link(&mut self, slot: u32, key: TemplateKey) {
         let name = self.name(key.0, key.1);
         let others = |&other: &u32| other != slot && self.slots.at(other).is_some_and(|sa| sa.template_key() == key);
@@ -283,25 +287,25 @@ impl Sad {
         }
     }
 
-    /// The SA of that number, if it is still there.
+    /// The SA of that number, if it exists.
     #[inline]
     pub fn get(&self, id: SaId) -> Option<&Sa> {
         self.slots.get(id)
     }
 
-    /// The SA of that number, to use it.
+    /// The SA of that number, for use.
     #[inline]
     pub fn get_mut(&mut self, id: SaId) -> Option<&mut Sa> {
         self.slots.get_mut(id)
     }
 
-    /// An SA, with what its aging touches.
+    /// An SA, with the timers and events that its aging changes.
     fn with_clock(&mut self, id: SaId) -> Option<(&mut Sa, &mut Timers<SaId>, &mut Events, &mut u64)> {
         let Self { slots, timers, events, changes, .. } = self;
         Some((slots.get_mut(id)?, timers, events, changes))
     }
 
-    /// The SA that a packet marked `mark`, to `dst` with `spi`, came by: the newest for such marks (Linux
+    /// The SA of a received packet with `mark`, `dst` and `spi`: the newest for such marks (Linux
     /// `__xfrm_state_lookup`).
     #[inline]
     pub fn by_spi(&self, dst: IpAddr, spi: Spi, mark: u32) -> Option<SaId> {
@@ -317,15 +321,15 @@ impl Sad {
         self.encap_ports.contains_key(&(dst, port))
     }
 
-    /// Tells whether ESP with `spi` to `dst`, which is not this node, is for this node to open all the same: as the "bump
-    /// in the wire" of RFC 4301 §3.3, in front of a host that knows nothing of IPsec. Its SA says so by [`SaDir::In`];
-    /// without it a packet that this node itself has sent, and that came back, would be opened.
+    /// Tells whether this node opens ESP with `spi` to `dst`, which is another node: as the "bump in the wire" of RFC
+    /// 4301 §3.3, in front of a host without IPsec. The SA must be [`SaDir::In`]: otherwise a packet that this node
+    /// itself sent, and that came back, would be opened.
     #[inline]
     pub fn opens_for_others(&self, dst: IpAddr, spi: Spi, mark: u32) -> bool {
         self.by_spi(dst, spi, mark).and_then(|id| self.get(id)).is_some_and(|sa| sa.dir == Some(SaDir::In))
     }
 
-    /// Tells whether there is no SA, and none to come.
+    /// Tells whether there are neither SAs nor larval ones.
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.larvae.len() == 0
     }
@@ -351,12 +355,12 @@ impl Sad {
         sas.find(|sa| (sa.spi, sa.dst, sa.mark) == (spi, dst, mark)).map(Sa::id)
     }
 
-    /// The one that is yet to come, with that destination and SPI, that packets marked `mark` find.
+    /// The larval SA with that destination and SPI that packets marked `mark` find.
     pub fn larval(&self, dst: IpAddr, spi: Spi, mark: u32) -> Option<&Larval> {
         self.larvae.by_spi(dst, spi, mark)
     }
 
-    /// Those that are yet to come, in no order.
+    /// The larval SAs, in no order.
     pub fn larvae(&self) -> impl Iterator<Item = &Larval> {
         self.larvae.iter()
     }

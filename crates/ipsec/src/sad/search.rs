@@ -14,17 +14,17 @@ use crate::sa::{Sa, State};
 pub(crate) enum Found {
     /// An SA to use.
     Sa(SaId),
-    /// No SA, and none is asked for yet.
+    /// No SA, and no request for one.
     Nothing,
-    /// None, and one is being made, or could not be.
+    /// No SA, and a request is pending.
     Pending,
-    /// None, but an SA that does not fit has the SPI that the template wants, or is to have it.
+    /// No SA, and the SPI of the template is used by an SA that does not match, or reserved.
     Clash,
 }
 
 impl Sa {
-    /// Tells whether it takes packets of that family inside (Linux `x->sel.family`): its selector's, else that of its own
-    /// addresses, else either.
+    /// Tells whether its inner packets may be of that family (Linux `x->sel.family`): its selector's, else that of its
+    /// own addresses, else either.
     pub(crate) fn takes(&self, inside: Version) -> bool {
         match self.selector() {
             Some(selector) => Version::of_addr(selector.src.addr()) == inside,
@@ -37,7 +37,7 @@ impl Sa {
         self.takes(Version::of_addr(flow.key.dst)) && self.selector().is_none_or(|selector| selector.matches(flow))
     }
 
-    /// Tells whether it is one of those that `template` of a policy for `mark` asks for, but for its source.
+    /// Tells whether it matches `template` of a policy for `mark`, except its source.
     fn suits(&self, template: &Template, mark: u32, flow: &Flowi) -> bool {
         self.mode == template.mode
             && self.if_id == flow.if_id
@@ -47,13 +47,13 @@ impl Sa {
     }
 }
 
-/// The best of those with one kind of source, so far.
+/// The best match so far, among SAs with one kind of source.
 #[derive(Clone, Copy, Debug, Default)]
 struct Best {
     young: Option<SaId>,
-    /// One that is about to end.
+    /// A dying one.
     dying: Option<SaId>,
-    /// Whether there is one that cannot be used any more.
+    /// Whether there is one that has failed or expired.
     failed: bool,
 }
 
@@ -64,10 +64,9 @@ impl Best {
 }
 
 impl Sad {
-    /// The SA to send `flow` by as `template` asks, from `src` to `dst`: a valid one, of these one that is not about to
-    /// end, and of these the newest. One with that very source comes before one with any. `mark` is the mark that the
-    /// template's policy is for, which chooses among SAs, and not the packet's. The SA's direction is the caller's to look
-    /// at.
+    /// The SA for `flow` by `template`, from `src` to `dst`: a valid one; of these one that is not dying; of these the
+    /// newest. An SA with that very source precedes one with any source. `mark` is the mark of the template's policy,
+    /// by which SAs are chosen, and not the packet's. The caller checks the SA's direction.
     pub fn for_template(
         &self,
         template: &Template,
@@ -82,8 +81,8 @@ impl Sad {
         }
     }
 
-    /// As [`for_template`](Self::for_template), for a policy that `device` knows too: then its SAs are on that device in
-    /// packet mode, and else on none (Linux `xfrm_state_find`).
+    /// As [`for_template`](Self::for_template). For a policy on a `device` the SA is on that device in packet mode,
+    /// otherwise on none (Linux `xfrm_state_find`).
     pub(crate) fn find(
         &self,
         template: &Template,
@@ -110,7 +109,7 @@ impl Sad {
                 continue;
             }
             match sa.state {
-                // From new to old: the first is the best.
+                // From newest to oldest: the first match is the best.
                 State::Valid if !sa.dying => drop(best.young.get_or_insert(sa.id())),
                 State::Valid => drop(best.dying.get_or_insert(sa.id())),
                 _ => best.failed = true,
@@ -135,20 +134,19 @@ impl Sad {
         self.slots.list(self.newest((dst, reqid))).filter(|sa| sa.mode == Mode::Tunnel)
     }
 
-    /// Tells whether an SA for `template` was asked for already; for whatever flow, unless it was in vain.
+    /// Tells whether a request for `template` is pending, for any flow.
     fn pending(&self, template: &Template, mark: u32, src: IpAddr, dst: IpAddr, flow: &Flowi) -> bool {
         self.larvae.with(dst, template.reqid).any(|larval| {
             (larval.src == src || src.is_unspecified() || larval.src.is_unspecified())
                 && (larval.mode, larval.if_id) == (template.mode, flow.if_id)
                 && larval.mark.matches(mark)
                 && template.spi.is_none_or(|spi| spi == larval.spi)
-                && (larval.state == State::Acq || larval.selector.is_none_or(|selector| selector.matches(flow)))
         })
     }
 }
 
 impl Sa {
-    /// Takes over what a valid SA may change of (Linux `xfrm_state_update`).
+    /// Applies the values that may change in a valid SA (Linux `xfrm_state_update`).
     ///
     /// # Errors
     /// [`ConfigError::DirReversed`], [`ConfigError::EncapChanged`], [`ConfigError::NotValid`].

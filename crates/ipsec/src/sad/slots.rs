@@ -1,21 +1,21 @@
-//! Storage of SAs: in pieces that never move, each SA on cache lines of its own.
+//! Storage of SAs: in chunks that never move, each SA on cache lines of its own.
 
 use base::SaId;
 use xfrm::MAX_SAS;
 
 use crate::sa::Sa;
 
-/// Bits of an [`SaId`] that are a slot's number; those above count how often the slot was used before, so that an id
-/// kept by a packet never means another SA than it did.
+/// Bits of an [`SaId`] with the slot number; the bits above count the reuses of the slot, so that an id kept by a
+/// packet never names another SA.
 const SLOT_BITS: u32 = MAX_SAS.ilog2();
 
 /// No slot.
-const NOBODY: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
-/// SAs to a piece. The list of pieces is short enough for the nearest caches.
+/// Number of SAs in a chunk. The list of chunks fits the nearest caches.
 const PIECE: usize = 64;
 
-/// SAs by their ids.
+/// SAs by id.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     pieces: Vec<Box<[Option<Sa>; PIECE]>>,
@@ -38,7 +38,7 @@ pub(super) const fn slot_of(id: SaId) -> u32 {
 }
 
 impl Slots {
-    /// The id of the next SA; `None` if there are too many.
+    /// The id of the next SA; `None` if all slots are in use.
     pub(super) fn next_id(&self) -> Option<SaId> {
         let (slot, uses) = match self.free.last() {
             Some(&slot) => (slot, self.links[slot as usize].uses),
@@ -48,11 +48,11 @@ impl Slots {
         Some(SaId(uses << SLOT_BITS | slot))
     }
 
-    /// Adds the SA whose id is the [next](Self::next_id).
+    /// Adds the SA whose id [`next_id`](Self::next_id) returned.
     pub(super) fn insert(&mut self, sa: Sa) {
         let slot = slot_of(sa.id()) as usize;
         if self.free.pop().is_none() {
-            self.links.push(Links { uses: 0, newer: NOBODY, older: NOBODY });
+            self.links.push(Links { uses: 0, newer: NONE, older: NONE });
             if slot / PIECE == self.pieces.len() {
                 self.pieces.push(Box::new([const { None }; PIECE]));
             }
@@ -60,7 +60,7 @@ impl Slots {
         self.pieces[slot / PIECE][slot % PIECE] = Some(sa);
     }
 
-    /// Takes an SA out, which is in no list.
+    /// Removes an SA that is in no list.
     pub(super) fn take(&mut self, id: SaId) -> Option<Sa> {
         let slot = slot_of(id);
         let place = self.pieces.get_mut(slot as usize / PIECE)?;
@@ -96,20 +96,20 @@ impl Slots {
     /// The SAs of the list that begins with `first`, the newest first.
     #[inline]
     pub(super) fn list(&self, first: Option<u32>) -> impl Iterator<Item = &Sa> {
-        let older = |&slot: &u32| Some(self.links[slot as usize].older).filter(|&older| older != NOBODY);
+        let older = |&slot: &u32| Some(self.links[slot as usize].older).filter(|&older| older != NONE);
         std::iter::successors(first, older).filter_map(|slot| self.at(slot))
     }
 
-    /// Puts a slot in front of the list that begins with `first`.
+    /// Adds a slot in front of the list that begins with `first`.
     pub(super) fn link(&mut self, slot: u32, first: Option<u32>) {
         if let Some(first) = first {
             self.links[first as usize].newer = slot;
         }
         let links = &mut self.links[slot as usize];
-        (links.newer, links.older) = (NOBODY, first.unwrap_or(NOBODY));
+        (links.newer, links.older) = (NONE, first.unwrap_or(NONE));
     }
 
-    /// Takes a slot out of its list. If it was the first, the one that is so now, if any.
+    /// Removes a slot from its list. If it was the first, returns the new first one, if any.
     pub(super) fn unlink(&mut self, slot: u32) -> Option<Option<u32>> {
         let Links { newer, older, .. } = self.links[slot as usize];
         if let Some(older) = self.links.get_mut(older as usize) {
@@ -120,7 +120,7 @@ impl Slots {
                 newer.older = older;
                 None
             }
-            None => Some(Some(older).filter(|&older| older != NOBODY)),
+            None => Some(Some(older).filter(|&older| older != NONE)),
         }
     }
 }

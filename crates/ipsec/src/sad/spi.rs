@@ -1,4 +1,4 @@
-//! SPIs that are promised to peers before their SAs are known (Linux `xfrm_alloc_userspi`).
+//! Allocation of SPIs for peers, before their SAs are known (Linux `xfrm_alloc_userspi`).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use xfrm::{ConfigError, Mark, Mode, SaDir};
 
 use super::{Larval, Sad};
 
-/// Random numbers that are tried before the SPIs are gone through one by one.
+/// Number of random SPIs that are tried before a linear search.
 const TRIES: usize = 32;
 
 /// Request for an SPI: `ip xfrm state allocspi`.
@@ -28,7 +28,7 @@ pub struct SpiRequest {
     pub if_id: u32,
     /// The only direction in which it may be used.
     pub dir: Option<SaDir>,
-    /// The acquired SA that it is to be ([`Acquire::seq`](crate::Acquire::seq)); 0 for none.
+    /// Number of the acquired SA that it is for ([`Acquire::seq`](crate::Acquire::seq)); 0 for none.
     pub seq: u32,
     /// The smallest SPI to choose from; 0 itself is never chosen.
     pub min: u32,
@@ -37,7 +37,7 @@ pub struct SpiRequest {
 }
 
 impl Sad {
-    /// Chooses an SPI that no SA has, at random, and keeps it for `lasts` for the larval SA that it gives.
+    /// Chooses a random SPI that no SA has, and reserves it for `lasts` by the returned larval SA.
     ///
     /// # Errors
     /// [`ConfigError::SpiRange`], [`ConfigError::NoSpi`], and [`ConfigError::TooMany`] SAs to come.
@@ -61,7 +61,7 @@ impl Sad {
         };
         let found = named.or_else(|| self.larvae.with(dst, reqid).find(same));
         let found = found.map(|larval| (larval.seq, larval.spi));
-        // One that has an SPI keeps it.
+        // A larval SA keeps the SPI that it has.
         if let Some((seq, _)) = found.filter(|&(_, spi)| spi.0 != 0) {
             return self.larvae.get(seq).ok_or(ConfigError::NotFound);
         }
@@ -86,7 +86,7 @@ impl Sad {
         if let Some(spi) = (0..TRIES).map(|_| pick()).find(is_free) {
             return Some(spi);
         }
-        // At most as many as are taken are passed over.
+        // The search skips at most as many SPIs as are in use.
         let start = pick().0;
         (start..=max).chain(min..start).map(Spi).find(is_free)
     }

@@ -1,9 +1,9 @@
-//! Policies by what they are for: a look-up asks a hash for each kind of selector there is, however many of each.
+//! Index of policies by selector: a look-up hashes once for each shape of selectors, however many there are of each.
 //!
-//! Selectors are of one *shape* if they look at the same bits of a flow. A packet can only match one key of a shape, so it
-//! is looked up and not searched for. Where there are many shapes, those are asked alone that selectors to a prefix of its
-//! destination have. (Linux has a hash for the most specific selectors, `xfrm_policy_hash_rebuild`'s thresholds, and trees
-//! for the rest.)
+//! Selectors are of one *shape* if they look at the same bits of a flow. A packet matches at most one key of a shape,
+//! so a hash look-up finds it. With many shapes, only those are tried that occur in selectors to a prefix of the
+//! packet's destination. (Linux has a hash for the most specific selectors, `xfrm_policy_hash_rebuild`'s thresholds,
+//! and trees for the others.)
 
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use base::{LinkId, Prefix};
 use hashbrown::HashMap;
 use xfrm::{Flowi, Mark, PortMask, Selector};
 
-/// So many shapes are asked one after the other, before it is worth a look-up to find which of them can match.
+/// Number of shapes that are tried one by one; with more, a look-up by destination finds the candidates.
 const FEW: usize = 4;
 
 /// Bits of a flow, apart from its destination, that a selector looks at.
@@ -34,7 +34,7 @@ struct Destination {
     if_id: u32,
 }
 
-/// All that a selector demands.
+/// All conditions of a selector.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct MatchKey {
     dst: Destination,
@@ -47,14 +47,14 @@ pub(super) struct MatchKey {
     mark: u32,
 }
 
-/// Shapes of the keys of a table. The meaning of a key is the table's concern.
+/// Shapes of the keys of a table.
 #[derive(Debug, Default)]
 pub(super) struct Shapes {
-    /// Number of keys of each shape, with that length of destinations.
+    /// Number of keys of each shape and destination prefix length.
     all: Vec<((u8, Shape), u32)>,
-    /// Number of destinations with a prefix of each length.
+    /// Number of destinations of each prefix length.
     dst_lens: Vec<(u8, u32)>,
-    /// Number of keys to a destination of each shape.
+    /// Number of keys of each shape, by destination.
     of: Map<Destination, Vec<(Shape, u32)>>,
 }
 
@@ -99,14 +99,14 @@ impl MatchKey {
         }
     }
 
-    /// The same without ports, which a later fragment does not say, and without IPv6's protocol, of which only the first
-    /// fragment's counts (RFC 8200 §4.5).
+    /// The same without ports, which later fragments do not have, and without IPv6's protocol, which only the first
+    /// fragment determines (RFC 8200 §4.5).
     pub(super) fn of_fragments(selector: &Selector, mark: Mark, if_id: u32) -> Self {
         let protocol = selector.protocol.filter(|_| selector.dst.is_ipv4());
         Self::new(&Selector { protocol, sport: PortMask::ANY, dport: PortMask::ANY, ..*selector }, mark, if_id)
     }
 
-    /// Key of a shape that `flow` matches, by this one of its devices; `dev` is `None` for a shape without a device.
+    /// Key of a shape that `flow` matches, with this one of its devices; `dev` is `None` for a shape without a device.
     #[inline]
     fn of_flow(flow: &Flowi, dev: Option<LinkId>, src: u128, dst: Destination, shape: Shape) -> Self {
         Self {
@@ -123,7 +123,7 @@ impl MatchKey {
 }
 
 impl Hash for MatchKey {
-    /// In few steps, because it is done for each look-up.
+    /// Few steps, because each look-up hashes several keys.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let &Self { dst, src, shape, protocol, dev, sport, dport, mark } = self;
         let packed = |parts: [u32; 4]| parts.into_iter().fold(0, |all, part| all << 32 | u128::from(part));
@@ -142,7 +142,7 @@ impl Hash for MatchKey {
 }
 
 impl Shapes {
-    /// Notes that there is a key more.
+    /// Counts an added key.
     pub(super) fn insert(&mut self, key: &MatchKey) {
         count(&mut self.all, (key.dst.len, key.shape));
         let shapes = self.of.entry(key.dst).or_insert_with(|| {
@@ -152,7 +152,7 @@ impl Shapes {
         count(shapes, key.shape);
     }
 
-    /// Notes that a key is gone.
+    /// Counts a removed key.
     pub(super) fn remove(&mut self, key: &MatchKey) {
         discount(&mut self.all, (key.dst.len, key.shape));
         let Some(shapes) = self.of.get_mut(&key.dst) else { return };
@@ -163,7 +163,7 @@ impl Shapes {
         }
     }
 
-    /// Hands over each key that `flow` matches, if there is one of that shape.
+    /// Calls back with each key that `flow` matches, one for each shape.
     #[inline]
     pub(super) fn each_key(&self, flow: &Flowi, mut ask: impl FnMut(&MatchKey)) {
         let (src, dst) = (bits_of(flow.key.src), bits_of(flow.key.dst));

@@ -1,7 +1,7 @@
 //! The database of security policies (RFC 4301 §4.4.1).
 //!
-//! Policies of one direction are asked in the order of their priority, and among equals the one that was added first
-//! wins; how specific a selector is has no say (Linux `xfrm_policy_lookup`).
+//! Policies of one direction are ordered by priority, and among equals by age, the oldest first; specificity of the
+//! selector does not count (Linux `xfrm_policy_lookup`).
 
 mod index;
 
@@ -17,10 +17,10 @@ use crate::timers::{Timer, Timers};
 use index::{Map, MatchKey, Shapes};
 use xfrm::{Action, ConfigError, Dir, Flowi, PolicyConfig, PolicyKey, PortMask};
 
-/// Time after a soft limit until it is told again (Linux `XFRM_KM_TIMEOUT`).
+/// Time from a soft limit to its next report (Linux `XFRM_KM_TIMEOUT`).
 const TELL_AGAIN: Duration = Duration::from_secs(30);
 
-/// A policy's number among those that are there: another one may have it later.
+/// Number of a policy; reused after the policy is removed.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct PolicyId(u32);
 
@@ -29,16 +29,16 @@ pub struct PolicyId(u32);
 pub struct Spd {
     slots: Vec<Option<Box<Policy>>>,
     free: Vec<PolicyId>,
-    /// By direction, in the order in which they are asked.
+    /// Policies by direction, in order of precedence.
     order: [BTreeMap<Order, PolicyId>; 3],
-    /// In the order in which they were last added or replaced.
+    /// Policies in the order of their last addition or replacement.
     by_arrival: BTreeMap<u64, PolicyId>,
     /// By direction and family.
     tables: [[Table; 2]; 3],
     hasher: foldhash::fast::RandomState,
     defaults: [Action; 3],
     timers: Timers<PolicyId>,
-    /// Counts what may change an answer: whatever was remembered before is void.
+    /// Number of changes that may alter an answer: earlier cached answers are invalid.
     pub(crate) changes: u64,
     last_index: u32,
     born: u64,
@@ -57,17 +57,17 @@ struct Order {
 #[derive(Debug, Default)]
 struct Table {
     shapes: Shapes,
-    /// By their keys.
+    /// Policies by the hash of their keys.
     policies: HashIndex,
     doubtful_shapes: Shapes,
-    /// Those that do not let pass in clear what they are for, and may be for a fragment that does not say so.
+    /// Policies that do not pass packets in clear and whose selector a later fragment may match.
     doubtful: Map<MatchKey, BTreeSet<Order>>,
 }
 
 /// A policy, with its number.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Index by which it is shown; kept when it is replaced. Its lowest three bits are the direction.
+    /// Index that it is shown with; kept when it is replaced. Its lowest three bits are the direction.
     pub index: u32,
     /// Configuration.
     pub config: PolicyConfig,
@@ -80,12 +80,12 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// When it was added, as far as time has passed since.
+    /// Time of its addition, or of the first timer call after it.
     pub const fn added(&self) -> Option<Instant> {
         self.added
     }
 
-    /// When it was used last.
+    /// Time of its last use.
     pub const fn used(&self) -> Option<Instant> {
         self.used
     }
@@ -95,14 +95,14 @@ impl Policy {
         MatchKey::new(selector, *mark, *if_id)
     }
 
-    /// Tells whether `flow` is one of those that it is for.
+    /// Tells whether `flow` matches its selector.
     #[inline]
     fn is_for(&self, flow: &Flowi) -> bool {
         let PolicyConfig { selector, mark, if_id, .. } = &self.config;
         *if_id == flow.if_id && mark.matches(flow.mark) && selector.matches(flow)
     }
 
-    /// The key by which fragments find it, if they have to.
+    /// Key of the look-up for fragments, if it needs one.
     fn doubtful_key(&self) -> Option<MatchKey> {
         let PolicyConfig { selector, mark, if_id, .. } = &self.config;
         let hidden = selector.sport.mask != 0
@@ -125,7 +125,7 @@ impl Spd {
     /// Adds a policy, behind those of its priority.
     ///
     /// # Errors
-    /// What is wrong with it; [`ConfigError::Exists`] when its direction has its selector already for its mark and
+    /// The first invalid value; [`ConfigError::Exists`] when its direction has its selector already for its mark and
     /// interface, with whatever priority.
     pub fn add(&mut self, config: PolicyConfig) -> Result<PolicyId, ConfigError> {
         config.check()?;
@@ -138,10 +138,11 @@ impl Spd {
         Ok(self.insert(index, born, config))
     }
 
-    /// Replaces the policy of that key, or adds it; a replaced one keeps its index, and its place if its priority stays.
+    /// Replaces the policy of that key, or adds one; a replaced one keeps its index, and its place if its priority
+    /// stays.
     ///
     /// # Errors
-    /// What is wrong with it, and the old one stays.
+    /// The first invalid value; the old policy stays.
     pub fn update(&mut self, config: PolicyConfig) -> Result<PolicyId, ConfigError> {
         config.check()?;
         let Some(old) = self.remove(&config.key()) else { return self.add(config) };
@@ -149,7 +150,7 @@ impl Spd {
         Ok(self.insert(old.index, born, config))
     }
 
-    /// Takes a policy out; `None` when there is none.
+    /// Removes a policy; `None` when there is none.
     pub fn remove(&mut self, key: &PolicyKey) -> Option<Box<Policy>> {
         self.take(self.find(key)?)
     }
@@ -191,7 +192,7 @@ impl Spd {
         id
     }
 
-    /// Takes a policy out of everything.
+    /// Removes a policy from all indexes.
     fn take(&mut self, id: PolicyId) -> Option<Box<Policy>> {
         let mut policy = self.slots.get_mut(id.0 as usize)?.take()?;
         self.free.push(id);
@@ -230,13 +231,13 @@ impl Spd {
         (self.hasher.hash_one(key) >> 32) as u32
     }
 
-    /// Says what becomes of packets that no policy is for.
+    /// Sets the action on packets that match no policy.
     pub fn set_default(&mut self, dir: Dir, action: Action) {
         self.defaults[dir as usize] = action;
         self.changes += 1;
     }
 
-    /// Action on packets that no policy is for.
+    /// Action on packets that match no policy.
     pub const fn default_action(&self, dir: Dir) -> Action {
         self.defaults[dir as usize]
     }
@@ -244,7 +245,7 @@ impl Spd {
     /// The policy of that key.
     pub fn find(&self, key: &PolicyKey) -> Option<PolicyId> {
         let PolicyKey { dir, selector, mark, if_id } = key;
-        // Tables are by the destination's family, and `::/0` has no other bits than `0.0.0.0/0`.
+        // Tables are by the destination's family, and `::/0` has the same bits as `0.0.0.0/0`.
         if selector.src.is_ipv4() != selector.dst.is_ipv4() {
             return None;
         }
@@ -253,7 +254,7 @@ impl Spd {
         named.find(|&id| self.get(id).is_some_and(|policy| policy.key() == key))
     }
 
-    /// Policy that is for `flow`.
+    /// The first policy that matches `flow`.
     pub fn lookup(&self, dir: Dir, flow: &Flowi) -> Option<PolicyId> {
         self.first(dir, flow).map(|(_, id)| id)
     }
@@ -274,8 +275,8 @@ impl Spd {
         first
     }
 
-    /// Tells whether a later fragment of `flow`, which does not say its ports, may belong to packets that a policy does
-    /// not let pass in clear. Policies behind the one that is for `flow` are not asked.
+    /// Tells whether a later fragment of `flow`, whose ports are unknown, may belong to packets that a policy does not
+    /// pass in clear. Policies behind the first match of `flow` do not count.
     pub fn may_stop_fragment(&self, dir: Dir, flow: &Flowi) -> bool {
         let mut stops: Option<Order> = None;
         let table = self.table(dir, flow.key.dst.is_ipv4());
@@ -291,7 +292,7 @@ impl Spd {
         self.slots.get(id.0 as usize)?.as_deref()
     }
 
-    /// Notes that a policy was used.
+    /// Records the use of a policy.
     #[inline]
     pub(crate) fn touch(&mut self, id: PolicyId, now: Instant) {
         if let Some(Some(policy)) = self.slots.get_mut(id.0 as usize) {
@@ -299,7 +300,7 @@ impl Spd {
         }
     }
 
-    /// Tells whether every packet passes for want of a policy.
+    /// Tells whether there are neither policies nor blocking defaults.
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.defaults == [Action::Allow; 3]
     }
@@ -314,7 +315,7 @@ impl Spd {
         self.order.each_ref().map(|order| order.len() as u32)
     }
 
-    /// Every policy, by direction, in the order in which they are asked.
+    /// Every policy, by direction, in order of precedence.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
         self.order.iter().flat_map(BTreeMap::values).filter_map(|&id| self.get(id))
     }
@@ -324,12 +325,12 @@ impl Spd {
         self.by_arrival.range(..below).filter_map(|(&arrived, &id)| Some((arrived, self.get(id)?)))
     }
 
-    /// When time next changes something.
+    /// Time of the next change by time.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Lets policies grow older; tells of each that is gone.
+    /// Handles expired timers; reports each policy that has ended.
     pub(crate) fn handle_timeout(&mut self, now: Instant, events: &mut Events, mut gone: impl FnMut(PolicyId)) {
         while let Some(id) = self.timers.pop(now) {
             let Some(Some(policy)) = self.slots.get_mut(id.0 as usize) else { continue };
@@ -358,7 +359,7 @@ impl Spd {
     }
 }
 
-/// The same ports, said in the one way that [`MatchKey`] knows.
+/// The same ports in the canonical form of [`MatchKey`].
 const fn canonical(port: PortMask) -> PortMask {
     PortMask { port: port.port & port.mask, mask: port.mask }
 }

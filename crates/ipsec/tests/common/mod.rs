@@ -36,7 +36,7 @@ pub(crate) const BOTH_FAMILIES: SaFlags = SaFlags {
     af_unspec: true,
 };
 
-/// A tunnel SA over IPv4 with AES-GCM-256, for both families; tests change what they are about.
+/// A tunnel SA over IPv4 with AES-GCM-256, for both families; tests change the fields that they are about.
 pub(crate) fn sa() -> SaConfig {
     SaConfig {
         reqid: 1,
@@ -89,7 +89,7 @@ impl Pair {
         out
     }
 
-    /// Opens a packet and gives what was inside.
+    /// Opens a packet and returns the contents.
     pub(crate) fn open(&mut self, pkt: Packet) -> Vec<Packet> {
         self.receiver.open(&self.mem, Instant::from_nanos(9), pkt, &mut self.opened, &mut self.received);
         let inside = std::mem::take(&mut self.opened.packets);
@@ -97,7 +97,7 @@ impl Pair {
         inside
     }
 
-    /// Opens a packet that is refused, and gives why.
+    /// Opens a packet that is refused, and returns the reasons.
     pub(crate) fn refuse(&mut self, bytes: &[u8]) -> Vec<base::DropReason> {
         let pkt = Packet::with_data(&self.mem, bytes).unwrap();
         assert!(self.open(pkt).is_empty(), "{bytes:02x?} was opened");
@@ -152,7 +152,7 @@ pub(crate) fn udp_packet(version: Version, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A fat packet as a guest hands it over, with the marks that go with its bytes.
+/// A fat packet as a guest sends it, with matching metadata.
 pub(crate) fn fat(version: Version, is_tcp: bool, size: u16, len: usize) -> (Vec<u8>, Csum, Cut) {
     let protocol = if is_tcp { Protocol::TCP } else { Protocol::UDP };
     let header_len = if is_tcp { 32 } else { 8 };
@@ -201,8 +201,8 @@ pub(crate) struct Decoded {
     pub(crate) payload: Vec<u8>,
 }
 
-/// Decodes ESP (RFC 4303 §2): of AES-GCM with RustCrypto's, byte by byte from RFC 4106; of other algorithms with the
-/// cipher at hand, which is held against packets of another program where all of them are tested.
+/// Decodes ESP (RFC 4303 §2): AES-GCM with RustCrypto's, byte by byte from RFC 4106; other algorithms with this crate's
+/// cipher, which is tested against packets of another program.
 pub(crate) fn decode(config: &SaConfig, esp: &[u8], seq_high: u32) -> Decoded {
     assert_eq!(esp[..4], config.spi.0.to_be_bytes());
     let seq = u32::from_be_bytes(esp[4..8].try_into().unwrap());
@@ -248,7 +248,7 @@ fn seal_with(key: &[u8], nonce: [u8; 12], aad: &[u8], text: &mut [u8]) -> [u8; 1
     tag.unwrap().into()
 }
 
-/// The ESP packets that a wire packet carries, its headers in front of them, and a check of the latter's lengths.
+/// The ESP packets in a wire packet, and the headers in front of them, whose lengths are checked.
 pub(crate) fn split_wire(pkt: &Packet) -> (Vec<u8>, Vec<Vec<u8>>) {
     let bytes = pkt.to_vec();
     let (mut at, protocol) = match bytes[0] >> 4 {

@@ -5,23 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
+use driver::XdpMode;
+
 use crate::OpenError;
 use crate::error::text;
 use crate::sys::bpf::{self, Where};
 use crate::sys::errno;
-use crate::sys::xsk::{Failed, Queue, Xsk};
-
-/// Place where the XDP program runs.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum XdpMode {
-    /// In the driver if it supports XDP, else in the network stack.
-    #[default]
-    Auto,
-    /// In the driver.
-    Native,
-    /// In the network stack, on any interface.
-    Generic,
-}
+use crate::sys::xsk::{Failed, Xsk, XskQueue};
 
 /// Attempts to get a busy interface or queue, and the pause between attempts: the kernel detaches the previous owner
 /// shortly after its descriptors are closed.
@@ -82,13 +72,13 @@ impl Attached {
         self.at == Where::Native
     }
 
-    /// Opens a socket for each queue, and redirects that queue's frames to it. Returns the reason why zero copy failed, if
-    /// that was tried.
+    /// Opens a socket for each queue, and redirects that queue's frames to it. Returns the reason why zero copy failed,
+    /// if that was tried.
     pub(super) fn open_queues(
         &self,
         name: &str,
         queues: u32,
-        mut queue: Queue,
+        mut queue: XskQueue,
     ) -> Result<(Vec<Xsk>, Option<String>), OpenError> {
         let wanted = queue.flags | libc::XDP_USE_NEED_WAKEUP;
         let mut sockets = Vec::new();
@@ -131,7 +121,7 @@ fn patiently<T, E>(mut call: impl FnMut() -> Result<T, E>, errno: impl Fn(&E) ->
     call()
 }
 
-fn open_patiently(queue: Queue) -> Result<Xsk, Failed> {
+fn open_patiently(queue: XskQueue) -> Result<Xsk, Failed> {
     patiently(|| Xsk::open(queue), |(_, err)| errno(err))
 }
 

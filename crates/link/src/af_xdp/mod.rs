@@ -1,9 +1,9 @@
-//! AF_XDP: whole frames of an interface of this host, taken from its receive queues before the host's stack sees them, in
-//! frames of memory that packets then point into.
+//! AF_XDP: whole frames of an interface of this host, taken from its receive queues before the host's stack, in frames
+//! of memory that packets then point into.
 //!
-//! A frame goes back to its ring with the last packet that points into it. The kernel copies received bytes into frames, or
-//! the driver writes them there itself where it can (zero copy). Nothing is offloaded: packets to be sent are segmented,
-//! checksummed and copied here.
+//! A frame goes back to its ring with the last packet that points into it. The kernel copies received bytes into
+//! frames, or the driver writes them there itself where it can (zero copy). Nothing is offloaded: packets to be sent
+//! are segmented, checksummed and copied here.
 
 mod attach;
 mod pieces;
@@ -13,6 +13,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::DropReason;
+use driver::XdpMode;
 use offload::Features;
 use packet::{Copied, CopyReason, Cut, Memory, Packet};
 use rustix::net::sockopt::socket_error;
@@ -31,10 +32,8 @@ use crate::sys::errno;
 use crate::sys::ifreq::Interface;
 use crate::sys::sockaddr::link_layer_of;
 use crate::sys::socket::{bind, has_lost_interface};
-use crate::sys::xsk::{Queue, Xsk};
-use crate::{Kind, Layer, Link, Offload, OpenError, RingState, Sent};
-
-pub use self::attach::XdpMode;
+use crate::sys::xsk::{Xsk, XskQueue};
+use crate::{Common, Layer, Link, OpenError, RingState, Sent};
 
 /// Limit of frames that one call of [`Link::recv`] takes from each queue.
 const BURST_FRAMES: usize = 64;
@@ -48,20 +47,18 @@ const FRAMING: usize = eth::Header::LEN + vlan::Header::LEN;
 /// Sizes of frames: two to a page, or all of one.
 const FRAME_SIZES: [u32; 2] = [2048, 4096];
 
-/// Reserved EtherType (IEEE 802 numbers), which no station sends. A packet socket bound to it receives no frames, but gets an
-/// error when the interface goes down, which AF_XDP sockets do not.
+/// Reserved EtherType (IEEE 802 numbers), which no station sends. A packet socket bound to it receives no frames, but
+/// gets an error when the interface goes down, which AF_XDP sockets do not.
 const UNUSED_ETHERTYPE: u16 = 0xffff;
+
+/// No offloads; packets in any number of pieces, which are copied.
+const FEATURES: Features = Features { sg: true, frag_list: true, frames: true, ..Features::NONE };
 
 /// AF_XDP sockets on one interface.
 #[derive(Debug)]
 pub(crate) struct XdpLink {
-    name: String,
-    mtu: usize,
-    /// Configured MTU; `None` for the interface's own.
-    wanted_mtu: Option<u16>,
+    common: Common,
     layer: Layer,
-    offloads: Offloads,
-    stats: LinkStats,
     /// Detached from the interface before the sockets are closed.
     attached: Attached,
     queues: Vec<RxQueue>,
@@ -128,17 +125,13 @@ impl XdpLink {
 
         let attached = Attached::new((interface, index), count, shape.several, mode)?;
         let flags = if shape.several { libc::XDP_USE_SG } else { 0 };
-        let queue = Queue { index, queue: 0, ring, frame_size: shape.frame_size, flags };
+        let queue = XskQueue { index, queue: 0, ring, frame_size: shape.frame_size, flags };
         let (sockets, why_copy) = attached.open_queues(interface, count, queue)?;
         let zero_copy = sockets.iter().all(Xsk::is_zero_copy);
         let offloads = offloads(&attached, mode, zero_copy, why_copy);
         Ok(Self {
-            name: config.name.clone(),
-            mtu,
-            wanted_mtu: config.mtu,
+            common: Common { mtu, ..Common::new(&config.name, config.mtu, offloads, FEATURES) },
             layer: Layer::Ethernet(mac),
-            offloads,
-            stats: LinkStats::ZERO,
             attached,
             queues: sockets.into_iter().map(|xsk| RxQueue { xsk, pieces: Pieces::default(), dry: false }).collect(),
             shape,
@@ -156,9 +149,9 @@ impl XdpLink {
     /// Checks whether the interface is up again.
     #[cold]
     fn see_if_back(&mut self) -> io::Result<()> {
-        self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.name, call, &err))?;
+        self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.common.name, call, &err))?;
         if self.is_gone() {
-            return Err(failed(&self.name, "getsockname", &io::Error::from_raw_os_error(libc::ENODEV)));
+            return Err(failed(&self.common.name, "getsockname", &io::Error::from_raw_os_error(libc::ENODEV)));
         }
         // Clears the pending ENETDOWN, which is still there if another call found the interface down.
         let _ = socket_error(&self.watch);
@@ -166,7 +159,7 @@ impl XdpLink {
         Ok(())
     }
 
-    /// Checks whether the interface went down. A frame of the unused type is discarded.
+    /// Checks whether the interface went down. Discards a frame of the unused type.
     fn look_at_watch(&mut self) -> io::Result<()> {
         match recv(&self.watch, &mut [0; 1], RecvFlags::DONTWAIT) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
@@ -176,14 +169,14 @@ impl XdpLink {
 
     fn went_down(&mut self, call: &'static str, err: &io::Error) -> io::Error {
         self.down = true;
-        failed(&self.name, call, err)
+        failed(&self.common.name, call, err)
     }
 
     /// Kicks the kernel to send the frames in the ring.
     fn flush(&mut self) -> io::Result<()> {
         match self.queues[0].xsk.flush() {
             // With zero copy, a busy driver has dropped no packet.
-            Ok(dropped) if !self.zero_copy => (0..dropped).for_each(|_| self.stats.tx_drop(DropReason::TxError)),
+            Ok(dropped) if !self.zero_copy => (0..dropped).for_each(|_| self.common.stats.tx_drop(DropReason::TxError)),
             Ok(_) => {}
             Err(err) => {
                 self.down |= is_down(&err);
@@ -194,11 +187,11 @@ impl XdpLink {
     }
 
     fn longest_frame(&self) -> usize {
-        self.mtu + FRAMING
+        self.common.mtu + FRAMING
     }
 }
 
-/// Whether an error says that the interface is down or gone.
+/// Tells whether an error says that the interface is down or gone.
 fn is_down(err: &io::Error) -> bool {
     matches!(errno(err), libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF)
 }
@@ -222,7 +215,7 @@ fn offloads(attached: &Attached, mode: XdpMode, zero_copy: bool, why_copy: Optio
         true => Ok(None),
         false => Err(why_copy.unwrap_or_else(|| "not without xdp-native".to_owned())),
     };
-    let mut offloads = Offloads::new();
+    let mut offloads = Offloads::EMPTY;
     offloads.add("xdp-native", native);
     offloads.add("xdp-zero-copy", zero_copy);
     offloads
@@ -291,16 +284,16 @@ impl Batches for XdpLink {
             _ if is_down(err) => return Err(self.went_down("sendto", err)),
             _ => DropReason::TxError,
         };
-        self.stats.tx_drop(reason);
+        self.common.stats.tx_drop(reason);
         Ok(Refused::Dropped)
     }
 
     fn stats_mut(&mut self) -> &mut LinkStats {
-        &mut self.stats
+        &mut self.common.stats
     }
 }
 
-/// Bytes of a packet as a frame; for packets that share a buffer, those of the first.
+/// Length of a packet as a frame; for packets that share a buffer, of the first.
 fn frame_len(packet: &Packet) -> usize {
     match packet.meta.cut {
         Cut::Frames(_) => packet.frames().next().map_or(0, <[u8]>::len),
@@ -309,36 +302,28 @@ fn frame_len(packet: &Packet) -> usize {
 }
 
 impl Link for XdpLink {
-    fn name(&self) -> &str {
-        &self.name
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Xdp
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
     }
 
     fn host_index(&self) -> Option<u32> {
         u32::try_from(self.index).ok()
     }
 
-    fn mtu(&self) -> usize {
-        self.mtu
-    }
-
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
-        self.mtu = mtu_of(&self.interface, self.shape, mtu)?;
-        self.wanted_mtu = mtu;
+        self.common.mtu = mtu_of(&self.interface, self.shape, mtu)?;
+        self.common.wanted_mtu = mtu;
         Ok(())
     }
 
-    fn wanted_mtu(&self) -> Option<u16> {
-        self.wanted_mtu
-    }
-
     fn look(&mut self) -> io::Result<bool> {
-        let mtu = self.interface.mtu_now(self.index, self.wanted_mtu);
+        let mtu = self.interface.mtu_now(self.index, self.common.wanted_mtu);
         let mtu = mtu.map_err(|(call, err)| self.went_down(call, &err))?.min(self.shape.largest_mtu());
-        Ok(std::mem::replace(&mut self.mtu, mtu) != mtu)
+        Ok(std::mem::replace(&mut self.common.mtu, mtu) != mtu)
     }
 
     fn is_gone(&self) -> bool {
@@ -358,23 +343,6 @@ impl Link for XdpLink {
 
     fn layer(&self) -> Layer {
         self.layer
-    }
-
-    /// No offloads; packets in any number of pieces, which are copied.
-    fn features(&self) -> Features {
-        Features { sg: true, frag_list: true, frames: true, ..Features::NONE }
-    }
-
-    fn offloads(&self) -> &[Offload] {
-        self.offloads.all()
-    }
-
-    fn stats(&self) -> &LinkStats {
-        &self.stats
-    }
-
-    fn set_stats(&mut self, stats: LinkStats) {
-        self.stats = stats;
     }
 
     fn ring(&self) -> Option<RingState> {
@@ -415,7 +383,8 @@ impl Link for XdpLink {
         sockets.chain([self.watch.as_fd()]).collect()
     }
 
-    /// None: a socket polls writable when its ring is half empty, whether or not frames are free or the device has room.
+    /// None: a socket polls writable when its ring is half empty, whether or not frames are free or the device has
+    /// room.
     fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
@@ -430,7 +399,7 @@ impl Link for XdpLink {
             for _ in 0..BURST_FRAMES {
                 match xsk.receive() {
                     None => break,
-                    Some(piece) => pieces.add(piece, &mut self.stats, out),
+                    Some(piece) => pieces.add(piece, &mut self.common.stats, out),
                 }
             }
             xsk.release();

@@ -4,7 +4,7 @@ use base::DropReason;
 use packet::Packet;
 
 use crate::stats::LinkStats;
-use crate::sys::frames::Piece;
+use crate::sys::frames::FramePiece;
 
 /// Received part of a packet whose last frame has not arrived.
 #[derive(Debug, Default)]
@@ -16,9 +16,9 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// Adds a piece. A complete packet goes to `out`.
-    pub(super) fn add(&mut self, piece: Result<Piece, DropReason>, stats: &mut LinkStats, out: &mut Vec<Packet>) {
+    pub(super) fn add(&mut self, piece: Result<FramePiece, DropReason>, stats: &mut LinkStats, out: &mut Vec<Packet>) {
         match piece {
-            Ok(Piece { bytes, continues }) => {
+            Ok(FramePiece { bytes, continues }) => {
                 match &mut self.packet {
                     None => self.packet = Some(Packet::from_buf(bytes)),
                     Some(packet) => {
@@ -52,14 +52,16 @@ mod tests {
 
     use super::*;
 
-    fn piece(mem: &Memory, byte: u8, continues: bool) -> Result<Piece, DropReason> {
+    fn piece(mem: &Memory, byte: u8, continues: bool) -> Result<FramePiece, DropReason> {
         let mut bytes = mem.take(0, 100).unwrap();
         bytes.put(100).unwrap().fill(byte);
-        Ok(Piece { bytes, continues })
+        Ok(FramePiece { bytes, continues })
     }
 
-    fn all(pieces: impl IntoIterator<Item = Result<Piece, DropReason>>) -> (Vec<Vec<u8>>, LinkStats) {
-        let (mut state, mut stats, mut out) = (Pieces::default(), LinkStats::ZERO, Vec::new());
+    fn all(pieces: impl IntoIterator<Item = Result<FramePiece, DropReason>>) -> (Vec<Vec<u8>>, LinkStats) {
+        let mut state = Pieces::default();
+        let mut stats = LinkStats::ZERO;
+        let mut out = Vec::new();
         pieces.into_iter().for_each(|piece| state.add(piece, &mut stats, &mut out));
         assert!(state.packet.is_none() && state.wrong.is_none());
         (out.iter().map(Packet::to_vec).collect(), stats)

@@ -1,7 +1,8 @@
-//! `bpf(2)`: the programs that redirect an interface's frames to AF_XDP sockets, or drop them before the host's stack, and the
-//! BPF links that attach them.
+//! `bpf(2)`: the programs that redirect an interface's frames to AF_XDP sockets, or drop them before the host's stack,
+//! and the BPF links that attach them.
 //!
-//! A BPF link is a descriptor: when the last one is closed, also by the end of the process, the kernel detaches the program.
+//! A BPF link is a descriptor: when the last one is closed, also by the end of the process, the kernel detaches the
+//! program.
 
 use std::ffi::{CStr, c_int, c_long};
 use std::io;
@@ -20,7 +21,7 @@ const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 const ATTACH_TCX_INGRESS: u32 = 46;
 
-/// The program can do with frames in several buffers (`BPF_F_XDP_HAS_FRAGS`).
+/// Flag of a program that accepts frames in several buffers (`BPF_F_XDP_HAS_FRAGS`).
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 
 /// Names of the programs, as `bpftool prog` shows them; they end with a zero.
@@ -42,8 +43,8 @@ pub(crate) enum Where {
 /// `union bpf_attr` of one command: numbers, and addresses as numbers.
 ///
 /// # Safety
-/// The kernel reads as many bytes as the type has, none of which is padding, and from the addresses in it no more than is
-/// borrowed for the call.
+/// The kernel reads as many bytes as the type has, none of which is padding, and from the addresses in it no more than
+/// is borrowed for the call.
 unsafe trait Attr {}
 
 #[repr(C)]
@@ -127,8 +128,8 @@ pub(crate) fn set(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> i
     Ok(())
 }
 
-/// Loads the program that redirects a frame to the socket of its receive queue in `map`, or passes it to the host if there is
-/// none.
+/// Loads the program that redirects a frame to the socket of its receive queue in `map`, or passes it to the host if
+/// there is none.
 pub(crate) fn load_redirect(map: BorrowedFd<'_>, several_buffers: bool) -> io::Result<OwnedFd> {
     let flags = if several_buffers { XDP_HAS_FRAGS } else { 0 };
     load(&redirect(map.as_raw_fd()), PROG_TYPE_XDP, ATTACH_XDP, flags, XSK)
@@ -180,7 +181,8 @@ pub(crate) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
 /// One instruction: `struct bpf_insn`.
 const fn instruction(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
     let (offset, immediate) = (offset.to_ne_bytes(), immediate.to_ne_bytes());
-    // `dst` and `src` are bit fields, which start at the low bits on little-endian machines and at the high bits on others.
+    // `dst` and `src` are bit fields, which start at the low bits on little-endian machines and at the high bits on
+    // others.
     let registers = if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src };
     [code, registers, offset[0], offset[1], immediate[0], immediate[1], immediate[2], immediate[3]]
 }

@@ -1,10 +1,11 @@
-//! `SIGBUS` handler for guest memory that its owner truncates: an access beyond the end of the file would otherwise end the process
-//! because of one guest. The handler replaces the mapping by zeroed private memory and marks it lost; a link checks
-//! [`Watch::is_lost`] after each burst and closes the connection.
+//! `SIGBUS` handler for guest memory that its owner truncates: an access beyond the end of the file would otherwise end
+//! the process because of one guest. The handler replaces the mapping by zeroed private memory and marks it lost; a
+//! link checks [`Watch::is_lost`] after each burst and closes the connection.
 //!
-//! Invariant 1: a range in [`RANGES`] is one live mapping of guest memory, from [`Watch::new`] until the watch is dropped, which is
-//! before the memory is unmapped. A thread that faults in a range holds that mapping, so the range does not change under its handler.
-//! Other ranges may change: so a range is one word, and a handler never reads the start of one mapping with the length of another.
+//! Invariant 1: a range in [`RANGES`] is one live mapping of guest memory, from [`Watch::new`] until the watch is
+//! dropped, which is before the memory is unmapped. A thread that faults in a range holds that mapping, so the range
+//! does not change under its handler. Other ranges may change: so a range is one word, and a handler never reads the
+//! start of one mapping with the length of another.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -19,8 +20,8 @@ const PAGE: u64 = 4096;
 /// Mappings of guest memory in one process.
 const MAX_RANGES: usize = 16_384;
 
-/// Bits of the number of pages in the word of a range: mappings of less than 1 TiB. Above them is the number of the first page, of addresses of
-/// 48 bits, which the kernel keeps to unless it is given a hint.
+/// Bits of the number of pages in the word of a range: mappings of less than 1 TiB. Above them is the number of the
+/// first page, of addresses of 48 bits, which the kernel keeps to unless it is given a hint.
 const COUNT_BITS: u32 = 28;
 
 /// One mapping.
@@ -113,7 +114,8 @@ fn install() -> io::Result<()> {
     super::check(unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) })?;
     // SAFETY: zeroed, and written by the call above.
     let before = unsafe { before.assume_init() };
-    // Set once, under the lock, before our handler can run. If the call below fails, the next attempt finds the same handler.
+    // Set once, under the lock, before our handler can run. If the call below fails, the next attempt finds the same
+    // handler.
     let _ = BEFORE.set(before);
     // SAFETY: a structure of numbers and an optional function pointer, of which zeros are a value.
     let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
@@ -124,8 +126,9 @@ fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces a lost mapping by zeroed memory. Other faults go to the previous handler. A signal that was sent by a process ends this
-/// process, unless it was ignored before: the standard library's handler would remove ours and continue.
+/// Replaces a lost mapping by zeroed memory. Other faults go to the previous handler. A signal that was sent by a
+/// process ends this process, unless it was ignored before: the standard library's handler would remove ours and
+/// continue.
 extern "C" fn on_bus_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the system passes a filled `siginfo_t` to a handler with `SA_SIGINFO`.
     let info_ref = unsafe { &*info };

@@ -8,7 +8,8 @@ const HEADER: usize = size_of::<usize>() + 8;
 /// Room for the control messages that come with a packet.
 pub(crate) const CONTROL_LEN: usize = 192;
 
-/// Room for the control messages of a packet to be sent: segment size, traffic class and source address of an IPv6 train.
+/// Room for the control messages of a packet to be sent: segment size, traffic class and source address of an IPv6
+/// train.
 const SEND_LEN: usize = 96;
 
 /// Offset of the next control message.

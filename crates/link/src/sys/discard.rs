@@ -1,9 +1,9 @@
 //! Closes descriptors whose last close may block.
 //!
-//! The last close of a socket with `SO_LINGER` blocks for as long as its owner has set, and so does the last close of a Unix
-//! socket that holds such a socket in an unread message (`SCM_RIGHTS`). A client that sends such a descriptor would block the
-//! thread that closes it. A task that is exiting does not linger (Linux `inet_release`, `PF_EXITING`), so the last close is
-//! left to a thread that exits:
+//! The last close of a socket with `SO_LINGER` blocks for as long as its owner has set, and so does the last close of a
+//! Unix socket that holds such a socket in an unread message (`SCM_RIGHTS`). A client that sends such a descriptor
+//! would block the thread that closes it. A task that is exiting does not linger (Linux `inet_release`, `PF_EXITING`),
+//! so the last close is left to a thread that exits:
 //!
 //! 1. The thread `discard` has a table of descriptors of its own (`CLONE_FILES` undone), and adds a duplicate of the descriptor to
 //!    be closed (pidfd_getfd(2)). The caller's close is then not the last one, and does not block.
@@ -32,8 +32,8 @@ const BATCH: usize = 256;
 /// Stack size of an exiting thread.
 const STACK: usize = 64 << 10;
 
-/// Descriptors of the thread's own table that are not to be closed: its process's, at the numbers of standard streams, so that
-/// nothing is written to a descriptor that is being closed.
+/// Lowest descriptors of the thread's own table, which stay open: copies of its process's pidfd, at the numbers of
+/// standard streams, so that nothing is written to a descriptor that is being closed.
 const KEPT: c_uint = 3;
 
 /// Request of a caller to the thread.
@@ -94,9 +94,10 @@ impl Discard {
 }
 
 impl DiscardThread {
-    /// Serves until all handles are dropped. The calling thread is of no other use afterwards, since its table of descriptors is
-    /// its own. Descriptors that the process has open at the call are copied to that table and closed in it at once. The thread
-    /// takes no signals: a handler that writes to a descriptor of the process would write to another one here, or to none.
+    /// Serves until all handles are dropped. The calling thread has no other use afterwards, since its table of
+    /// descriptors is its own. Descriptors that the process has open at the call are copied to that table and closed in
+    /// it at once. The thread blocks all signals: a handler that writes to a descriptor of the process would write to
+    /// another one here, or to none.
     ///
     /// # Errors
     /// The thread cannot have a table of its own, or cannot block signals.
@@ -104,13 +105,13 @@ impl DiscardThread {
         block_signals()?;
         own_table()?;
         close_from(0)?;
-        // They lie in this thread's table, which ends with it.
+        // The descriptors lie in this thread's table, which ends with it.
         let [process, _, _] =
             [(); KEPT as usize].map(|()| pidfd_open(getpid(), PidfdFlags::empty()).map(ManuallyDrop::new));
         let process = process?;
         let take = |Request { fd, taken, closed }| {
             let own = pidfd_getfd(&*process, fd, PidfdGetfdFlags::empty());
-            // Its number is of this thread's table alone, and found again by its range.
+            // The key is valid in this thread's table only, and found again by its address range.
             let _ = taken.send(own.map(IntoRawFd::into_raw_fd).is_ok());
             closed
         };
@@ -118,7 +119,7 @@ impl DiscardThread {
             let others = self.requests.try_iter().take(BATCH);
             let closed: Vec<_> = std::iter::once(first).chain(others).map(take).collect();
             for closed in closed {
-                // Nothing comes: it is disconnected.
+                // No message comes: it returns when the sender is dropped.
                 let _ = closed.recv();
             }
             close_by_exit();
@@ -132,32 +133,32 @@ fn block_signals() -> io::Result<()> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the pointer is valid for writes; `sigfillset` initialises the set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the set is initialised, and the mask before is not asked for.
+    // SAFETY: the set is initialised, and the null pointer requests no previous mask.
     let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut()) };
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-/// Starts a thread that closes, by its exit, all descriptors of the calling thread's table from [`KEPT`] on. If it cannot be
-/// started they stay open until the next call.
+/// Starts a thread that closes, by its exit, all descriptors of the calling thread's table from [`KEPT`] on. If it
+/// cannot be started they stay open until the next call.
 fn close_by_exit() {
     let (ready, is_ready) = sync_channel(1);
     let (end, may_end) = channel::<Infallible>();
     let copying = thread::Builder::new().name("discard-exit".to_owned()).stack_size(STACK).spawn(move || {
         // The caller waits for the answer.
         let _ = ready.send(own_table().is_ok());
-        // Nothing comes: it is closed when the caller has closed its own.
+        // No message comes: it returns when the caller has closed its own descriptors.
         let _ = may_end.recv();
     });
     if copying.is_ok() && is_ready.recv() == Ok(true) {
-        // It fails for no range that is not empty.
+        // It cannot fail for a non-empty range.
         let _ = close_from(KEPT);
     }
     drop(end);
 }
 
-/// Gives the calling thread a table of descriptors of its own, which holds what the process's does.
+/// Gives the calling thread a table of descriptors of its own, a copy of the process's.
 fn own_table() -> io::Result<()> {
-    // SAFETY: no memory is touched. Descriptors of values that others own are copied, and closed by numbers alone.
+    // SAFETY: no memory is touched. Descriptors of values that others own are copied, and closed by number only.
     check(unsafe { libc::unshare(libc::CLONE_FILES) })?;
     Ok(())
 }

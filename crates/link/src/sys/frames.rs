@@ -1,8 +1,8 @@
 //! Frames of an AF_XDP socket's memory (UMEM), and their owners.
 //!
-//! Invariant 1: a frame is in exactly one place: free in the pool, in `home` or in `spare`; lent to the kernel, and then
-//! its buffer is in `lent`, where its bytes are not accessed; or out of the pool as a packet's buffer.
-//! Invariant 2: a frame's address is given to the kernel only when its buffer goes into `lent`. A descriptor that the kernel
+//! Invariant 1: a frame is in exactly one place: free in the pool, in `home` or in `spare`; lent to the kernel, and
+//! then its buffer is in `lent`, where its bytes are not accessed; or out of the pool as a packet's buffer. Invariant
+//! 2: a frame's address is given to the kernel only when its buffer goes into `lent`. A descriptor that the kernel
 //! returns is checked first: the frame was lent, for that direction, and the data lies inside it.
 
 use std::io;
@@ -15,7 +15,7 @@ use super::ring::{Desc, Mapping};
 
 /// One frame of a received packet.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct FramePiece {
     pub(crate) bytes: Buf,
     /// Whether another frame of the same packet follows.
     pub(crate) continues: bool,
@@ -83,7 +83,7 @@ impl Frames {
     }
 
     /// Takes back a frame that the kernel has filled.
-    pub(crate) fn received(&mut self, desc: Desc) -> Result<Piece, DropReason> {
+    pub(crate) fn received(&mut self, desc: Desc) -> Result<FramePiece, DropReason> {
         let (number, offset) = self.place(desc.addr);
         let end = offset.checked_add(desc.len as usize).filter(|&end| end <= self.frame_size);
         let end = end.ok_or(DropReason::RingDescriptor)?;
@@ -94,11 +94,11 @@ impl Frames {
         let filled = bytes.put(end).is_some();
         debug_assert!(filled, "a frame that was lent is whole and empty");
         bytes.pull(offset);
-        Ok(Piece { bytes, continues: desc.options & libc::XDP_PKT_CONTD != 0 })
+        Ok(FramePiece { bytes, continues: desc.options & libc::XDP_PKT_CONTD != 0 })
     }
 
-    /// Copies a packet of `len` bytes to transmit frames, at most `most`, and lends them to the kernel. Returns false, without
-    /// effect, if there are not enough.
+    /// Copies a packet of `len` bytes to transmit frames, at most `most`, and lends them to the kernel. Returns false,
+    /// without effect, if there are not enough.
     pub(crate) fn fill<'a>(
         &mut self,
         len: usize,
@@ -244,7 +244,8 @@ mod tests {
         let lent = |desc: &Desc| frames.lent[(desc.addr / SIZE) as usize].as_ref().unwrap().bytes();
         assert_eq!(given.iter().flat_map(lent).copied().collect::<Vec<_>>(), data);
         assert!(!frames.fill(5000, pieces(), 9, |_| panic!("one frame is left")));
-        // Completions of lent transmit frames are taken back; those of other transmit frames and of receive frames are ignored.
+        // Completions of lent transmit frames are taken back; those of other transmit frames and of receive frames are
+        // ignored.
         for addr in [given[0].addr, given[1].addr, given[0].addr, 0, 8 * SIZE, u64::MAX] {
             frames.sent(addr);
         }

@@ -1,8 +1,10 @@
-//! Memory of a guest, mapped into this process. The guest may write it at any moment, so no slice or reference into it is made,
-//! except for single numbers that both sides access by atomic operations. Bytes are copied, once in and once out.
+//! Memory of a guest, mapped into this process. The guest may write it at any moment, so no slice or reference into it
+//! is made, except for single numbers that both sides access by atomic operations. Bytes are copied, once in and once
+//! out.
 //!
-//! Invariant 1: the bytes of a [`Window`], and of a region, lie inside a mapping, which stays mapped as long as they exist.
-//! Invariant 2: a [`Piece`] is a number and two lengths, not an address: each access checks it against the present regions.
+//! Invariant 1: the bytes of a [`Window`], and of a region, lie inside a mapping, which stays mapped as long as they
+//! exist. Invariant 2: a [`GuestPiece`] is a number and two lengths, not an address: each access checks it against the
+//! present regions.
 
 use std::cell::Cell;
 use std::io;
@@ -125,7 +127,7 @@ impl Window {
         self.mapping.is_lost()
     }
 
-    /// Address of `size_of::<T>()` bytes at `offset`, which are inside and aligned.
+    /// Address of `size_of::<T>()` bytes at `offset`, which is inside the window and aligned.
     #[inline]
     fn at<T>(&self, offset: usize) -> *mut T {
         assert!(offset <= self.len && size_of::<T>() <= self.len - offset, "{offset} of {}", self.len);
@@ -135,7 +137,7 @@ impl Window {
         at.as_ptr().cast()
     }
 
-    /// Reads a number, which is little-endian there.
+    /// Reads a little-endian number.
     #[inline]
     pub(crate) fn load_u16(&self, offset: usize, order: Ordering) -> u16 {
         // SAFETY: by invariant 1 and the checks of `at` valid as long as `self` is, and used by atomic operations alone.
@@ -143,7 +145,7 @@ impl Window {
         u16::from_le(number.load(order))
     }
 
-    /// Writes a number, which is little-endian there.
+    /// Writes a little-endian number.
     #[inline]
     pub(crate) fn store_u16(&self, offset: usize, value: u16, order: Ordering) {
         // SAFETY: as in `load_u16`.
@@ -151,7 +153,7 @@ impl Window {
         number.store(value.to_le(), order);
     }
 
-    /// Reads a number, which is little-endian there.
+    /// Reads a little-endian number.
     #[inline]
     pub(crate) fn load_u32(&self, offset: usize) -> u32 {
         // SAFETY: as in `load_u16`.
@@ -159,7 +161,7 @@ impl Window {
         u32::from_le(number.load(Ordering::Relaxed))
     }
 
-    /// Writes a number, which is little-endian there.
+    /// Writes a little-endian number.
     #[inline]
     pub(crate) fn store_u32(&self, offset: usize, value: u32) {
         // SAFETY: as in `load_u16`.
@@ -167,7 +169,7 @@ impl Window {
         number.store(value.to_le(), Ordering::Relaxed);
     }
 
-    /// Reads a number, which is little-endian there.
+    /// Reads a little-endian number.
     #[inline]
     pub(crate) fn load_u64(&self, offset: usize) -> u64 {
         // SAFETY: as in `load_u16`.
@@ -175,7 +177,7 @@ impl Window {
         u64::from_le(number.load(Ordering::Relaxed))
     }
 
-    /// Writes a number, which is little-endian there.
+    /// Writes a little-endian number.
     #[inline]
     pub(crate) fn store_u64(&self, offset: usize, value: u64) {
         // SAFETY: as in `load_u16`.
@@ -183,10 +185,10 @@ impl Window {
         number.store(value.to_le(), Ordering::Relaxed);
     }
 
-    /// Copies bytes out of it.
+    /// Copies bytes out of the window.
     ///
     /// # Panics
-    /// When there are fewer from `offset` on.
+    /// With fewer bytes from `offset` on.
     #[inline]
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) {
         assert!(offset <= self.len && to.len() <= self.len - offset, "{} at {offset} of {}", to.len(), self.len);
@@ -197,10 +199,10 @@ impl Window {
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
     }
 
-    /// Copies bytes into it.
+    /// Copies bytes into the window.
     ///
     /// # Panics
-    /// When it has room for fewer from `offset` on.
+    /// With fewer bytes from `offset` on.
     #[inline]
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         assert!(offset <= self.len && from.len() <= self.len - offset, "{} at {offset} of {}", from.len(), self.len);
@@ -247,7 +249,7 @@ impl Region {
 
 /// Range of a region that a descriptor refers to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Piece {
+pub(crate) struct GuestPiece {
     region: u32,
     pub(crate) len: u32,
     offset: u64,
@@ -263,8 +265,8 @@ pub(crate) struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// Adds a region; `None` if it overlaps another, ends behind the address space or is not of whole pages. An existing region
-    /// stays: QEMU before 8.0 announces each region once for each queue pair.
+    /// Adds a region; `None` if it overlaps another, ends behind the address space or is not of whole pages. An
+    /// existing region stays: QEMU before 8.0 announces each region once for each queue pair.
     pub(crate) fn add(&mut self, region: Region) -> Option<()> {
         let has_pages = region.guest_addr.is_multiple_of(PAGE) && region.len().is_multiple_of(PAGE);
         region.guest_addr.checked_add(region.len())?;
@@ -280,7 +282,8 @@ impl GuestMemory {
         Some(())
     }
 
-    /// Removes the region with these addresses; `None` if others overlap it. A missing region is no error: see [`Self::add`].
+    /// Removes the region with these addresses; `None` if others overlap it. A missing region is no error: see
+    /// [`Self::add`].
     pub(crate) fn remove(&mut self, guest_addr: u64, user_addr: u64, len: u64) -> Option<()> {
         self.recent.set(0);
         self.regions.retain(|region| !region.has_addrs(guest_addr, user_addr, len));
@@ -309,7 +312,7 @@ impl GuestMemory {
         region.window.part(user_addr - region.user_addr, len, align)
     }
 
-    /// The region that has a guest's address, and the offset there.
+    /// The region that contains a guest's address, and the offset in it.
     #[inline]
     fn place(&self, addr: u64) -> Option<(usize, u64)> {
         let recent = self.recent.get();
@@ -329,11 +332,11 @@ impl GuestMemory {
     /// Appends the pieces of the `len` bytes at a guest's address. Tells whether all of them are in regions.
     #[inline]
     #[must_use]
-    pub(crate) fn locate(&self, mut addr: u64, mut len: u32, pieces: &mut Vec<Piece>) -> bool {
+    pub(crate) fn locate(&self, mut addr: u64, mut len: u32, pieces: &mut Vec<GuestPiece>) -> bool {
         while len > 0 {
             let Some((at, offset)) = self.place(addr) else { return false };
             let here = (self.regions[at].len() - offset).min(len.into()) as u32;
-            pieces.push(Piece { region: at as u32, len: here, offset });
+            pieces.push(GuestPiece { region: at as u32, len: here, offset });
             // No region ends behind the address space.
             addr = addr.wrapping_add(here.into());
             len -= here;
@@ -344,18 +347,18 @@ impl GuestMemory {
     /// Copies bytes of a piece from its byte `skip` on.
     ///
     /// # Panics
-    /// When it is no piece of this memory with so many.
+    /// If the piece is not in this memory, or shorter.
     #[inline]
-    pub(crate) fn read(&self, piece: Piece, skip: u32, to: &mut [u8]) {
+    pub(crate) fn read(&self, piece: GuestPiece, skip: u32, to: &mut [u8]) {
         self.regions[piece.region as usize].window.read((piece.offset + u64::from(skip)) as usize, to);
     }
 
     /// Copies bytes into a piece from its byte `skip` on.
     ///
     /// # Panics
-    /// When it is no piece of this memory with so many.
+    /// If the piece is not in this memory, or shorter.
     #[inline]
-    pub(crate) fn write(&self, piece: Piece, skip: u32, from: &[u8]) {
+    pub(crate) fn write(&self, piece: GuestPiece, skip: u32, from: &[u8]) {
         self.regions[piece.region as usize].window.write((piece.offset + u64::from(skip)) as usize, from);
     }
 }
@@ -374,7 +377,7 @@ mod tests {
         file
     }
 
-    /// Regions of so many pages, each at a page of the guest's.
+    /// Regions of these numbers of pages, each at a page number of the guest's.
     fn memory(regions: &[(u64, u64)]) -> GuestMemory {
         let mut memory = GuestMemory::default();
         for &(page, pages) in regions {

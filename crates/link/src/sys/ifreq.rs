@@ -14,7 +14,8 @@ const SIOCETHTOOL: c_int = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
 
-/// `struct ethtool_link_settings`: its length, the offset of the word count of a set of link modes, and the sets behind it.
+/// `struct ethtool_link_settings`: its length, the offset of the word count of a set of link modes, and the sets behind
+/// it.
 const SETTINGS_LEN: usize = 48;
 const SET_WORDS_AT: usize = 15;
 const SETS: usize = 3;
@@ -131,8 +132,8 @@ impl Interface {
 
     /// Number of receive queues (`ETHTOOL_GCHANNELS`); 1 if the driver does not say.
     pub(crate) fn rx_queues(&self) -> io::Result<u32> {
-        // `struct ethtool_channels`: the command; the maximum of receive, transmit, other and combined channels; then the
-        // present number of each.
+        // `struct ethtool_channels`: the command; the maximum of receive, transmit, other and combined channels; then
+        // the present number of each.
         let mut channels = [ETHTOOL_GCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
         match self.ethtool(&mut channels) {
             Ok(()) => Ok(channels[5].saturating_add(channels[8]).max(1)),
@@ -141,8 +142,8 @@ impl Interface {
         }
     }
 
-    /// Link settings from the driver: `struct ethtool_link_settings`, followed by the link modes that are supported, advertised,
-    /// and advertised by the link partner, each set in `words` words of 32 bits.
+    /// Link settings from the driver: `struct ethtool_link_settings`, followed by the link modes that are supported,
+    /// advertised, and advertised by the link partner, each set in `words` words of 32 bits.
     ///
     /// # Errors
     /// Error of the system; `EOPNOTSUPP` if the driver does not support the request.
@@ -178,7 +179,8 @@ impl Interface {
         Ok(i32::from(self.flags()?) & libc::IFF_UP != 0)
     }
 
-    /// Checks that the interface is up and still has `index`: a socket is not bound to another interface of the same name.
+    /// Checks that the interface is up and still has `index`: a socket is not bound to another interface of the same
+    /// name.
     ///
     /// # Errors
     /// The request, and its error.

@@ -13,10 +13,10 @@ use arrayvec::ArrayVec;
 
 use super::{check, uninterrupted};
 
-/// Packets in one call.
+/// Maximum number of packets in one call.
 pub(crate) const MAX_MESSAGES: usize = 64;
 
-/// Maximum of pieces of all packets in one call, and of one packet (`UIO_MAXIOV`).
+/// Maximum number of pieces of all packets in one call, and of one packet (`UIO_MAXIOV`).
 pub(crate) const MAX_PIECES: usize = 1024;
 
 /// Pieces of a receive slot.
@@ -115,7 +115,7 @@ impl<'a> RecvBatch<'a> {
         Self { iov: ArrayVec::new(), messages: ArrayVec::new(), borrowed: PhantomData }
     }
 
-    /// Adds a slot: the packet goes to these pieces, one after the other.
+    /// Adds a slot: the packet is received into these pieces, in order.
     ///
     /// # Panics
     /// When there are [`MAX_MESSAGES`] already.
@@ -183,6 +183,6 @@ fn point_at_pieces(messages: &mut [libc::mmsghdr], iov: &mut [libc::iovec]) {
 }
 
 fn empty_message() -> libc::mmsghdr {
-    // SAFETY: a structure of numbers and pointers, for which all zero is the documented empty value.
+    // SAFETY: a structure of numbers and pointers, for which all zeros is the documented empty value.
     unsafe { std::mem::zeroed() }
 }

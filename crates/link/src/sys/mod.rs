@@ -1,4 +1,4 @@
-//! System calls with a safe face. All `unsafe` of this crate is here.
+//! Safe wrappers of system calls. All `unsafe` of this crate is here.
 
 pub(crate) mod bpf;
 mod bus_faults;

@@ -15,12 +15,12 @@ pub enum Namespace {
     Mount,
 }
 
-/// Moves the calling thread to new namespaces of these kinds. In a new user namespace the thread has all capabilities, also over
-/// the other namespaces that the same call makes.
+/// Moves the calling thread to new namespaces of these kinds. In a new user namespace the thread has all capabilities,
+/// also over the other namespaces that the same call makes.
 ///
 /// # Errors
-/// Errors of unshare(2): `EPERM` without `CAP_SYS_ADMIN`, but for a user namespace; `EINVAL` for a user namespace of a process
-/// with several threads; `ENOSPC` above the limits of `/proc/sys/user`.
+/// Errors of unshare(2): `EPERM` without `CAP_SYS_ADMIN`, but for a user namespace; `EINVAL` for a user namespace of a
+/// process with several threads; `ENOSPC` above the limits of `/proc/sys/user`.
 pub fn unshare(kinds: &[Namespace]) -> io::Result<()> {
     let flag = |kind: &Namespace| match kind {
         Namespace::Network => UnshareFlags::NEWNET,

@@ -25,7 +25,8 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 // SAFETY: `memory` never changes; a mapping that becomes the backing of a pool moves into it, so the pool has the only handle.
-// Pages that a device still holds when its socket is closed are unmapped, not reused: they stay the kernel's until released.
+// Pages that a device still holds when its socket is closed are unmapped, not reused: they stay the kernel's until
+// released.
 unsafe impl Backing for Mapping {
     fn memory(&self) -> NonNull<[u8]> {
         self.memory
@@ -193,8 +194,8 @@ impl<T: Slot> Producer<T> {
         self.ring.index(self.ring.producer).store(self.next, Ordering::Release);
     }
 
-    /// Tells whether the kernel needs a wakeup (`XDP_RING_NEED_WAKEUP`). The kernel sets the flag before it reads the index a
-    /// last time: either the kernel sees the slots published before this call, or this call sees the flag.
+    /// Tells whether the kernel needs a wakeup (`XDP_RING_NEED_WAKEUP`). The kernel sets the flag before it reads the
+    /// index a last time: either the kernel sees the slots published before this call, or this call sees the flag.
     pub(crate) fn wants_wakeup(&self) -> bool {
         fence(Ordering::SeqCst);
         self.ring.index(self.ring.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0

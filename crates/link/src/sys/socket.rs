@@ -1,4 +1,4 @@
-//! Socket options, and binding to addresses, that rustix does not know.
+//! Socket options, and binding to addresses, that rustix lacks.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -49,7 +49,7 @@ pub(crate) fn set_bytes(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &[
     Ok(())
 }
 
-/// Sets a buffer's size in bytes: above the administrator's limit if we may, else as near to it as we get.
+/// Sets a buffer's size in bytes: above the administrator's limit if permitted, otherwise as close to it as possible.
 pub(crate) fn set_buffer(fd: BorrowedFd<'_>, force: c_int, plain: c_int, bytes: c_int) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, force, bytes).or_else(|_| set_option(fd, libc::SOL_SOCKET, plain, bytes))
 }
@@ -57,7 +57,8 @@ pub(crate) fn set_buffer(fd: BorrowedFd<'_>, force: c_int, plain: c_int, bytes: 
 /// Binds to an address given as its bytes.
 pub(crate) fn bind(fd: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
     let (start, len) = (address.as_ptr().cast::<libc::sockaddr>(), address.len() as libc::socklen_t);
-    // SAFETY: the kernel reads `len` bytes from `start`, which `address` has, and copies them: alignment is no matter.
+    // SAFETY: the kernel reads `len` bytes from `start`, which `address` has, and copies them, so alignment does not
+    // matter.
     check(unsafe { libc::bind(fd.as_raw_fd(), start, len) })?;
     Ok(())
 }
@@ -71,8 +72,9 @@ pub(crate) fn local_address(fd: BorrowedFd<'_>, address: &mut [u8]) -> io::Resul
     Ok(len as usize)
 }
 
-/// Tells whether a packet socket has lost the binding to the interface of that index, which was deleted or has left the socket's
-/// namespace (Linux `packet_notifier`, `NETDEV_UNREGISTER`). An interface that comes back with its index does not bind it again.
+/// Tells whether a packet socket has lost the binding to the interface of that index, which was deleted or has left the
+/// socket's namespace (Linux `packet_notifier`, `NETDEV_UNREGISTER`). An interface that comes back with its index does
+/// not bind it again.
 pub(crate) fn has_lost_interface(fd: BorrowedFd<'_>, index: i32) -> bool {
     let mut address = [0; LINK_LAYER_LEN];
     match local_address(fd, &mut address) {

@@ -1,5 +1,5 @@
-//! AF_XDP sockets (Linux `Documentation/networking/af_xdp.rst`): one queue of an interface, whose frames the kernel and this
-//! program pass to each other.
+//! AF_XDP sockets (Linux `Documentation/networking/af_xdp.rst`): one queue of an interface, whose frames the kernel and
+//! this program pass to each other.
 //!
 //! The kernel gets the addresses of frames that [`Frames`] has lent it, and no others.
 //!
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use base::DropReason;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::frames::{Frames, Piece};
+use super::frames::{FramePiece, Frames};
 use super::ring::{Consumer, Desc, Mapping, Parts, Producer};
 use super::socket::{bind, get_bytes, set_buffer, set_bytes, set_option};
 use super::{check, errno, sockaddr};
@@ -24,7 +24,7 @@ pub(crate) type Failed = (&'static str, io::Error);
 
 /// Interface queue that a socket is bound to, and the parameters of the binding.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Queue {
+pub(crate) struct XskQueue {
     /// The interface's number.
     pub(crate) index: i32,
     /// The number of its queue.
@@ -40,13 +40,13 @@ pub(crate) struct Queue {
 /// The kernel's own counters of a socket: `struct xdp_statistics`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct XdpStats {
-    /// Packets dropped for another reason than descriptors: no frame to put them in among them.
+    /// Packets dropped for another reason than descriptors, such as a lack of frames.
     pub rx_dropped: u64,
     /// Frames dropped because their descriptor in the fill ring was wrong.
     pub rx_invalid_descs: u64,
     /// Packets that were not sent because their descriptor was wrong.
     pub tx_invalid_descs: u64,
-    /// Packets dropped because the ring of those received was full.
+    /// Packets dropped because the receive ring was full.
     pub rx_ring_full: u64,
     /// Times that the kernel found the fill ring empty.
     pub rx_fill_ring_empty_descs: u64,
@@ -55,7 +55,7 @@ pub struct XdpStats {
 }
 
 impl XdpStats {
-    /// Adds another socket's.
+    /// Adds another socket's counters.
     pub(crate) fn add(&mut self, other: &Self) {
         self.rx_dropped += other.rx_dropped;
         self.rx_invalid_descs += other.rx_invalid_descs;
@@ -69,7 +69,7 @@ impl XdpStats {
 /// Packets that one call copies at most (`TX_BATCH_SIZE`).
 const TX_BATCH: u32 = 32;
 
-/// A bound socket. Its fields are dropped in their order.
+/// A bound socket. Its fields are dropped in the order of their declaration.
 #[derive(Debug)]
 pub(crate) struct Xsk {
     socket: OwnedFd,
@@ -78,12 +78,12 @@ pub(crate) struct Xsk {
     fill: Producer<u64>,
     completion: Consumer<u64>,
     frames: Frames,
-    queue: Queue,
+    queue: XskQueue,
 }
 
 impl Xsk {
     /// Opens a socket and lends the kernel every receive frame.
-    pub(crate) fn open(queue: Queue) -> Result<Self, Failed> {
+    pub(crate) fn open(queue: XskQueue) -> Result<Self, Failed> {
         let failed = |call| move |err: io::Error| (call, err);
         let frames = Frames::new(queue.ring.get() as usize, queue.frame_size as usize).map_err(failed("mmap"))?;
         let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
@@ -91,8 +91,8 @@ impl Xsk {
         let fd = socket.as_fd();
         let memory = memory_of(frames.memory(), queue.frame_size);
         set_bytes(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory).map_err(failed("XDP_UMEM_REG"))?;
-        // The kernel releases slots of the fill ring only after it has emptied all that it had read the index of, so the ring
-        // needs room for twice the frames.
+        // The kernel releases slots of the fill ring only after it has emptied all that it had read the index of, so
+        // the ring needs room for twice the frames.
         let fill_slots = queue.ring.saturating_mul(NonZeroU32::MIN.saturating_add(1));
         for (name, call, slots) in [
             (libc::XDP_UMEM_FILL_RING, "XDP_UMEM_FILL_RING", fill_slots),
@@ -148,7 +148,7 @@ impl Xsk {
     }
 
     /// Takes the next received frame, if any, or the reason to drop it because of an impossible descriptor.
-    pub(crate) fn receive(&mut self) -> Option<Result<Piece, DropReason>> {
+    pub(crate) fn receive(&mut self) -> Option<Result<FramePiece, DropReason>> {
         let desc = self.rx.pop()?;
         Some(self.frames.received(desc))
     }
@@ -158,16 +158,16 @@ impl Xsk {
         self.rx.release();
     }
 
-    /// Copies a packet of `len` bytes to transmit frames. Returns false if there are not enough. The kernel sees the packet
-    /// after [`flush`](Self::flush).
+    /// Copies a packet of `len` bytes to transmit frames. Returns false if there are not enough. The kernel sees the
+    /// packet after [`flush`](Self::flush).
     pub(crate) fn send<'a>(&mut self, len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> bool {
         let free = self.queue.ring.get() - self.tx.waiting();
         let tx = &mut self.tx;
         self.frames.fill(len, pieces, free as usize, |desc| assert!(tx.push(desc), "a slot that was free is taken"))
     }
 
-    /// Publishes the packets to be sent, and kicks the kernel. Packets that it does not take now stay in the ring. Returns the
-    /// number of packets that the device dropped.
+    /// Publishes the packets to be sent, and kicks the kernel. Packets that it does not take now stay in the ring.
+    /// Returns the number of packets that the device dropped.
     pub(crate) fn flush(&mut self) -> io::Result<u32> {
         let Self { tx, socket, .. } = self;
         tx.publish();
@@ -243,11 +243,12 @@ fn wake_for_tx(socket: &OwnedFd) -> io::Result<()> {
     check(sent as i32).map(drop)
 }
 
-/// Calls `wake` often enough for the kernel to take all `waiting` packets, or until no wakeup is `wanted` any more. Returns the
-/// number of packets that the device dropped.
+/// Calls `wake` often enough for the kernel to take all `waiting` packets, or until no wakeup is `wanted` any more.
+/// Returns the number of packets that the device dropped.
 ///
-/// A call takes no more than [`TX_BATCH`] packets and returns `EAGAIN` if there are more, or if the device has no room. The two
-/// cases look alike: kernels before 6.17 do not publish their index then. `EBUSY` stands for one dropped packet.
+/// A call takes no more than [`TX_BATCH`] packets and returns `EAGAIN` if there are more, or if the device has no room.
+/// The two cases look alike: kernels before 6.17 do not publish their index then. `EBUSY` stands for one dropped
+/// packet.
 fn kick(waiting: u32, mut wanted: impl FnMut() -> bool, mut wake: impl FnMut() -> io::Result<()>) -> io::Result<u32> {
     let (mut calls, mut dropped) = (waiting.div_ceil(TX_BATCH), 0);
     while calls > 0 && wanted() {
@@ -287,7 +288,8 @@ fn parts(fd: BorrowedFd<'_>) -> io::Result<[Parts; 4]> {
 mod tests {
     use super::*;
 
-    /// A kernel before 6.17 with `waiting` packets to copy, into a device with room for `room`, that drops the `lost` first.
+    /// A kernel before 6.17 with `waiting` packets to copy, into a device with room for `room`, that drops the `lost`
+    /// first.
     struct Old {
         waiting: u32,
         room: u32,

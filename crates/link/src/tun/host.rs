@@ -2,18 +2,18 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use driver::DriverKind;
 use wire::MacAddr;
 
 use super::TunLink;
 use super::open::{attach, set_up_queue};
 use crate::af_packet::{PacketLink, Station};
-use crate::config::{Config, ConfigKind};
+use crate::config::Config;
 use crate::posted::Posted;
-use crate::stats::LinkStats;
 use crate::sys::ifreq::{Interface, tun_set_persistent};
-use crate::{Layer, OpenError};
+use crate::{Common, Layer, OpenError};
 
-/// A device of a node's host side.
+/// Configuration of a device of a node's host side.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostDevice {
     /// Name.
@@ -46,8 +46,8 @@ impl HostDevice {
         }
     }
 
-    /// Creates the device in the calling thread's network namespace, or attaches to it if it exists, and returns its queue. The
-    /// device has no ARP, is down if it is new, and outlives its queue.
+    /// Creates the device in the calling thread's network namespace, or attaches to it if it exists, and returns its
+    /// queue. The device has no ARP, is down if it is new, and outlives its queue.
     ///
     /// # Errors
     /// Error of the call that failed; the device of that name has another index.
@@ -72,8 +72,9 @@ impl HostDevice {
         Ok(queue)
     }
 
-    /// Link over a packet socket that is bound to `peer`, the other end of a veth pair, for hosts where `/dev/net/tun` cannot be
-    /// opened. `control` is a socket of the peer's network namespace. With `ip_only`, frames that carry no IP are dropped.
+    /// Link over a packet socket that is bound to `peer`, the other end of a veth pair, for hosts where `/dev/net/tun`
+    /// cannot be opened. `control` is a socket of the peer's network namespace. With `ip_only`, frames that carry no IP
+    /// are dropped.
     ///
     /// # Errors
     /// Error of the call that failed; the device has no link-layer address.
@@ -87,7 +88,8 @@ impl HostDevice {
         let mac = self.mac.ok_or_else(|| OpenError::no_address(&self.name))?;
         let config = Config {
             name: self.name.clone(),
-            kind: ConfigKind::Packet { interface: peer.to_owned(), exclusive: false },
+            kind: DriverKind::Packet { interface: peer.to_owned(), exclusive: false },
+            mac: None,
             mtu: None,
             offloads: true,
             index: None,
@@ -96,8 +98,8 @@ impl HostDevice {
         Ok(Box::new(PacketLink::over(&config, interface, socket, Some(Station { mac, ip_only }))?))
     }
 
-    /// Link over a queue that [`make`](Self::make) returned, possibly in another process. `control` is a socket of the device's
-    /// network namespace.
+    /// Link over a queue that [`make`](Self::make) returned, possibly in another process. `control` is a socket of the
+    /// device's network namespace.
     ///
     /// # Errors
     /// Error of the call that failed.
@@ -112,18 +114,14 @@ impl TunLink {
         let interface = Interface::with_control(&name, control);
         let index = interface.index().map_err(|err| OpenError::new(&name, "SIOCGIFINDEX", err))?;
         let offloads = set_up_queue(queue.as_fd(), &name, true)?;
-        let layer = device.layer();
+        let (layer, mtu, features) = (device.layer(), device.mtu(), offloads.features());
         Ok(Self {
-            name,
-            mtu: device.mtu(),
+            common: Common { mtu, ..Common::new(&name, u16::try_from(mtu).ok(), offloads, features) },
             layer,
             queues: vec![queue],
             next: 0,
             virtio: true,
-            longest: super::longest(true, device.mtu(), layer),
-            features: offloads.features(),
-            offloads,
-            stats: LinkStats::ZERO,
+            longest: super::longest(true, mtu, layer),
             posted: Posted::new(),
             interface,
             index,

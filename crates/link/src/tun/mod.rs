@@ -1,7 +1,7 @@
 //! TUN and TAP devices (tun(4)): packets or frames to and from this host's own stack.
 //!
-//! With offloads each read and write has a virtio-net header in front, and moves up to 64 KiB: TCP and UDP are unsegmented and
-//! without checksums in both directions. Without offloads, every read and write is one plain packet.
+//! With offloads each read and write has a virtio-net header in front, and moves up to 64 KiB: TCP and UDP are
+//! unsegmented and without checksums in both directions. Without offloads, every read and write is one plain packet.
 
 mod host;
 mod open;
@@ -12,7 +12,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use arrayvec::ArrayVec;
 use base::DropReason;
-use offload::Features;
 use packet::{Memory, Packet};
 use wire::{FlowKey, MacAddr, eth, vlan};
 
@@ -20,15 +19,13 @@ pub use host::HostDevice;
 
 use crate::config::DEFAULT_MTU;
 use crate::error::failed;
-use crate::offloads::Offloads;
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
-use crate::stats::LinkStats;
 use crate::sys::ifreq::Interface;
 use crate::sys::mmsg::MAX_PIECES;
 use crate::sys::{errno, uninterrupted};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Common, Layer, Link, OpenError, Sent};
 
 /// Limit of packets that one call of [`Link::recv`] returns.
 const BURST_PACKETS: usize = 64;
@@ -39,8 +36,7 @@ const BURST_BYTES: usize = 256 << 10;
 /// A TUN or TAP device.
 #[derive(Debug)]
 pub(crate) struct TunLink {
-    name: String,
-    mtu: usize,
+    common: Common,
     layer: Layer,
     queues: Vec<OwnedFd>,
     /// The queue to be read next.
@@ -49,9 +45,6 @@ pub(crate) struct TunLink {
     virtio: bool,
     /// The longest packet that can be read.
     longest: usize,
-    offloads: Offloads,
-    features: Features,
-    stats: LinkStats,
     posted: Posted,
     interface: Interface,
     /// Index of the interface.
@@ -79,7 +72,7 @@ impl TunLink {
             Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(err) => {
                 self.gone |= errno(&err) == libc::EBADFD;
-                return Err(failed(&self.name, "readv", &err));
+                return Err(failed(&self.common.name, "readv", &err));
             }
         };
         let mut packet = Packet::from_buf(self.posted.take(len, Memory::HEADROOM, self.longest));
@@ -114,7 +107,8 @@ impl TunLink {
         Ok(())
     }
 
-    /// Queue that a packet is written to: one per flow, which keeps a flow in order; the kernel's replies use the same queue.
+    /// Queue that a packet is written to: one per flow, which keeps a flow in order; the kernel's replies use the same
+    /// queue.
     fn queue_of(&self, packet: &Packet) -> usize {
         if self.queues.len() == 1 {
             return 0;
@@ -134,24 +128,24 @@ impl TunLink {
             libc::EAGAIN => return Ok(Some(Sent::Busy)),
             libc::EIO if !self.interface.is_up().unwrap_or(false) => {
                 self.down = true;
-                return Err(failed(&self.name, "writev", &io::Error::from_raw_os_error(libc::ENETDOWN)));
+                return Err(failed(&self.common.name, "writev", &io::Error::from_raw_os_error(libc::ENETDOWN)));
             }
             libc::EINVAL | libc::EIO => {
-                if self.offloads.give_up(packet, &failed(&self.name, "writev", err).to_string()) {
-                    self.features = self.offloads.features();
+                if self.common.offloads.give_up(packet, &failed(&self.common.name, "writev", err).to_string()) {
+                    self.common.features = self.common.offloads.features();
                     return Ok(Some(Sent::Refit));
                 }
                 DropReason::TxError
             }
             number @ (libc::EBADFD | libc::EBADF | libc::ENODEV) => {
                 self.gone |= number == libc::EBADFD;
-                return Err(failed(&self.name, "writev", err));
+                return Err(failed(&self.common.name, "writev", err));
             }
             libc::EMSGSIZE => DropReason::PacketTooBig,
             libc::ENOBUFS | libc::ENOMEM => DropReason::TxQueueFull,
             _ => DropReason::TxError,
         };
-        self.stats.tx_drop(reason);
+        self.common.stats.tx_drop(reason);
         Ok(None)
     }
 }
@@ -172,26 +166,22 @@ enum Read {
 }
 
 impl Link for TunLink {
-    fn name(&self) -> &str {
-        &self.name
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn kind(&self) -> Kind {
-        if self.layer == Layer::Ip { Kind::Tun } else { Kind::Tap }
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
     }
 
     fn host_index(&self) -> Option<u32> {
         u32::try_from(self.index).ok()
     }
 
-    fn mtu(&self) -> usize {
-        self.mtu
-    }
-
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
         let mtu = mtu.map_or(DEFAULT_MTU, usize::from);
-        self.interface.set_mtu(mtu).map_err(|err| OpenError::new(&self.name, "SIOCSIFMTU", err))?;
-        self.mtu = mtu;
+        self.interface.set_mtu(mtu).map_err(|err| OpenError::new(&self.common.name, "SIOCSIFMTU", err))?;
+        (self.common.mtu, self.common.wanted_mtu) = (mtu, u16::try_from(mtu).ok());
         self.longest = longest(self.virtio, mtu, self.layer);
         Ok(())
     }
@@ -209,38 +199,22 @@ impl Link for TunLink {
         self.layer
     }
 
-    /// Checks only whether the device is up: the MTU is this link's own. A device that was renamed or moved to another namespace
-    /// keeps working; a deleted one is reported by the next read.
+    /// Checks only whether the device is up: the MTU is this link's own. A device that was renamed or moved to another
+    /// namespace keeps working; a deleted one is reported by the next read.
     fn look(&mut self) -> io::Result<bool> {
         self.down = match self.interface.is_up() {
             Ok(up) => !up,
             Err(err) if errno(&err) == libc::ENODEV => false,
-            Err(err) => return Err(failed(&self.name, "SIOCGIFFLAGS", &err)),
+            Err(err) => return Err(failed(&self.common.name, "SIOCGIFFLAGS", &err)),
         };
         match self.down {
-            true => Err(failed(&self.name, "SIOCGIFFLAGS", &io::Error::from_raw_os_error(libc::ENETDOWN))),
+            true => Err(failed(&self.common.name, "SIOCGIFFLAGS", &io::Error::from_raw_os_error(libc::ENETDOWN))),
             false => Ok(false),
         }
     }
 
     fn is_gone(&self) -> bool {
         self.gone
-    }
-
-    fn features(&self) -> Features {
-        self.features
-    }
-
-    fn offloads(&self) -> &[Offload] {
-        self.offloads.all()
-    }
-
-    fn stats(&self) -> &LinkStats {
-        &self.stats
-    }
-
-    fn set_stats(&mut self, stats: LinkStats) {
-        self.stats = stats;
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -252,19 +226,21 @@ impl Link for TunLink {
             // A read does not report that the device is up again.
             self.look()?;
         }
-        let (mut packets, mut bytes, mut empty) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut empty = 0;
         while packets < BURST_PACKETS && bytes < BURST_BYTES && empty < self.queues.len() {
             match self.read_one(self.next, mem)? {
                 Some(read) => {
                     packets += 1;
-                    self.stats.rx_calls += 1;
+                    self.common.stats.rx_calls += 1;
                     match read {
                         Read::Packet(packet) => {
                             bytes += packet.len();
-                            self.stats.received(&packet);
+                            self.common.stats.received(&packet);
                             out.push(packet);
                         }
-                        Read::Bad(reason) => self.stats.rx_drop(reason),
+                        Read::Bad(reason) => self.common.stats.rx_drop(reason),
                     }
                 }
                 None => {
@@ -282,8 +258,8 @@ impl Link for TunLink {
             let Some(packet) = burst.get(gone) else { break Ok(Sent::All) };
             match self.write_one(packet) {
                 Ok(()) => {
-                    self.stats.tx_calls += 1;
-                    self.stats.sent(packet);
+                    self.common.stats.tx_calls += 1;
+                    self.common.stats.sent(packet);
                 }
                 Err(err) => match self.refused(packet, &err) {
                     Ok(None) => {}

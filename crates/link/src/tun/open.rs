@@ -11,10 +11,9 @@ use crate::config::Config;
 use crate::error::text;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::posted::Posted;
-use crate::stats::LinkStats;
 use crate::sys::ifreq::{Interface, tun_attach, tun_set_header_len, tun_set_index, tun_set_offload};
 use crate::virtio::HEADER_LEN;
-use crate::{Layer, OpenError};
+use crate::{Common, Layer, OpenError};
 
 /// Device node that creates TUN and TAP devices.
 const CLONE_DEVICE: &str = "/dev/net/tun";
@@ -62,17 +61,15 @@ impl TunLink {
                 Layer::Ethernet(other_station(host))
             }
         };
+        let features = if config.offloads { offloads.features() } else { Features::NONE };
+        let wanted_mtu = u16::try_from(mtu).ok();
         Ok(Self {
-            name: name.clone(),
-            mtu,
+            common: Common { mtu, ..Common::new(name, wanted_mtu, offloads, features) },
             layer,
             queues,
             next: 0,
             virtio: config.offloads,
             longest: longest(config.offloads, mtu, layer),
-            features: if config.offloads { offloads.features() } else { Features::NONE },
-            offloads,
-            stats: LinkStats::ZERO,
             posted: Posted::new(),
             interface,
             index,
@@ -91,7 +88,7 @@ pub(super) fn set_up_queue(queue: BorrowedFd<'_>, name: &str, wanted: bool) -> R
         // An existing device may have offloads on.
         tun_set_offload(queue, 0).map_err(failed("TUNSETOFFLOAD"))?;
     }
-    let mut offloads = Offloads::new();
+    let mut offloads = Offloads::EMPTY;
     probe(queue, wanted, &mut offloads);
     Ok(offloads)
 }
@@ -140,8 +137,8 @@ fn probe(queue: BorrowedFd<'_>, wanted: bool, offloads: &mut Offloads) {
     for (name, bits) in RX_OFFLOADS {
         offloads.add(name, ask(bits));
     }
-    // Transmit offloads are not negotiated: the kernel accepts every header type that it knows. USO came for both directions
-    // at once (Linux 6.2).
+    // Transmit offloads are not negotiated: the kernel accepts every header type that it knows. USO came for both
+    // directions at once (Linux 6.2).
     for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
         let answer = match name {
             _ if !wanted => Err(BY_CONFIGURATION.to_owned()),

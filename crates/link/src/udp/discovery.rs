@@ -1,6 +1,6 @@
 //! Don't Fragment of datagrams that a socket sends (RFC 4301 §8.1). No control message sets it, only the socket option
-//! `IP_MTU_DISCOVER`, which is therefore changed between two system calls when packets differ. The packets of a flow keep their
-//! order.
+//! `IP_MTU_DISCOVER`, which is therefore changed between two system calls when packets differ. The packets of a flow
+//! keep their order.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -10,14 +10,14 @@ use packet::Cut;
 
 use crate::sys::socket::set_option;
 
-/// Path MTU discovery mode of a socket (ip(7), ipv6(7)). In every mode the kernel reports *fragmentation needed*, and never
-/// fits an IPv4 datagram to a reported MTU: the node judges these reports.
+/// Path MTU discovery mode of a socket (ip(7), ipv6(7)). In every mode the kernel reports *fragmentation needed*, and
+/// never fits an IPv4 datagram to a reported MTU: the node judges these reports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Discovery {
     /// `IP_PMTUDISC_PROBE`, and IPv6's of the same value: nothing fragments a datagram.
     Probe,
-    /// `IP_PMTUDISC_OMIT`: an IPv4 datagram has no Don't Fragment. Routers may fragment it, and so does the kernel if it is
-    /// longer than the first link's MTU.
+    /// `IP_PMTUDISC_OMIT`: an IPv4 datagram has no Don't Fragment. Routers may fragment it, and so does the kernel if
+    /// it is longer than the first link's MTU.
     Omit,
     /// `IPV6_PMTUDISC_DONT`: the kernel fragments an IPv6 datagram to its cached path MTU, as only the source may.
     Dont,

@@ -1,9 +1,10 @@
 //! ICMP errors about sent datagrams. The kernel consumes the ICMP messages and reports errors of the socket (ip(7),
-//! `IP_RECVERR`). A report of a path MTU is turned back into an ICMP message, so that the datapath handles it like any other.
+//! `IP_RECVERR`). A report of a path MTU is turned back into an ICMP message, so that the datapath handles it like any
+//! other.
 //!
-//! With `IP_PMTUDISC_PROBE` and `IP_PMTUDISC_OMIT` the kernel accepts packets up to the first link's MTU: otherwise it would
-//! trust every message that quotes the socket's ports. The node, which knows its SPIs, checks whether a message is about a
-//! packet that was sent.
+//! With `IP_PMTUDISC_PROBE` and `IP_PMTUDISC_OMIT` the kernel accepts packets up to the first link's MTU: otherwise it
+//! would trust every message that quotes the socket's ports. The node, which knows its SPIs, checks whether a message
+//! is about a packet that was sent.
 
 use std::net::{IpAddr, SocketAddr};
 

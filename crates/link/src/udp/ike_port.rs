@@ -107,16 +107,18 @@ impl IkePort {
 
 #[cfg(test)]
 mod tests {
+    use driver::DriverKind;
+
     use super::super::UdpLink;
     use super::super::synthetic::unwrap;
     use super::*;
-    use crate::config::{Config, ConfigKind};
+    use crate::config::Config;
     use crate::{Link, Sent};
 
     fn link() -> UdpLink {
         let bind = "127.0.0.1:0".parse().unwrap();
-        let kind = ConfigKind::Udp { bind };
-        let config = Config { name: "wan".to_owned(), kind, mtu: None, offloads: true, index: None };
+        let kind = DriverKind::Udp { bind };
+        let config = Config { name: "wan".to_owned(), kind, mac: None, mtu: None, offloads: true, index: None };
         UdpLink::open(&config, bind).unwrap()
     }
 
@@ -147,7 +149,7 @@ mod tests {
         let ends: Vec<_> = came.iter().map(|packet| unwrap(packet).unwrap().ends).collect();
         let from_peer = |dst| Ends { src: peer.local_addr().unwrap(), dst, tos: 0 };
         assert_eq!(ends, [from_peer(link.local), from_peer(port)]);
-        assert_eq!(link.stats.rx_packets, 2);
+        assert_eq!(link.stats().rx_packets, 2);
         // Answers of both, in one burst.
         let mut answers: Vec<_> = [port, link.local, port]
             .map(|src| {
@@ -160,7 +162,7 @@ mod tests {
         assert!(matches!(link.send(&mut answers), Ok(Sent::All)));
         let sources = [(); 3].map(|()| peer.recv_from(&mut [0; 9]).unwrap());
         assert_eq!(sources, [(2, port), (2, link.local), (2, port)]);
-        assert_eq!((link.stats.tx_packets, link.stats.tx_dropped), (3, 0));
+        assert_eq!((link.stats().tx_packets, link.stats().tx_dropped), (3, 0));
         // Without the socket the port is no longer the link's.
         link.set_ike_port(false).unwrap();
         peer.send_to(b"again", port).unwrap();

@@ -1,5 +1,5 @@
-//! Joining of adjacent datagrams of one flow in a burst into one UDP GSO train (`UDP_SEGMENT`, udp(7)), so that the kernel
-//! traverses its stack once for all of them.
+//! Joining of adjacent datagrams of one flow in a burst into one UDP GSO train (`UDP_SEGMENT`, udp(7)), so that the
+//! kernel traverses its stack once for all of them.
 
 use packet::{Cut, Packet};
 
@@ -14,8 +14,8 @@ const MAX_LEN: usize = 65_000;
 /// Datagrams that are sent singly after a train that the kernel has refused.
 pub(super) const PAUSE: usize = 1024;
 
-/// Number of packets at the front of `packets`, sent as `messages` say, that form one train: datagrams of one length to one
-/// destination; the last may be shorter. 1 if the first packet cannot be joined.
+/// Number of packets at the front of `packets`, sent as `messages` say, that form one train: datagrams of one length to
+/// one destination; the last may be shorter. 1 if the first packet cannot be joined.
 pub(super) fn train_len(messages: &[Message], packets: &[Packet]) -> usize {
     let payload = |at: usize| packets[at].len().saturating_sub(messages[at].header_len);
     let size = payload(0);

@@ -1,9 +1,10 @@
 //! UDP sockets (udp(7)) as links of IP packets, for a node that owns no interface.
 //!
 //! The kernel strips IP and UDP headers from received datagrams and adds them to sent ones. This link restores them
-//! ([`synthetic`]), so that the datapath sees IP packets. Trains of datagrams go through the kernel as one buffer in both
-//! directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. ICMP reports of the path MTU are received as
-//! ICMP messages again ([`paths`]). A sent datagram has the Don't Fragment flag of the packet's IP header ([`discovery`]).
+//! ([`synthetic`]), so that the datapath sees IP packets. Trains of datagrams go through the kernel as one buffer in
+//! both directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. ICMP reports of the path MTU are
+//! received as ICMP messages again ([`paths`]). A sent datagram has the Don't Fragment flag of the packet's IP header
+//! ([`discovery`]).
 
 mod discovery;
 mod errors;
@@ -25,7 +26,6 @@ use offload::Features;
 use packet::{Memory, Packet};
 
 use crate::burst::{self, Batches, Refused};
-use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::offloads::Offloads;
 use crate::pieces::skipping;
@@ -35,7 +35,7 @@ use crate::sys::cmsg::{self, CONTROL_LEN, Control};
 use crate::sys::errno;
 use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::{self, SOCKADDR_LEN, SockAddr};
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Common, Layer, Link, OpenError, Sent};
 use discovery::Discovery;
 use ike_port::IkePort;
 use message::Message;
@@ -62,8 +62,7 @@ const _: () = assert!(synthetic::MAX_HEADERS < Memory::HEADROOM);
 /// A UDP socket.
 #[derive(Debug)]
 pub(crate) struct UdpLink {
-    name: String,
-    mtu: usize,
+    common: Common,
     socket: std::net::UdpSocket,
     local: SocketAddr,
     /// Port 500, for IKE daemons of the host side.
@@ -76,9 +75,6 @@ pub(crate) struct UdpLink {
     width: usize,
     /// Whether the link takes trains, and packets in several pieces.
     is_fat: bool,
-    offloads: Offloads,
-    features: Features,
-    stats: LinkStats,
     slots: Vec<Slot>,
     /// Last value of `SO_RXQ_OVFL`.
     overflows: u32,
@@ -118,18 +114,18 @@ impl UdpLink {
                 self.paths.errors_wait = true;
                 return Ok((0, 0));
             }
-            Err(err) => return Err(failed(&self.name, "recvmmsg", &err)),
+            Err(err) => return Err(failed(&self.common.name, "recvmmsg", &err)),
         };
-        self.stats.rx_calls += u64::from(!received.is_empty());
+        self.common.stats.rx_calls += u64::from(!received.is_empty());
         let mut bytes = 0;
         for (at, received) in received.iter().enumerate() {
             match self.received(at, received) {
                 Ok(packet) => {
                     bytes += packet.len();
-                    self.stats.received(&packet);
+                    self.common.stats.received(&packet);
                     out.push(packet);
                 }
-                Err(reason) => self.stats.rx_drop(reason),
+                Err(reason) => self.common.stats.rx_drop(reason),
             }
         }
         Ok((received.len(), bytes))
@@ -154,7 +150,7 @@ impl UdpLink {
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => set_ip(&mut ends.dst, sockaddr::local_of_pktinfo_v6(data)),
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                     let overflows = cmsg::int(data).unwrap_or(0) as u32;
-                    self.stats.rx_dropped += u64::from(overflows.wrapping_sub(self.overflows));
+                    self.common.stats.rx_dropped += u64::from(overflows.wrapping_sub(self.overflows));
                     self.overflows = overflows;
                 }
                 _ => {}
@@ -181,7 +177,7 @@ impl UdpLink {
         self.ike_waits += 1;
         if is_idle || self.ike_waits >= IKE_EVERY {
             self.ike_waits = 0;
-            port.recv(mem, &mut self.stats, out);
+            port.recv(mem, &mut self.common.stats, out);
         }
     }
 
@@ -237,7 +233,7 @@ impl Batches for UdpLink {
         }
         let Some(first) = prepared.first() else { return self.send_ike(packets) };
         self.discovery.change(first.discovery, &self.socket, self.local)?;
-        let may_join = self.features.uso && self.singly == 0;
+        let may_join = self.common.features.uso && self.singly == 0;
         let mut trains = ArrayVec::<(usize, Option<Control>), MAX_MESSAGES>::new();
         let mut at = 0;
         while at < prepared.len() {
@@ -292,14 +288,15 @@ impl Batches for UdpLink {
                 } else if errno == libc::EMSGSIZE {
                     // A report from the network, possibly forged, says nothing about the offload.
                     DropReason::PacketTooBig
-                } else if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
-                    self.features = features(&self.offloads, self.is_fat);
+                } else if self.common.offloads.give_up(packet, &failed(&self.common.name, "sendmmsg", err).to_string())
+                {
+                    self.common.features = features(&self.common.offloads, self.is_fat);
                     return Ok(Refused::Stop(Sent::Refit));
                 } else {
                     DropReason::TxError
                 }
             }
-            libc::EBADF | libc::ENOTSOCK => return Err(failed(&self.name, "sendmmsg", err)),
+            libc::EBADF | libc::ENOTSOCK => return Err(failed(&self.common.name, "sendmmsg", err)),
             libc::EMSGSIZE => {
                 if let Ok(Unwrapped { ends, header_len, .. }) = unwrap(packet) {
                     self.paths.too_big = Some((ends.dst.ip(), first_bytes(packet, header_len)));
@@ -310,12 +307,12 @@ impl Batches for UdpLink {
             libc::ENETUNREACH | libc::EHOSTUNREACH => DropReason::NoRoute,
             _ => DropReason::TxError,
         };
-        self.stats.tx_drop(reason);
+        self.common.stats.tx_drop(reason);
         Ok(Refused::Dropped)
     }
 
     fn stats_mut(&mut self) -> &mut LinkStats {
-        &mut self.stats
+        &mut self.common.stats
     }
 }
 
@@ -327,51 +324,22 @@ fn features(offloads: &Offloads, is_fat: bool) -> Features {
 }
 
 impl Link for UdpLink {
-    fn name(&self) -> &str {
-        &self.name
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn kind(&self) -> Kind {
-        Kind::Udp
-    }
-
-    fn host_index(&self) -> Option<u32> {
-        None
-    }
-
-    fn mtu(&self) -> usize {
-        self.mtu
-    }
-
-    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
-        self.mtu = mtu.map_or(DEFAULT_MTU, usize::from);
-        Ok(())
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
     }
 
     fn layer(&self) -> Layer {
         Layer::Ip
     }
 
-    fn features(&self) -> Features {
-        self.features
-    }
-
-    fn offloads(&self) -> &[Offload] {
-        self.offloads.all()
-    }
-
-    fn stats(&self) -> &LinkStats {
-        &self.stats
-    }
-
-    fn set_stats(&mut self, stats: LinkStats) {
-        self.stats = stats;
-    }
-
     fn set_ike_port(&mut self, wanted: bool) -> Result<(), OpenError> {
         self.ike = None;
         if wanted {
-            self.ike = IkePort::open(&self.name, self.local)?;
+            self.ike = IkePort::open(&self.common.name, self.local)?;
         }
         Ok(())
     }
@@ -385,14 +353,16 @@ impl Link for UdpLink {
     }
 
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
-        let (mut packets, mut bytes, mut errors) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut errors = 0;
         while packets < BURST_PACKETS && bytes < BURST_BYTES {
             let (more, more_bytes) = self.recv_batch(mem, out)?;
             (packets, bytes) = (packets + more, bytes + more_bytes);
             // A wakeup without a packet may be for an error that another system call has already returned.
             if self.paths.errors_wait || packets == 0 {
                 let failed = self.paths.errors_wait;
-                self.paths.recv_errors(&self.socket, self.local, &mut self.stats, mem, out);
+                self.paths.recv_errors(&self.socket, self.local, &mut self.common.stats, mem, out);
                 errors += 1;
                 if failed && more == 0 && errors < MAX_ERRORS {
                     continue;
@@ -413,29 +383,36 @@ impl Link for UdpLink {
 
 #[cfg(test)]
 mod tests {
+    use driver::DriverKind;
     use packet::{Cut, Gso, GsoKind};
     use wire::{Protocol, ipv4, udp};
 
     use super::*;
-    use crate::config::{Config, ConfigKind};
+    use crate::config::Config;
 
     /// A forged "fragmentation needed" that quotes our port makes any call fail with `EMSGSIZE`.
     #[test]
     fn forged_emsgsize_for_a_train_costs_no_offload() {
         let bind: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-        let config =
-            Config { name: "wan".to_owned(), kind: ConfigKind::Udp { bind }, mtu: None, offloads: true, index: None };
+        let config = Config {
+            name: "wan".to_owned(),
+            kind: DriverKind::Udp { bind },
+            mac: None,
+            mtu: None,
+            offloads: true,
+            index: None,
+        };
         let mut link = UdpLink::open(&config, bind).expect("a socket");
         let mut train = ipv4::Header::new([127, 0, 0, 1].into(), [127, 0, 0, 1].into(), Protocol::UDP, 128);
         train.fill_check();
         let train = [train.as_bytes(), udp::Header::new(link.local.port(), 9, 108).as_bytes(), &[0; 100]].concat();
         let mut train = Packet::with_data(&Memory::heap(), &train).expect("memory");
         train.meta.cut = Cut::Gso(Gso { kind: GsoKind::Udp, size: 50, segs: 2, ecn: false, fixed_id: false });
-        let before = link.features;
+        let before = link.features();
         let err = io::Error::from_raw_os_error(libc::EMSGSIZE);
         let answers: Vec<_> = (0..20).map(|_| link.refused(&train, &err).expect("the link goes on")).collect();
         assert!(!answers.iter().any(|answer| matches!(answer, Refused::Stop(_))));
         let dropped = answers.iter().filter(|answer| matches!(answer, Refused::Dropped)).count() as u64;
-        assert_eq!((link.features, link.stats.tx_dropped, dropped), (before, 5, 5));
+        assert_eq!((link.features(), link.stats().tx_dropped, dropped), (before, 5, 5));
     }
 }

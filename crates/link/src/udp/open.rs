@@ -9,15 +9,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use super::discovery::Discovery;
 use super::paths::Paths;
 use super::{RECV_MESSAGES, Slot, UdpLink, features, probe};
-use crate::OpenError;
-use crate::config::{Config, DEFAULT_MTU};
+use crate::config::Config;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_USO};
 use crate::posted::Posted;
-use crate::stats::LinkStats;
 use crate::sys::cmsg::CONTROL_LEN;
 use crate::sys::mmsg::MAX_MESSAGES;
 use crate::sys::sockaddr::SOCKADDR_LEN;
 use crate::sys::socket::{set_buffer, set_option};
+use crate::{Common, OpenError};
 
 /// Size of the socket buffer in each direction, in bytes.
 const SOCKET_BUFFER: i32 = 8 << 20;
@@ -79,9 +78,9 @@ impl UdpLink {
         let local = socket.local_addr().map_err(failed("getsockname"))?;
         let width = if config.offloads { RECV_MESSAGES } else { 1 };
         let slot = || Slot { posted: Posted::new(), name: [0; SOCKADDR_LEN], control: [0; CONTROL_LEN] };
+        let features = features(&offloads, config.offloads);
         Ok(Self {
-            name: name.clone(),
-            mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
+            common: Common::new(name, config.mtu, offloads, features),
             socket,
             local,
             ike: None,
@@ -89,9 +88,6 @@ impl UdpLink {
             discovery: Discovery::Probe,
             width: if config.offloads { MAX_MESSAGES } else { 1 },
             is_fat: config.offloads,
-            features: features(&offloads, config.offloads),
-            offloads,
-            stats: LinkStats::ZERO,
             slots: std::iter::repeat_with(slot).take(width).collect(),
             overflows: 0,
             retries: 0,

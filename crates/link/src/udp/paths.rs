@@ -44,7 +44,9 @@ impl Paths {
             tell(stats, mem, local, local, mtu, &quote, out);
         }
         for _ in 0..MAX_ERRORS {
-            let (mut payload, mut control, mut name) = ([0; errors::QUOTE_LEN], [0; CONTROL_LEN], [0; SOCKADDR_LEN]);
+            let mut payload = [0; errors::QUOTE_LEN];
+            let mut control = [0; CONTROL_LEN];
+            let mut name = [0; SOCKADDR_LEN];
             let mut batch = RecvBatch::new();
             batch.push(&mut name, &mut control, [&mut payload]);
             let Ok(received) = batch.recv_errors(socket.as_fd()) else { return };
@@ -108,7 +110,8 @@ pub(super) fn first_bytes(packet: &Packet, header_len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Tells whether an error is one that the network reported about an earlier packet (ip(7)); reading clears such an error.
+/// Tells whether an error is one that the network reported about an earlier packet (ip(7)); reading clears such an
+/// error.
 pub(super) fn is_soft(errno: i32) -> bool {
     [
         libc::ECONNREFUSED,

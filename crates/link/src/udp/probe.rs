@@ -106,12 +106,16 @@ fn round_trip(loopback: IpAddr, gro: bool, uso: bool) -> io::Result<Seen> {
         }
         Err(err) => return Err(err),
     }
-    let (mut got, mut sizes, mut glued) = (Vec::new(), Vec::new(), false);
+    let mut got = Vec::new();
+    let mut sizes = Vec::new();
+    let mut glued = false;
     while got.len() < TRAIN {
         if to.peek(&mut wait).is_err() {
             break;
         }
-        let (mut room, mut control, mut name) = ([0; 2 * TRAIN], [0; CONTROL_LEN], [0; 28]);
+        let mut room = [0; 2 * TRAIN];
+        let mut control = [0; CONTROL_LEN];
+        let mut name = [0; 28];
         let mut batch = RecvBatch::new();
         batch.push(&mut name, &mut control, [&mut room]);
         let received = batch.recv(to.as_fd())?;

@@ -15,11 +15,9 @@ use packet::{CopyReason, Cut, Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use wire::MacAddr;
 
-use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
-use crate::stats::LinkStats;
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Common, Layer, Link, OpenError, Sent};
 
 use super::connection::{CONNECTION, Closed, Connection};
 use super::device::{Device, Vring};
@@ -63,11 +61,10 @@ impl VhostConfig {
 /// A port for a guest.
 #[derive(Debug)]
 pub struct VhostUser {
-    name: String,
+    common: Common,
     pub(super) socket: PathBuf,
     /// Device and inode of the socket's file.
     file: Option<(u64, u64)>,
-    mtu: usize,
     mac: MacAddr,
     listener: UnixListener,
     /// Listener, connection, kicks, and `again`: the one descriptor that the link is polled by.
@@ -78,14 +75,10 @@ pub struct VhostUser {
     /// Whether there may be messages for which epoll reports no new edge.
     has_messages: bool,
     pub(super) device: Arc<Mutex<Device>>,
-    /// Negotiated features as of the last [`Sent::Refit`].
-    features: Features,
     /// Negotiated features now.
     current: Features,
     negotiated: Option<Bits>,
     offered: bool,
-    offloads: Offloads,
-    stats: LinkStats,
     scratch: Scratch,
     /// The queue pair to receive from next.
     next: usize,
@@ -119,13 +112,12 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
     wait(again.as_fd(), AGAIN, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
     let waiting = Arc::new(waiting);
     let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), Arc::clone(&waiting));
-    let mut offloads = Offloads::new();
+    let mut offloads = Offloads::EMPTY;
     let features = Bits::default().features(&mut offloads, NO_GUEST);
     Ok(VhostUser {
-        name: name.clone(),
+        common: Common::new(name, config.mtu, offloads, features),
         socket: config.socket.clone(),
         file: socket_file(&config.socket),
-        mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
         mac: config.mac,
         listener,
         waiting,
@@ -133,12 +125,9 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
         connection: None,
         has_messages: false,
         device: Arc::new(Mutex::new(device)),
-        features,
         current: features,
         negotiated: None,
         offered: config.offloads,
-        offloads,
-        stats: LinkStats::ZERO,
         scratch: Scratch::default(),
         next: 0,
         connections: 0,
@@ -280,13 +269,13 @@ impl VhostUser {
         match why {
             Closed::Gone => {
                 let gone = io::Error::new(io::ErrorKind::ConnectionReset, "the front end is gone");
-                failed(&self.name, "vhost-user", &gone)
+                failed(&self.common.name, "vhost-user", &gone)
             }
             Closed::Refused(text) => {
                 self.violations += 1;
-                self.stats.rx_drop(DropReason::RingDescriptor);
+                self.common.stats.rx_drop(DropReason::RingDescriptor);
                 let refused = io::Error::new(io::ErrorKind::InvalidData, text.as_str());
-                failed(&self.name, "vhost-user: connection closed", &refused)
+                failed(&self.common.name, "vhost-user: connection closed", &refused)
             }
         }
     }
@@ -308,7 +297,7 @@ impl VhostUser {
             Some(_) => NOT_NEGOTIATED,
             None => NO_GUEST,
         };
-        self.current = negotiated.unwrap_or_default().features(&mut self.offloads, unless);
+        self.current = negotiated.unwrap_or_default().features(&mut self.common.offloads, unless);
     }
 
     /// Makes the link's descriptor readable again.
@@ -322,7 +311,9 @@ impl VhostUser {
         let Device { vrings, memory, features, .. } = device;
         let features = features.unwrap_or_default();
         let pairs = vrings.len() / 2;
-        let (mut packets, mut bytes, mut descriptors) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut descriptors = 0;
         let mut outcome = Ok(false);
         let before = out.len();
         'all: for turn in 0..pairs {
@@ -346,13 +337,13 @@ impl VhostUser {
                         descriptors += received.descriptors;
                         match received.packet {
                             // Frames of a queue that is not enabled have no effect.
-                            _ if !vring.enabled => self.stats.rx_drop(DropReason::LinkDown),
+                            _ if !vring.enabled => self.common.stats.rx_drop(DropReason::LinkDown),
                             Ok(packet) => {
                                 bytes += packet.len();
-                                self.stats.received(&packet);
+                                self.common.stats.received(&packet);
                                 out.push(packet);
                             }
-                            Err(reason) => self.stats.rx_drop(reason),
+                            Err(reason) => self.common.stats.rx_drop(reason),
                         }
                     }
                     Err(bad) => {
@@ -363,7 +354,7 @@ impl VhostUser {
             }
         }
         vrings.iter_mut().skip(1).step_by(2).for_each(Vring::publish);
-        self.stats.rx_calls += u64::from(out.len() > before);
+        self.common.stats.rx_calls += u64::from(out.len() > before);
         mem.copied(CopyReason::Guest, bytes);
         self.copied += bytes as u64;
         outcome
@@ -382,7 +373,7 @@ impl VhostUser {
         while let Some(packet) = burst.get_mut(gone) {
             let vring = ready.get(queue_of(packet, ready.len())).map(|&queue| &mut vrings[queue]);
             let Some((vring, ring)) = vring.and_then(Vring::running) else {
-                self.stats.tx_drop(DropReason::LinkDown);
+                self.common.stats.tx_drop(DropReason::LinkDown);
                 gone += 1;
                 continue;
             };
@@ -392,8 +383,8 @@ impl VhostUser {
                     self.copied += bytes as u64;
                     vring.chains += u64::from(chains);
                     match packet.meta.cut {
-                        Cut::Frames(_) => self.stats.sent_first_frame(packet),
-                        Cut::Whole | Cut::Gso(_) | Cut::Fragment => self.stats.sent(packet),
+                        Cut::Frames(_) => self.common.stats.sent_first_frame(packet),
+                        Cut::Whole | Cut::Gso(_) | Cut::Fragment => self.common.stats.sent(packet),
                     }
                 }
                 Ok(Delivered::Full) => {
@@ -408,7 +399,7 @@ impl VhostUser {
                     outcome = Ok(Sent::Busy);
                     break;
                 }
-                Ok(Delivered::Dropped(reason)) => self.stats.tx_drop(reason),
+                Ok(Delivered::Dropped(reason)) => self.common.stats.tx_drop(reason),
                 Err(bad) => {
                     outcome = Err(bad);
                     break;
@@ -418,7 +409,7 @@ impl VhostUser {
             if is_one { gone += 1 } else { packet.skip_frames(1) }
         }
         vrings.iter_mut().step_by(2).for_each(Vring::publish);
-        self.stats.tx_calls += u64::from(gone > 0);
+        self.common.stats.tx_calls += u64::from(gone > 0);
         self.owed += (self.copied - copied) as usize;
         (gone, outcome)
     }
@@ -434,25 +425,12 @@ impl Drop for VhostUser {
 }
 
 impl Link for VhostUser {
-    fn name(&self) -> &str {
-        &self.name
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn kind(&self) -> Kind {
-        Kind::VhostUser
-    }
-
-    fn host_index(&self) -> Option<u32> {
-        None
-    }
-
-    fn mtu(&self) -> usize {
-        self.mtu
-    }
-
-    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
-        self.mtu = mtu.map_or(DEFAULT_MTU, usize::from);
-        Ok(())
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
     }
 
     fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
@@ -462,22 +440,6 @@ impl Link for VhostUser {
 
     fn layer(&self) -> Layer {
         Layer::Ethernet(self.mac)
-    }
-
-    fn features(&self) -> Features {
-        self.features
-    }
-
-    fn offloads(&self) -> &[Offload] {
-        self.offloads.all()
-    }
-
-    fn stats(&self) -> &LinkStats {
-        &self.stats
-    }
-
-    fn set_stats(&mut self, stats: LinkStats) {
-        self.stats = stats;
     }
 
     fn has_carrier(&self) -> bool {
@@ -527,8 +489,8 @@ impl Link for VhostUser {
     }
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
-        if self.features != self.current {
-            self.features = self.current;
+        if self.common.features != self.current {
+            self.common.features = self.current;
             return Ok(Sent::Refit);
         }
         let device = Arc::clone(&self.device);

@@ -1,7 +1,8 @@
 //! The socket to a front end: one message at a time, without a blocking read or write.
 //!
-//! The crate `vhost` blocks (or spins, on a non-blocking socket) until a message is complete. So it is called only when a whole
-//! message is in the socket's buffer and there is room for the reply: a front end that sends half a message delays no other port.
+//! The crate `vhost` blocks (or spins, on a non-blocking socket) until a message is complete. So it is called only when
+//! a whole message is in the socket's buffer and there is room for the reply: a front end that sends half a message
+//! delays no other port.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -149,8 +150,8 @@ impl Connection {
         }
     }
 
-    /// Handles a complete `VHOST_USER_SET_VRING_ENABLE`. The crate `vhost` refuses this message before the features are set, when
-    /// QEMU (7.2 `vhost_net_start`) sends it.
+    /// Handles a complete `VHOST_USER_SET_VRING_ENABLE`. The crate `vhost` refuses this message before the features are
+    /// set, when QEMU (7.2 `vhost_net_start`) sends it.
     fn enable(&mut self, flags: u32) -> Result<(), Closed> {
         let mut message = [0; HEADER + 8];
         let (read, _) = recv(&self.socket, &mut message, RecvFlags::DONTWAIT)?;
@@ -168,7 +169,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether there is room for a reply (`OUT`), and whether the front end has closed its end (`RDHUP`).
+    /// Tells whether there is room for a reply (`OUT`), and whether the front end has closed its end (`RDHUP`).
     fn state(&self) -> io::Result<PollFlags> {
         let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::OUT | PollFlags::RDHUP)];
         let now = Timespec::try_from(Duration::ZERO).unwrap_or_default();

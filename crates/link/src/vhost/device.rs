@@ -157,7 +157,7 @@ impl Device {
         self.memory = GuestMemory::default();
     }
 
-    /// Whether a guest can receive.
+    /// Tells whether a guest can receive.
     pub(super) fn is_running(&self) -> bool {
         self.vrings.iter().step_by(2).any(|vring| vring.enabled && vring.ring.is_some())
     }

@@ -1,6 +1,8 @@
-//! Split virtqueue, the driver's side (virtio 1.2 §2.7): makes chains of descriptors available and takes them back used.
+//! Split virtqueue, the driver's side (virtio 1.2 §2.7): makes chains of descriptors available and takes them back
+//! used.
 //!
-//! The device may be another program, so used elements are checked: the descriptor was lent, and the length is within its buffer.
+//! The device may be another program, so used elements are checked: the descriptor was lent, and the length is within
+//! its buffer.
 
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
@@ -8,7 +10,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::ring::{DESC_LEN, passes};
 use crate::sys::guest_memory::Window;
 
-/// Bytes of a ring of so many descriptors: table, available ring, used ring.
+/// Length of a ring of `size` descriptors: table, available ring, used ring.
 pub(super) const fn len_of(size: u16) -> usize {
     used_at(size) + 6 + 8 * size as usize
 }
@@ -44,7 +46,7 @@ impl fmt::Display for BadUsed {
     }
 }
 
-/// A ring of one descriptor for each buffer.
+/// A ring with one descriptor for each buffer.
 #[derive(Debug)]
 pub(super) struct DriverRing {
     pub(super) window: Window,
@@ -78,8 +80,8 @@ impl DriverRing {
         self.window.store_u64(at + 8, rest);
     }
 
-    /// Makes the chain available that begins at a descriptor, in which the device may write `room` bytes. The device sees it after
-    /// [`publish`](Self::publish).
+    /// Makes the chain available that begins at a descriptor, in which the device may write `room` bytes. The device
+    /// sees it after [`publish`](Self::publish).
     pub(super) fn offer(&mut self, head: u16, room: u32) {
         self.lent[usize::from(head)] = Some(room);
         let element = available_at(self.size) + 4 + 2 * usize::from(self.offered & (self.size - 1));
@@ -103,7 +105,7 @@ impl DriverRing {
         self.window.load_u16(used, Ordering::Relaxed) & 1 == 0
     }
 
-    /// Takes back the next used chain: its first descriptor, and the bytes written.
+    /// Takes back the next used chain: its first descriptor, and the number of bytes written.
     pub(super) fn take_back(&mut self) -> Result<Option<(u16, u32)>, BadUsed> {
         let used = used_at(self.size);
         if self.next == self.seen {

@@ -1,4 +1,4 @@
-//! Feature bits of virtio-net (virtio 1.2 §5.1.3, §6), and what they mean for a link.
+//! Feature bits of virtio-net (virtio 1.2 §5.1.3, §6), and the corresponding offloads of a link.
 
 use offload::{CsumOffload, Features};
 use packet::{Csum, Packet};
@@ -83,8 +83,8 @@ impl Bits {
         Self(if several_pairs { all } else { all & !MQ })
     }
 
-    /// Subset that may be negotiated of `offered` (virtio 1.2 §5.1.3.1). Without mergeable buffers no receive offload is used: no buffer takes a fat
-    /// frames.
+    /// Subset of `offered` that may be negotiated (virtio 1.2 §5.1.3.1). Without mergeable buffers no receive offload
+    /// is used: no buffer can hold a fat frame.
     pub(super) const fn among(self, offered: Self) -> Self {
         let mut bits = self.0 & offered.0;
         if bits & MRG_RXBUF == 0 || bits & GUEST_CSUM == 0 {
@@ -116,7 +116,7 @@ impl Bits {
         self.0 & bits == bits
     }
 
-    /// Whether frames of a guest may be in several buffers.
+    /// Tells whether frames of a guest may be in several buffers.
     pub(super) const fn mergeable(self) -> bool {
         self.has(MRG_RXBUF)
     }
@@ -129,12 +129,13 @@ impl Bits {
         self.has(EVENT_IDX)
     }
 
-    /// Whether rings have to be enabled by a message.
+    /// Tells whether rings have to be enabled by a message.
     pub(super) const fn protocol_features(self) -> bool {
         self.has(PROTOCOL_FEATURES)
     }
 
-    /// Bytes of the header in front of a frame (virtio 1.2 §5.1.6.1: a legacy device without mergeable buffers has no `num_buffers`).
+    /// Bytes of the header in front of a frame (virtio 1.2 §5.1.6.1: a legacy device without mergeable buffers has no
+    /// `num_buffers`).
     pub(super) const fn header_len(self) -> usize {
         if self.has(VERSION_1) || self.has(MRG_RXBUF) { LONG_HEADER } else { crate::virtio::HEADER_LEN }
     }
@@ -166,7 +167,7 @@ impl Bits {
             (TX_TSO6, GUEST_CSUM | GUEST_TSO6),
             (TX_USO, uso),
         ];
-        *offloads = Offloads::new();
+        *offloads = Offloads::EMPTY;
         for (name, bits) in
             [("rx-checksum", CSUM), ("rx-tso4", HOST_TSO4), ("rx-tso6", HOST_TSO6), ("rx-uso", HOST_USO)]
                 .into_iter()

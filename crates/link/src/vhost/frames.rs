@@ -8,7 +8,7 @@ use wire::{eth, vlan};
 use super::features::{Bits, LONG_HEADER, takes};
 use super::ring::{BadRing, Chain, Direction, Ring};
 use crate::pieces::{tagged, vlan_tag};
-use crate::sys::guest_memory::{GuestMemory, Piece};
+use crate::sys::guest_memory::{GuestMemory, GuestPiece};
 use crate::virtio::{DATA_VALID, Framing, HEADER_LEN, Header, NEEDS_CSUM, decode, encode};
 
 /// Longest frame.
@@ -21,14 +21,14 @@ const MAX_DESCRIPTORS: usize = 2048;
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// Pieces of guest memory of the current chains.
-    pieces: Vec<Piece>,
+    pieces: Vec<GuestPiece>,
     /// Current chains, each with the end of its pieces.
     chains: Vec<(Chain, usize)>,
 }
 
 /// Frame taken from one chain of the guest.
 #[derive(Debug)]
-pub(super) struct Received {
+pub(super) struct GuestFrame {
     pub(super) packet: Result<Packet, DropReason>,
     pub(super) descriptors: usize,
 }
@@ -53,12 +53,12 @@ impl Scratch {
         memory: &GuestMemory,
         features: Bits,
         mem: &Memory,
-    ) -> Result<Option<Received>, BadRing> {
+    ) -> Result<Option<GuestFrame>, BadRing> {
         self.pieces.clear();
         let Some(chain) = ring.take(memory, Direction::FromDriver, &mut self.pieces)? else { return Ok(None) };
         let packet = copy_in(&self.pieces, chain.len, memory, features, mem);
         ring.give_back(chain.head, 0);
-        Ok(Some(Received { packet, descriptors: chain.descriptors }))
+        Ok(Some(GuestFrame { packet, descriptors: chain.descriptors }))
     }
 
     /// Copies a frame, or the first frame of a packet with several, to buffers of the guest.
@@ -138,7 +138,7 @@ impl Scratch {
 
 /// Copies a frame out of a chain of `len` bytes.
 pub(super) fn copy_in(
-    pieces: &[Piece],
+    pieces: &[GuestPiece],
     len: u64,
     memory: &GuestMemory,
     features: Bits,
@@ -172,8 +172,8 @@ pub(super) fn copy_in(
     Ok(packet)
 }
 
-/// Header of a packet for the guest that has `skip` more bytes in front on the wire; `None` if the header needs a feature that was
-/// not negotiated, or contradicts the packet's own headers.
+/// Header of a packet for the guest that has `skip` more bytes in front on the wire; `None` if the header needs a
+/// feature that was not negotiated, or contradicts the packet's own headers.
 pub(super) fn header_for(negotiated: Bits, features: &Features, packet: &Packet, skip: u16) -> Option<Header> {
     if !takes(features, packet) {
         return None;
@@ -196,10 +196,10 @@ pub(super) fn header_for(negotiated: Bits, features: &Features, packet: &Packet,
     Some(header)
 }
 
-/// Reads pieces one after the other.
+/// Reads pieces in order.
 struct Gather<'a> {
     memory: &'a GuestMemory,
-    pieces: &'a [Piece],
+    pieces: &'a [GuestPiece],
     at: usize,
     skip: u32,
 }
@@ -219,16 +219,16 @@ impl Gather<'_> {
     }
 }
 
-/// Writes pieces one after the other.
+/// Writes pieces in order.
 pub(super) struct Scatter<'a> {
     memory: &'a GuestMemory,
-    pieces: &'a [Piece],
+    pieces: &'a [GuestPiece],
     at: usize,
     skip: u32,
 }
 
 impl<'a> Scatter<'a> {
-    pub(super) fn new(memory: &'a GuestMemory, pieces: &'a [Piece]) -> Self {
+    pub(super) fn new(memory: &'a GuestMemory, pieces: &'a [GuestPiece]) -> Self {
         Self { memory, pieces, at: 0, skip: 0 }
     }
 
@@ -248,7 +248,7 @@ impl<'a> Scatter<'a> {
 
 /// Position `n` bytes further.
 #[inline]
-fn advance(piece: Piece, at: usize, skip: u32, n: usize) -> (usize, u32) {
+fn advance(piece: GuestPiece, at: usize, skip: u32, n: usize) -> (usize, u32) {
     let skip = skip + n as u32;
     if skip == piece.len { (at + 1, 0) } else { (at, skip) }
 }

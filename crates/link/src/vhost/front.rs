@@ -1,7 +1,9 @@
-//! The front end of a virtio-net device (virtio-user): rings and buffers in memory of ours, which a back end fills and empties. It
-//! connects this program to a switch in another process, or to another instance of itself, without privileges.
+//! The front end of a virtio-net device (virtio-user): rings and buffers in memory of ours, which a back end fills and
+//! empties. It connects this program to a switch in another process, or to another instance of itself, without
+//! privileges.
 //!
-//! Frames are copied into the shared memory and out of it: the back end is another program, and may write there at any moment.
+//! Frames are copied into the shared memory and out of it: the back end is another program, and may write there at any
+//! moment.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::DropReason;
+use driver::DriverKind;
 use offload::Features;
 use packet::{CopyReason, Cut, Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -25,14 +28,12 @@ use super::handshake::{Handshake, RX_BUFFER, Session, TX_BUFFER, Wanted};
 use super::notify::signal;
 use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
 use super::ring::WRITE;
-use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::pieces::{tagged, vlan_tag};
-use crate::stats::LinkStats;
-use crate::sys::guest_memory::Piece;
+use crate::sys::guest_memory::GuestPiece;
 use crate::virtio::{HEADER_LEN, Header};
-use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use crate::{Common, Layer, Link, OpenError, Sent};
 
 /// Tokens of the epoll instance.
 const DONE: u64 = 0;
@@ -40,10 +41,8 @@ const SOCKET: u64 = 1;
 const CALL: u64 = 2;
 const AGAIN: u64 = 3;
 
-/// Default number of descriptors of a ring.
-const RING_SIZE: u16 = 256;
-
-/// Offset of a buffer relative to the previous one (cache colouring), so that small frames do not share the same cache sets.
+/// Offset of a buffer relative to the previous one (cache colouring), so that small frames do not share the same cache
+/// sets.
 const STAGGER: u64 = 192;
 
 /// Configuration of a link to a back end.
@@ -69,15 +68,15 @@ impl FrontConfig {
     /// One pair of queues of 256 descriptors, with offloads.
     pub fn new(name: &str, socket: &Path, mac: MacAddr) -> Self {
         let (name, socket) = (name.to_owned(), socket.to_owned());
-        Self { name, socket, pairs: 1, ring_size: RING_SIZE, mac, mtu: None, offloads: true }
+        Self { name, socket, pairs: 1, ring_size: DriverKind::VIRTIO_RING, mac, mtu: None, offloads: true }
     }
 }
 
 /// A link to a back end.
 #[derive(Debug)]
 pub struct VhostFront {
+    common: Common,
     config: FrontConfig,
-    mtu: usize,
     mac: MacAddr,
     /// The one descriptor that the link is polled by.
     waiting: Arc<OwnedFd>,
@@ -86,18 +85,14 @@ pub struct VhostFront {
     handshake: Option<Handshake>,
     wanted: Bits,
     running: Option<Running>,
-    /// Negotiated features as of the last [`Sent::Refit`].
-    features: Features,
     /// Negotiated features now.
     current: Features,
-    offloads: Offloads,
-    stats: LinkStats,
-    pieces: Vec<Piece>,
+    pieces: Vec<GuestPiece>,
     connections: u64,
     violations: u64,
     copied: u64,
     owed: usize,
-    /// Queue pair that the next burst begins with.
+    /// FrontQueue pair that the next burst begins with.
     next: usize,
 }
 
@@ -111,7 +106,7 @@ struct Running {
     free: Vec<Vec<u16>>,
     queues: Vec<QueueState>,
     /// Pieces of the current buffer, reused from frame to frame.
-    pieces: Vec<Piece>,
+    pieces: Vec<GuestPiece>,
 }
 
 /// Starts to connect. The link moves nothing until it is connected to a back end.
@@ -126,7 +121,7 @@ pub fn open(config: &FrontConfig) -> Result<VhostFront, OpenError> {
 pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFront, OpenError> {
     let name = &config.name;
     let error = |call| move |err: io::Error| OpenError::new(name, call, err);
-    let is_size = config.ring_size.is_power_of_two() && config.ring_size <= 1024;
+    let is_size = config.ring_size.is_power_of_two() && config.ring_size <= DriverKind::MAX_VIRTIO_RING;
     if config.pairs == 0 || config.pairs > MAX_PAIRS || !is_size {
         let text = format!("{} pairs of queues of {} descriptors", config.pairs, config.ring_size);
         return Err(error("queues")(io::Error::new(io::ErrorKind::InvalidInput, text)));
@@ -139,10 +134,10 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
         let added = epoll::add(&waiting, fd, epoll::EventData::new_u64(token), flags);
         added.map_err(|err| error("epoll_ctl")(err.into()))?;
     }
-    let mut offloads = Offloads::new();
+    let mut offloads = Offloads::EMPTY;
     let features = Bits::default().features(&mut offloads, NO_BACK_END);
     let mut link = VhostFront {
-        mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
+        common: Common::new(name, config.mtu, offloads, features),
         mac: config.mac,
         config: config.clone(),
         waiting: Arc::new(waiting),
@@ -151,10 +146,7 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
         handshake: None,
         wanted,
         running: None,
-        features,
         current: features,
-        offloads,
-        stats: LinkStats::ZERO,
         pieces: Vec::new(),
         connections: 0,
         violations: 0,
@@ -254,7 +246,7 @@ impl VhostFront {
         }
         let view = session.features.swapped();
         let unless = if self.config.offloads { NOT_OFFERED } else { BY_CONFIGURATION };
-        self.current = view.features(&mut self.offloads, unless);
+        self.current = view.features(&mut self.common.offloads, unless);
         let pairs = session.queues.len() / 2;
         let queues = vec![QueueState { running: true, enabled: true, size, ..QueueState::default() }; 2 * pairs];
         self.running =
@@ -269,21 +261,22 @@ impl VhostFront {
         if let Some(Running { session, .. }) = self.running.take() {
             let _ = epoll::delete(&*self.waiting, &session.socket);
             for queue in &session.queues {
-                // The back end may keep the eventfd open, so closing our descriptor would not remove it from the epoll instance.
+                // The back end may keep the eventfd open, so closing our descriptor would not remove it from the epoll
+                // instance.
                 let _ = epoll::delete(&*self.waiting, &queue.call);
             }
         }
-        self.current = Bits::default().features(&mut self.offloads, NO_BACK_END);
+        self.current = Bits::default().features(&mut self.common.offloads, NO_BACK_END);
         match self.connect() {
-            Ok(()) => failed(&self.config.name, call, why),
-            Err(err) => failed(&self.config.name, "thread", &err),
+            Ok(()) => failed(&self.common.name, call, why),
+            Err(err) => failed(&self.common.name, "thread", &err),
         }
     }
 
     #[cold]
     fn close_for(&mut self, bad: BadUsed) -> io::Error {
         self.violations += 1;
-        self.stats.rx_drop(DropReason::RingDescriptor);
+        self.common.stats.rx_drop(DropReason::RingDescriptor);
         let bad = io::Error::new(io::ErrorKind::InvalidData, bad.to_string());
         self.disconnect("vhost-user: connection closed", &bad)
     }
@@ -294,7 +287,9 @@ impl VhostFront {
 
     /// Receives one burst. Tells whether the rings may hold more.
     fn receive(&mut self, running: &mut Running, mem: &Memory, out: &mut Vec<Packet>) -> Result<bool, BadUsed> {
-        let (mut packets, mut bytes, mut looks) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut looks = 0;
         let before = out.len();
         let mut is_more = false;
         let (first, pairs) = (self.next, running.free.len());
@@ -315,10 +310,10 @@ impl VhostFront {
                         match received {
                             Ok(packet) => {
                                 bytes += packet.len();
-                                self.stats.received(&packet);
+                                self.common.stats.received(&packet);
                                 out.push(packet);
                             }
-                            Err(reason) => self.stats.rx_drop(reason),
+                            Err(reason) => self.common.stats.rx_drop(reason),
                         }
                     }
                     None if running.session.queues[2 * pair].ring.want_calls(true) => looks += 1,
@@ -331,7 +326,7 @@ impl VhostFront {
                 signal(&queue.kick);
             }
         }
-        self.stats.rx_calls += u64::from(out.len() > before);
+        self.common.stats.rx_calls += u64::from(out.len() > before);
         mem.copied(CopyReason::Guest, bytes);
         self.copied += bytes as u64;
         Ok(is_more)
@@ -426,13 +421,13 @@ impl VhostFront {
                     self.copied += bytes as u64;
                     running.queues[2 * pair + 1].chains += 1;
                     match packet.meta.cut {
-                        Cut::Frames(_) => self.stats.sent_first_frame(packet),
-                        Cut::Whole | Cut::Gso(_) | Cut::Fragment => self.stats.sent(packet),
+                        Cut::Frames(_) => self.common.stats.sent_first_frame(packet),
+                        Cut::Whole | Cut::Gso(_) | Cut::Fragment => self.common.stats.sent(packet),
                     }
                 }
                 Err(reason) => {
                     running.free[pair].push(head);
-                    self.stats.tx_drop(reason);
+                    self.common.stats.tx_drop(reason);
                 }
             }
             if is_one { gone += 1 } else { packet.skip_frames(1) }
@@ -444,7 +439,7 @@ impl VhostFront {
                 signal(&queue.kick);
             }
         }
-        self.stats.tx_calls += u64::from(gone > 0);
+        self.common.stats.tx_calls += u64::from(gone > 0);
         self.owed += (self.copied - copied) as usize;
         (gone, outcome)
     }
@@ -459,7 +454,8 @@ impl Running {
         Ok(())
     }
 
-    /// Copies a packet, or the first frame of a packet with several, to a buffer, and lends it. Returns the bytes copied.
+    /// Copies a packet, or the first frame of a packet with several, to a buffer, and lends it. Returns the bytes
+    /// copied.
     fn fill(&mut self, pair: usize, head: u16, features: &Features, packet: &Packet) -> Result<usize, DropReason> {
         if let Cut::Frames(_) = packet.meta.cut {
             let frame = packet.frames().next().ok_or(DropReason::TxError)?;
@@ -502,25 +498,12 @@ impl Running {
 }
 
 impl Link for VhostFront {
-    fn name(&self) -> &str {
-        &self.config.name
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn kind(&self) -> Kind {
-        Kind::VirtioUser
-    }
-
-    fn host_index(&self) -> Option<u32> {
-        None
-    }
-
-    fn mtu(&self) -> usize {
-        self.mtu
-    }
-
-    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
-        self.mtu = mtu.map_or(DEFAULT_MTU, usize::from);
-        Ok(())
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
     }
 
     fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
@@ -530,22 +513,6 @@ impl Link for VhostFront {
 
     fn layer(&self) -> Layer {
         Layer::Ethernet(self.mac)
-    }
-
-    fn features(&self) -> Features {
-        self.features
-    }
-
-    fn offloads(&self) -> &[Offload] {
-        self.offloads.all()
-    }
-
-    fn stats(&self) -> &LinkStats {
-        &self.stats
-    }
-
-    fn set_stats(&mut self, stats: LinkStats) {
-        self.stats = stats;
     }
 
     fn has_carrier(&self) -> bool {
@@ -588,12 +555,12 @@ impl Link for VhostFront {
     }
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
-        if self.features != self.current {
-            self.features = self.current;
+        if self.common.features != self.current {
+            self.common.features = self.current;
             return Ok(Sent::Refit);
         }
         let Some(mut running) = self.running.take() else {
-            burst.drain(..).for_each(|_| self.stats.tx_drop(DropReason::LinkDown));
+            burst.drain(..).for_each(|_| self.common.stats.tx_drop(DropReason::LinkDown));
             return Ok(Sent::All);
         };
         let (gone, outcome) = self.transmit(&mut running, burst);

@@ -33,9 +33,9 @@ pub(super) const TX_BUFFER: usize = 68 << 10;
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// A queue that the back end has.
+/// A queue that was handed to the back end.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct FrontQueue {
     pub(super) ring: DriverRing,
     pub(super) kick: OwnedFd,
     pub(super) call: OwnedFd,
@@ -51,7 +51,7 @@ pub(super) struct Session {
     pub(super) features: Bits,
     pub(super) memory: GuestMemory,
     /// Queues by number: even ones receive, odd ones send.
-    pub(super) queues: Vec<Queue>,
+    pub(super) queues: Vec<FrontQueue>,
 }
 
 /// Features and queues to request.
@@ -71,7 +71,8 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Starts a handshake with the back end at `path`, as soon as one listens there. `done` is written when there is a result.
+    /// Starts a handshake with the back end at `path`, as soon as one listens there. `done` is written when there is a
+    /// result.
     pub(super) fn begin(path: &Path, wanted: Wanted, done: OwnedFd) -> io::Result<Self> {
         let (sender, outcome) = mpsc::channel();
         let given_up = Arc::new(AtomicBool::new(false));
@@ -179,13 +180,13 @@ pub(super) fn negotiate(socket: UnixStream, wanted: &Wanted) -> Result<Session, 
             frontend.set_vring_enable(number, true).map_err(said("SET_VRING_ENABLE"))?;
         }
         let buffers = BASE + at + layout.ring();
-        queues.push(Queue { ring, kick, call, buffers });
+        queues.push(FrontQueue { ring, kick, call, buffers });
     }
     Ok(Session { socket: kept, features, memory, queues })
 }
 
-/// Number of queue pairs of the back end. The crate `vhost` treats the reply as the number of rings, so the request is made by an
-/// endpoint that is used for nothing else.
+/// Number of queue pairs of the back end. The crate `vhost` treats the reply as the number of rings, so the request is
+/// made by an endpoint that is used for nothing else.
 fn queue_pairs(socket: UnixStream) -> Result<usize, String> {
     let said = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");
     let mut frontend = Frontend::from_stream(socket, 2);

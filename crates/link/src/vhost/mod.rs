@@ -1,8 +1,9 @@
 //! Guests by vhost-user: the back end of a virtio-net device, and the front end of one.
 //!
-//! A front end (QEMU, cloud-hypervisor, another switch) connects to a Unix socket and announces the guest's memory and rings.
-//! Frames are copied out of that memory once and into it once: the guest may write there at any moment, so no packet stays there,
-//! and each number of a ring is read once, checked, then used. Messages are parsed by the crate `vhost`, rings are walked here.
+//! A front end (QEMU, cloud-hypervisor, another switch) connects to a Unix socket and announces the guest's memory and
+//! rings. Frames are copied out of that memory once and into it once: the guest may write there at any moment, so no
+//! packet stays there, and each number of a ring is read once, checked, then used. Messages are parsed by the crate
+//! `vhost`, rings are walked here.
 //!
 //! - Only negotiated features are used. They are the offloads towards the guest ([`Link::features`](crate::Link::features)); a frame
 //!   of the guest whose header uses another feature is dropped. `DATA_VALID` of a guest is ignored.
@@ -13,8 +14,9 @@
 //! - [`open_front`] is the other side: it connects this program to a switch in another process, with rings and buffers in memory
 //!   of ours.
 //!
-//! Limits: split rings; little-endian guests; memory of memfd, tmpfs or huge pages; no live migration (`VHOST_F_LOG_ALL`). A front end
-//! without a kick descriptor is served only when the link is polled for another reason.
+//! Limits: split rings; little-endian guests; memory of memfd, tmpfs or huge pages; no live migration
+//! (`VHOST_F_LOG_ALL`). A front end without a kick descriptor is served only when the link is polled for another
+//! reason.
 //!
 //! Sources: virtio 1.2 §2.7 and §5.1, `docs/interop/vhost-user.rst` of QEMU.
 

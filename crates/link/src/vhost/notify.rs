@@ -9,9 +9,10 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Signals an eventfd, unless its counter is full.
 ///
-/// The other process shares the descriptor's flags and may have cleared `O_NONBLOCK`, so that a write to a full counter blocks. So
-/// the counter is looked at first. A process that fills it between the look and the write can still block this thread
-/// (decision 53). A counter that is not zero is written to: a process that waits for edges need not reset it.
+/// The other process shares the descriptor's flags and may have cleared `O_NONBLOCK`, so that a write to a full counter
+/// blocks. So the counter is looked at first. A process that fills it between the look and the write can still block
+/// this thread (decision 53). A counter that is not zero is written to: a process that waits for edges need not reset
+/// it.
 pub(super) fn signal(eventfd: impl AsFd) {
     let mut fds = [PollFd::new(&eventfd, PollFlags::OUT)];
     if poll(&mut fds, Some(&NOW)).is_ok() && fds[0].revents().contains(PollFlags::OUT) {

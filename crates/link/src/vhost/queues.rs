@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use driver::DriverKind;
 use packet::Packet;
 use wire::{FlowKey, eth};
 
@@ -18,7 +19,7 @@ pub(super) const BURST_DESCRIPTORS: usize = 4096;
 pub(super) const MAX_LOOKS: usize = 16;
 
 /// Maximum of queue pairs.
-pub const MAX_PAIRS: u16 = 64;
+pub const MAX_PAIRS: u16 = DriverKind::MAX_VHOST_QUEUES;
 
 /// Queue of a packet, among `count`: one per flow, which keeps a flow in order.
 pub(super) fn queue_of(packet: &Packet, count: usize) -> usize {

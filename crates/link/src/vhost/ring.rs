@@ -1,13 +1,13 @@
-//! Split virtqueue, the device's side (virtio 1.2 §2.7): takes chains of descriptors off the available ring and gives them back by the
-//! used one.
+//! Split virtqueue, the device's side (virtio 1.2 §2.7): takes chains of descriptors off the available ring and gives
+//! them back by the used one.
 //!
-//! Nothing that the driver writes is trusted: each number is read once, checked, then used. A violation of the rules is a
-//! [`BadRing`], after which the ring is no longer used.
+//! Nothing that the driver writes is trusted: each number is read once, checked, then used. A violation of the rules is
+//! a [`BadRing`], after which the ring is no longer used.
 
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::sys::guest_memory::{GuestMemory, Piece, Window};
+use crate::sys::guest_memory::{GuestMemory, GuestPiece, Window};
 
 /// `VIRTQ_DESC_F_NEXT`.
 pub(super) const NEXT: u16 = 1;
@@ -34,7 +34,8 @@ const ELEMENTS_AT: usize = 4;
 /// Descriptors of a queue (virtio 1.2 §2.7).
 pub(super) const MAX_SIZE: u32 = 32_768;
 
-/// Descriptors of an indirect table, if the queue has fewer: a driver of a short queue makes longer ones (Linux `virtqueue_add_split`).
+/// Descriptors of an indirect table, if the queue has fewer: a driver of a short queue makes longer ones (Linux
+/// `virtqueue_add_split`).
 const MAX_INDIRECT: usize = 128;
 
 /// Descriptors of a chain, if the queue has more.
@@ -160,8 +161,8 @@ impl Desc {
 }
 
 impl Ring {
-    /// A ring of `size` descriptors whose parts are at `place`, from element `next` on; `None` unless all parts are in the guest's
-    /// memory and aligned.
+    /// A ring of `size` descriptors whose parts are at `place`, from element `next` on; `None` unless all parts are in
+    /// the guest's memory and aligned.
     pub(super) fn new(
         memory: &GuestMemory,
         place: Place,
@@ -212,7 +213,7 @@ impl Ring {
         &mut self,
         memory: &GuestMemory,
         direction: Direction,
-        pieces: &mut Vec<Piece>,
+        pieces: &mut Vec<GuestPiece>,
     ) -> Result<Option<Chain>, BadRing> {
         if self.next == self.seen && !self.look()? {
             return Ok(None);
@@ -282,8 +283,8 @@ impl Ring {
         }
         self.used.store_u16(INDEX_AT, self.given, Ordering::Release);
         self.shown = self.given;
-        // The driver enables interrupts before it reads the index a last time: either the driver sees the new index, or this
-        // call sees that interrupts are enabled.
+        // The driver enables interrupts before it reads the index a last time: either the driver sees the new index, or
+        // this call sees that interrupts are enabled.
         fence(Ordering::SeqCst);
         if self.features.event_index {
             let event = self.available.load_u16(ELEMENTS_AT + 2 * usize::from(self.size), Ordering::Relaxed);
@@ -315,7 +316,8 @@ impl Ring {
     }
 }
 
-/// Whether an index that went from `old` to `new` has passed `event` (virtio 1.2 §2.7.7.2, Linux `vring_need_event`).
+/// Tells whether an index that went from `old` to `new` has passed `event` (virtio 1.2 §2.7.7.2, Linux
+/// `vring_need_event`).
 pub(super) fn passes(event: u16, old: u16, new: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
@@ -324,7 +326,7 @@ pub(super) fn passes(event: u16, old: u16, new: u16) -> bool {
 struct Walk<'a> {
     memory: &'a GuestMemory,
     direction: Direction,
-    pieces: &'a mut Vec<Piece>,
+    pieces: &'a mut Vec<GuestPiece>,
     descriptors: usize,
     len: u64,
 }

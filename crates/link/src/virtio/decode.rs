@@ -29,13 +29,13 @@ const MAX_UDP_SEGS: usize = 128;
 pub enum BadHeader {
     /// `hdr_len` is more than the frame has.
     HeaderLen,
-    /// The checksum field lies beyond the frame, or segments are cut at a header that has it elsewhere.
+    /// The checksum field lies past the frame, or not at the place that the segmentation's header has it.
     ChecksumPlace,
     /// A type that was not negotiated, or ECN with a type other than TCP's.
     GsoType,
     /// `gso_size` is 0, or Linux's `GSO_BY_FRAGS`, or makes more segments than there may be.
     GsoSize,
-    /// The type is not the frame's protocol.
+    /// The type contradicts the frame's protocol.
     GsoProtocol,
     /// Segments are cut inside a tunnel, but its headers do not lead to `csum_start`, or differ between segments.
     GsoEncapsulation,
@@ -57,7 +57,7 @@ impl fmt::Display for BadHeader {
             Self::GsoType => "gso_type unknown",
             Self::GsoSize => "gso_size impossible",
             Self::GsoProtocol => "gso_type is not the frame's protocol",
-            Self::GsoEncapsulation => "tunnel headers that cannot be followed to csum_start",
+            Self::GsoEncapsulation => "tunnel headers that do not lead to csum_start",
             Self::Frame => "segmentation of a frame with malformed headers",
         })
     }
@@ -68,8 +68,8 @@ impl std::error::Error for BadHeader {}
 /// Decodes the header of a frame of `len` bytes, whose first bytes are `head`.
 ///
 /// Offsets in the result count from the frame's first byte, and lie inside the frame. A frame whose payload is one
-/// segment is not fat (Linux's `virtio_net_hdr_to_skb`), unless it is in a tunnel. Headers end with the transport header at
-/// `csum_start`: `hdr_len` is only a hint (virtio 1.2 §5.1.6.2).
+/// segment is not fat (Linux's `virtio_net_hdr_to_skb`), unless it is in a tunnel. Headers end with the transport
+/// header at `csum_start`: `hdr_len` is only a hint (virtio 1.2 §5.1.6.2).
 ///
 /// # Errors
 /// [`BadHeader`], which names the drop reason of the frame.
@@ -139,8 +139,8 @@ pub fn decode(header: &Header, framing: Framing, head: &[u8], len: usize) -> Res
     Ok(Decoded { csum, cut, seed, complete: None })
 }
 
-/// Offset of the IP header in a frame whose partial checksum is not that of the TCP or UDP header right behind the IP header;
-/// the frame's end if it has no IP header. `None` if the checksum is that of TCP or UDP.
+/// Offset of the IP header in a frame whose partial checksum is not that of the TCP or UDP header right behind the IP
+/// header; the frame's end if it has no IP header. `None` if the checksum is that of TCP or UDP.
 fn anywhere(header: &Header, framing: Framing, head: &[u8], len: usize) -> Option<usize> {
     let Ok(l3) = ip_offset(framing, head) else { return Some(len) };
     let is_own = Transport::own(l3, head, len)
@@ -377,7 +377,7 @@ mod tests {
             ("version", with(0, 0x55)),
             ("header length", with(0, 0x4f)),
             ("check", with(10, frame[10] ^ 1)),
-            ("tcp header cut short", frame[..39].to_vec()),
+            ("tcp header truncated", frame[..39].to_vec()),
         ] {
             assert_eq!(decode(&header, Framing::Ip, &bad, bad.len()), Err(BadHeader::Frame), "{what}");
             // Without segmentation, a checksum is completed in any frame that has room for it.
@@ -429,7 +429,7 @@ mod tests {
             assert_eq!(packet.to_vec(), want, "{start} and {offset}");
             assert_eq!(packet.meta.csum, if is_own { asked(&header) } else { Csum::None }, "{start} and {offset}");
         }
-        // No IP at all.
+        // No IP header.
         let header = Header { flags: NEEDS_CSUM, csum_start: 14, csum_offset: 8, ..Header::default() };
         let arp = [&[2; 12], &[8, 6][..], &[0x45; 28]].concat();
         let decoded = decode(&header, Framing::Ethernet, &arp, arp.len()).unwrap();
@@ -437,7 +437,7 @@ mod tests {
         let mut packet = Packet::with_data(&mem, &arp).unwrap();
         decoded.apply(&mem, &mut packet).unwrap();
         assert_eq!(packet.head()[22..24], finish(wire::checksum::sum(&arp[14..])).to_be_bytes());
-        // SCTP cut short in front of its four bytes of checksum.
+        // SCTP truncated in front of its four bytes of checksum.
         let mut sctp = [ip_header(V4, Protocol::SCTP, 11), vec![1; 11]].concat();
         let header = Header { flags: NEEDS_CSUM, csum_start: 20, csum_offset: 8, ..Header::default() };
         let decoded = decode(&header, Framing::Ip, &sctp, sctp.len()).unwrap();

@@ -5,9 +5,9 @@ use wire::{tcp, udp};
 
 use super::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, Header, NEEDS_CSUM};
 
-/// Header for a packet that has `skip` more bytes in front on the wire than in memory (a VLAN tag that is still in metadata).
-/// `None` if the packet is fat but its checksum is not partial, or its headers are not in the head; the fitting step
-/// produces no such packet.
+/// Header for a packet that has `skip` more bytes in front on the wire than in memory (a VLAN tag that is still in
+/// metadata). `None` if the packet is fat but its checksum is not partial, or its headers are not in the head; the
+/// fitting step produces no such packet.
 pub fn encode(packet: &Packet, skip: u16) -> Option<Header> {
     let mut header = Header::default();
     if let Csum::Partial { start, offset } = packet.meta.csum {

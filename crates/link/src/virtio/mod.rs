@@ -1,9 +1,9 @@
 //! The virtio-net header (virtio 1.2 §5.1.6), converted to [`Meta`](packet::Meta) and back.
 //!
-//! The header of a received frame comes from its sender, a guest for example, and [`decode`] trusts none of it. A checksum is
-//! *written* at the offset in the header, and could change the frame's destination after the forwarding decision. So only the
-//! checksum of TCP or UDP right behind the IP header stays partial; any other checksum is completed before the frame is
-//! parsed. Segments are cut at `csum_start` only if the frame's own headers lead there.
+//! The header of a received frame comes from its sender, a guest for example, and [`decode()`] trusts none of it. A
+//! checksum is *written* at the offset in the header, and could change the frame's destination after the forwarding
+//! decision. So only the checksum of TCP or UDP right behind the IP header stays partial; any other checksum is
+//! completed before the frame is parsed. Segments are cut at `csum_start` only if the frame's own headers lead there.
 
 mod decode;
 mod encode;
@@ -103,11 +103,11 @@ pub struct Decoded {
     pub csum: Csum,
     /// Whether the frame is fat, with its segmentation.
     pub cut: Cut,
-    /// Offset and bytes to write that turn a complete checksum into the partial one of `csum`. Set for a fat frame that arrived
-    /// with a complete checksum, as from a card with hardware GRO.
+    /// Offset and bytes to write that turn a complete checksum into the partial one of `csum`. Set for a fat frame that
+    /// arrived with a complete checksum, as from a card with hardware GRO.
     pub seed: Option<(usize, [u8; 2])>,
-    /// Offset of the IP header (the frame's end if there is none), if the checksum is not that of TCP or UDP right behind the IP
-    /// header: such a checksum is completed before the frame is parsed.
+    /// Offset of the IP header (the frame's end if there is none), if the checksum is not that of TCP or UDP right
+    /// behind the IP header: such a checksum is completed before the frame is parsed.
     pub complete: Option<usize>,
 }
 
@@ -126,7 +126,7 @@ impl Decoded {
         packet.meta.cut = self.cut;
         if let Some(l3) = self.complete {
             checksum::complete(mem, packet, l3)?;
-            // Nothing is known of the packet's own transport checksum.
+            // The packet's own transport checksum is unknown.
             packet.meta.csum = Csum::None;
         }
         Ok(())

@@ -7,8 +7,9 @@ mod tun;
 mod udp;
 mod xdp;
 
+use driver::DriverKind;
 use libtest_mimic::Arguments;
-use link::{Config, ConfigKind, Link};
+use link::{Config, Link};
 use system::Netns;
 
 fn main() {
@@ -17,7 +18,7 @@ fn main() {
 }
 
 /// Opens a link in a namespace.
-fn open(netns: &Netns, name: &str, kind: ConfigKind, offloads: bool) -> system::Outcome<Box<dyn Link>> {
-    let config = Config { name: name.to_owned(), kind, mtu: None, offloads, index: None };
+fn open(netns: &Netns, name: &str, kind: DriverKind, offloads: bool) -> system::Outcome<Box<dyn Link>> {
+    let config = Config { name: name.to_owned(), kind, mac: None, mtu: None, offloads, index: None };
     netns.enter(|| link::open(&config)).map_err(|err| err.to_string().into())
 }

@@ -1,8 +1,9 @@
 //! Packet sockets on virtual cables: two hosts, and a cable between them that runs through us.
 
 use base::DropReason;
+use driver::DriverKind;
 use libtest_mimic::Trial;
-use link::{ConfigKind, Layer, Link, Sent};
+use link::{Layer, Link, Sent};
 use packet::{Cut, Frames, Gso, GsoKind, Memory, Packet};
 use system::{Need, Netns, Outcome, trial, veth, wait_until};
 
@@ -46,7 +47,7 @@ fn street() -> Outcome<Street> {
 }
 
 fn socket(netns: &Netns, interface: &str) -> Outcome<Box<dyn Link>> {
-    open(netns, interface, ConfigKind::Packet { interface: interface.to_owned(), exclusive: false }, true)
+    open(netns, interface, DriverKind::Packet { interface: interface.to_owned(), exclusive: false }, true)
 }
 
 /// IPv6 packets that the stack behind `left` has received.
@@ -66,7 +67,7 @@ fn exclusive() -> Outcome {
     ))?;
     let mem = Memory::heap();
     for is_exclusive in [true, false] {
-        let kind = ConfigKind::Packet { interface: "left".to_owned(), exclusive: is_exclusive };
+        let kind = DriverKind::Packet { interface: "left".to_owned(), exclusive: is_exclusive };
         let mut left = open(&street.middle, "left", kind, true)?;
         let before = received_by_stack(&street.middle)?;
         // No station answers the pings.

@@ -7,8 +7,8 @@ use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use system::{Outcome, wait_until};
 use wire::{Protocol, ipv4, ipv6, udp};
 
-/// A UDP datagram that is not to be fragmented, or a train of them if the payload is longer than `size`, headers in the head
-/// and the payload in pieces of 1000 bytes behind it.
+/// A UDP datagram that is not to be fragmented, or a train of them if the payload is longer than `size`, headers in the
+/// head and the payload in pieces of 1000 bytes behind it.
 pub(crate) fn train(mem: &Memory, src: SocketAddr, dst: SocketAddr, tos: u8, payload: &[u8], size: u16) -> Packet {
     let udp_len = (udp::Header::LEN + payload.len()) as u16;
     let mut head = match (src.ip(), dst.ip()) {

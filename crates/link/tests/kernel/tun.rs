@@ -1,7 +1,8 @@
 //! TUN and TAP devices.
 
+use driver::DriverKind;
 use libtest_mimic::Trial;
-use link::{ConfigKind, Link, Sent};
+use link::{Link, Sent};
 use packet::{Memory, Packet};
 use system::{Need, Netns, Outcome, trial};
 
@@ -11,14 +12,14 @@ use crate::train::{receive, send, train};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 
-const TUN: ConfigKind = ConfigKind::Tun { queues: 1 };
-const TAP: ConfigKind = ConfigKind::Tap { queues: 1 };
+const TUN: DriverKind = DriverKind::Tun { queues: 1 };
+const TAP: DriverKind = DriverKind::Tap { queues: 1 };
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("tun/kernel_tcp_stays_fat_from_device_to_device", NEEDS, || fat(TUN)),
         trial("tap/kernel_tcp_stays_fat_from_device_to_device", NEEDS, || fat(TAP)),
-        trial("tun/several_queues_carry_one_stream", NEEDS, || fat(ConfigKind::Tun { queues: 4 })),
+        trial("tun/several_queues_carry_one_stream", NEEDS, || fat(DriverKind::Tun { queues: 4 })),
         trial("tun/without_offloads_every_packet_is_plain", NEEDS, || thin(TUN)),
         trial("tap/without_offloads_every_packet_is_plain", NEEDS, || thin(TAP)),
         trial("tun/udp_trains_stay_trains", NEEDS, udp_trains),
@@ -38,7 +39,7 @@ struct Pair {
     link_b: Box<dyn Link>,
 }
 
-fn pair(kind: &ConfigKind, offloads: bool) -> Outcome<Pair> {
+fn pair(kind: &DriverKind, offloads: bool) -> Outcome<Pair> {
     let (a, b) = (Netns::new("a")?, Netns::new("b")?);
     let link_a = open(&a, "fat0", kind.clone(), offloads)?;
     let link_b = open(&b, "fat0", kind.clone(), offloads)?;
@@ -48,7 +49,7 @@ fn pair(kind: &ConfigKind, offloads: bool) -> Outcome<Pair> {
     Ok(Pair { a, b, link_a, link_b })
 }
 
-fn stream(kind: &ConfigKind, offloads: bool) -> Outcome<(Pair, Seen)> {
+fn stream(kind: &DriverKind, offloads: bool) -> Outcome<(Pair, Seen)> {
     let mut pair = pair(kind, offloads)?;
     let (a, b) = (&pair.a, &pair.b);
     let seen = with_cable(pair.link_a.as_mut(), pair.link_b.as_mut(), || {
@@ -63,7 +64,7 @@ fn stream(kind: &ConfigKind, offloads: bool) -> Outcome<(Pair, Seen)> {
     Ok((pair, seen))
 }
 
-fn fat(kind: ConfigKind) -> Outcome {
+fn fat(kind: DriverKind) -> Outcome {
     let (pair, seen) = stream(&kind, true)?;
     assert!(seen.fat_v4 > 50 && seen.fat_v6 > 50 && seen.longest > 60_000 && seen.partial > 100, "{seen:?}");
     let stats = pair.link_a.stats();
@@ -72,7 +73,7 @@ fn fat(kind: ConfigKind) -> Outcome {
     Ok(())
 }
 
-fn thin(kind: ConfigKind) -> Outcome {
+fn thin(kind: DriverKind) -> Outcome {
     let (pair, seen) = stream(&kind, false)?;
     assert_eq!((seen.fat_v4, seen.fat_v6, seen.partial), (0, 0, 0));
     assert!(seen.longest <= 1514, "{seen:?}");
@@ -89,8 +90,8 @@ fn udp_trains() -> Outcome {
         [("10.9.0.1:4500", "10.9.0.2:4500", 28), ("[fd09::1]:4500", "[fd09::2]:4500", 48)]
     {
         let (local, remote) = (local.parse()?, remote.parse()?);
-        let mut from = open(&pair.a, "from", ConfigKind::Udp { bind: local }, true)?;
-        let mut to = open(&pair.b, "to", ConfigKind::Udp { bind: remote }, true)?;
+        let mut from = open(&pair.a, "from", DriverKind::Udp { bind: local }, true)?;
+        let mut to = open(&pair.b, "to", DriverKind::Udp { bind: remote }, true)?;
         let train = train(&mem, local, remote, 0, &payload, 1000);
         let seen = with_cable(pair.link_a.as_mut(), pair.link_b.as_mut(), || {
             assert_eq!(send(from.as_mut(), train)?, Sent::All);

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use base::DropReason;
+use driver::DriverKind;
 use libtest_mimic::Trial;
-use link::{ConfigKind, Link, Sent};
+use link::{Link, Sent};
 use packet::{Csum, Memory};
 use system::{Need, Netns, Outcome, trial, veth, wait_until};
 use wire::{Protocol, ip};
@@ -58,7 +59,7 @@ fn wire() -> Outcome<Wire> {
 }
 
 fn socket(netns: &Netns, bind: &str, offloads: bool) -> Outcome<Box<dyn Link>> {
-    open(netns, "wan", ConfigKind::Udp { bind: bind.parse()? }, offloads)
+    open(netns, "wan", DriverKind::Udp { bind: bind.parse()? }, offloads)
 }
 
 fn payload(len: u32) -> Vec<u8> {
@@ -328,7 +329,7 @@ fn fragmented() -> Outcome {
 fn dont_fragment() -> Outcome {
     let wire = wire()?;
     let mut a = socket(&wire.a, V4[0], true)?;
-    let kind = ConfigKind::Packet { interface: "wire".to_owned(), exclusive: false };
+    let kind = DriverKind::Packet { interface: "wire".to_owned(), exclusive: false };
     let mut b = open(&wire.b, "wire", kind, true)?;
     let _port_is_open = socket(&wire.b, V4[1], true)?;
     let mem = Memory::heap();
@@ -383,7 +384,8 @@ fn without_df_over_narrow_link() -> Outcome {
     Ok(())
 }
 
-/// The option stays as the last datagram had it, and does not keep the kernel from telling what ICMP says of one before.
+/// The option stays as the last datagram had it, and does not keep the kernel from telling what ICMP says of one
+/// before.
 fn told_after_without_df() -> Outcome {
     let path = narrow_path()?;
     let mut a = socket(&path.a, V4[0], true)?;

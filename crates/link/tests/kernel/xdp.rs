@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use base::DropReason;
+use driver::{DriverKind, XdpMode};
 use libtest_mimic::Trial;
-use link::{ConfigKind, Layer, Link, RingState, Sent, XdpMode};
+use link::{Layer, Link, RingState, Sent};
 use packet::{CopyReason, Cut, Frames, Memory, Packet, geometry};
 use system::{Need, Netns, Outcome, trial, veth, wait_until};
 
@@ -71,20 +72,20 @@ fn cable(mtu: u16) -> Outcome<Cable> {
 }
 
 fn xdp(netns: &Netns, interface: &str, ring: u32, mode: XdpMode) -> Outcome<Box<dyn Link>> {
-    let kind = ConfigKind::Xdp { interface: interface.to_owned(), ring: ring.try_into()?, mode };
+    let kind = DriverKind::Xdp { interface: interface.to_owned(), ring: ring.try_into()?, mode };
     open(netns, interface, kind, true)
 }
 
 fn at_the_host(cable: &Cable) -> Outcome<Box<dyn Link>> {
-    open(&cable.host, "host", ConfigKind::Packet { interface: "host".to_owned(), exclusive: false }, true)
+    open(&cable.host, "host", DriverKind::Packet { interface: "host".to_owned(), exclusive: false }, true)
 }
 
 fn ring(link: &dyn Link) -> RingState {
     link.ring().expect("an XDP link has one")
 }
 
-/// Drops the only link of a namespace, and waits until its interface is as it was. A program that another test starts has its
-/// descriptors too, between `fork` and `exec`.
+/// Drops the only link of a namespace, and waits until its interface is as it was. A program that another test starts
+/// has its descriptors too, between `fork` and `exec`.
 fn close(link: Box<dyn Link>, netns: &Netns) -> Outcome {
     drop(link);
     let mut seen = Ok(String::new());
@@ -143,7 +144,7 @@ fn frames_pass(mode: XdpMode) -> Outcome {
         let mut got = receive(&mut *link, &mem, 32)?;
         for (number, packet) in numbers.zip(&mut got) {
             assert_eq!(packet.to_vec(), bytes(number, 60 + (number as usize * 7) % 1455), "{mode:?}");
-            assert!(packet.bufs().all(|buf| buf.is_scarce(&mem)) && packet.headroom() >= Memory::HEADROOM);
+            assert!(packet.bufs().all(|buf| buf.is_scarce_frame(&mem)) && packet.headroom() >= Memory::HEADROOM);
             packet.head_mut().expect("a frame is written where it lies").fill(0xee);
         }
         assert_eq!(ring(&*link).held, 32);
@@ -320,7 +321,7 @@ fn by_a_tap() -> Outcome {
     let netns = Netns::new("tap")?;
     netns.sh("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
     let mem = Memory::heap();
-    let mut outside = open(&netns, "tap0", ConfigKind::Tap { queues: 1 }, false)?;
+    let mut outside = open(&netns, "tap0", DriverKind::Tap { queues: 1 }, false)?;
     for mode in [XdpMode::Native, XdpMode::Generic] {
         let mut link = xdp(&netns, "tap0", 256, mode)?;
         assert_eq!(ring(&*link).native, mode == XdpMode::Native);

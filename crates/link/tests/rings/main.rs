@@ -1,4 +1,5 @@
-//! The back end against a second implementation of virtio: rings written by the crate `virtio-queue` in memory of `vm-memory`.
+//! The back end against a second implementation of virtio: rings written by the crate `virtio-queue` in memory of
+//! `vm-memory`.
 
 mod driver;
 

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ::qdisc::Options;
 use base::{IfAddr, IfIndex, Instant, LinkId, Prefix};
+use driver::DriverKind;
 
 use super::lifetime::Lifetime;
 use super::nums::*;
@@ -263,16 +264,18 @@ impl Link {
     /// Number of transmit queues.
     pub(super) fn queues(&self) -> u32 {
         match self.config.kind {
-            LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
+            LinkKind::Driver(DriverKind::Tun { queues } | DriverKind::Tap { queues }) => queues.into(),
             LinkKind::Loopback
             | LinkKind::Vrf { .. }
             | LinkKind::Bridge(_)
             | LinkKind::Vlan { .. }
-            | LinkKind::VhostUser { .. }
-            | LinkKind::VirtioUser { .. }
-            | LinkKind::Udp { .. }
-            | LinkKind::Packet { .. }
-            | LinkKind::Xdp { .. } => 1,
+            | LinkKind::Driver(
+                DriverKind::VhostUser { .. }
+                | DriverKind::VirtioUser { .. }
+                | DriverKind::Udp { .. }
+                | DriverKind::Packet { .. }
+                | DriverKind::Xdp { .. },
+            ) => 1,
         }
     }
 
@@ -310,7 +313,7 @@ impl Link {
     /// What it would be made from again, but for its master.
     pub(super) fn to_config(&self) -> LinkConfig {
         let bound = match self.config.kind {
-            LinkKind::Udp { bind } => Some(IfAddr::host(bind.ip())),
+            LinkKind::Driver(DriverKind::Udp { bind }) => Some(IfAddr::host(bind.ip())),
             _ => None,
         };
         let addresses = self.addresses.iter().map(|address| address.addr).filter(|addr| Some(*addr) != bound);
@@ -322,13 +325,15 @@ impl Link {
         let kind = match self.config.kind {
             LinkKind::Bridge(_)
             | LinkKind::Vlan { .. }
-            | LinkKind::VhostUser { .. }
-            | LinkKind::VirtioUser { .. }
-            | LinkKind::Tap { .. }
-            | LinkKind::Packet { .. }
-            | LinkKind::Xdp { .. } => IFF_BROADCAST | IFF_MULTICAST,
-            LinkKind::Tun { .. } => IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST,
-            LinkKind::Udp { .. } => IFF_POINTOPOINT | IFF_NOARP,
+            | LinkKind::Driver(
+                DriverKind::VhostUser { .. }
+                | DriverKind::VirtioUser { .. }
+                | DriverKind::Tap { .. }
+                | DriverKind::Packet { .. }
+                | DriverKind::Xdp { .. },
+            ) => IFF_BROADCAST | IFF_MULTICAST,
+            LinkKind::Driver(DriverKind::Tun { .. }) => IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST,
+            LinkKind::Driver(DriverKind::Udp { .. }) => IFF_POINTOPOINT | IFF_NOARP,
             LinkKind::Loopback => IFF_LOOPBACK,
             LinkKind::Vrf { .. } => IFF_NOARP | IFF_MASTER,
         };

@@ -2,6 +2,7 @@
 
 use ::switch::{FdbEntry, FdbKind};
 use base::{IfIndex, LinkId, TableId};
+use driver::DriverKind;
 
 use super::bridging::Bridging;
 use super::fib_rule::Rule;
@@ -64,7 +65,7 @@ impl<H: Host> Rtnl<H> {
             let name = &link.config.name;
             // A UDP link has its socket's by itself.
             let bound: Vec<_> = match link.config.kind {
-                LinkKind::Udp { .. } => link.config.own_addresses().collect(),
+                LinkKind::Driver(DriverKind::Udp { .. }) => link.config.own_addresses().collect(),
                 _ => Vec::new(),
             };
             // Of IPv6 the newest is listed first.

@@ -8,6 +8,7 @@ use config::Config;
 use config::features::FeatureSet;
 use config::model::{LinkConfig, LinkKind};
 use ctl::state::{LinkState, LinkStats, RingState};
+use driver::DriverKind;
 use netlink::Error;
 use netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, Model, NeighbourNow, Route, Rtnl, Vrf};
 use qdisc::{Options, Stats};
@@ -107,9 +108,9 @@ impl Host for Obedient {
             self.bridges.insert(id, bridge);
         }
         let host_index = match config.kind {
-            LinkKind::Udp { .. } | LinkKind::Bridge(_) => None,
+            LinkKind::Driver(DriverKind::Udp { .. }) | LinkKind::Bridge(_) => None,
             // Devices are made with the number that is asked for, or numbered as links are.
-            LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(index.unwrap_or(id.0)),
+            LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => Some(index.unwrap_or(id.0)),
             _ => Some(self.host_index.unwrap_or(id.0)),
         };
         Ok(LinkNow { id, host_index, running: false, mtu, ..eth0() })

@@ -1,4 +1,4 @@
-//! Fields of an arriving packet that GRO reads: once, and only those that it compares.
+//! Fields of a received packet that GRO compares; each is read once.
 
 use packet::{Csum, Memory, Meta, Packet};
 use wire::ipv6::Chain;
@@ -8,7 +8,7 @@ use wire::{Malformed, Protocol, Version, checksum as sums, ipv4, ipv6, udp};
 use crate::checksum;
 use crate::headers::Headers;
 
-/// Key of a flow. Two packets that differ here are independent, and may overtake each other.
+/// Key of a flow. Packets of different flows may overtake each other.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Flow {
     /// Source, then destination; IPv4's two in the first.
@@ -18,7 +18,7 @@ pub(super) struct Flow {
     protocol: Protocol,
 }
 
-/// A packet that may have to do with a held one.
+/// A packet of a flow that GRO may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) flow: Flow,
@@ -40,12 +40,12 @@ pub(super) struct Arrival {
     pseudo: u32,
 }
 
-/// Fields that are read of a packet.
+/// Readable part of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'a> {
     /// Bytes in its head.
     pub(super) head: &'a [u8],
-    /// All its bytes.
+    /// Length of the whole packet.
     pub(super) len: usize,
     pub(super) meta: &'a Meta,
 }
@@ -53,23 +53,23 @@ pub(super) struct View<'a> {
 /// Treatment of a packet by GRO.
 #[derive(Debug)]
 pub(super) enum Class {
-    /// It is of a flow that may be held.
+    /// A segment of a flow that may be held.
     Segment(Arrival),
-    /// It is of such a flow, but never merged; it only must not overtake.
+    /// A packet of such a flow that is never merged; it must not overtake.
     Odd,
-    /// Nothing.
+    /// A packet that GRO ignores.
     Other,
 }
 
-/// Flags of which the last segment's are kept.
+/// Flags that the last segment determines.
 pub(super) const LAST: Flags = Flags::from_bits(Flags::FIN.bits() | Flags::PSH.bits());
 
-/// Flags after which a flow is not held any longer (Linux `tcp_gro_receive`).
+/// Flags after which a flow is flushed (Linux `tcp_gro_receive`).
 pub(super) const ENDING: Flags =
     Flags::from_bits(LAST.bits() | Flags::URG.bits() | Flags::RST.bits() | Flags::SYN.bits());
 
 impl Class {
-    /// Looks at a packet that begins with its IP header, after bringing the headers into its head if need be.
+    /// Parses a packet that begins with its IP header, after bringing the headers into its head if need be.
     #[inline]
     pub(super) fn of(mem: &Memory, pkt: &mut Packet, with_udp: bool) -> Self {
         match Self::parse(View::of(pkt), with_udp) {
@@ -85,10 +85,10 @@ impl Class {
         found.ok().and_then(|_| Self::parse(View::of(pkt), with_udp).ok()).unwrap_or(Self::Odd)
     }
 
-    /// Looks at a packet whose headers may not all lie in its head.
+    /// Parses a packet whose headers may exceed its head.
     ///
     /// # Errors
-    /// [`Malformed::OutsideHead`] when they do not; what is wrong with them.
+    /// [`Malformed::OutsideHead`] when they do; the fault of the headers.
     #[inline]
     pub(super) fn parse(view: View<'_>, with_udp: bool) -> Result<Self, Malformed> {
         match Version::of(view.head) {
@@ -105,7 +105,7 @@ impl<'a> View<'a> {
         Self { head: pkt.head(), len: pkt.len(), meta: &pkt.meta }
     }
 
-    /// Fault of bytes that are missing in the head: the packet may have them in its other pieces.
+    /// Error for bytes that are missing in the head: the packet may have them in its fragments.
     #[cold]
     fn outside(&self, why: Malformed) -> Malformed {
         if self.head.len() < self.len { Malformed::OutsideHead } else { why }
@@ -123,7 +123,7 @@ fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
     if !wanted(header.protocol(), with_udp) {
         return Ok(Class::Other);
     }
-    // Only a header without options, not a fragment, with a right checksum, of just as many bytes as arrived.
+    // Only a header without options, not a fragment, with a correct checksum and the length of the packet.
     let reserved_bit = header.as_bytes()[6] & 0x80 != 0;
     let plain = header.header_len() == ipv4::Header::LEN && header.fragment().is_none() && !reserved_bit;
     if !plain || header.total_len() != len || !header.check_ok() {
@@ -194,7 +194,7 @@ fn parse_v6(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
 }
 
 /// The upper layer behind hop-by-hop and destination options, or another protocol. `None` for fragments, and behind a
-/// routing header, where the check is made with an address that is not the header's.
+/// routing header, where the checksum covers an address that is not the header's.
 #[cold]
 fn behind_options(head: &[u8], len: usize) -> Result<Option<(Protocol, usize)>, Malformed> {
     let chain = Chain::walk(head, len)?;
@@ -255,7 +255,7 @@ impl Arrival {
         Some(Self { payload, id, seq: header.seq(), flags: header.flags(), ..*self })
     }
 
-    /// Tells whether a flow may begin to be held with this packet.
+    /// Tells whether this packet may start a held flow.
     #[inline]
     pub(super) fn may_be_first(&self) -> bool {
         self.payload > 0 && !self.flags.intersects(ENDING)
@@ -267,14 +267,14 @@ impl Arrival {
         self.protocol == Protocol::TCP && usize::from(self.l4) == self.version.header_len()
     }
 
-    /// Offset of the check in the transport header.
+    /// Offset of the checksum in the transport header.
     fn check_at(&self) -> u16 {
         if self.protocol == Protocol::UDP { udp::CHECK_AT as u16 } else { tcp::CHECK_AT as u16 }
     }
 
-    /// Tells whether the transport check is right, by what is known of it or by the bytes, of which `sum` gives the
-    /// partial sum from an offset on. One that is still to be made has to be this one: a guest can say that it is
-    /// anywhere.
+    /// Tells whether the transport checksum is right, by its state or by the bytes; `sum` returns the partial sum of
+    /// the bytes from an offset on. A partial checksum has to be that of the transport header: a guest may claim
+    /// another offset.
     #[inline]
     pub(super) fn check_ok(&self, view: View<'_>, sum: impl FnOnce(usize) -> u32) -> bool {
         let l4 = usize::from(self.l4);
@@ -282,7 +282,7 @@ impl Arrival {
             Csum::Unnecessary => return true,
             Csum::Partial { start, offset } => return (start, offset) == (self.l4, self.check_at()),
             Csum::None => sum(l4),
-            // The sum of an IPv4 header with a right checksum is nothing.
+            // An IPv4 header with a correct checksum sums to zero.
             Csum::Complete(all) if self.version == Version::V4 => all.into(),
             Csum::Complete(all) => sums::sub(u32::from(all), sums::sum(&view.head[..l4])),
         };
@@ -308,7 +308,7 @@ impl Flow {
         Some(Self { addresses, ports, version, protocol: Protocol::TCP })
     }
 
-    /// The bucket that it is held in.
+    /// The bucket of the flow.
     #[inline]
     pub(super) fn bucket(&self, buckets: usize) -> usize {
         let Self { addresses: [a, b, c, d], ports, .. } = *self;

@@ -1,4 +1,4 @@
-//! A held packet: segments that it accepts, how it grows, and its shape when it is flushed.
+//! A held packet: which segments it accepts, how it grows, and its form when it is flushed.
 
 use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Meta, Packet};
 use wire::tcp::{self, Flags};
@@ -8,49 +8,51 @@ use super::arrival::{Arrival, ENDING, LAST, View};
 use crate::gso::MAX_SEGMENTS;
 use crate::headers::Headers;
 
-/// The longest packet that is made, IP header included: what IPv4's total length can say.
+/// Maximum length of a merged packet, IP header included: the limit of IPv4's total length.
 const MAX_LEN: usize = 65_535;
 
-/// The most datagrams that are merged into one (Linux `UDP_GRO_CNT_MAX`).
+/// Maximum number of merged datagrams (Linux `UDP_GRO_CNT_MAX`).
 const MAX_DATAGRAMS: u16 = 64;
 
-/// Page slots that are filled when there are to be no children. One is left for a trailer.
+/// Maximum number of page fragments without children. One is left for a trailer.
 const MAX_SLOTS: usize = MAX_FRAGS - 1;
 
-/// Patterns that are not in use, boxed for reuse: a pattern is large.
+/// Free patterns, boxed for reuse: a pattern is large.
 pub(super) type Spare = Vec<Box<Pattern>>;
 
-/// The first packet of a flow, and what was merged with it.
+/// The first packet of a flow, with the packets merged into it.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) packet: Packet,
-    /// Fields that were read of the first packet.
+    /// Fields of the first packet.
     pub(super) first: Arrival,
-    /// The sequence number that comes next.
+    /// The next sequence number.
     next_seq: u32,
     /// Number of packets in this one.
     count: u16,
-    /// Whether all have the same IPv4 identification; of one alone, whether those of its flow had before.
+    /// Whether all have the same IPv4 identification; for a single packet, whether its flow had before.
     fixed_id: bool,
-    /// FIN and PSH, if the last one had them.
+    /// FIN and PSH of the last segment.
     last_flags: Flags,
-    /// Bytes that the headers of others are compared with, once there are others.
+    /// Pattern of the headers, once a second packet has come.
     pattern: Option<Box<Pattern>>,
-    /// Packets that may still be merged as the pattern predicts, before anything else has to be looked at.
+    /// Number of packets that may still be merged by prediction alone.
     room: u16,
-    /// Sum of the bytes of such a packet, equal to that of the one before it: what differs in number and
-    /// payload is made up for by the checks.
+    /// Sum of the bytes of a predicted packet, equal to that of the one before: changes of number and payload are
+    /// compensated by the checksums.
     sum: u16,
 }
 
 impl Held {
     pub(super) fn new(packet: Packet, first: Arrival) -> Self {
         let next_seq = first.seq.wrapping_add(first.payload);
-        let (fixed_id, last_flags, pattern) = (false, Flags::NONE, None);
+        let fixed_id = false;
+        let last_flags = Flags::NONE;
+        let pattern = None;
         Self { packet, first, next_seq, count: 1, fixed_id, last_flags, pattern, room: 0, sum: 0 }
     }
 
-    /// Prepares to be compared with others. Unused patterns are in `spare`.
+    /// Prepares for comparisons. Free patterns are in `spare`.
     #[inline]
     pub(super) fn look(&mut self, spare: &mut Spare) {
         if self.pattern.is_none() {
@@ -73,9 +75,9 @@ impl Held {
         self.pattern = Some(pattern);
     }
 
-    /// Step by which a packet continues this one, if it does: it came by the same link and SAs, its headers are those of the first
-    /// but for what changes from segment to segment, and that is as it has to be. Its transport check is not looked at.
-    /// [Prepared](Self::look).
+    /// Step by which a packet continues this one, if it does: it has the same link and SAs, and the headers of the
+    /// first, except fields that change from segment to segment and have the expected values. Its transport checksum is
+    /// not checked here. [Prepared](Self::look).
     #[inline]
     pub(super) fn continued_by(&self, view: View<'_>) -> Option<Step> {
         let Self { first, packet, .. } = self;
@@ -96,7 +98,7 @@ impl Held {
         let transport = head.get(l4..)?;
         let flags = if first.protocol == Protocol::TCP {
             let header = tcp::Header::ref_from(transport).ok()?;
-            // Congestion Window Reduced is the first one's alone (RFC 3168 §6.1.2).
+            // Only the first segment may have Congestion Window Reduced (RFC 3168 §6.1.2).
             let is_next = header.seq() == self.next_seq && !header.flags().contains(Flags::CWR);
             is_next.then(|| header.flags())?
         } else {
@@ -106,8 +108,8 @@ impl Held {
         fits.then_some(Step { payload, id, flags })
     }
 
-    /// Summary of a TCP packet that may be held instead of this one: its headers are those of the first but for what changes
-    /// from segment to segment. Its transport check is not looked at. [Prepared](Self::look).
+    /// Summary of a TCP packet that may replace this one: its headers are those of the first, except fields that change
+    /// from segment to segment. Its transport checksum is not checked here. [Prepared](Self::look).
     pub(super) fn begins_anew(&self, view: View<'_>) -> Option<Arrival> {
         let Self { first, pattern, .. } = self;
         let View { head, len, .. } = view;
@@ -118,8 +120,8 @@ impl Held {
         first.anew(view).filter(Arrival::may_be_first)
     }
 
-    /// Holds `packet`, as what it [begins anew](Self::begins_anew), instead of this one, which is returned. What follows is
-    /// predicted from its front and its sum to be numbered as before.
+    /// Replaces this packet, which is returned, by `packet`, as [`begins_anew`](Self::begins_anew) summarized it. The
+    /// next packet is predicted from its front and its sum.
     pub(super) fn renew(
         &mut self,
         packet: Packet,
@@ -129,7 +131,7 @@ impl Held {
         let (pattern, fixed_id) = (self.pattern.take(), self.fixed_id);
         let former = std::mem::replace(self, Self { pattern, fixed_id, ..Self::new(packet, first) });
         let Arrival { payload, id, flags, .. } = first;
-        // What has CWR itself is never merged, and the flags of what is predicted are these.
+        // A segment with CWR is never merged, so the predicted flags are without it.
         if let Some((front, sum)) = seen
             && self.packet.head_mut().is_some()
             && !flags.contains(Flags::CWR)
@@ -139,7 +141,7 @@ impl Held {
         former
     }
 
-    /// IPv4 identifications either count up or, under DF, stay the same (Linux `inet_gro_flush`).
+    /// Identifications in IPv4 either count up or, with DF, stay the same (Linux `inet_gro_flush`).
     #[inline]
     fn id_goes_on(&self, id: u16) -> bool {
         match (id.wrapping_sub(self.first.id), self.count) {
@@ -149,24 +151,24 @@ impl Held {
         }
     }
 
-    /// Tells whether the payload of `pkt` goes into the slots.
+    /// Tells whether the payload of `pkt` fits into the free slots.
     #[inline]
     pub(super) fn has_slots_for(&self, pkt: &Packet) -> bool {
         let slots = pkt.frags().len() + usize::from(pkt.headlen() > usize::from(self.first.end));
         pkt.frag_list().is_empty() && self.has_slots(slots)
     }
 
-    /// Tells whether there are so many slots. The first packet's own payload takes one more if its headers have to be
-    /// copied.
+    /// Tells whether there are so many free slots. The first packet's own payload takes one more if its headers have to
+    /// be copied.
     #[inline]
     pub(super) fn has_slots(&self, slots: usize) -> bool {
         let taken = self.packet.frags().len() + usize::from(self.count == 1);
         self.packet.frag_list().is_empty() && taken + slots <= MAX_SLOTS
     }
 
-    /// Makes sure that the headers can be rewritten when the packet is flushed. Only headers are copied.
+    /// Makes the headers writable for the flush. Only headers are copied.
     ///
-    /// Returns whether they can.
+    /// Returns whether they are.
     #[inline]
     pub(super) fn own_headers(&mut self, mem: &Memory) -> bool {
         self.count > 1 || self.packet.head_mut().is_some() || self.copy_headers(mem)
@@ -187,9 +189,9 @@ impl Held {
         true
     }
 
-    /// Joins the payload of `pkt`, which continues this packet, by reference.
+    /// Appends the payload of `pkt`, which continues this packet, by reference.
     ///
-    /// Returns whether the flow may be held further.
+    /// Returns whether the flow may be held longer.
     #[inline]
     pub(super) fn merge(&mut self, mut pkt: Packet, step: Step) -> bool {
         if pkt.is_linear() && self.packet.frags().len() < MAX_FRAGS && self.packet.frag_list().is_empty() {
@@ -202,15 +204,14 @@ impl Held {
         self.grown(step)
     }
 
-    /// As [`merge`](Self::merge), for a packet that is one buffer and for which there is a slot.
+    /// As [`merge`](Self::merge), for a packet of one buffer, for which there is a slot.
     #[inline]
     pub(super) fn merge_buf(&mut self, buf: Buf, step: Step) -> bool {
         self.packet.push_frag_behind(buf, self.first.end.into()).expect("a free slot, just seen");
         self.grown(step)
     }
 
-    /// Predicts what comes after a packet that begins with `front` and sums up to `sum`, after which the flow is held
-    /// further.
+    /// Predicts the packet after one that begins with `front` and sums to `sum`, if the flow is held longer.
     pub(super) fn predict(&mut self, front: &[u8; Prediction::WINDOW], step: Step, sum: u16) {
         let Arrival { version, l4, end, payload, .. } = self.first;
         let l4 = usize::from(l4);
@@ -230,7 +231,7 @@ impl Held {
         }
     }
 
-    /// Tells whether a packet that is one buffer is what was [predicted](Self::predict).
+    /// Tells whether a packet of one buffer is the [predicted](Self::predict) one.
     #[inline]
     pub(super) fn expects(&self, buf: &Buf, meta: &Meta) -> bool {
         self.room > 0
@@ -240,7 +241,7 @@ impl Held {
             && self.packet.meta.came_like(meta)
     }
 
-    /// Joins the payload of a packet that was [expected](Self::expects).
+    /// Appends the payload of a packet that was [expected](Self::expects).
     #[inline]
     pub(super) fn merge_expected(&mut self, buf: Buf) {
         if let Some(pattern) = &mut self.pattern {
@@ -267,7 +268,7 @@ impl Held {
         payload == self.first.payload && !full && !flags.intersects(ENDING)
     }
 
-    /// The packet as the stack gets it: alone as it came, or fat.
+    /// The flushed packet: unchanged if it is alone, otherwise fat.
     #[inline]
     pub(super) fn finish(mut self, spare: &mut Spare) -> Packet {
         spare.extend(self.pattern.take());
@@ -299,7 +300,7 @@ impl Held {
     }
 }
 
-/// Fields of its own of a packet that continues another one.
+/// Fields in which a packet differs from the one that it continues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     /// Bytes of payload.

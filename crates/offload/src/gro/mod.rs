@@ -1,12 +1,12 @@
-//! Generic receive offload: the packets of a flow that arrive together go through the stack as one fat packet.
+//! Generic receive offload: packets of a flow that are received together pass the stack as one fat packet.
 //!
-//! What is merged is what segmentation gives back, byte for byte: `gso` undoes it. The rules are those of Linux's
+//! Merging is reversible: `gso` gives back the same bytes. The rules are those of Linux's
 //! `dev_gro_receive`, `inet_gro_receive`, `ipv6_gro_receive`, `tcp_gro_receive` and `udp_gro_receive`. Payload is
 //! moved by reference.
 //!
-//! Two things are stricter: a packet that can never be merged (options in the IPv4 header, a fragment, a wrong
-//! checksum) flushes what is held between the same two addresses, so that it does not overtake; and IPv6 packets
-//! whose extension headers differ are one flow that is not merged.
+//! Two rules are stricter: a packet that can never be merged (options in the IPv4 header, a fragment, a wrong checksum)
+//! flushes the held packets with the same two addresses, so that it does not overtake; and IPv6 packets whose extension
+//! headers differ are one flow that is not merged.
 
 mod arrival;
 mod held;
@@ -17,37 +17,37 @@ use self::arrival::{Arrival, Class, Flow, View};
 use self::held::{Held, Spare};
 use crate::checksum;
 
-/// Buckets that flows are spread over by hash (Linux `GRO_HASH_BUCKETS`).
+/// Number of hash buckets (Linux `GRO_HASH_BUCKETS`).
 const BUCKETS: usize = 8;
 
-/// Packets that a bucket holds (Linux `MAX_GRO_SKBS`).
+/// Maximum number of packets held in a bucket (Linux `MAX_GRO_SKBS`).
 const PER_BUCKET: usize = 8;
 
-/// Packets that are merged, and the geometry of the result.
+/// Protocols to merge, and the geometry of the result.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Config {
-    /// Merges UDP too, into trains of equal datagrams. TCP always is.
+    /// Merges UDP too, into trains of equal datagrams. TCP is always merged.
     pub udp: bool,
-    /// Goes on with children when the page slots are full. Without, the packet is flushed then, with one slot left for
-    /// a trailer: such a packet never has to be linearized on its way.
+    /// Continues with children when the page fragments are full. Otherwise the packet is flushed then, with one slot
+    /// left for a trailer: such a packet never has to be linearized.
     pub frag_list: bool,
 }
 
-/// The packets held by one worker for the links that it serves.
+/// The packets held by one worker for its links.
 #[derive(Debug)]
 pub struct Gro {
     config: Config,
-    /// Each in order of arrival.
+    /// Each in the order of arrival.
     buckets: [Vec<Held>; BUCKETS],
     held: usize,
-    /// The bucket and the place in it of the one that grew, or was found, last.
+    /// Bucket and index of the packet that grew, or was found, last.
     latest: Option<(usize, usize)>,
-    /// Patterns for those that will be held.
+    /// Patterns for packets that will be held.
     spare: Spare,
 }
 
 impl Gro {
-    /// Holds nothing yet.
+    /// GRO without packets.
     pub fn new(config: Config) -> Self {
         let buckets = std::array::from_fn(|_| Vec::with_capacity(PER_BUCKET));
         Self { config, buckets, held: 0, latest: None, spare: Vec::new() }
@@ -58,10 +58,10 @@ impl Gro {
         self.held
     }
 
-    /// Takes a packet that begins with its IP header: holds it, merges it with one that is held, or appends it to
-    /// `out`, behind whatever it must not overtake.
+    /// Takes a packet that begins with its IP header: holds it, merges it into a held one, or appends it to `out`,
+    /// behind packets that it must not overtake.
     ///
-    /// A transport checksum that is not verified yet is, before the packet is held or merged.
+    /// An unverified transport checksum is verified before the packet is held or merged.
     pub fn receive(&mut self, mem: &Memory, mut pkt: Packet, out: &mut Vec<Packet>) {
         match Class::of(mem, &mut pkt, self.config.udp) {
             Class::Segment(arrival) => self.receive_segment(mem, pkt, &arrival, out),
@@ -73,9 +73,9 @@ impl Gro {
         }
     }
 
-    /// Merges a whole packet that is one buffer, with nothing but TCP behind its IP header, with the one that is held of its
-    /// flow; or holds it instead, if it does not continue that one. That is the way of most packets that come out of a tunnel:
-    /// they need be no [`Packet`] for it.
+    /// Merges a packet of one buffer, with TCP right behind its IP header, into the held packet of its flow; or
+    /// replaces that one, if it does not continue it. Most packets out of a tunnel take this path, and never become a
+    /// [`Packet`].
     ///
     /// # Errors
     /// `buf` itself, if it is for [`receive`](Self::receive).
@@ -92,7 +92,7 @@ impl Gro {
         self.join_its_flow(mem, buf, meta, out)
     }
 
-    /// As [`join`](Self::join), for a packet that is not the next one of the flow that grew or began last.
+    /// As [`join`](Self::join), for a packet that is not the next one of the latest flow.
     #[inline(never)]
     fn join_its_flow(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
         let Some((bucket, at)) = Flow::of_plain_tcp(buf.bytes()).and_then(|flow| self.find(&flow)) else {
@@ -116,7 +116,7 @@ impl Gro {
                 && held.own_headers(mem)
         });
         let Some(step) = step else {
-            // Where there are no slots left there may be children.
+            // Children may begin when the slots are used up.
             let may_begin = !self.config.frag_list;
             return if may_begin { self.begin_anew((bucket, at), buf, meta, out) } else { Err(buf) };
         };
@@ -129,7 +129,7 @@ impl Gro {
         Ok(())
     }
 
-    /// Place of a held flow.
+    /// Bucket and index of a held flow.
     #[inline]
     fn find(&self, flow: &Flow) -> Option<(usize, usize)> {
         let bucket = flow.bucket(BUCKETS);
@@ -137,8 +137,8 @@ impl Gro {
         Some((bucket, at))
     }
 
-    /// Holds a whole packet that is one buffer instead of the one of its flow that is held, and which it does not continue.
-    /// What others are compared with stays.
+    /// Replaces the held packet of a flow by a whole packet of one buffer that does not continue it. The comparison
+    /// values stay.
     ///
     /// # Errors
     /// `buf` itself, if it is for [`receive`](Self::receive).
@@ -164,7 +164,7 @@ impl Gro {
         Ok(())
     }
 
-    /// Lets go of one packet.
+    /// Flushes one packet.
     fn let_go(&mut self, bucket: usize, at: usize) -> Packet {
         self.held -= 1;
         self.latest = None;
@@ -209,7 +209,7 @@ impl Gro {
         self.held += 1;
     }
 
-    /// Lets go of everything: at the end of what arrives together, before anything else is looked at.
+    /// Flushes all packets, at the end of a burst.
     pub fn flush(&mut self, out: &mut Vec<Packet>) {
         if self.held > 0 {
             for bucket in &mut self.buckets {
@@ -219,7 +219,7 @@ impl Gro {
         }
     }
 
-    /// Lets go of what is held between the same two addresses as `head` has, a packet that is not to overtake it.
+    /// Flushes held packets with the same two addresses as `head`, whose packet must not overtake them.
     #[cold]
     pub fn flush_between(&mut self, head: &[u8], out: &mut Vec<Packet>) {
         if self.held == 0 {

@@ -1,4 +1,4 @@
-//! Bursts of packets: whatever comes is held, merged or passed, and cut again it is what came.
+//! Bursts of packets are held, merged or passed; segmented again they are the original ones.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use wire::{Protocol, checksum as sums};
 
 use super::{fill_checks, fill_lengths, headers, on_wire, shaped};
 
-/// One packet: of which flow, what it does, how much payload, and a number for what it does.
+/// One packet: flow, action, payload length, and a parameter of the action.
 pub(crate) type Step = (u8, u8, u16, u16);
 
-/// State of each flow: the next sequence number and identification, and how far the latter goes on.
+/// State of each flow: the next sequence number and identification, and the latter's step.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     seq: u32,
@@ -22,10 +22,10 @@ struct Flow {
     id_step: u16,
 }
 
-/// Key of packets that have to stay in order: link, tag, and the fields that tell flows apart.
+/// Key of packets that stay in order: link, tag, and the flow's fields.
 type Key = (LinkId, Option<u16>, u8, u8, u32, Vec<u8>, Vec<u8>);
 
-/// Offers a packet that is one buffer as such, and gives it back if it is not merged.
+/// Offers a packet of one buffer as such, and returns it if it is not merged.
 fn join(gro: &mut Gro, mem: &Memory, packet: Packet, out: &mut Vec<Packet>) -> Option<Packet> {
     if !packet.is_linear() {
         return Some(packet);
@@ -37,7 +37,7 @@ fn join(gro: &mut Gro, mem: &Memory, packet: Packet, out: &mut Vec<Packet>) -> O
     Some(packet)
 }
 
-/// Runs the packets through GRO, in bursts that some of the steps end.
+/// Runs the packets through GRO, in bursts whose ends are part of the steps.
 pub(crate) fn run(options: u8, steps: &[Step]) {
     let mem = Memory::heap();
     let mut gro = Gro::new(Config { udp: options & 1 != 0, frag_list: options & 2 != 0 });
@@ -83,7 +83,7 @@ pub(crate) fn run(options: u8, steps: &[Step]) {
     assert_eq!((mem.small().in_use(), mem.large().in_use()), (0, 0), "pages that did not come home");
 }
 
-/// Panics unless each flow has the packets that came, in order; says where they differ, and not all their bytes.
+/// Panics unless each flow has the received packets, in order; prints the difference only.
 fn same_flows(went: &BTreeMap<Key, Vec<Vec<u8>>>, came: &BTreeMap<Key, Vec<Vec<u8>>>) {
     assert!(went.keys().eq(came.keys()), "{:?} went, {:?} came", went.keys(), came.keys());
     for (key, came) in came {
@@ -98,8 +98,8 @@ fn same_flows(went: &BTreeMap<Key, Vec<Vec<u8>>>, came: &BTreeMap<Key, Vec<Vec<u
     }
 }
 
-/// Files the bytes of a packet with those that it must not overtake. Which those are is told by its bytes as they are:
-/// a check that is still to be made may lie anywhere, also where the protocol is.
+/// Files the bytes of a packet with those that it must not overtake, by its bytes as they are: a partial checksum may
+/// be anywhere, even in the place of the protocol.
 fn add(flows: &mut BTreeMap<Key, Vec<Vec<u8>>>, packet: &Packet, mut bytes: Vec<u8>) {
     let seen = packet.to_vec();
     let part = |from: usize, to: usize| seen.get(from..to).unwrap_or_default().to_vec();
@@ -114,7 +114,7 @@ fn add(flows: &mut BTreeMap<Key, Vec<Vec<u8>>>, packet: &Packet, mut bytes: Vec<
         _ => (Protocol(255), 0, Vec::new(), 0),
     };
     let key = (packet.meta.origin.device(), packet.meta.vlan, version, protocol.0, label, addresses, part(l4, l4 + 4));
-    // Two numbers mean zero in one's complement: a receiver takes either, and a sender says 0, but for UDP.
+    // One's complement has two zeros: a receiver accepts either, and a sender writes 0, except in UDP.
     if version == 4 {
         zero(&mut bytes, 10);
     }
@@ -132,7 +132,7 @@ fn zero(bytes: &mut [u8], at: usize) {
     }
 }
 
-/// The next packet of a flow, and what is different about it.
+/// The next packet of a flow, changed by the action.
 fn arrival(mem: &Memory, flow: &mut Flow, (number, action, len, n): Step) -> Packet {
     let (mut bytes, l4) = headers(number);
     let end = bytes.len();
@@ -149,7 +149,7 @@ fn arrival(mem: &Memory, flow: &mut Flow, (number, action, len, n): Step) -> Pac
     flow.seq = flow.seq.wrapping_add(len as u32);
     flow.id = flow.id.wrapping_add(flow.id_step);
     fill_lengths(number, l4, &mut bytes);
-    // What is changed before the checks are made is another packet; what is changed after is a broken one.
+    // A change before the checksums are computed makes another valid packet; a change after them, a corrupt one.
     match action % 16 {
         0 => bytes[at] ^= (n >> 8) as u8,
         1 if is_tcp => bytes[l4 + 13] ^= n as u8,

@@ -1,4 +1,4 @@
-//! Fat packets as a guest hands them over, true and false: what cannot be cut is refused, and what is cut is all there.
+//! Fat packets from a guest, valid and invalid: what cannot be segmented is refused, and segments are complete.
 
 use base::DropReason;
 use offload::{CsumOffload, Features, checksum, fit, gso};
@@ -8,12 +8,12 @@ use wire::ip::Info;
 
 use super::{fill_checks, fill_lengths, headers, on_wire, shaped, tunnel};
 
-/// Metadata of a packet, and how it lies in memory.
+/// Metadata of a packet, and its layout in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claims {
-    /// Number of the packet that has its headers.
+    /// Number of the flow whose headers it has.
     pub(crate) number: u8,
-    /// Place of the byte of them that is changed, and the change.
+    /// Offset of a changed header byte, and the change.
     pub(crate) change: (u16, u8),
     /// Bytes in front of the IP header.
     pub(crate) l3: u8,
@@ -25,11 +25,11 @@ pub(crate) struct Claims {
     pub(crate) csum: (u8, u16, u16),
     pub(crate) shape: (u8, u16),
     pub(crate) features: u16,
-    /// Pages of memory; 0 for as many as it takes.
+    /// Pages of memory; 0 for no limit.
     pub(crate) pages: u8,
 }
 
-/// Cuts a packet with this payload, and fits it to a device.
+/// Segments a packet with this payload, and fits it to a device.
 pub(crate) fn run(claims: &Claims, payload: &[u8]) {
     let made = Memory::heap();
     let limit = if claims.pages == 0 { usize::MAX } else { usize::from(claims.pages) };
@@ -72,7 +72,7 @@ pub(crate) fn run(claims: &Claims, payload: &[u8]) {
             }
             check_cut(cut, &before, &out, l3, tag);
             if !trusted && cut.gso().is_some() {
-                // What stays fat has its headers made when the device cuts it.
+                // A packet that stays fat gets its headers when the device segments it.
                 out.iter()
                     .filter(|packet| packet.meta.cut == Cut::Whole)
                     .for_each(|packet| check_right(packet, l3 + tag));
@@ -128,7 +128,7 @@ fn packet(mem: &Memory, claims: &Claims, l3: usize, payload: &[u8]) -> Packet {
     packet
 }
 
-/// The device gets what it takes.
+/// Checks that the device can take the packets.
 fn check_fit(features: &Features, out: &[Packet]) {
     for packet in out {
         let takes = packet.is_linear() || (features.sg && (features.frag_list || packet.frag_list().is_empty()));
@@ -142,7 +142,7 @@ fn check_fit(features: &Features, out: &[Packet]) {
     }
 }
 
-/// The result has the payload that came in, in segments of the size that was asked for.
+/// Checks that the segments have the original payload and the requested size.
 fn check_cut(cut: Cut, before: &[u8], out: &[Packet], l3: usize, tag: usize) {
     let len: usize = out.iter().map(|packet| packet.len() - tag).sum();
     if let [packet] = out {
@@ -150,7 +150,7 @@ fn check_cut(cut: Cut, before: &[u8], out: &[Packet], l3: usize, tag: usize) {
         return;
     }
     let Cut::Gso(gso) = cut else { panic!("{} packets of one", out.len()) };
-    // The headers are repeated: so long are they.
+    // Length of the repeated headers.
     let end = (len - before.len()) / (out.len() - 1);
     let (mut payload, last) = (Vec::new(), out.len() - 1);
     for (index, packet) in out.iter().enumerate() {
@@ -164,7 +164,7 @@ fn check_cut(cut: Cut, before: &[u8], out: &[Packet], l3: usize, tag: usize) {
     assert!(payload == before[end..], "the payload");
 }
 
-/// Lengths and checks are right, or are made so by the receiver of the packet.
+/// Checks lengths and checksums, after completion by the receiver.
 fn check_right(packet: &Packet, l3: usize) {
     let bytes = on_wire(packet).split_off(l3);
     let info = Info::parse(&bytes, bytes.len()).expect("headers that were found before");

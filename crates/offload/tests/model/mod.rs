@@ -1,5 +1,4 @@
-//! Any packets and any bursts, with what must hold for all of them. The property tests and the fuzz targets run the
-//! same steps.
+//! Random packets and bursts, with their invariants. The property tests and the fuzz targets run the same steps.
 
 pub(crate) mod gro;
 pub(crate) mod gso;
@@ -9,9 +8,9 @@ use packet::{Buf, Csum, Memory, Packet};
 use wire::checksum as sums;
 use wire::{Protocol, ipv4, ipv6};
 
-/// Bytes of the headers of a segment or datagram of flow `number`, ports included; lengths and checks are missing.
+/// Headers of a segment or datagram of flow `number`, ports included, without lengths and checksums.
 ///
-/// TCP and UDP over both families, with options and extension headers and without, under DF and not.
+/// TCP and UDP over both families, with and without options and extension headers, with and without DF.
 fn headers(number: u8) -> (Vec<u8>, usize) {
     let is_tcp = number % 6 < 4;
     let protocol = if is_tcp { Protocol::TCP } else { Protocol::UDP };
@@ -34,7 +33,7 @@ fn headers(number: u8) -> (Vec<u8>, usize) {
     let l4 = out.len();
     out.extend([0x10, number / 6, 0x20, 0]);
     if is_tcp {
-        // Sequence number, acknowledgment, data offset and ACK, window, check, urgent pointer, time stamps.
+        // Sequence number, acknowledgment, data offset and ACK, window, checksum, urgent pointer, time stamps.
         let options = if number % 6 == 1 { 0 } else { 12 };
         out.extend([0, 0, 0, 0, 0, 0, 0, 9, (5 + options as u8 / 4) << 4, 0x10, 1, 0, 0, 0, 0, 0]);
         out.extend(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2][..options]);
@@ -57,7 +56,7 @@ fn fill_lengths(number: u8, l4: usize, bytes: &mut [u8]) {
     }
 }
 
-/// Writes right checks; the transport's is left as the pseudo-header's sum if it is still to be made.
+/// Writes correct checksums; the transport's is the pseudo-header's sum if it is partial.
 fn fill_checks(number: u8, l4: usize, bytes: &mut [u8], to_be_made: bool) {
     let is_v4 = matches!(number % 6, 0 | 1 | 4);
     let (protocol, at) = if number % 6 < 4 { (6, l4 + 16) } else { (17, l4 + 6) };
@@ -79,7 +78,7 @@ fn fill_checks(number: u8, l4: usize, bytes: &mut [u8], to_be_made: bool) {
     bytes[at..at + 2].copy_from_slice(&check.to_be_bytes());
 }
 
-/// A packet of these bytes, in one of the shapes that they can have.
+/// A packet of these bytes, in one of several shapes.
 fn shaped(mem: &Memory, bytes: &[u8], shape: u8, cut: usize) -> Packet {
     let (front, back) = bytes.split_at(cut.min(bytes.len()));
     match shape % 6 {
@@ -111,7 +110,7 @@ fn shaped(mem: &Memory, bytes: &[u8], shape: u8, cut: usize) -> Packet {
     }
 }
 
-/// The bytes on the wire, if the receiver of the packet completes its check.
+/// The bytes on the wire, after the receiver has completed the checksum.
 fn on_wire(packet: &Packet) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     if let Csum::Partial { start, offset } = packet.meta.csum {

@@ -1,9 +1,9 @@
-//! Packets in tunnels, built and checked byte by byte: nothing here uses what is tested.
+//! Packets in tunnels, built and checked byte by byte, without the code under test.
 
-/// Most tunnels around one packet here.
+/// Maximum number of nested tunnels here.
 pub(crate) const MAX: u8 = 3;
 
-/// One tunnel around a packet: the lower bits say which, one bit each that it is over IPv6 and that its IP header has options.
+/// One tunnel around a packet: the lower bits are its kind, one bit each selects IPv6 and IP options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tunnel(pub(crate) u8);
 
@@ -19,12 +19,12 @@ const OVER_V6: u8 = 8;
 const WITH_OPTIONS: u8 = 16;
 
 impl Tunnel {
-    /// Each kind over IPv4 and IPv6, without options and with.
+    /// Each kind over IPv4 and IPv6, with and without options.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..32).map(Self)
     }
 
-    /// Tells whether segments can have its headers in common.
+    /// Tells whether all segments can have the same tunnel header.
     pub(crate) fn is_constant(self) -> bool {
         self.kind() != GRE_CHECKED_AND_COUNTED
     }
@@ -45,7 +45,7 @@ impl Tunnel {
         matches!(self.kind(), VXLAN_CHECKED | GENEVE_CHECKED)
     }
 
-    /// The header between the outer IP header and the packet inside, UDP's check and length still missing.
+    /// The header between the outer IP header and the inner packet, without UDP's checksum and length.
     fn header(self, inner: &[u8]) -> Vec<u8> {
         let ethertype: &[u8] = if is_v6(inner) { &[0x86, 0xdd] } else { &[8, 0] };
         let ethernet = [&[2; 12], ethertype].concat();
@@ -64,7 +64,7 @@ impl Tunnel {
         }
     }
 
-    /// `inner` in this tunnel, with right lengths and checks; an IPv4 header has this identification.
+    /// `inner` in this tunnel, with correct lengths and checksums; an IPv4 header has this identification.
     pub(crate) fn around(self, inner: &[u8], id: u16) -> Vec<u8> {
         let mut payload = [&self.header(inner)[..], inner].concat();
         let protocol = match self.kind() {
@@ -108,7 +108,7 @@ impl Tunnel {
         out
     }
 
-    /// Checks lengths and checksums of a packet in this tunnel, and gives the packet inside.
+    /// Checks lengths and checksums of a packet in this tunnel, and returns the inner packet.
     fn check(self, packet: &[u8]) -> &[u8] {
         let (l4, protocol) = check_ip(packet);
         let payload = &packet[l4..];
@@ -146,7 +146,7 @@ pub(crate) fn check_on_wire(tunnels: &[Tunnel], packet: &[u8]) {
     assert_eq!(transport_sum(inner, protocol, transport), 0xffff, "transport check");
 }
 
-/// Checks an IP header, and says where its payload begins and what that is.
+/// Checks an IP header, and returns the offset and protocol of its payload.
 fn check_ip(packet: &[u8]) -> (usize, u8) {
     if is_v6(packet) {
         assert_eq!(usize::from(u16::from_be_bytes([packet[4], packet[5]])) + 40, packet.len(), "payload length");
@@ -162,7 +162,7 @@ fn is_v6(packet: &[u8]) -> bool {
     packet[0] >> 4 == 6
 }
 
-/// The sum that a check covers, of a transport behind the IP header that `packet` begins with.
+/// The sum that the checksum covers, for a transport behind the IP header of `packet`.
 fn transport_sum(packet: &[u8], protocol: u8, transport: &[u8]) -> u16 {
     let addresses = if is_v6(packet) { &packet[8..40] } else { &packet[12..20] };
     let len = (transport.len() as u32).to_be_bytes();

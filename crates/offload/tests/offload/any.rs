@@ -1,4 +1,4 @@
-//! Properties of any packet and any burst.
+//! Properties of random packets and bursts.
 
 use proptest::prelude::*;
 

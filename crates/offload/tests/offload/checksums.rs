@@ -1,4 +1,4 @@
-//! Sums against RFC 1071 taken literally, over every geometry.
+//! Sums against a literal RFC 1071, over every geometry.
 
 use base::DropReason;
 use offload::checksum::{complete, sum, sum_of, transport_check, verify};
@@ -83,7 +83,7 @@ fn a_right_check_verifies_and_one_flipped_bit_does_not() {
                 assert_eq!(transport_check(&packet, &info) == 0, flip.is_none());
             }
         }
-        // Ethernet's padding is not part of it.
+        // Ethernet's padding is not part of the packet.
         let padded = received(&mem, &[&right[..], &[1, 2, 3]].concat());
         assert!(verify(&padded, &info), "{frame:?}");
     }
@@ -114,7 +114,7 @@ fn a_udp_check_of_zero_is_none_over_ipv4_and_wrong_over_ipv6() {
     }
 }
 
-/// The packet before its check was made: the pseudo-header's sum in the field.
+/// The packet before checksum completion: the pseudo-header's sum in the field.
 fn partial(frame: &Frame) -> (Vec<u8>, Csum) {
     let mut data = frame.bytes();
     let l4 = Info::parse(&data, data.len()).unwrap().header_len;
@@ -147,7 +147,7 @@ fn a_partial_check_is_completed_in_every_geometry() {
 fn only_udp_turns_a_computed_zero_into_all_ones() {
     let mem = Memory::heap();
     for (offset, want) in [(6, [0xff, 0xff]), (16, [0, 0])] {
-        // The field holds what makes the whole sum to 0xffff.
+        // The field makes the whole sum 0xffff.
         let mut data = vec![0; 20];
         data[offset..offset + 2].copy_from_slice(&[0xff, 0xff]);
         let mut packet = received(&mem, &data);

@@ -1,4 +1,4 @@
-//! Memory of another owner stays as it is, through every transform (a guest's pages, a page cache's).
+//! Memory of another owner (a guest's pages, a page cache's) is unchanged by every transform.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use packet::{Buf, Cut, Gso, GsoKind, Memory, Packet};
 
 use crate::frames::*;
 
-/// A guest's memory, which we can look at afterwards.
+/// A guest's memory, which the test can read afterwards.
 struct Guest(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for Guest {

@@ -1,4 +1,4 @@
-//! Frames for the tests, built and checked byte by byte: nothing here uses what is tested.
+//! Frames for the tests, built and checked byte by byte, without the code under test.
 
 use base::{LinkId, Origin};
 use offload::gro::Config;
@@ -20,13 +20,13 @@ pub(crate) const CWR: u16 = 0x80;
 /// No-op, no-op, time stamps.
 pub(crate) const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 1, 2, 0, 0, 3, 4];
 
-/// Every merge, whatever the geometry.
+/// All protocols, any geometry.
 pub(crate) const MERGE: Config = Config { udp: true, frag_list: true };
 
-/// A device that takes pieces and nothing else.
+/// A device that takes page fragments, without other offloads.
 pub(crate) const SG: Features = Features { sg: true, frag_list: true, ..Features::NONE };
 
-/// A device that takes pieces and completes checks.
+/// A device that takes page fragments and completes checksums.
 pub(crate) const SG_CSUM: Features = Features { csum: CsumOffload::Any, ..SG };
 
 /// A TCP segment or UDP datagram in an IP packet.
@@ -101,13 +101,13 @@ pub(crate) fn udp6(salt: u16, len: usize) -> Frame {
     Frame { v6: true, ..udp4(salt, len) }
 }
 
-/// Bytes that look random.
+/// Pseudorandom bytes.
 pub(crate) fn bytes(len: usize, salt: u32) -> Vec<u8> {
     (0..len as u32).map(|i| ((i ^ salt.rotate_left(7)).wrapping_mul(2_654_435_761) >> 23) as u8).collect()
 }
 
 impl Frame {
-    /// The packet on the wire, with right lengths and checksums.
+    /// The packet on the wire, with correct lengths and checksums.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let transport = self.transport();
         let mut packet = if self.v6 { self.ip6(transport.len()) } else { self.ip4(transport.len()) };
@@ -184,7 +184,7 @@ pub(crate) fn plain_sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// The sum that a transport check covers, pseudo-header first.
+/// The sum that a transport checksum covers, pseudo-header first.
 fn transport_sum(packet: &[u8], l4: usize, protocol: u8) -> u16 {
     let addresses = if packet[0] >> 4 == 4 { &packet[12..20] } else { &packet[8..40] };
     let transport = &packet[l4..];
@@ -202,7 +202,7 @@ fn find_transport(packet: &[u8]) -> (usize, u8) {
     }
 }
 
-/// Panics unless `packet` is an IP packet with right lengths and checksums.
+/// Panics unless `packet` is an IP packet with correct lengths and checksums.
 pub(crate) fn check_on_wire(packet: &[u8]) {
     let (l4, protocol) = find_transport(packet);
     let stated = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
@@ -220,7 +220,7 @@ pub(crate) fn check_on_wire(packet: &[u8]) {
     assert_eq!(transport_sum(packet, l4, protocol), 0xffff, "transport checksum");
 }
 
-/// The packet as it would be on the wire if its receiver completes a partial check: what start and offset say.
+/// The packet on the wire after its receiver has completed a partial checksum, by start and offset.
 pub(crate) fn completed(pkt: &Packet) -> Vec<u8> {
     let mut bytes = pkt.to_vec();
     if let Csum::Partial { start, offset } = pkt.meta.csum {
@@ -234,19 +234,19 @@ pub(crate) fn completed(pkt: &Packet) -> Vec<u8> {
     bytes
 }
 
-/// A received packet: linear, exclusive, in a page of its own, its checksum not verified.
+/// A received packet: linear, exclusive, in a page of its own, with an unverified checksum.
 pub(crate) fn received(mem: &Memory, bytes: &[u8]) -> Packet {
     let mut packet = Packet::with_data(mem, bytes).expect("memory");
     packet.meta.origin = Origin::Port(LinkId(7)).into();
     packet
 }
 
-/// The three ways in which receivers lay packets out.
+/// Layouts of received packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Layout {
     /// Each in a page of its own.
     Linear,
-    /// The headers in the head, the payload in a slot.
+    /// The headers in the head, the payload in a page fragment.
     Paged,
     /// All of a burst behind one another in large pages.
     Train,
@@ -289,7 +289,7 @@ impl Layout {
     }
 }
 
-/// Packets that GRO makes of these, which come in as one burst.
+/// Packets that GRO makes of one burst of these.
 pub(crate) fn glue(mem: &Memory, config: Config, packets: Vec<Packet>) -> Vec<Packet> {
     let mut gro = Gro::new(config);
     let mut out = Vec::new();
@@ -302,7 +302,7 @@ pub(crate) fn glue(mem: &Memory, config: Config, packets: Vec<Packet>) -> Vec<Pa
     out
 }
 
-/// As [`glue`], from frames, telling how much payload each packet has that comes out.
+/// As [`glue`], from frames, returning the payload length of each resulting packet.
 pub(crate) fn glue_frames(config: Config, frames: &[Frame]) -> Vec<usize> {
     let mem = Memory::heap();
     let packets = frames.iter().map(|frame| received(&mem, &frame.bytes())).collect();
@@ -310,7 +310,7 @@ pub(crate) fn glue_frames(config: Config, frames: &[Frame]) -> Vec<usize> {
     glue(&mem, config, packets).iter().map(|packet| packet.len().saturating_sub(header_len)).collect()
 }
 
-/// Cuts `pkt` if it is fat, by features.
+/// Segments `pkt` if it is fat, by features.
 pub(crate) fn cut(mem: &Memory, features: &Features, pkt: Packet, l3: usize) -> Vec<Packet> {
     let mut out = Vec::new();
     if pkt.meta.cut.gso().is_some() {

@@ -1,5 +1,5 @@
 //! The six groups of the kernel's GRO self-test (`tools/testing/selftests/net/gro.c`): data, ack, flags, tcp, ip,
-//! large. Each case is the payload of the packets that come out of one burst.
+//! large. Each case is the payload lengths of the packets that result from one burst.
 
 use offload::gro::Config;
 
@@ -18,7 +18,7 @@ fn run(v6: bool, sizes: &[usize]) -> Vec<Frame> {
     sizes.iter().enumerate().map(segment).collect()
 }
 
-/// Both families, with `change` made to the frame at `at`.
+/// Both families, with `change` applied to the frame at `at`.
 fn changed(sizes: &[usize], at: usize, change: impl Fn(&mut Frame)) -> [Vec<usize>; 2] {
     [false, true].map(|v6| {
         let mut frames = run(v6, sizes);
@@ -62,7 +62,7 @@ fn flags_end_a_flow_or_stay_apart() {
     for flag in [SYN, RST, URG] {
         assert_eq!(changed(&sizes, 2, |frame| frame.flags |= flag), both(&[2 * LEN, LEN, 2 * LEN]), "{flag:#x}");
     }
-    // CWR stands on a first segment only, so it starts the next packet.
+    // Only a first segment has CWR, so it starts the next packet.
     assert_eq!(changed(&sizes, 2, |frame| frame.flags |= CWR), both(&[2 * LEN, 3 * LEN]));
     assert_eq!(changed(&sizes, 0, |frame| frame.flags |= CWR), both(&[5 * LEN]));
     // ECE and the reserved bits have to be equal.
@@ -107,14 +107,14 @@ fn tcp_headers_have_to_agree() {
         });
         assert_eq!(got, apart, "{what}");
     }
-    // Without a change they are one; other ports are another flow.
+    // Without a change they are merged; other ports are another flow.
     assert_eq!(changed(&sizes, 1, |_| ()), both(&[3 * LEN]));
     let [v4, v6] = changed(&sizes, 1, |frame| frame.port += 1);
     for mut got in [v4, v6] {
         got.sort_unstable();
         assert_eq!(got, [LEN, LEN, LEN]);
     }
-    // Segments without options, and with the most.
+    // Segments without options, and with the maximum.
     for len in [0, 4, 40] {
         let frames = [0, 1].map(|n| Frame { options: vec![1; len], ..tcp4(1 + n * 1000, n as u16, LEN) });
         assert_eq!(glue_frames(MERGE, &frames), [2 * LEN], "{len} bytes of options");
@@ -140,7 +140,7 @@ fn ip_headers_have_to_agree() {
         change(&mut frames[1]);
         assert_eq!(glue_frames(MERGE, &frames), [LEN, LEN], "{what}");
     }
-    // Options in the IPv4 header, of one or of all.
+    // Options in one IPv4 header, or in all.
     let mut frames = run(false, &sizes);
     frames[1].ip_options = vec![1; 4];
     assert_eq!(glue_frames(MERGE, &frames), [LEN, LEN + 4]);
@@ -150,7 +150,7 @@ fn ip_headers_have_to_agree() {
     let mut frames = run(true, &sizes);
     frames[1].flow_label += 1;
     assert_eq!(glue_frames(MERGE, &frames), [LEN, LEN]);
-    // Extension headers that are equal merge, and others do not.
+    // Equal extension headers merge, others do not.
     let mut frames = run(true, &sizes);
     frames.iter_mut().for_each(|frame| frame.dest_opts = vec![TCP, 0, 1, 4, 0, 0, 0, 0]);
     assert_eq!(glue_frames(MERGE, &frames), [2 * LEN]);

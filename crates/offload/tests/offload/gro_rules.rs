@@ -9,7 +9,7 @@ use crate::frames::*;
 
 const SLOTS_ONLY: Config = Config { udp: true, frag_list: false };
 
-/// `n` segments of 1448 bytes with the lengths of their headers, as a receiver gets 64 KiB.
+/// `n` segments of 1448 bytes with the lengths of their headers, as of 64 KiB.
 fn stream(n: u32) -> Vec<(Vec<u8>, usize)> {
     (0..n).map(|n| tcp4(1 + n * 1448, n as u16, 1448)).map(|frame| (frame.bytes(), frame.header_len())).collect()
 }
@@ -32,7 +32,7 @@ fn a_merged_packet_says_how_to_cut_it() {
         assert_eq!(packet.meta.cut, Cut::Gso(Gso { kind, size: 100, segs: 2, ecn, fixed_id }));
         assert!(matches!(packet.meta.csum, Csum::Partial { .. }), "{packet:?}");
         assert_eq!(packet.meta.origin.device(), LinkId(7));
-        // A device that completes the check sends one large right packet, with the flags of first and last.
+        // A device that completes the checksum sends one large correct packet, with the flags of first and last.
         let payload: Vec<u8> = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
         let flags = frames[0].flags | frames[1].flags;
         let want = Frame { payload, flags, ..frames[0].clone() }.bytes();
@@ -166,7 +166,7 @@ fn every_geometry_merges_to_the_same_bytes() {
 #[test]
 fn without_children_one_slot_is_left_whatever_comes() {
     let frames: Vec<_> = (0..60).map(|n| tcp4(1 + n * 1000, n as u16, 1000)).collect();
-    // Every head is of another owner, and every third payload lies in many slots, or in a child.
+    // Every head is foreign, and every third payload has many fragments, or a child.
     for (foreign, pieces) in
         [(false, 1), (true, 1), (false, 10), (true, 10), (true, 46), (true, 47), (true, 60), (false, 0)]
     {
@@ -203,7 +203,7 @@ fn the_ninth_flow_of_a_bucket_lets_the_oldest_go() {
     let mut gro = Gro::new(MERGE);
     let mut out = Vec::new();
     let (mut ports, mut full) = (1u16.., None);
-    // Flows until one of the 64 places is needed by another.
+    // Flows until another flow needs one of the 64 places.
     while full.is_none() {
         let port = ports.next().unwrap();
         let held = gro.held();
@@ -215,7 +215,7 @@ fn the_ninth_flow_of_a_bucket_lets_the_oldest_go() {
     assert!(gro.held() >= 8, "a bucket has eight");
     let [oldest] = &out[..] else { panic!("one at a time: {out:?}") };
     assert_eq!(oldest.meta.cut, Cut::Whole);
-    // It was the first that came into that bucket: every other is still there, to be merged.
+    // The evicted flow was the first of its bucket: the others are still held, and merge.
     let gone = u16::from_be_bytes([oldest.head()[20], oldest.head()[21]]);
     for port in (1..=full.unwrap()).filter(|&port| port != gone) {
         let held = gro.held();
@@ -301,7 +301,7 @@ fn a_packet_that_is_not_merged_does_not_overtake_its_flow() {
     }
 }
 
-/// As in a rekey, or when a route flips: what comes another way must not be let go before what came earlier.
+/// As in a rekey or a route change: packets with another origin are not released before earlier ones.
 #[test]
 fn packet_by_another_path_flushes_its_held_flow() {
     let changes: [(&str, ChangePacket); 3] = [
@@ -358,7 +358,7 @@ fn a_head_that_others_see_costs_its_headers_and_no_payload() {
     assert_eq!(back, frames);
 }
 
-/// Most of a flow is merged by a look at what was predicted of it; that must not merge what is anything else.
+/// Most of a flow is merged by prediction; that must not merge any other packet.
 #[test]
 fn joining_buffers_is_receiving_packets() {
     let flows: [fn(u32) -> Frame; 6] = [
@@ -366,7 +366,7 @@ fn joining_buffers_is_receiving_packets() {
         |n| tcp4(0xffff_fe00_u32.wrapping_add(n * 100), 7, 100),
         |n| Frame { frag: 0, options: Vec::new(), ..tcp4(n * 100, n as u16, 100) },
         |n| Frame { options: Vec::new(), ..tcp6(n * 100, 100) },
-        // Each begins anew, the one because of its flag, the other because of its identification.
+        // Each begins anew: one because of its flag, the other because of its identification.
         |n| Frame { flags: ACK | CWR, ..tcp4(1 + n * 100, n as u16, 100) },
         |n| tcp4(1 + n * 100, (n ^ (n / 3 % 2)) as u16, 100),
     ];
@@ -381,7 +381,7 @@ fn joining_buffers_is_receiving_packets() {
         |frame| frame.payload.push(1),
         |frame| frame.payload.clear(),
         |frame| frame.ttl -= 1,
-        // Too short to predict anything from, and nothing that was predicted.
+        // Too short for a prediction, and not predicted.
         |frame| (frame.seq, frame.payload) = (frame.seq.wrapping_add(1), vec![1; 10]),
     ];
     for flow in flows {
@@ -398,12 +398,12 @@ fn joining_buffers_is_receiving_packets() {
             join_as_received(&frames);
         }
     }
-    // Up to the longest packet there is.
+    // Up to the longest packet.
     let frames = (0..60).map(|n| tcp4(1 + n * 1448, n as u16, 1448).bytes());
     join_as_received(&frames.collect::<Vec<_>>());
 }
 
-/// So are those of several flows, in any order, as many as are held and more, and whatever comes between.
+/// The same for several flows, in any order, as many as are held and more, with other packets in between.
 #[test]
 fn joining_buffers_of_many_flows_is_receiving_packets() {
     let kinds: [fn(u32) -> Frame; 5] = [
@@ -427,7 +427,7 @@ fn joining_buffers_of_many_flows_is_receiving_packets() {
             let mut chance = |below: usize| chances.next().expect("enough for all") % below;
             let mut sent = vec![0; flows];
             let frames = (0..30 * flows).map(|nth| {
-                // In turn, by chance, or several of one after each other.
+                // In turn, at random, or several of one flow in a row.
                 let flow = match seed % 3 {
                     0 => nth % flows,
                     1 => chance(flows),
@@ -445,8 +445,8 @@ fn joining_buffers_of_many_flows_is_receiving_packets() {
     }
 }
 
-/// Panics unless packets whose bytes a device has summed come out the same if they are offered as buffers first: none of
-/// them, all, or two of three.
+/// Panics unless packets with a device's sum have the same result if they are offered as buffers first: none of them,
+/// all, or two of three.
 fn join_as_received(frames: &[Vec<u8>]) {
     join_as_received_by(SLOTS_ONLY, frames);
     join_as_received_by(MERGE, frames);

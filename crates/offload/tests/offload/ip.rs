@@ -1,4 +1,4 @@
-//! IP headers are found in every geometry, and padding goes.
+//! IP headers are found in every geometry, and padding is trimmed.
 
 use base::DropReason;
 use offload::ip_headers;

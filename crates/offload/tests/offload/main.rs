@@ -1,4 +1,4 @@
-//! Behaviour of checksums, segmentation and GRO that a peer, a device and the stack can see.
+//! Checksums, segmentation and GRO as a peer, a device and the stack see them.
 
 mod any;
 mod checksums;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::frames::*;
 
-/// One step of a flow: how the next packet differs from what would continue the last one.
+/// One step of a flow: the difference of the next packet from a continuation.
 #[derive(Clone, Debug)]
 struct Step {
     flow: u16,
@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
     (0..6u16, len, kind()).prop_map(|(flow, len, kind)| Step { flow, len, kind })
 }
 
-/// Six flows: TCP and UDP, both families, with options and without, under DF and not.
+/// Six flows: TCP and UDP, both families, with and without options, with and without DF.
 fn flow(number: u16) -> Frame {
     let frame = match number {
         0 => tcp4(0xffff_f000, 0xfff0, 0),
@@ -65,7 +65,7 @@ fn flow(number: u16) -> Frame {
     Frame { port: 1000 + number, ..frame }
 }
 
-/// The frames of these steps with the lengths of their headers, and which flow each is of.
+/// The frames of these steps with the lengths of their headers, and their flows.
 fn frames(steps: &[Step]) -> Vec<(u16, Vec<u8>, usize)> {
     let mut flows: BTreeMap<u16, (Frame, u16)> = (0..6).map(|n| (n, (flow(n), 1))).collect();
     let mut out = Vec::new();
@@ -101,7 +101,7 @@ fn frames(steps: &[Step]) -> Vec<(u16, Vec<u8>, usize)> {
     out
 }
 
-/// The bytes of each flow's packets, in order. The source port tells the flow.
+/// The bytes of each flow's packets, in order. The source port identifies the flow.
 fn by_flow(packets: impl IntoIterator<Item = Vec<u8>>) -> BTreeMap<u16, Vec<Vec<u8>>> {
     let mut flows = BTreeMap::<_, Vec<_>>::new();
     for bytes in packets {
@@ -156,7 +156,7 @@ proptest! {
         let frame = Frame { payload: bytes(len, 9), flags, ..frame };
         let mem = Memory::heap();
         let whole = frame.bytes();
-        // As GRO leaves it: from its first and last segment on.
+        // As GRO leaves it: from its first and last segment.
         let segments: Vec<_> = frame.payload.chunks(size.into()).enumerate().map(|(index, payload)| {
             let (first, last) = (index == 0, (index + 1) * usize::from(size) >= len);
             let mut flags = flags;

@@ -1,4 +1,4 @@
-//! Shape of segments, and packets that cannot be cut.
+//! Segments, and packets that cannot be segmented.
 
 use base::DropReason;
 use offload::gso::{MAX_SEGMENTS, segment};
@@ -15,7 +15,7 @@ fn kind(frame: &Frame) -> GsoKind {
     }
 }
 
-/// The frame as a fat packet whose check is not made, behind `l2`.
+/// The frame as a fat packet with a partial checksum, behind `l2`.
 fn fat(mem: &Memory, frame: &Frame, size: u16, l2: &[u8]) -> Packet {
     let mut packet = Packet::with_data(mem, &[l2, &frame.bytes()].concat()).unwrap();
     mark(&mut packet, frame, size);
@@ -27,7 +27,7 @@ fn mark(packet: &mut Packet, frame: &Frame, size: u16) {
     packet.meta.cut = Cut::Gso(Gso { kind: kind(frame), size, segs, ecn: frame.flags & CWR != 0, fixed_id: false });
 }
 
-/// Bytes that each segment has to have.
+/// Expected bytes of each segment.
 fn want(frame: &Frame, size: usize) -> Vec<Vec<u8>> {
     let segs = frame.payload.len().div_ceil(size);
     let cut = |(index, payload): (usize, &[u8])| {
@@ -119,7 +119,7 @@ fn by_reference_only_headers_are_copied() {
         assert_eq!(mem.copies().get(CopyReason::SegmentPayload).bytes, payload);
         assert_eq!(mem.copies().total_bytes(), headers + payload);
         assert!(packets.iter().all(|packet| packet.is_linear() != features.sg));
-        // Each may be written, for encryption in place.
+        // Each is writable, for encryption in place.
         for mut packet in packets {
             assert!(packet.head_mut().is_some());
             let (_, frags, _) = packet.into_parts();
@@ -133,7 +133,7 @@ fn by_reference_only_headers_are_copied() {
 fn children_are_cut_by_reference_as_long_as_the_slots_suffice() {
     let mem = Memory::heap();
     let frame = tcp4(1, 1, 200);
-    // 100 pieces of two bytes each: slots, then children.
+    // 100 buffers of two bytes each: fragments, then children.
     let build = || {
         let data = frame.bytes();
         let mut packet = Packet::with_data(&mem, &data[..52]).unwrap();
@@ -179,7 +179,7 @@ fn checks_are_left_to_the_device_that_makes_them() {
 
 #[test]
 fn a_partial_check_is_cut_by_what_the_sender_summed() {
-    // With a routing header the pseudo-header has another destination than the IPv6 header: the sender's sum tells.
+    // With a routing header the pseudo-header's destination is not the IPv6 header's: the sender's sum has it.
     let mem = Memory::heap();
     let frame = tcp6(1, 40);
     let mut packet = fat(&mem, &frame, 20, &[]);

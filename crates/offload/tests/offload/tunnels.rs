@@ -1,4 +1,4 @@
-//! Packets in tunnels: cut inside, refused, and their checksums completed.
+//! Packets in tunnels: segmented at inner headers, refused, and checksums completed.
 
 use base::DropReason;
 use offload::checksum::complete;
@@ -12,7 +12,7 @@ use crate::model::tunnel::{self, Tunnel};
 /// Identification of the outer IPv4 headers of a fat packet.
 const OUTER_ID: u16 = 0xfffe;
 
-/// A frame inside of tunnels as Linux hands it over: fat, and its own check the sum of the pseudo-header.
+/// A frame in tunnels as Linux sends it: fat, with the pseudo-header's sum as its own checksum.
 struct Fat {
     bytes: Vec<u8>,
     csum: Csum,
@@ -89,7 +89,7 @@ fn frames() -> [Frame; 5] {
     ]
 }
 
-/// Each tunnel alone, and each inside of each kind over IPv4.
+/// Each tunnel alone, and in each kind over IPv4.
 fn paths() -> impl Iterator<Item = Vec<Tunnel>> {
     let alone = Tunnel::all().map(|tunnel| vec![tunnel]);
     let nested = (0..8).flat_map(|outer| (0..8).map(move |inner| vec![Tunnel(outer), Tunnel(inner)]));
@@ -300,7 +300,7 @@ fn partial_check_of_sctp_is_completed_as_crc32c() {
     let mut pkt = received(&mem, &data);
     pkt.meta.csum = Csum::Partial { start: 20, offset: 8 };
     assert_eq!(complete(&mem, &mut pkt, 0), Err(DropReason::TransportHeader));
-    // Elsewhere in SCTP, and at that place of what is not SCTP, it is an Internet checksum.
+    // Elsewhere in SCTP, and at that offset in other protocols, it is an Internet checksum.
     for (protocol, offset) in [(132, 6), (17, 8), (253, 8)] {
         let mut data = ip(&Frame { protocol, ..frame(false) }, &sctp);
         let mut pkt = received(&mem, &data);

@@ -1,4 +1,4 @@
-//! Packets beside plain vectors of bytes: any sequence of operations, checked after each step.
+//! Packets against plain vectors of bytes: random sequences of operations, checked after each step.
 //!
 //! The property test and the fuzz target run the same steps.
 
@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use packet::{Buf, CopyReason, Csum, Memory, PACKET_OVERHEAD, Packet, Pool, PoolDry};
 
-/// One step: which operation, on which packets, how much.
+/// One step: operation, packets, amount.
 pub(crate) type Step = (u8, u8, u16);
 
 /// Number of kinds of steps.
 pub(crate) const KINDS: u8 = 22;
 
-/// Packets that are alive at once.
+/// Number of packets in use.
 const PACKETS: usize = 6;
 
 /// Foreign memory.
@@ -24,7 +24,7 @@ impl AsRef<[u8]> for Guest {
     }
 }
 
-/// A packet and what it should be.
+/// A packet and its expected bytes.
 struct Pair {
     packet: Packet,
     bytes: Vec<u8>,
@@ -33,18 +33,18 @@ struct Pair {
 struct World {
     mem: Memory,
     pairs: Vec<Pair>,
-    /// Foreign pages, with what was in them.
+    /// Foreign pages, with their original contents.
     guests: Vec<(Arc<Vec<u8>>, Vec<u8>)>,
     next_byte: u8,
 }
 
-/// Runs the steps in pools of so many pages.
+/// Runs the steps with pools of these sizes.
 pub(crate) fn run(small_pages: u8, large_pages: u8, steps: &[Step]) {
     let small = Pool::bounded(Memory::SMALL, usize::from(small_pages));
     let large = Pool::bounded(Memory::LARGE, usize::from(large_pages));
     let mut world = World { mem: Memory::new(small, large), pairs: Vec::new(), guests: Vec::new(), next_byte: 1 };
     for &step in steps {
-        // A dry pool is an outcome like any other; what it must not do is change a packet.
+        // A dry pool is a valid outcome; it must not change a packet.
         let _ = world.step(step);
         world.check();
     }
@@ -204,7 +204,7 @@ impl World {
         Ok(())
     }
 
-    /// Packets that were received into one page, one behind the other.
+    /// Packets received into one page, one behind the other.
     fn make_train(&mut self, size: usize, count: usize) -> Result<(), PoolDry> {
         let bytes = self.fill(size * count);
         let mut page = self.mem.take(64, bytes.len())?;
@@ -245,7 +245,7 @@ impl World {
         self.pairs.push(Pair { packet, bytes });
     }
 
-    /// Bytes that differ from those before.
+    /// Bytes that differ from earlier ones.
     fn fill(&mut self, len: usize) -> Vec<u8> {
         self.next_byte = self.next_byte.wrapping_add(41);
         let first = self.next_byte;
@@ -272,7 +272,7 @@ impl World {
     }
 }
 
-/// A sum that is said to be complete is, of children too.
+/// Checks complete sums, also of children.
 fn check_sums(packet: &Packet) {
     if let Csum::Complete(said) = packet.meta.csum {
         assert_eq!(said % 0xffff, sum(&packet.to_vec()) % 0xffff, "the sum of {packet:?}");
@@ -280,7 +280,7 @@ fn check_sums(packet: &Packet) {
     packet.frag_list().iter().for_each(check_sums);
 }
 
-/// Writes every byte of a packet that was made writable, piece by piece.
+/// Overwrites all bytes of a writable packet, buffer by buffer.
 fn rewrite(pair: Pair, next_byte: &mut u8) -> Pair {
     fn write(packet: Packet, next: &mut impl FnMut() -> u8) -> Packet {
         let meta = packet.meta.clone();
@@ -318,7 +318,7 @@ fn joined(first: Csum, second: Csum) -> Csum {
     }
 }
 
-/// Compares all but the sum itself, which `check_sums` looks at.
+/// Compares all but the sum itself, which `check_sums` checks.
 fn check_joined(got: Csum, want: Csum) {
     match (got, want) {
         (Csum::Complete(_), Csum::Complete(_)) => {}
@@ -326,7 +326,7 @@ fn check_joined(got: Csum, want: Csum) {
     }
 }
 
-/// Memory of the head if it has no data: then it is not taken along.
+/// Memory of a head without data, which is not moved.
 fn empty_head(packet: &Packet) -> usize {
     if packet.headlen() > 0 {
         return 0;

@@ -1,9 +1,9 @@
-//! Duplicates of descriptors, and interface requests on any socket.
+//! Duplicates of descriptors, and interface ioctls on any socket.
 
 use libc::{c_char, c_int, c_ulong};
 
 use crate::errno::returned;
-use crate::{gateway, interfaces, next, table};
+use crate::{gateway, interfaces, libc_next, table};
 
 /// Calls `duplicate` and enters the new descriptor, if there is one, as a duplicate of `from`.
 fn noted(from: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
@@ -17,31 +17,31 @@ fn noted(from: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
 /// `dup(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: passed on.
-    noted(fd, || unsafe { next::dup(fd) })
+    noted(fd, || unsafe { libc_next::dup(fd) })
 }
 
 /// `dup2(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     // SAFETY: passed on.
-    noted(fd, || unsafe { next::dup2(fd, to) })
+    noted(fd, || unsafe { libc_next::dup2(fd, to) })
 }
 
 /// `dup3(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: passed on.
-    noted(fd, || unsafe { next::dup3(fd, to, flags) })
+    noted(fd, || unsafe { libc_next::dup3(fd, to, flags) })
 }
 
 fn fcntl_noted(fd: c_int, command: c_int, call: impl FnOnce() -> c_int) -> c_int {
@@ -51,33 +51,33 @@ fn fcntl_noted(fd: c_int, command: c_int, call: impl FnOnce() -> c_int) -> c_int
     }
 }
 
-/// `fcntl(2)`. Its variable argument, where there is one, is an int or a pointer and comes where a third argument does.
+/// `fcntl(2)`. Its variable argument, if any, is an int or a pointer and is passed as a third argument is.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: passed on.
-    fcntl_noted(fd, command, || unsafe { next::fcntl(fd, command, argument) })
+    fcntl_noted(fd, command, || unsafe { libc_next::fcntl(fd, command, argument) })
 }
 
-/// `fcntl(2)` by its name for large files.
+/// `fcntl(2)`, by its name for large files.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: passed on.
-    fcntl_noted(fd, command, || unsafe { next::fcntl64(fd, command, argument) })
+    fcntl_noted(fd, command, || unsafe { libc_next::fcntl64(fd, command, argument) })
 }
 
-/// `ioctl(2)`: what asks for network interfaces is answered by the gateway.
+/// `ioctl(2)`: the gateway answers requests about network interfaces.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_char) -> c_int {
-    // The C library passes on 32 bits of it, and programs do not agree on its sign.
+    // The C library passes its low 32 bits on, and programs differ in its sign.
     if let Some(what) = interfaces::Request::of(request as u32)
         && gateway::address().is_some()
         && table::socket_inode(fd).is_some()
@@ -86,5 +86,5 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argume
         return returned(unsafe { interfaces::serve(what, argument.cast()) });
     }
     // SAFETY: passed on.
-    unsafe { next::ioctl(fd, request, argument) }
+    unsafe { libc_next::ioctl(fd, request, argument) }
 }

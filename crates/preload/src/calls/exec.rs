@@ -1,5 +1,5 @@
-//! Starting programs, under all names: each gets the library's variables, and one that would not load the library is not
-//! started.
+//! Starting programs, by all functions: each program gets the library's variables, and a program that would not load
+//! the library is refused.
 
 use std::ffi::CStr;
 
@@ -7,7 +7,7 @@ use libc::{FILE, c_char, c_int, pid_t};
 
 use crate::environment::{current, restored, shell_command};
 use crate::errno::{Errno, returned};
-use crate::{next, start_check};
+use crate::{libc_next, start_check};
 
 type List = *const *const c_char;
 
@@ -17,74 +17,74 @@ const SHELL: &CStr = c"/bin/sh";
 /// `execve(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     if let Err(errno) = unsafe { start_check::check(libc::AT_FDCWD, path) } {
         return returned(Err(errno));
     }
     // SAFETY: passed on.
-    let run = |environment| unsafe { next::execve(path, arguments, environment) };
-    // SAFETY: the caller's word.
+    let run = |environment| unsafe { libc_next::execve(path, arguments, environment) };
+    // SAFETY: as the caller promises.
     returned(unsafe { restored(environment, run) })
 }
 
 /// `execv(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the caller's word, and the program's environment is such a list.
+    // SAFETY: as the caller promises, and the program's environment is such a list.
     unsafe { execve(path, arguments, current()) }
 }
 
 /// `execvpe(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     if let Err(errno) = unsafe { start_check::check_found(file) } {
         return returned(Err(errno));
     }
     // SAFETY: passed on.
-    let run = |environment| unsafe { next::execvpe(file, arguments, environment) };
-    // SAFETY: the caller's word.
+    let run = |environment| unsafe { libc_next::execvpe(file, arguments, environment) };
+    // SAFETY: as the caller promises.
     returned(unsafe { restored(environment, run) })
 }
 
 /// `execvp(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the caller's word, and the program's environment is such a list.
+    // SAFETY: as the caller promises, and the program's environment is such a list.
     unsafe { execvpe(file, arguments, current()) }
 }
 
 /// `fexecve(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
     if let Err(errno) = start_check::check_open(fd) {
         return returned(Err(errno));
     }
     // SAFETY: passed on.
-    let run = |environment| unsafe { next::fexecve(fd, arguments, environment) };
-    // SAFETY: the caller's word.
+    let run = |environment| unsafe { libc_next::fexecve(fd, arguments, environment) };
+    // SAFETY: as the caller promises.
     returned(unsafe { restored(environment, run) })
 }
 
 /// `execveat(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn execveat(
     at: c_int,
@@ -93,27 +93,27 @@ pub(crate) unsafe extern "C-unwind" fn execveat(
     environment: List,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let is_empty = !path.is_null() && unsafe { *path } == 0;
     let checked = if is_empty && flags & libc::AT_EMPTY_PATH != 0 {
         start_check::check_open(at)
     } else {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         unsafe { start_check::check(at, path) }
     };
     if let Err(errno) = checked {
         return returned(Err(errno));
     }
     // SAFETY: passed on.
-    let run = |environment| unsafe { next::execveat(at, path, arguments, environment, flags) };
-    // SAFETY: the caller's word.
+    let run = |environment| unsafe { libc_next::execveat(at, path, arguments, environment, flags) };
+    // SAFETY: as the caller promises.
     returned(unsafe { restored(environment, run) })
 }
 
 /// `posix_spawn(3)`, which returns the error's number.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn posix_spawn(
     process: *mut pid_t,
@@ -123,20 +123,21 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawn(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     if let Err(Errno(errno)) = unsafe { start_check::check(libc::AT_FDCWD, path) } {
         return errno;
     }
     // SAFETY: passed on.
-    let run = |environment| unsafe { next::posix_spawn(process, path, actions, attributes, arguments, environment) };
-    // SAFETY: the caller's word.
+    let run =
+        |environment| unsafe { libc_next::posix_spawn(process, path, actions, attributes, arguments, environment) };
+    // SAFETY: as the caller promises.
     unsafe { restored(environment, run) }.unwrap_or_else(|Errno(errno)| errno)
 }
 
 /// `posix_spawnp(3)`, which returns the error's number.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn posix_spawnp(
     process: *mut pid_t,
@@ -146,18 +147,19 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawnp(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     if let Err(Errno(errno)) = unsafe { start_check::check_found(file) } {
         return errno;
     }
     // SAFETY: passed on.
-    let run = |environment| unsafe { next::posix_spawnp(process, file, actions, attributes, arguments, environment) };
-    // SAFETY: the caller's word.
+    let run =
+        |environment| unsafe { libc_next::posix_spawnp(process, file, actions, attributes, arguments, environment) };
+    // SAFETY: as the caller promises.
     unsafe { restored(environment, run) }.unwrap_or_else(|Errno(errno)| errno)
 }
 
-/// Calls `run` with a command for the shell that gives the library's variables to what it starts: `command` itself, unless
-/// the program has taken them out of its environment.
+/// Calls `run` with a shell command that sets the library's variables for its children: `command` itself, unless the
+/// program has removed them from its environment.
 ///
 /// # Errors
 /// `EPERM`: the shell would not load the library.
@@ -167,9 +169,9 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawnp(
 unsafe fn by_shell<T>(command: *const c_char, run: impl FnOnce(*const c_char) -> T) -> Result<T, Errno> {
     // SAFETY: it is a C string.
     unsafe { start_check::check(libc::AT_FDCWD, SHELL.as_ptr()) }?;
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let Some(told) = shell_command(unsafe { CStr::from_ptr(command) }) else { return Ok(run(command)) };
-    // A thread that is cancelled in `run` leaves it behind: this frame may have nothing to clean up.
+    // A thread that is cancelled in `run` leaks it: this frame must not need a destructor.
     let told = told.into_raw();
     let done = run(told);
     // SAFETY: it came from `into_raw`.
@@ -180,27 +182,27 @@ unsafe fn by_shell<T>(command: *const c_char, run: impl FnOnce(*const c_char) ->
 /// `system(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     if command.is_null() {
-        // SAFETY: null asks whether there is a shell.
-        return unsafe { next::system(command) };
+        // SAFETY: null tests whether there is a shell.
+        return unsafe { libc_next::system(command) };
     }
     // SAFETY: passed on.
-    let run = |command| unsafe { next::system(command) };
-    // SAFETY: the caller's word.
+    let run = |command| unsafe { libc_next::system(command) };
+    // SAFETY: as the caller promises.
     returned(unsafe { by_shell(command, run) })
 }
 
 /// `popen(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: passed on.
-    let run = |command| unsafe { next::popen(command, mode) };
-    // SAFETY: the caller's word.
+    let run = |command| unsafe { libc_next::popen(command, mode) };
+    // SAFETY: as the caller promises.
     returned(unsafe { by_shell(command, run) })
 }

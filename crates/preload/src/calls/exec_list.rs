@@ -1,7 +1,7 @@
-//! `execl(3)`, `execlp(3)` and `execle(3)`, whose arguments are a list that ends in null.
+//! `execl(3)`, `execlp(3)` and `execle(3)`, whose arguments are a null-terminated list.
 //!
-//! Rust has no functions of variable arguments yet. So each is a few instructions that put those arguments that come in
-//! registers into memory, and go on in a function that is given their place and that of those that came on the stack.
+//! Stable Rust cannot define variadic functions. So each is a few instructions that store the register arguments, and
+//! jump to a function with their address and that of the stack arguments.
 
 use std::arch::naked_asm;
 
@@ -14,7 +14,7 @@ use crate::stack;
 
 type List = *const *const c_char;
 
-/// The arguments that come in registers, behind the path.
+/// Number of register arguments behind the path.
 #[cfg(target_arch = "x86_64")]
 const REGISTERS: usize = 5;
 #[cfg(target_arch = "aarch64")]
@@ -25,7 +25,7 @@ macro_rules! listed {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
@@ -49,7 +49,7 @@ macro_rules! listed {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
@@ -78,7 +78,7 @@ listed! {
     execle, execle_at;
 }
 
-/// Place of the arguments behind the path.
+/// Addresses of the arguments behind the path.
 #[derive(Clone, Copy)]
 struct Arguments {
     registers: List,
@@ -86,16 +86,16 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// An argument by its number behind the path.
+    /// Argument by its index behind the path.
     ///
     /// # Safety
-    /// The caller of the function has passed as many.
+    /// The caller of the function has passed that many.
     unsafe fn get(self, number: usize) -> *const c_char {
         let place = match number.checked_sub(REGISTERS) {
             None => self.registers.wrapping_add(number),
             Some(number) => self.stack.wrapping_add(number),
         };
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         unsafe { *place }
     }
 
@@ -105,7 +105,7 @@ impl Arguments {
     /// One of them is null.
     unsafe fn count(self) -> usize {
         let mut count = 0;
-        // SAFETY: none before this one was null.
+        // SAFETY: no argument before this one is null.
         while !unsafe { self.get(count) }.is_null() {
             count += 1;
         }
@@ -118,11 +118,11 @@ impl Arguments {
     /// `E2BIG`: there are too many.
     ///
     /// # Safety
-    /// There are as many.
+    /// There are that many.
     unsafe fn with(self, count: usize, run: impl FnOnce(List) -> c_int) -> Result<c_int, Errno> {
         stack::with_pointers(count + 1, |list| {
             for (number, to) in list.iter_mut().take(count).enumerate() {
-                // SAFETY: the caller's word.
+                // SAFETY: as the caller promises.
                 *to = unsafe { self.get(number) };
             }
             run(list.as_ptr())
@@ -132,9 +132,9 @@ impl Arguments {
 
 unsafe extern "C" fn execl_at(path: *const c_char, registers: List, stack: List) -> c_int {
     let arguments = Arguments { registers, stack };
-    // SAFETY: the program's word.
+    // SAFETY: as the program promises.
     let count = unsafe { arguments.count() };
-    // SAFETY: the program's word.
+    // SAFETY: as the program promises.
     let run = |list| unsafe { execve(path, list, current()) };
     // SAFETY: they were counted.
     returned(unsafe { arguments.with(count, run) })
@@ -142,9 +142,9 @@ unsafe extern "C" fn execl_at(path: *const c_char, registers: List, stack: List)
 
 unsafe extern "C" fn execlp_at(file: *const c_char, registers: List, stack: List) -> c_int {
     let arguments = Arguments { registers, stack };
-    // SAFETY: the program's word.
+    // SAFETY: as the program promises.
     let count = unsafe { arguments.count() };
-    // SAFETY: the program's word.
+    // SAFETY: as the program promises.
     let run = |list| unsafe { execvpe(file, list, current()) };
     // SAFETY: they were counted.
     returned(unsafe { arguments.with(count, run) })
@@ -152,11 +152,11 @@ unsafe extern "C" fn execlp_at(file: *const c_char, registers: List, stack: List
 
 unsafe extern "C" fn execle_at(path: *const c_char, registers: List, stack: List) -> c_int {
     let arguments = Arguments { registers, stack };
-    // SAFETY: the program's word.
+    // SAFETY: as the program promises.
     let count = unsafe { arguments.count() };
-    // SAFETY: the environment stands behind the null.
+    // SAFETY: the environment is behind the null.
     let environment: List = unsafe { arguments.get(count + 1) }.cast();
-    // SAFETY: the program's word.
+    // SAFETY: as the program promises.
     let run = |list| unsafe { execve(path, list, environment) };
     // SAFETY: they were counted.
     returned(unsafe { arguments.with(count, run) })

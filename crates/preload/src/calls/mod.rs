@@ -1,6 +1,6 @@
-//! The functions that are taken over from the C library, by the names that programs call them by.
+//! Functions of the C library that this library replaces.
 //!
-//! Each asks whether it is about a connection to the gateway, and passes everything else on as it came.
+//! Each function checks whether its descriptor is a connection to the gateway, and passes all other calls on unchanged.
 
 mod descriptors;
 mod exec;
@@ -18,17 +18,17 @@ use libc::iovec;
 
 use crate::errno::Errno;
 
-/// The pieces of a message.
+/// The buffers of a message.
 ///
 /// # Errors
-/// There are more than Linux takes.
+/// More buffers than Linux accepts.
 ///
 /// # Safety
-/// There are as many as `count` says, for as long as they are looked at.
+/// `first` points to `count` entries, valid as long as they are used.
 pub(crate) unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec], Errno> {
     match count {
         0 => Ok(&[]),
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         1..=1024 if !first.is_null() => Ok(unsafe { slice::from_raw_parts(first, count) }),
         1..=1024 => Err(Errno(libc::EFAULT)),
         _ => Err(Errno(libc::EMSGSIZE)),

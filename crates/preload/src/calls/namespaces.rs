@@ -1,12 +1,12 @@
-//! `unshare(2)` and `setns(2)`: a network namespace is neither made nor entered, since this library's netlink would be the
-//! gateway's there, too. The seccomp filter refuses the same to programs that do not load the library.
+//! `unshare(2)` and `setns(2)`: creating or entering a network namespace is refused, since this library's netlink would
+//! be the gateway's there, too. The seccomp filter refuses the same to programs that do not load the library.
 
 use std::ffi::CStr;
 
 use libc::{c_char, c_int};
 
 use crate::errno::{Errno, returned};
-use crate::{gateway, next, report};
+use crate::{gateway, libc_next, report};
 
 unsafe extern "C" {
     /// The program's name.
@@ -16,20 +16,20 @@ unsafe extern "C" {
 /// `unshare(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn unshare(what: c_int) -> c_int {
     if gateway::address().is_some() && what & libc::CLONE_NEWNET != 0 {
         return returned(Err(refuse("unshare")));
     }
     // SAFETY: passed on.
-    unsafe { next::unshare(what) }
+    unsafe { libc_next::unshare(what) }
 }
 
 /// `setns(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
     let is_network = kind & libc::CLONE_NEWNET != 0 || (kind == 0 && is_network_namespace(fd));
@@ -37,19 +37,19 @@ pub(crate) unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
         return returned(Err(refuse("setns")));
     }
     // SAFETY: passed on.
-    unsafe { next::setns(fd, kind) }
+    unsafe { libc_next::setns(fd, kind) }
 }
 
-/// Whether a file of `/proc/PID/ns` or `/run/netns` is a network namespace.
+/// Tells whether a file of `/proc/PID/ns` or `/run/netns` is a network namespace.
 fn is_network_namespace(fd: c_int) -> bool {
     const NS_GET_NSTYPE: c_int = 0xb703;
-    // SAFETY: the request takes nothing.
+    // SAFETY: the request has no argument.
     let kind = unsafe { libc::syscall(libc::SYS_ioctl, fd, NS_GET_NSTYPE) };
     kind == libc::CLONE_NEWNET.into()
 }
 
 fn refuse(call: &str) -> Errno {
-    // SAFETY: the C library's variable is always there.
+    // SAFETY: the C library's variable always exists.
     let name = unsafe { program_invocation_short_name };
     // SAFETY: it points to a C string.
     let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };

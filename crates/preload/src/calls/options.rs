@@ -11,9 +11,9 @@ use crate::errno::{Errno, returned};
 use crate::session::call;
 use crate::switches::{SWITCHES, bit, is_on};
 use crate::table::Slot;
-use crate::{bypass, gateway, ike, interfaces, next, session, table, unsaid};
+use crate::{bypass, deferred_setup, gateway, ike, interfaces, libc_next, session, table};
 
-/// `SO_PASSCRED`, among a connection's options.
+/// `SO_PASSCRED`, as a bit of a connection's options.
 pub(crate) const PASSCRED: u32 = 31;
 
 /// `NETLINK_LIST_MEMBERSHIPS`.
@@ -22,7 +22,7 @@ const LIST_MEMBERSHIPS: u32 = 9;
 /// `setsockopt(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
@@ -35,56 +35,56 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     if (level == libc::SOL_NETLINK || level == libc::SOL_SOCKET && of_socket.contains(&name))
         && let Some(slot) = table::get(fd)
     {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         return returned(unsafe { int(value, len) }.and_then(|value| set(fd, slot, level, name, value)).map(|()| 0));
     }
     if level == libc::SOL_SOCKET && name == libc::SO_BINDTODEVICE && gateway::address().is_some() {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         let device = unsafe { device_name(value, len) }.and_then(|name| interfaces::name_on_host(&name));
         return match device {
             Ok(None) => {
                 // SAFETY: passed on.
-                unsafe { next::setsockopt(fd, level, name, value, len) }
+                unsafe { libc_next::setsockopt(fd, level, name, value, len) }
             }
             Ok(Some(device)) => {
                 let len = device.len() as socklen_t;
-                // SAFETY: there are as many bytes.
-                unsafe { next::setsockopt(fd, level, name, device.as_ptr().cast(), len) }
+                // SAFETY: as many bytes are readable.
+                unsafe { libc_next::setsockopt(fd, level, name, device.as_ptr().cast(), len) }
             }
             Err(errno) => returned(Err(errno)),
         };
     }
     if ike::is_policy(level, name) && gateway::is_on_host_side() && table::get(fd).is_none() {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         return returned(unsafe { bypass::set_policy(fd, value, len) }.map(|()| 0));
     }
-    // The gateway does what they ask for, and the kernel behind it may not be able to.
+    // The gateway grants these options, and the kernel's socket may not support them.
     if ike::is_granted(level, name) && gateway::address().is_some() || ike::is(fd) && level != libc::SOL_SOCKET {
         return 0;
     }
     // SAFETY: passed on.
-    let done = unsafe { next::setsockopt(fd, level, name, value, len) };
+    let done = unsafe { libc_next::setsockopt(fd, level, name, value, len) };
     if done == 0 && level == libc::SOL_SOCKET && matches!(name, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) {
         note_room(fd);
     }
     done
 }
 
-/// Tells the gateway to keep as much for a connection as the kernel would for a netlink socket of its buffer's size.
+/// Tells the gateway to buffer as much for a connection as the kernel would for a netlink socket with its buffer size.
 fn note_room(fd: c_int) {
     if let Some(slot) = table::get(fd)
         && let Some(room) = session::option(fd, libc::SO_RCVBUF)
     {
         slot.room.store(room as u32, Relaxed);
-        // It is not refused, and that the gateway is gone shows in the next call.
-        let _ = session::say(fd, slot, unsaid::ROOM);
+        // It cannot be refused, and a gateway that is gone is reported by the next call.
+        let _ = session::send_or_defer(fd, slot, deferred_setup::ROOM);
     }
 }
 
-/// The name that is the value of `SO_BINDTODEVICE`, up to its zero byte.
+/// The value of `SO_BINDTODEVICE`, a name up to its zero byte.
 ///
 /// # Safety
-/// There are as many bytes as `len` says.
+/// `value` points to `len` readable bytes.
 unsafe fn device_name(value: *const c_void, len: socklen_t) -> Result<Vec<u8>, Errno> {
     let len = (len as usize).min(libc::IFNAMSIZ - 1);
     if len == 0 {
@@ -94,20 +94,20 @@ unsafe fn device_name(value: *const c_void, len: socklen_t) -> Result<Vec<u8>, E
         return Err(Errno(libc::EFAULT));
     }
     let mut name = vec![0; len];
-    // SAFETY: there are as many bytes, and as much room.
+    // SAFETY: as many bytes are readable, and there is room for them.
     unsafe { ptr::copy_nonoverlapping(value.cast::<u8>(), name.as_mut_ptr(), len) };
     name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(len));
     Ok(name)
 }
 
-/// The int that an option's value begins with; 0 if it is shorter than one (Linux `netlink_setsockopt`).
+/// The int at the front of an option's value; 0 if it is shorter (Linux `netlink_setsockopt`).
 ///
 /// # Safety
-/// There are as many bytes as `len` says.
+/// `value` points to `len` readable bytes.
 unsafe fn int(value: *const c_void, len: socklen_t) -> Result<u32, Errno> {
     match len as usize >= mem::size_of::<u32>() {
         true if value.is_null() => Err(Errno(libc::EFAULT)),
-        // SAFETY: there are as many bytes.
+        // SAFETY: as many bytes are readable.
         true => Ok(unsafe { value.cast::<u32>().read_unaligned() }),
         false => Ok(0),
     }
@@ -115,13 +115,13 @@ unsafe fn int(value: *const c_void, len: socklen_t) -> Result<u32, Errno> {
 
 fn set(fd: c_int, slot: &Slot, level: c_int, name: c_int, value: u32) -> Result<(), Errno> {
     if level == libc::SOL_SOCKET {
-        // A filter would see the word in front of each datagram.
+        // A socket filter would see the word in front of each datagram.
         return if name == libc::SO_PASSCRED { switch(slot, PASSCRED, value) } else { Err(Errno(libc::ENOPROTOOPT)) };
     }
     let name = name as u32;
     if SWITCHES.contains(&name) {
         switch(slot, name, value)?;
-        return session::say(fd, slot, bit(name));
+        return session::send_or_defer(fd, slot, bit(name));
     }
     call(fd, slot, ToDaemon::SetOption { option: name, value })?;
     match name {
@@ -140,7 +140,7 @@ fn switch(slot: &Slot, option: u32, on: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Notes membership in a group, which the gateway has agreed to.
+/// Records a membership that the gateway has granted.
 fn member(slot: &Slot, group: u32, on: bool) {
     let Some(at) = group.checked_sub(1) else { return };
     let Some(word) = slot.groups.get(at as usize / 32) else { return };
@@ -153,7 +153,7 @@ fn member(slot: &Slot, group: u32, on: bool) {
 /// `getsockopt(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
@@ -165,14 +165,14 @@ pub(crate) unsafe extern "C-unwind" fn getsockopt(
     if let Some(slot) = table::get(fd)
         && let Some(found) = get(slot, level, name)
     {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         return returned(found.and_then(|words| unsafe { give(&words, value, len) }).map(|()| 0));
     }
     // SAFETY: passed on.
-    unsafe { next::getsockopt(fd, level, name, value, len) }
+    unsafe { libc_next::getsockopt(fd, level, name, value, len) }
 }
 
-/// An option's value; `None` if the kernel knows it.
+/// An option's value; `None` if the kernel has it.
 fn get(slot: &Slot, level: c_int, name: c_int) -> Option<Result<Words, Errno>> {
     let one = |word: u32| Some(Ok(Words { words: [word, 0, 0, 0], len: 1 }));
     match (level, name) {
@@ -202,19 +202,19 @@ struct Words {
     len: usize,
 }
 
-/// Writes a value where there is room for it: whole words, and how long it is.
+/// Writes a value into the caller's buffer, in whole words, and its length.
 ///
 /// # Safety
-/// `len` and as many bytes as it says may be written.
+/// `len`, and as many bytes at `value`, may be written.
 unsafe fn give(words: &Words, value: *mut c_void, len: *mut socklen_t) -> Result<(), Errno> {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let Some(len) = (unsafe { len.as_mut() }) else { return Err(Errno(libc::EFAULT)) };
     let room = *len as usize / mem::size_of::<u32>();
     if room == 0 && words.len == 1 {
         return Err(Errno(libc::EINVAL));
     }
     if !value.is_null() {
-        // SAFETY: no more is written than there is room for.
+        // SAFETY: the length is at most the buffer's.
         unsafe { ptr::copy_nonoverlapping(words.words.as_ptr().cast::<u8>(), value.cast(), words.len.min(room) * 4) };
     }
     *len = (words.len * mem::size_of::<u32>()) as socklen_t;

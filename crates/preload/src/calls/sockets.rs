@@ -1,4 +1,4 @@
-//! Making sockets, and their addresses.
+//! Creating sockets, and their addresses.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,18 +10,18 @@ use crate::receive::{netlink_address, write_address};
 use crate::send::address;
 use crate::session::{autobind, call, choose_port, tell_ports};
 use crate::table::Slot;
-use crate::{bypass, gateway, ike, next, session, table, vrf_socket};
+use crate::{bypass, gateway, ike, libc_next, session, table, vrf_socket};
 
-/// Flags that `socket(2)` takes beside the type.
+/// Flags in the type argument of `socket(2)`.
 const TYPE_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
-/// Kinds of sockets that the kernel has (`SOCK_MAX`).
+/// Number of socket types (`SOCK_MAX`).
 const KINDS: c_int = 11;
 
 /// `socket(2)`; the errors are those of Linux's `__sys_socket` and `netlink_create`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == libc::AF_NETLINK && session::is_served(protocol) && gateway::address().is_some() {
@@ -37,34 +37,34 @@ pub(crate) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protoc
         return returned(vrf_socket::make(domain, kind, protocol, vrf));
     }
     // SAFETY: passed on.
-    unsafe { next::socket(domain, kind, protocol) }
+    unsafe { libc_next::socket(domain, kind, protocol) }
 }
 
 /// `bind(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     let Some(slot) = table::get(fd) else {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         if let Some(done) = unsafe { ike::bind(fd, to, len) } {
             return returned(done.map(|()| 0));
         }
         // SAFETY: passed on.
-        let done = unsafe { next::bind(fd, to, len) };
+        let done = unsafe { libc_next::bind(fd, to, len) };
         if done == 0 && gateway::is_on_host_side() {
             bypass::bound(fd);
         }
         return done;
     };
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let done = unsafe { address(to, len) }
         .and_then(|address| bind_to(fd, slot, address.nl_pid, address.nl_groups).map(|()| 0));
     returned(done)
 }
 
-/// Binds a connection to a port, or any, and makes it a member of groups.
+/// Binds a connection to a port, or any, and joins groups.
 fn bind_to(fd: c_int, slot: &Slot, port: u32, groups: u32) -> Result<(), Errno> {
     if port == 0 && groups == 0 && slot.groups[0].load(Relaxed) == 0 {
         autobind(slot);
@@ -79,7 +79,7 @@ fn bind_to(fd: c_int, slot: &Slot, port: u32, groups: u32) -> Result<(), Errno> 
         port
     };
     let done = match call(fd, slot, ToDaemon::Bind { port: wish, groups }) {
-        // A process that sees other numbers of processes has it.
+        // A process of another PID namespace has it.
         Err(Errno(libc::EADDRINUSE)) if unbound => call(fd, slot, ToDaemon::Bind { port: 0, groups }),
         done => done,
     };
@@ -101,26 +101,26 @@ fn bind_to(fd: c_int, slot: &Slot, port: u32, groups: u32) -> Result<(), Errno> 
 /// `connect(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     match table::get(fd) {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         Some(slot) => returned(unsafe { connect_to(slot, to, len) }.map(|()| 0)),
         // SAFETY: passed on.
-        None => unsafe { next::connect(fd, to, len) },
+        None => unsafe { libc_next::connect(fd, to, len) },
     }
 }
 
-/// `connect` of a netlink socket, which only sets the address that it sends to.
+/// `connect` of a netlink socket, which only sets its destination.
 ///
 /// # Safety
-/// `to` points to as many bytes as `len` says.
+/// `to` points to `len` readable bytes.
 unsafe fn connect_to(slot: &Slot, to: *const sockaddr, len: socklen_t) -> Result<(), Errno> {
     let (mut peer, mut groups) = (0, 0);
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     if !unsafe { is_unspecified(to, len) } {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         let address = unsafe { address(to, len) }?;
         (peer, groups) = (address.nl_pid, address.nl_groups);
         autobind(slot);
@@ -130,26 +130,26 @@ unsafe fn connect_to(slot: &Slot, to: *const sockaddr, len: socklen_t) -> Result
     Ok(())
 }
 
-/// Whether an address is of no family.
+/// Tells whether an address is of no family.
 ///
 /// # Safety
-/// `to` points to as many bytes as `len` says.
+/// `to` points to `len` readable bytes.
 unsafe fn is_unspecified(to: *const sockaddr, len: socklen_t) -> bool {
     if to.is_null() || len < 2 {
         return false;
     }
-    // SAFETY: there are two bytes.
+    // SAFETY: two bytes are readable.
     c_int::from(unsafe { to.cast::<u16>().read_unaligned() }) == libc::AF_UNSPEC
 }
 
-/// Gives out an address.
+/// Returns an address to the caller.
 ///
 /// # Safety
-/// `len`, and as many bytes at `to` as it says, may be written.
+/// `len`, and as many bytes at `to`, may be written.
 unsafe fn give(port: u32, groups: u32, to: *mut sockaddr, len: *mut socklen_t) -> Result<c_int, Errno> {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let Some(len) = (unsafe { len.as_mut() }).filter(|_| !to.is_null()) else { return Err(Errno(libc::EFAULT)) };
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     unsafe { write_address(&netlink_address(port, groups), to, len) };
     Ok(0)
 }
@@ -157,28 +157,28 @@ unsafe fn give(port: u32, groups: u32, to: *mut sockaddr, len: *mut socklen_t) -
 /// `getsockname(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn getsockname(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match table::get(fd) {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         Some(slot) => returned(unsafe { give(slot.port.load(Relaxed), slot.groups[0].load(Relaxed), to, len) }),
         // SAFETY: passed on.
-        None => unsafe { next::getsockname(fd, to, len) },
+        None => unsafe { libc_next::getsockname(fd, to, len) },
     }
 }
 
 /// `getpeername(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn getpeername(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match table::get(fd) {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         Some(slot) => returned(unsafe { give(slot.peer.load(Relaxed), slot.peer_groups.load(Relaxed), to, len) }),
         // SAFETY: passed on.
-        None => unsafe { next::getpeername(fd, to, len) },
+        None => unsafe { libc_next::getpeername(fd, to, len) },
     }
 }
 
@@ -187,13 +187,13 @@ macro_rules! refused {
         #[doc = concat!("`", stringify!($name), "(2)`, which no netlink socket does.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(fd: c_int, $($arg: $type),*) -> c_int {
             match table::get(fd) {
                 Some(_) => returned(Err(Errno(libc::EOPNOTSUPP))),
                 // SAFETY: passed on.
-                None => unsafe { next::$name(fd, $($arg),*) },
+                None => unsafe { libc_next::$name(fd, $($arg),*) },
             }
         }
     )*};

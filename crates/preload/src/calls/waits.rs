@@ -1,20 +1,20 @@
-//! Calls that wait for descriptors: a netlink socket among them is kept over a restart of the gateway.
+//! Calls that wait for descriptors: a netlink socket among these is kept over a restart of the gateway.
 
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
-use crate::{next, reconnect};
+use crate::{libc_next, reconnect};
 
 macro_rules! waits {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
         #[doc = concat!("`", stringify!($name), "(2)`, before which new netlink sockets are kept.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             reconnect::keep_new();
             // SAFETY: passed on.
-            unsafe { next::$name($($arg),*) }
+            unsafe { libc_next::$name($($arg),*) }
         }
     )*};
 }

@@ -1,13 +1,13 @@
-//! Internet addresses as `sockaddr`, as control messages, and as they stand in front of a message on the gateway's socket.
+//! Internet addresses as `sockaddr`, as control messages, and in headers on the gateway's socket.
 
 use std::mem::{self, MaybeUninit};
 
 use libc::{c_int, c_void, cmsghdr, in_pktinfo, in6_pktinfo, msghdr, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
-/// Bytes in front of each message on the gateway's socket: peer and own address.
+/// Length of the header of each message on the gateway's socket: addresses of the peer and of this node.
 pub(super) const HEADER: usize = 40;
 
-/// An address and a port. Of an IPv4 address the first four bytes count, the others are zero.
+/// An address and a port. An IPv4 address is in the first four bytes, and the others are zero.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct End {
     pub(super) is_v6: bool,
@@ -16,12 +16,12 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Whether it is no address of one host.
+    /// Tells whether it is unspecified.
     pub(super) fn is_any(self) -> bool {
         self.addr == [0; 16]
     }
 
-    /// An address of `bind(2)` or `sendmsg(2)`, if it is one of the Internet.
+    /// An address of `bind(2)` or `sendmsg(2)`, if it is IPv4 or IPv6.
     ///
     /// # Safety
     /// `address`, if not null, points to as many bytes as `len` says.
@@ -31,7 +31,7 @@ impl End {
             return None;
         }
         let mut addr = [0; 16];
-        // SAFETY: there are two bytes.
+        // SAFETY: two bytes are readable.
         match c_int::from(unsafe { address.cast::<u16>().read_unaligned() }) {
             libc::AF_INET if len >= mem::size_of::<sockaddr_in>() => {
                 // SAFETY: it is long enough, and any bytes are valid.
@@ -48,7 +48,7 @@ impl End {
         }
     }
 
-    /// Writes it where a message's sender is to stand, as far as there is room, and how long it is.
+    /// Writes it as a message's source, truncated to the room, and its length.
     ///
     /// # Safety
     /// As many bytes at `message.msg_name` as `message.msg_namelen` says may be written.
@@ -58,14 +58,14 @@ impl End {
             let mut address: sockaddr_in6 = unsafe { mem::zeroed() };
             address.sin6_family = libc::AF_INET6 as u16;
             (address.sin6_port, address.sin6_addr.s6_addr) = (self.port.to_be(), self.addr);
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             unsafe { put_name(message, &address) };
         } else {
             // SAFETY: any bytes are a valid address.
             let mut address: sockaddr_in = unsafe { mem::zeroed() };
             address.sin_family = libc::AF_INET as u16;
             (address.sin_port, address.sin_addr.s_addr) = (self.port.to_be(), self.v4());
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             unsafe { put_name(message, &address) };
         }
     }
@@ -88,7 +88,7 @@ pub(super) fn header(peer: End, local: End) -> [u8; HEADER] {
     head
 }
 
-/// The peer and the own end of a header.
+/// The peer's and this node's address in a header.
 pub(super) fn ends(head: &[u8; HEADER]) -> [End; 2] {
     let end = |port_at: usize, addr_at: usize| {
         let mut addr = [0; 16];
@@ -110,7 +110,7 @@ unsafe fn put_name<T>(message: &mut msghdr, address: &T) {
     message.msg_namelen = mem::size_of::<T>() as socklen_t;
 }
 
-/// A control message with the address that a message came to, or is to come from.
+/// A control message with the destination of a received message, or the source of one to send.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct PktInfo<T> {
@@ -118,30 +118,30 @@ struct PktInfo<T> {
     info: T,
 }
 
-/// The length of one, without what pads it.
+/// Length of one, without padding.
 const fn len_of<T>() -> usize {
     mem::size_of::<cmsghdr>() + mem::size_of::<T>()
 }
 
-/// The address that a message is to come from, if its control messages say.
+/// The source address in a message's control messages, if there is one.
 ///
 /// # Safety
 /// As `sendmsg(2)`.
 pub(super) unsafe fn source(message: &msghdr, is_v6: bool) -> Option<[u8; 16]> {
     let mut addr = [0; 16];
     if is_v6 {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         let info: in6_pktinfo = unsafe { control(message, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) }?;
         addr = info.ipi6_addr.s6_addr;
     } else {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         let info: in_pktinfo = unsafe { control(message, libc::IPPROTO_IP, libc::IP_PKTINFO) }?;
         addr[..4].copy_from_slice(&info.ipi_spec_dst.s_addr.to_ne_bytes());
     }
     Some(addr).filter(|addr| *addr != [0; 16])
 }
 
-/// Contents of the first control message, if it is that one.
+/// Contents of the first control message, if it is of this kind.
 ///
 /// # Safety
 /// As `sendmsg(2)`; any bytes are a valid `T`.
@@ -159,19 +159,19 @@ unsafe fn control<T: Copy>(message: &msghdr, level: c_int, kind: c_int) -> Optio
     ((header.cmsg_level, header.cmsg_type) == (level, kind)).then_some(info)
 }
 
-/// Writes the address that a message came to, if there is room for it.
+/// Adds the destination of a received message as a control message, if there is room.
 ///
 /// # Safety
 /// The message's room for control messages may be written.
 pub(super) unsafe fn put_destination(message: &mut msghdr, local: End) {
     if local.is_v6 {
         let info = in6_pktinfo { ipi6_addr: libc::in6_addr { s6_addr: local.addr }, ipi6_ifindex: 0 };
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         unsafe { put_control(message, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info) };
     } else {
         let addr = libc::in_addr { s_addr: local.v4() };
         let info = in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: addr, ipi_addr: addr };
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         unsafe { put_control(message, libc::IPPROTO_IP, libc::IP_PKTINFO, info) };
     }
 }
@@ -186,7 +186,7 @@ unsafe fn put_control<T: Copy>(message: &mut msghdr, level: c_int, kind: c_int, 
     }
     let control = PktInfo { header: cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind }, info };
     let to: *mut c_void = message.msg_control;
-    // SAFETY: the room has been looked at; what pads the structure is left out.
+    // SAFETY: the room was checked; the padding of the structure is not copied.
     unsafe { std::ptr::copy_nonoverlapping((&raw const control).cast::<u8>(), to.cast(), len) };
     message.msg_controllen = len.next_multiple_of(mem::align_of::<cmsghdr>()).min(message.msg_controllen);
 }
@@ -234,7 +234,7 @@ mod tests {
             // SAFETY: there is as much room.
             unsafe { put_destination(&mut message, end) };
             assert!(message.msg_controllen > 0 && message.msg_controllen.is_multiple_of(8));
-            // SAFETY: what was written is a control message.
+            // SAFETY: the buffer holds the control message just written.
             assert_eq!(unsafe { source(&message, end.is_v6) }, Some(end.addr));
             // SAFETY: as before.
             assert_eq!(unsafe { source(&message, !end.is_v6) }, None);

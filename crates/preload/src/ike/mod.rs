@@ -1,9 +1,8 @@
-//! The ports of IKE that a gateway has: a key manager that binds port 500 or 4500 gets IKE from there and sends it there, by
-//! the gateway's socket `NAME.ike`, if a link of the gateway has that port. Its descriptor becomes a Unix datagram socket;
-//! what stands in front of each message there becomes addresses and, on port 4500, the non-ESP marker (RFC 3948 §2.2), and
-//! the other way.
+//! IKE ports of the gateway: a key manager that binds port 500 or 4500 sends and receives IKE by the gateway's socket
+//! `NAME.ike`, if a link of the gateway has that port. Its descriptor becomes a Unix datagram socket; the header of
+//! each message there is converted to addresses and, on port 4500, to the non-ESP marker (RFC 3948 §2.2), and back.
 //!
-//! A process has one such socket for either port of either family.
+//! A process has at most one such socket for each port and family.
 
 mod address;
 
@@ -15,7 +14,7 @@ use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t, timespec}
 
 use crate::errno::{Errno, checked};
 use crate::fd::Fd;
-use crate::next;
+use crate::libc_next;
 use crate::table::socket_inode;
 use crate::{gateway, session};
 
@@ -25,11 +24,11 @@ use address::{End, HEADER, ends, header, put_destination, source};
 const IKE_PORT: u16 = 500;
 /// The port of ESP in UDP.
 const ENCAP_PORT: u16 = 4500;
-/// Bytes in front of IKE on the port of ESP.
+/// The non-ESP marker, in front of IKE on the port of ESP in UDP.
 const MARKER: [u8; 4] = [0; 4];
-/// The longest message.
+/// Maximum length of a message.
 const MAX_LEN: usize = 65_507;
-/// Time that the gateway may take to say whether it has a port: as long as it gives its own worker.
+/// Timeout of the gateway's answer whether it has a port: that of its own worker.
 const PATIENCE: timespec = timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// A key manager's socket.
@@ -38,7 +37,7 @@ struct Place {
     port: u16,
     fd: AtomicI32,
     inode: AtomicU64,
-    /// The address that the last message was sent to; zeros for none yet.
+    /// Destination address of the last message; zeros before the first.
     local: [AtomicU64; 2],
 }
 
@@ -74,26 +73,26 @@ static PLACES: [Place; 4] = [
     Place::new(true, ENCAP_PORT),
 ];
 
-/// The key manager's socket that `fd` is, if it is one.
+/// The key manager's socket `fd`, if it is one.
 fn place(fd: c_int) -> Option<&'static Place> {
-    // A descriptor that was closed may be another's now.
+    // A closed descriptor may have been reused.
     let mut places = PLACES.iter().filter(|place| place.fd.load(Relaxed) == fd).peekable();
     places.peek()?;
     let inode = socket_inode(fd)?;
     places.find(|place| place.inode.load(Relaxed) == inode)
 }
 
-/// Whether `fd` is a key manager's socket.
+/// Tells whether `fd` is a key manager's socket.
 pub(crate) fn is(fd: c_int) -> bool {
     place(fd).is_some()
 }
 
-/// Binds a port of IKE, if that is what is asked for and the gateway has it. `None`: it is not.
+/// Binds an IKE port, if the gateway has it. `None`: the kernel should bind it.
 ///
 /// # Safety
 /// `to`, if not null, points to as many bytes as `len` says.
 pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Option<Result<(), Errno>> {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let local = unsafe { End::read(to, len) }?;
     let place = PLACES.iter().find(|place| (place.is_v6, place.port) == (local.is_v6, local.port))?;
     let domain = if local.is_v6 { libc::AF_INET6 } else { libc::AF_INET };
@@ -109,18 +108,18 @@ pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Opt
             place.set_local(local.addr);
             Some(replace(fd, place, &connection))
         }
-        // The port may be the gateway's, so it is not the host's own to give.
+        // The port may be the gateway's, so the host must not bind it.
         Err(errno) => Some(Err(errno)),
     }
 }
 
-/// A socket towards the gateway. `None`: it takes no IKE. Its name is a file beside the gateway's own, which the gateway finds from
-/// another network namespace too, and removes when it has no more use for it.
+/// A socket connected to the gateway; `None` if it takes no IKE. Its name is a file next to the gateway's own, which
+/// the gateway finds from another network namespace too, and removes after use.
 fn connected() -> Option<Fd> {
     let address = gateway::ike_socket()?;
     let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: it takes no pointers.
-    let fd = Fd(checked(unsafe { next::socket(libc::AF_UNIX, flags, 0) }).ok()?);
+    let fd = Fd(checked(unsafe { libc_next::socket(libc::AF_UNIX, flags, 0) }).ok()?);
     let mut random = [0_u8; 8];
     // SAFETY: there is as much room.
     let got = unsafe { libc::syscall(libc::SYS_getrandom, random.as_mut_ptr(), random.len(), 0) };
@@ -133,18 +132,20 @@ fn connected() -> Option<Fd> {
     (bound == 0 && done == 0).then_some(fd)
 }
 
-/// Asks the gateway at the other end of `fd` to send here what comes to `local`; tells whether it has such a port.
+/// Requests the gateway at the other end of `fd` to send messages to `local` here; tells whether it has such a port.
 ///
 /// # Errors
-/// `EAGAIN`: it says nothing for as long as `limit`.
+/// `EAGAIN`: no answer before the timeout `limit`.
 fn has_port(fd: c_int, local: End, mut limit: timespec) -> Result<bool, Errno> {
     let request = header(End { addr: [0; 16], port: 0, ..local }, local);
-    let (flags, nobody, none) = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT, ptr::null::<c_void>(), 0_usize);
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let nobody = ptr::null::<c_void>();
+    let none = 0_usize;
     // SAFETY: there are as many bytes.
     let asked = unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), HEADER, flags, nobody, none) };
     checked(asked as c_int)?;
     let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one place is given and one is told of, and the limit may be written.
+    // SAFETY: one entry is passed and its count is one, and the limit may be written.
     unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1_usize, &raw mut limit, nobody, none) };
     let mut answer = [0_u8; HEADER];
     // SAFETY: there is room for as many bytes.
@@ -152,7 +153,7 @@ fn has_port(fd: c_int, local: End, mut limit: timespec) -> Result<bool, Errno> {
     Ok(checked(got as c_int)? == HEADER as c_int && answer == request)
 }
 
-/// Puts the connection in the place of `fd`.
+/// Replaces `fd` by the connection.
 fn replace(fd: c_int, place: &Place, by: &Fd) -> Result<(), Errno> {
     // SAFETY: it takes no pointers.
     let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) };
@@ -171,12 +172,12 @@ fn replace(fd: c_int, place: &Place, by: &Fd) -> Result<(), Errno> {
 const IP_XFRM_POLICY: c_int = 17;
 const IPV6_XFRM_POLICY: c_int = 35;
 
-/// Whether an option of the socket is a policy of its own.
+/// Tells whether an option of the socket is a policy of its own.
 pub(crate) const fn is_policy(level: c_int, name: c_int) -> bool {
     matches!((level, name), (libc::IPPROTO_IP, IP_XFRM_POLICY) | (libc::IPPROTO_IPV6, IPV6_XFRM_POLICY))
 }
 
-/// Whether an option of the socket is one that the gateway sees to: that UDP carries ESP, and that IKE passes policies.
+/// Tells whether the gateway implements an option of the socket: ESP in UDP, or bypass of policies for IKE.
 pub(crate) const fn is_granted(level: c_int, name: c_int) -> bool {
     const UDP_ENCAP: c_int = 100;
     is_policy(level, name) || matches!((level, name), (libc::IPPROTO_UDP, UDP_ENCAP))
@@ -191,39 +192,39 @@ pub(crate) const fn is_granted(level: c_int, name: c_int) -> bool {
 /// As `sendmsg(2)`.
 pub(crate) unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<ssize_t, Errno> {
     let place = place(fd).ok_or(Errno(libc::EBADF))?;
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let peer = unsafe { End::read(message.msg_name.cast(), message.msg_namelen) };
     let peer = peer.filter(|peer| peer.is_v6 == place.is_v6).ok_or(Errno(libc::EDESTADDRREQ))?;
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let pieces = unsafe { crate::calls::pieces(message.msg_iov, message.msg_iovlen) }?;
     let mut bytes = [0_u8; HEADER + MAX_LEN];
     let mut len = HEADER;
     for piece in pieces {
         let room = bytes.get_mut(len..).and_then(|rest| rest.get_mut(..piece.iov_len)).ok_or(Errno(libc::EMSGSIZE))?;
-        // SAFETY: the caller's word, and there is as much room.
+        // SAFETY: as the caller promises, and there is as much room.
         unsafe { ptr::copy_nonoverlapping(piece.iov_base.cast::<u8>(), room.as_mut_ptr(), piece.iov_len) };
         len += piece.iov_len;
     }
     let (whole, marker) = (len - HEADER, place.marker());
-    // The gateway keeps the way through a NAT open by itself: a keepalive has nothing behind a marker.
+    // The gateway itself sends NAT keepalives, which have no marker.
     if whole <= marker.len() || !bytes[HEADER..].starts_with(marker) {
         return Ok(whole as ssize_t);
     }
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let addr = unsafe { source(message, place.is_v6) }.unwrap_or_else(|| place.local());
     let local = End { is_v6: place.is_v6, addr, port: place.port };
     if local.is_any() {
         return Err(Errno(libc::EADDRNOTAVAIL));
     }
-    // The header takes the marker's place.
+    // The header replaces the marker.
     let start = marker.len();
     bytes[start..start + HEADER].copy_from_slice(&header(peer, local));
     let mut piece = iovec { iov_base: bytes[start..].as_mut_ptr().cast(), iov_len: len - start };
     // SAFETY: a message without anything is all zeros.
     let mut out: msghdr = unsafe { mem::zeroed() };
     (out.msg_iov, out.msg_iovlen) = (&raw mut piece, 1);
-    // SAFETY: what it points to lives here.
-    checked(unsafe { next::sendmsg(fd, &raw const out, flags | libc::MSG_NOSIGNAL) })?;
+    // SAFETY: the message points to locals of this frame.
+    checked(unsafe { libc_next::sendmsg(fd, &raw const out, flags | libc::MSG_NOSIGNAL) })?;
     Ok(whole as ssize_t)
 }
 
@@ -237,7 +238,7 @@ pub(crate) unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<s
 pub(crate) unsafe fn receive(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<ssize_t, Errno> {
     let place = place(fd).ok_or(Errno(libc::EBADF))?;
     let marker = place.marker();
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let pieces = unsafe { crate::calls::pieces(message.msg_iov, message.msg_iovlen) }?;
     let [first, ..] = pieces else { return Err(Errno(libc::EINVAL)) };
     if pieces.len() != 1 || first.iov_len < marker.len() {
@@ -254,16 +255,16 @@ pub(crate) unsafe fn receive(fd: c_int, message: &mut msghdr, flags: c_int) -> R
     // SAFETY: a message without anything is all zeros.
     let mut from: msghdr = unsafe { mem::zeroed() };
     (from.msg_iov, from.msg_iovlen) = (into.as_mut_ptr(), into.len());
-    // SAFETY: the header lives here, and the rest is the caller's.
-    let len = checked(unsafe { next::recvmsg(fd, &raw mut from, flags) })?;
+    // SAFETY: the header is a local, and the other buffers are valid as the caller promises.
+    let len = checked(unsafe { libc_next::recvmsg(fd, &raw mut from, flags) })?;
     // SAFETY: there is room for the marker.
     unsafe { ptr::copy_nonoverlapping(marker.as_ptr(), first.iov_base.cast(), marker.len()) };
     let [peer, local] = ends(&head);
     place.set_local(local.addr);
     message.msg_flags = from.msg_flags & libc::MSG_TRUNC;
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     unsafe { peer.write(message) };
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     unsafe { put_destination(message, local) };
     Ok(len.saturating_sub(HEADER as ssize_t) + marker.len() as ssize_t)
 }

@@ -1,5 +1,5 @@
-//! `ioctl(SIOCETHTOOL)`, which the gateway answers ([`nlsock::ethtool`]). Of the program's block no more is read and written
-//! than the kernel would read and write.
+//! `ioctl(SIOCETHTOOL)`, which the gateway answers ([`nlsock::ethtool`]). It reads and writes the same bytes of the
+//! program's block as the kernel does.
 
 use std::ptr;
 
@@ -9,23 +9,23 @@ use nlsock::ethtool::{BLOCK, FIXED, MESSAGE, NAME, RESULT, has_size, input_len, 
 use super::exchange::{attributes, exchange, put_attribute, word};
 use crate::errno::Errno;
 
-/// Carries out the command by which `block` begins, about the interface of that name.
+/// Executes the command at the front of `block`, for the interface `name`.
 ///
 /// # Errors
-/// `EFAULT`: there is no block; what the gateway answers.
+/// `EFAULT`: there is no block; the gateway's error.
 ///
 /// # Safety
-/// `block`, if not null, is as long as the command says.
+/// `block`, if not null, is as long as its command requires.
 pub(super) unsafe fn serve(name: &[u8], block: *mut u8) -> Result<c_int, Errno> {
     if block.is_null() {
         return Err(Errno(libc::EFAULT));
     }
-    // SAFETY: the caller's word. A block need not be aligned.
+    // SAFETY: as the caller promises. A block need not be aligned.
     let read = |at: usize| unsafe { block.cast::<u32>().wrapping_add(at).read_unaligned() };
     let command = read(0);
     let size = if has_size(command) { read(1) } else { 0 };
     let mut input = vec![0; input_len([command, size])];
-    // SAFETY: that much the command has, and is as much room.
+    // SAFETY: the command's block is that long, and `input` has room for it.
     unsafe { ptr::copy_nonoverlapping(block, input.as_mut_ptr(), input.len()) };
     let mut body = vec![0; FIXED];
     put_attribute(&mut body, NAME, &[name, &[0]].concat());
@@ -42,7 +42,7 @@ pub(super) unsafe fn serve(name: &[u8], block: *mut u8) -> Result<c_int, Errno> 
         }
     })?;
     let len = answer.len().min(room(&input));
-    // SAFETY: so much room the program has.
+    // SAFETY: the program's block is that long.
     unsafe { ptr::copy_nonoverlapping(answer.as_ptr(), block, len) };
     Ok(result)
 }

@@ -1,4 +1,4 @@
-//! Requests of this library's own to the gateway's rtnetlink.
+//! The library's own requests to the gateway's rtnetlink.
 
 use libc::c_int;
 use nlsock::{FromDaemon, ToDaemon, WORD, protocol};
@@ -28,7 +28,7 @@ const GET_ADDR: u16 = 22;
 /// `NLM_F_DUMP`.
 const DUMP: u16 = 0x300;
 
-/// Name by which an interface is asked for.
+/// Key of an interface look-up.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted<'a> {
     /// By its name.
@@ -60,10 +60,10 @@ pub(super) struct Address {
     pub(super) prefix_len: u8,
     /// The interface's number.
     pub(super) index: c_int,
-    /// Name of the interface for this address.
+    /// Name of the interface that belongs to this address.
     pub(super) label: Option<Vec<u8>>,
     pub(super) own: Vec<u8>,
-    /// The other end's, or its own again.
+    /// The peer's address, or the same address again.
     pub(super) peer: Vec<u8>,
     pub(super) broadcast: Option<Vec<u8>>,
 }
@@ -95,7 +95,10 @@ fn parse_address(body: &[u8]) -> Option<Address> {
     const IFA_BROADCAST: u16 = 4;
     let (&[family, prefix_len, ..], rest): (&[u8; 4], _) = body.split_first_chunk()?;
     let index = word(rest)? as c_int;
-    let (mut own, mut peer, mut broadcast, mut label) = (None, None, None, None);
+    let mut own = None;
+    let mut peer = None;
+    let mut broadcast = None;
+    let mut label = None;
     for (kind, value) in attributes(rest.get(4..)?) {
         let value = Some(value.to_vec());
         match kind {
@@ -111,10 +114,10 @@ fn parse_address(body: &[u8]) -> Option<Address> {
     Some(Address { family, prefix_len, index, label, own, peer, broadcast })
 }
 
-/// The interface that is wanted.
+/// Looks up an interface.
 ///
 /// # Errors
-/// `ENODEV`: there is none.
+/// `ENODEV`: there is no such interface.
 pub(super) fn link(wanted: Wanted<'_>) -> Result<Link, Errno> {
     let (index, name): (c_int, &[u8]) = match wanted {
         Wanted::Index(index) => (index, &[]),
@@ -167,7 +170,7 @@ pub(super) fn word(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|word| u32::from_ne_bytes(*word))
 }
 
-/// The attributes that `bytes` hold, up to the first that is not whole.
+/// The attributes in `bytes`, up to the first truncated one.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
@@ -178,7 +181,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// Sends one request and gives `each` the body of each message of the answer.
+/// Sends a request and calls `each` with the body of each message of the answer.
 ///
 /// # Errors
 /// Error in the gateway's answer.
@@ -231,7 +234,7 @@ fn send(to: &Fd, bytes: &[u8]) -> Result<(), Errno> {
 fn receive(from: &Fd, into: &mut [u8]) -> Result<usize, Errno> {
     let none = std::ptr::null_mut::<u8>();
     loop {
-        // SAFETY: there is as much room, and no address is asked for.
+        // SAFETY: the buffer is that long, and the null pointers request no address.
         let len = unsafe { libc::syscall(libc::SYS_recvfrom, from.0, into.as_mut_ptr(), into.len(), 0, none, none) };
         match checked(len as isize) {
             Err(Errno(libc::EINTR)) => {}

@@ -1,4 +1,4 @@
-//! IPv4 addresses as programs ask for them that know no netlink (netdevice(7); Linux `devinet_ioctl`, `inet_gifconf`).
+//! IPv4 addresses by ioctl (netdevice(7); Linux `devinet_ioctl`, `inet_gifconf`).
 
 use libc::{c_char, c_int, ifconf, ifreq, sockaddr, sockaddr_in};
 
@@ -7,7 +7,7 @@ use super::lists::mask;
 use super::name::put_name;
 use crate::errno::Errno;
 
-/// Part of an address that is asked for.
+/// Requested part of an address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Part {
     /// `SIOCGIFADDR`.
@@ -20,7 +20,7 @@ pub(crate) enum Part {
     Netmask,
 }
 
-/// The part of the first address of an interface that is called `name`, or of the one of these that `given` says.
+/// The part of the first address of a device with the label `name`, or of the address `given`, if the device has it.
 ///
 /// # Errors
 /// `ENODEV`: there is no such interface; `EADDRNOTAVAIL`: it has no such address.
@@ -37,7 +37,7 @@ pub(super) fn part(part: Part, device: &[u8], name: &[u8], given: &sockaddr) -> 
     }))
 }
 
-/// The first IPv4 address of that interface with the name `wanted`; if one of these is `given`, that one.
+/// The first IPv4 address of that interface with the label `wanted`; or `given`, if it is one of these.
 fn named<'a>(
     all: &'a [Address],
     index: c_int,
@@ -62,14 +62,14 @@ fn is_ipv4(address: &Address) -> bool {
 /// Offset of the four bytes of an address in a `struct sockaddr_in`, behind its family and its port.
 const AT: usize = 2;
 
-/// The IPv4 address that a `struct sockaddr_in` has, if it is one.
+/// The IPv4 address in a `struct sockaddr_in`, if it is one.
 fn octets(addr: &sockaddr) -> Option<[u8; 4]> {
     let bytes = addr.sa_data.map(|byte| byte as u8);
     let octets = bytes.get(AT..)?.first_chunk()?;
     (c_int::from(addr.sa_family) == libc::AF_INET).then_some(*octets)
 }
 
-/// A `struct sockaddr_in` of that address.
+/// A `struct sockaddr_in` with that address.
 fn internet(octets: &[u8]) -> sockaddr {
     const { assert!(size_of::<sockaddr>() == size_of::<sockaddr_in>(), "one takes the other's place") };
     let mut sa_data = [0 as c_char; 14];
@@ -77,15 +77,15 @@ fn internet(octets: &[u8]) -> sockaddr {
     sockaddr { sa_family: libc::AF_INET as u16, sa_data }
 }
 
-/// `SIOCGIFCONF`: every IPv4 address, as many as there is room for; without room, how much they take.
+/// `SIOCGIFCONF`: every IPv4 address, as many as fit; without a buffer, their total length.
 ///
 /// # Errors
-/// Error in the gateway's answer; `EFAULT`; `EINVAL`: there is less room than none.
+/// Error in the gateway's answer; `EFAULT`; `EINVAL`: the buffer's length is negative.
 ///
 /// # Safety
-/// `conf`, if not null, is a `struct ifconf` with as much room as it says.
+/// `conf`, if not null, is a `struct ifconf` with a valid buffer.
 pub(super) unsafe fn list(conf: *mut ifconf) -> Result<(), Errno> {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let conf = unsafe { conf.as_mut() }.ok_or(Errno(libc::EFAULT))?;
     let room = usize::try_from(conf.ifc_len).map_err(|_| Errno(libc::EINVAL))? / size_of::<ifreq>();
     let (links, all) = (links()?, addresses()?);

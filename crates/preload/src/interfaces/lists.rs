@@ -1,5 +1,5 @@
-//! `if_nameindex(3)` and `getifaddrs(3)`. The C library makes the sockets for them inside itself, where no other library
-//! is asked. What they return lies in memory as the C library lays it out, so the code that frees it need not know.
+//! `if_nameindex(3)` and `getifaddrs(3)`. The C library's versions use sockets that no preloaded library sees. Results
+//! have the C library's memory layout, so its own functions free them.
 
 use std::mem;
 use std::ptr;
@@ -8,17 +8,17 @@ use libc::{c_char, c_int, c_uint, c_void, if_nameindex as NameIndex, ifaddrs, so
 
 use super::exchange::{Address, Link, addresses, links};
 use crate::errno::{Errno, returned};
-use crate::{gateway, next};
+use crate::{gateway, libc_next};
 
 /// `if_nameindex(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn if_nameindex() -> *mut NameIndex {
     if gateway::address().is_none() {
         // SAFETY: passed on.
-        return unsafe { next::if_nameindex() };
+        return unsafe { libc_next::if_nameindex() };
     }
     returned(links().and_then(|links| {
         // SAFETY: it takes a size, and one element more is the list's end.
@@ -40,12 +40,12 @@ pub(crate) unsafe extern "C-unwind" fn if_nameindex() -> *mut NameIndex {
 /// `getifaddrs(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
     if gateway::address().is_none() {
         // SAFETY: passed on.
-        return unsafe { next::getifaddrs(list) };
+        return unsafe { libc_next::getifaddrs(list) };
     }
     let made = links().and_then(|links| lay_out(&entries(&links, &addresses()?)));
     returned(made.map(|first| {
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_
     }))
 }
 
-/// The bytes of an address as a program sees it, long enough for every family.
+/// The bytes of a `sockaddr`, long enough for every family.
 type Socket = [u8; 36];
 
 /// One element of the list.
@@ -65,12 +65,12 @@ struct Entry<'a> {
     flags: u32,
     addr: Option<Socket>,
     netmask: Option<Socket>,
-    /// The broadcast address, or the other end's.
+    /// The broadcast address, or the peer's.
     other: Option<Socket>,
     data: &'a [u8],
 }
 
-/// An element for each interface, and then one for each address, as in the C library.
+/// One entry for each interface, then one for each address, as in the C library.
 fn entries<'a>(links: &'a [Link], addresses: &'a [Address]) -> Vec<Entry<'a>> {
     let of_links = links.iter().map(|link| Entry {
         name: &link.name,
@@ -96,7 +96,7 @@ fn entries<'a>(links: &'a [Link], addresses: &'a [Address]) -> Vec<Entry<'a>> {
     of_links.chain(of_addresses).collect()
 }
 
-/// The bytes of `value`, in front of zeros.
+/// The bytes of `value`, padded with zeros.
 fn socket<T>(value: &T) -> Socket {
     const { assert!(mem::size_of::<T>() <= mem::size_of::<Socket>(), "an address has room") };
     let mut bytes = [0; mem::size_of::<Socket>()];
@@ -105,7 +105,7 @@ fn socket<T>(value: &T) -> Socket {
     bytes
 }
 
-/// `struct sockaddr_ll`, whose address may be longer than its declaration says.
+/// `struct sockaddr_ll`, whose address may exceed its declared length.
 fn packet_address(link: &Link, lladdr: &[u8]) -> Option<Socket> {
     // SAFETY: any bytes are a valid address.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -137,17 +137,17 @@ fn ip_address(of: &Address, octets: &[u8]) -> Option<Socket> {
     Some(socket(&address))
 }
 
-/// The netmask of an address, as long as the address.
+/// The netmask of an address.
 pub(super) fn mask(of: &Address) -> Vec<u8> {
     let bits = (0..of.own.len()).map(|at| usize::from(of.prefix_len).saturating_sub(at * 8).min(8) as u32);
     bits.map(|bits| u8::MAX.checked_shl(8 - bits).unwrap_or(0)).collect()
 }
 
-/// The room of one element's name and its statistics, which follow the element.
+/// Length of a name and of statistics, which follow their entry.
 const NAME: usize = libc::IFNAMSIZ;
 const DATA: usize = 256;
 
-/// An element with all that it points to.
+/// An entry with the data that it points to.
 #[repr(C)]
 struct Laid {
     element: ifaddrs,
@@ -156,7 +156,7 @@ struct Laid {
     sockets: [Socket; 3],
 }
 
-/// Makes the list, in one piece of memory: `freeifaddrs` of the C library frees where it begins.
+/// Builds the list in one allocation, which `freeifaddrs` of the C library frees by its first entry.
 fn lay_out(entries: &[Entry<'_>]) -> Result<*mut ifaddrs, Errno> {
     if entries.is_empty() {
         return Ok(ptr::null_mut());
@@ -185,7 +185,7 @@ fn lay_out(entries: &[Entry<'_>]) -> Result<*mut ifaddrs, Errno> {
             laid.element.ifa_data = laid.data.as_mut_ptr().cast::<c_void>();
         }
         if at + 1 < entries.len() {
-            // An element stands first in what is laid out with it.
+            // The entry is the first field of its allocation.
             laid.element.ifa_next = all.wrapping_add(at + 1).cast::<ifaddrs>();
         }
     }

@@ -1,4 +1,4 @@
-//! Network interfaces: what asks the kernel for them by name or number asks the gateway.
+//! Network interfaces: look-ups by name or number are answered by the gateway.
 
 mod ethtool;
 mod exchange;
@@ -12,12 +12,12 @@ use std::ptr;
 use libc::{c_char, c_int, c_short, c_uint, ifreq, sockaddr};
 
 use crate::errno::{Errno, returned};
-use crate::{gateway, next};
+use crate::{gateway, libc_next};
 use exchange::{Wanted, link};
 use ipv4::Part;
 use name::put_name;
 
-/// Question of an `ioctl`.
+/// Interface request of an `ioctl`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Request {
     /// `SIOCGIFCONF`.
@@ -40,12 +40,12 @@ pub(crate) enum Request {
     QueueLen,
     /// `SIOCETHTOOL`.
     Ethtool,
-    /// Another request about interfaces, which would be about the kernel's: `EOPNOTSUPP`.
+    /// Another request about interfaces, which the kernel would answer for its own: `EOPNOTSUPP`.
     Other,
 }
 
 impl Request {
-    /// Question of the `ioctl` of this number; `None` if it is not about interfaces.
+    /// Request of an `ioctl` number; `None` if it is not about interfaces.
     pub(crate) fn of(number: u32) -> Option<Self> {
         Some(match number {
             0x8912 => Self::List,
@@ -61,29 +61,29 @@ impl Request {
             0x8927 => Self::Address,
             0x8942 => Self::QueueLen,
             0x8946 => Self::Ethtool,
-            // SIOCADDRT and SIOCDELRT, and the rest of SIOCGIF* and SIOCSIF*.
+            // SIOCADDRT and SIOCDELRT, and the other SIOCGIF* and SIOCSIF*.
             0x890b | 0x890c | 0x8911..=0x8943 | 0x8970 | 0x8971 => Self::Other,
             _ => return None,
         })
     }
 }
 
-/// Answers an `ioctl`, with what it returns.
+/// Executes an `ioctl`, and returns its value.
 ///
 /// # Errors
-/// `ENODEV`: there is no such interface; `EADDRNOTAVAIL`: it has no such address; `EOPNOTSUPP`; what the gateway answers.
+/// `ENODEV`: there is no such interface; `EADDRNOTAVAIL`: it has no such address; `EOPNOTSUPP`; the gateway's error.
 ///
 /// # Safety
-/// `to`, if not null, is a `struct ifreq`; of [`Request::List`] a `struct ifconf` with as much room as it says;
-/// of [`Request::Ethtool`] it points to a block of the command by which that begins.
+/// `to`, if not null, is a `struct ifreq`; for [`Request::List`] a `struct ifconf` with a valid buffer; for
+/// [`Request::Ethtool`] it points to a block as long as its command requires.
 pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno> {
     match what {
         Request::Other => return Err(Errno(libc::EOPNOTSUPP)),
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         Request::List => return unsafe { ipv4::list(to.cast()) }.map(|()| 0),
         _ => {}
     }
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let to = unsafe { to.as_mut() }.ok_or(Errno(libc::EFAULT))?;
     if what == Request::Name {
         // SAFETY: any bytes are a number.
@@ -94,12 +94,12 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno
     let name = to.ifr_name.map(|byte| byte as u8);
     let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len() - 1);
     let name = &name[..len];
-    // An address may be called by more than its interface's name: `eth0:1`.
+    // An address may have a label that extends its interface's name: `eth0:1`.
     let device = name.split(|&byte| byte == b':').next().unwrap_or(name);
     if what == Request::Ethtool {
         // SAFETY: any bytes are a pointer.
         let block = unsafe { to.ifr_ifru.ifru_data };
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         return unsafe { ethtool::serve(device, block.cast()) };
     }
     if let Request::Ipv4(part) = what {
@@ -124,11 +124,11 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno
     Ok(0)
 }
 
-/// The name on the host of the gateway's interface `name`, for the kernel's own sockets; `None` if the gateway has no such
+/// The host's name of the gateway's interface `name`, for the kernel's own sockets; `None` if the gateway has no such
 /// interface, and the name is the host's.
 ///
 /// # Errors
-/// `ENODEV`: the gateway's interface is none of the host; what the gateway answers.
+/// `ENODEV`: the gateway's interface has no counterpart on the host; the gateway's error.
 pub(crate) fn name_on_host(name: &[u8]) -> Result<Option<[c_char; libc::IFNAMSIZ]>, Errno> {
     let found = match link(Wanted::Name(name)) {
         Err(Errno(libc::ENODEV)) => return Ok(None),
@@ -136,21 +136,21 @@ pub(crate) fn name_on_host(name: &[u8]) -> Result<Option<[c_char; libc::IFNAMSIZ
     };
     let mut on_host = [0; libc::IFNAMSIZ];
     // SAFETY: there is room for a name.
-    let is_there = unsafe { !next::if_indextoname(found.index as c_uint, on_host.as_mut_ptr()).is_null() };
+    let is_there = unsafe { !libc_next::if_indextoname(found.index as c_uint, on_host.as_mut_ptr()).is_null() };
     if is_there { Ok(Some(on_host)) } else { Err(Errno(libc::ENODEV)) }
 }
 
 /// `if_nametoindex(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
     if gateway::address().is_none() {
         // SAFETY: passed on.
-        return unsafe { next::if_nametoindex(name) };
+        return unsafe { libc_next::if_nametoindex(name) };
     }
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let name = unsafe { CStr::from_ptr(name) };
     returned(link(Wanted::Name(name.to_bytes())).map(|link| link.index as c_uint))
 }
@@ -158,14 +158,14 @@ pub(crate) unsafe extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_
 /// `if_indextoname(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char {
     if gateway::address().is_none() {
         // SAFETY: passed on.
-        return unsafe { next::if_indextoname(index, name) };
+        return unsafe { libc_next::if_indextoname(index, name) };
     }
-    // The manual page's error for an interface that is not there.
+    // The documented error for a missing interface.
     let found = link(Wanted::Index(index as c_int)).map_err(|errno| match errno.0 {
         libc::ENODEV => Errno(libc::ENXIO),
         _ => errno,

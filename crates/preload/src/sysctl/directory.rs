@@ -1,4 +1,4 @@
-//! Listing such directories, as `opendir(3)` and `readdir(3)` do.
+//! Listing directories of `/proc/sys/net`, as `opendir(3)` and `readdir(3)` do.
 
 use std::mem;
 use std::ptr;
@@ -10,20 +10,20 @@ use nlsock::Sysctl;
 
 use super::{Name, ask};
 use crate::errno::{Errno, returned};
-use crate::next;
+use crate::libc_next;
 
-/// Directories that can be open at the same time.
+/// Maximum number of open directories.
 const MAX_OPEN: usize = 64;
 
 static OPEN: [AtomicPtr<Listing>; MAX_OPEN] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_OPEN];
 
-/// Contents of a `DIR` of ours.
+/// Contents of one of this library's `DIR`s.
 struct Listing {
     name: Name,
-    /// Names that are known and were not told yet, and the one behind which they are.
+    /// Names that are fetched but not returned yet, and the name that they follow.
     known: Vec<(bool, Vec<u8>)>,
     last: Vec<u8>,
-    /// Names that were told.
+    /// Number of returned names.
     told: c_long,
     entry: dirent,
 }
@@ -41,7 +41,7 @@ impl Listing {
         self.told = 0;
     }
 
-    /// The next name, and whether it is a directory's. `None`: there are no more.
+    /// The next name, and whether it is a directory. `None` at the end.
     fn next(&mut self) -> Result<Option<(bool, Vec<u8>)>, Errno> {
         self.told += 1;
         match self.told {
@@ -78,17 +78,17 @@ impl Listing {
     }
 }
 
-/// Place of the note that a `DIR` is one of ours.
+/// Entry of the table of this library's `DIR`s.
 fn place(dir: *mut DIR) -> Option<&'static AtomicPtr<Listing>> {
     OPEN.iter().find(|open| !dir.is_null() && open.load(Acquire).cast() == dir)
 }
 
-/// The listing that a `DIR` is, if it is one of ours.
+/// The listing of a `DIR`, if it is one of this library's.
 ///
 /// # Safety
-/// No other thread uses it meanwhile.
+/// No other thread uses it at the same time.
 unsafe fn listing<'a>(dir: *mut DIR) -> Option<&'a mut Listing> {
-    // SAFETY: what is known there lives; the rest is the caller's word.
+    // SAFETY: a listing in the table is live, and the caller promises that no other thread uses it.
     place(dir).and_then(|open| unsafe { open.load(Acquire).as_mut() })
 }
 
@@ -109,14 +109,14 @@ fn open(name: Name) -> Result<*mut DIR, Errno> {
 /// `opendir(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     match unsafe { Name::of(libc::AT_FDCWD, path) } {
         Some(name) => returned(open(name)),
         // SAFETY: passed on.
-        None => unsafe { next::opendir(path) },
+        None => unsafe { libc_next::opendir(path) },
     }
 }
 
@@ -125,31 +125,31 @@ macro_rules! reads {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(dir: *mut DIR) -> *mut dirent {
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             match unsafe { listing(dir) } {
                 Some(listing) => returned(listing.read()),
                 // SAFETY: passed on.
-                None => unsafe { next::$name(dir) },
+                None => unsafe { libc_next::$name(dir) },
             }
         }
     )*};
 }
 
-// On 64-bit machines, the name for large files means the same.
+// On 64-bit machines the function for large files is the same.
 reads! { readdir; readdir64; }
 
 /// `closedir(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn closedir(dir: *mut DIR) -> c_int {
     let Some(open) = place(dir) else {
         // SAFETY: passed on.
-        return unsafe { next::closedir(dir) };
+        return unsafe { libc_next::closedir(dir) };
     };
     let made = open.swap(ptr::null_mut(), AcqRel);
     // SAFETY: `open` has made it, and it cannot be found any more.
@@ -160,41 +160,41 @@ pub(crate) unsafe extern "C-unwind" fn closedir(dir: *mut DIR) -> c_int {
 /// `rewinddir(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn rewinddir(dir: *mut DIR) {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     match unsafe { listing(dir) } {
         Some(listing) => listing.rewind(),
         // SAFETY: passed on.
-        None => unsafe { next::rewinddir(dir) },
+        None => unsafe { libc_next::rewinddir(dir) },
     }
 }
 
 /// `telldir(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn telldir(dir: *mut DIR) -> c_long {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     match unsafe { listing(dir) } {
         Some(listing) => listing.told,
         // SAFETY: passed on.
-        None => unsafe { next::telldir(dir) },
+        None => unsafe { libc_next::telldir(dir) },
     }
 }
 
 /// `seekdir(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn seekdir(dir: *mut DIR, at: c_long) {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let Some(listing) = (unsafe { listing(dir) }) else {
         // SAFETY: passed on.
-        return unsafe { next::seekdir(dir, at) };
+        return unsafe { libc_next::seekdir(dir, at) };
     };
     listing.rewind();
     while listing.told < at && matches!(listing.next(), Ok(Some(_))) {}
@@ -203,12 +203,12 @@ pub(crate) unsafe extern "C-unwind" fn seekdir(dir: *mut DIR, at: c_long) {
 /// `dirfd(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn dirfd(dir: *mut DIR) -> c_int {
     match place(dir) {
         Some(_) => returned(Err(Errno(libc::EOPNOTSUPP))),
         // SAFETY: passed on.
-        None => unsafe { next::dirfd(dir) },
+        None => unsafe { libc_next::dirfd(dir) },
     }
 }

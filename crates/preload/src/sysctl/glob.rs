@@ -1,5 +1,5 @@
-//! Patterns of such files, as `glob(3)` expands them: `sysctl` looks for each name by one. The C library reads directories past this
-//! one, unless it is told by which functions.
+//! Glob patterns of such files, as `glob(3)` expands them: `sysctl` looks up each name by one. The C library reads
+//! directories past this library, unless it is given callbacks.
 
 use std::ffi::c_void;
 
@@ -8,9 +8,9 @@ use libc::{DIR, c_char, c_int, dirent, size_t};
 use super::Name;
 use super::directory::{closedir, opendir, readdir};
 use super::stat::{lstat, stat};
-use crate::next;
+use crate::libc_next;
 
-/// The functions of the `glob_t` are used (`GLOB_ALTDIRFUNC`).
+/// Flag to use the callbacks of the `glob_t` (`GLOB_ALTDIRFUNC`).
 const ALTDIRFUNC: c_int = 1 << 6;
 
 /// `glob_t` of the GNU C library, which is `glob64_t` on 64-bit machines.
@@ -32,7 +32,7 @@ macro_rules! globs {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(
             pattern: *const c_char,
@@ -40,9 +40,9 @@ macro_rules! globs {
             failed: *mut c_void,
             into: *mut c_void,
         ) -> c_int {
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             let is_ours = flags & ALTDIRFUNC == 0 && unsafe { Name::of(libc::AT_FDCWD, pattern) }.is_some();
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             if is_ours && let Some(into) = unsafe { into.cast::<Glob>().as_mut() } {
                 flags |= ALTDIRFUNC;
                 into.opendir = Some(opendir);
@@ -52,7 +52,7 @@ macro_rules! globs {
                 into.stat = Some(stat);
             }
             // SAFETY: passed on.
-            unsafe { next::$name(pattern, flags, failed, into) }
+            unsafe { libc_next::$name(pattern, flags, failed, into) }
         }
     )*};
 }

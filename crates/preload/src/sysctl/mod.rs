@@ -1,15 +1,15 @@
-//! Files of `/proc/sys/net`: a program that reads or writes one reads or writes the gateway's, whatever name it has for it, and
-//! never the host's.
+//! Files of `/proc/sys/net`: a program that reads or writes one accesses the gateway's, by any name of it, and never
+//! the host's.
 //!
-//! One that is read is a file in memory. One that is written is a connection to the gateway ([`nlsock::Sysctl::Open`]), so
-//! that `dup`, `fork` and `execve` keep it, and `write(2)` returns what the gateway says ([`write`]). What the C library
-//! writes by itself for a stream is written too, and what came of it is told when the program flushes or closes the stream
-//! ([`stream`]).
+//! A file that is read is a memory file. A file that is written is a connection to the gateway
+//! ([`nlsock::Sysctl::Open`]), so that `dup`, `fork` and `execve` keep it, and `write(2)` returns the gateway's result
+//! ([`write()`]). The C library's own writes for a stream reach it too, and their result is reported when the program
+//! flushes or closes the stream ([`stream`]).
 //!
-//! Limits: a file is opened to be read or to be written, not both; there is no `lseek` in one that is written; no descriptor
-//! of a directory can be had (`find`), though it can be listed (`directory`). What came of a write is not told to programs that do not load this
-//! library, or end without closing their stream. Programs that were built against a C library before 2.33 ask `stat` by names
-//! that are not taken over.
+//! Limits: a file is opened for reading or for writing, not both; a file for writing has no `lseek`; a directory cannot
+//! be opened as a descriptor (`find`), though it can be listed (`directory`). The result of a write is not reported to
+//! programs that do not load this library, or end without closing their stream. Programs that were built against a C
+//! library before 2.33 call `stat` by names that are not replaced.
 
 mod directory;
 mod glob;
@@ -31,9 +31,9 @@ use crate::{gateway, table};
 
 /// Directory of the files.
 const ROOT: [&[u8]; 3] = [b"proc", b"sys", b"net"];
-/// Longer answers are in parts.
+/// Maximum length of an answer; longer ones are in parts.
 const MAX_ANSWER: usize = 64 << 10;
-/// No more of what is written counts (Linux `proc_first_pos_non_zero_ignore`): one number, in a page.
+/// Maximum length of a write that counts (Linux `proc_first_pos_non_zero_ignore`): one number, in a page.
 const PAGE: usize = 4096;
 
 /// The name of a file or directory below `/proc/sys/net`, without a slash at either end.
@@ -41,7 +41,7 @@ const PAGE: usize = 4096;
 pub(crate) struct Name(Vec<u8>);
 
 impl Name {
-    /// File or directory that `path` names, seen from the directory `at`; `None` if that is elsewhere.
+    /// File or directory `path`, relative to the directory `at`; `None` if it is elsewhere.
     ///
     /// # Safety
     /// `path`, if not null, is a C string.
@@ -49,7 +49,7 @@ impl Name {
         if path.is_null() || gateway::address().is_none() {
             return None;
         }
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         let path = unsafe { CStr::from_ptr(path) }.to_bytes();
         if path.is_empty() {
             return None;
@@ -78,7 +78,7 @@ impl Name {
         parts.strip_prefix(&ROOT).map(|rest| Self(rest.join(&b'/')))
     }
 
-    /// Counterpart of the host's file or directory `fd`; `None` if it is none of those.
+    /// The gateway's counterpart of the host's file or directory `fd`; `None` if it is none of those.
     pub(crate) fn of_hosts(fd: c_int) -> Option<Self> {
         // SAFETY: any bytes are valid.
         let mut on: libc::statfs = unsafe { mem::zeroed() };
@@ -88,7 +88,7 @@ impl Name {
         }
         let mut room = [0; MAX_NAME];
         let path = link_of(fd, &mut room)?;
-        // Wherever it is mounted.
+        // The file system may be mounted anywhere.
         let end = path.windows(8).position(|part| part == b"/sys/net")? + 8;
         match path.get(end..)? {
             [] => Some(Self(Vec::new())),
@@ -97,10 +97,10 @@ impl Name {
         }
     }
 
-    /// Mode, as `st_mode` has it.
+    /// File mode, as in `st_mode`.
     ///
     /// # Errors
-    /// `ENOENT`: the gateway has none of that name.
+    /// `ENOENT`: the gateway has no such file.
     fn mode(&self) -> Result<u32, Errno> {
         self.ask(Sysctl::Look, 0).map(|asked| asked.answer.port)
     }
@@ -108,7 +108,7 @@ impl Name {
     /// Opens it, as `open(2)` with those flags.
     ///
     /// # Errors
-    /// As there.
+    /// As `open(2)`.
     pub(crate) fn open(&self, flags: c_int) -> Result<c_int, Errno> {
         let opened = match flags & libc::O_ACCMODE {
             libc::O_RDONLY => self.ask(Sysctl::Read, 0).and_then(|asked| in_memory(&asked.text, flags)),
@@ -131,7 +131,7 @@ impl Name {
 
     fn open_to_write(&self, flags: c_int) -> Result<c_int, Errno> {
         let asked = self.ask(Sysctl::Open, flags & libc::O_CLOEXEC)?;
-        // So that it can be told from a netlink socket by a program that inherits it, and no reader waits for what never comes.
+        // So that a program that inherits it can tell it from a netlink socket, and reads return at once.
         // SAFETY: it takes no pointers.
         unsafe { libc::syscall(libc::SYS_shutdown, asked.fd.0, libc::SHUT_RD) };
         table::enter(asked.fd.0, table::FILE, 0, 0)?;
@@ -143,7 +143,7 @@ impl Name {
     }
 }
 
-/// Answer of the gateway, and the connection by which it came.
+/// The gateway's answer, and its connection.
 struct Asked {
     fd: Fd,
     answer: Answer,
@@ -178,11 +178,11 @@ fn ask(what: Sysctl, name: &[u8], flags: c_int) -> Result<Asked, Errno> {
 /// # Safety
 /// `path`, if not null, is a C string.
 pub(crate) unsafe fn open(at: c_int, path: *const c_char, flags: c_int) -> Option<Result<c_int, Errno>> {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     unsafe { Name::of(at, path) }.map(|name| name.open(flags))
 }
 
-/// The gateway's file in place of `fd`, if that turns out to be the host's, by whatever name it was opened.
+/// The gateway's file in place of `fd`, if that is such a file of the host, opened by whatever name.
 pub(crate) fn instead(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
     if fd < 0 || gateway::address().is_none() {
         return Ok(fd);
@@ -195,10 +195,10 @@ pub(crate) fn instead(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
 /// Writes to a file, as `write(2)`.
 ///
 /// # Errors
-/// What the gateway says.
+/// The gateway's error.
 ///
 /// # Safety
-/// The pieces can be read.
+/// The buffers can be read.
 pub(crate) unsafe fn write(fd: c_int, pieces: &[iovec]) -> Result<ssize_t, Errno> {
     let mut text = Vec::with_capacity(PAGE);
     let mut len: usize = 0;
@@ -208,7 +208,7 @@ pub(crate) unsafe fn write(fd: c_int, pieces: &[iovec]) -> Result<ssize_t, Errno
         }
         let room = piece.iov_len.min(PAGE - text.len());
         if room > 0 {
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             text.extend_from_slice(unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), room) });
         }
         len = len.saturating_add(piece.iov_len);
@@ -219,10 +219,10 @@ pub(crate) unsafe fn write(fd: c_int, pieces: &[iovec]) -> Result<ssize_t, Errno
     Ok(len as ssize_t)
 }
 
-/// Tells whether all that was written without waiting for what comes of it was taken.
+/// Waits for the results of writes that did not wait.
 ///
 /// # Errors
-/// The first that failed.
+/// The first failure.
 fn settle(fd: c_int) -> Result<(), Errno> {
     awaited(fd, &[], || {}).map(drop).map_err(gone)
 }
@@ -231,8 +231,8 @@ fn gone(errno: Errno) -> Errno {
     if errno.0 == libc::ECONNREFUSED { Errno(libc::EIO) } else { errno }
 }
 
-/// Notes standard input, output and error that another program has opened: they are connections to the gateway which
-/// receive nothing.
+/// Enters standard input, output and error that another program has opened as such files: they are connections to the
+/// gateway that receive nothing.
 pub(crate) fn find_inherited() {
     let Some(gateway) = gateway::address().map(instance) else { return };
     for fd in 0..3 {
@@ -248,13 +248,13 @@ pub(crate) fn find_inherited() {
         // SAFETY: one is given.
         let polled = unsafe { libc::poll(&raw mut wanted, 1, 0) };
         if polled == 1 && wanted.revents & libc::POLLRDHUP != 0 {
-            // With a full table, what came of writes is not told.
+            // With a full table, results of writes are not reported.
             let _ = table::enter(fd, table::FILE, 0, 0);
         }
     }
 }
 
-/// The name that the sockets of an instance have in common: one that has started gives its own another ending.
+/// The common name of an instance's sockets: a restarted instance gives its own another suffix.
 fn instance(address: &libc::sockaddr_un) -> Vec<u8> {
     let path: Vec<u8> = address.sun_path.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
@@ -262,7 +262,7 @@ fn instance(address: &libc::sockaddr_un) -> Vec<u8> {
     name.get(..end).unwrap_or_default().to_vec()
 }
 
-/// Name of the file that a descriptor leads to.
+/// Name of the file behind a descriptor.
 fn link_of(fd: c_int, room: &mut [u8]) -> Option<&[u8]> {
     let mut path = *b"/proc/self/fd/0000000000\0";
     let mut left = u32::try_from(fd).ok()?;
@@ -270,7 +270,7 @@ fn link_of(fd: c_int, room: &mut [u8]) -> Option<&[u8]> {
         *digit = b'0' + (left % 10) as u8;
         left /= 10;
     }
-    // Numbers there have no zeros in front.
+    // Numbers there have no leading zeros.
     let digits = path.get(14..24)?;
     let first = digits.iter().position(|&digit| digit != b'0').unwrap_or(9);
     let mut name = Vec::from(b"/proc/self/fd/");
@@ -290,12 +290,12 @@ fn has(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|part| part == word)
 }
 
-/// The flags of `open(2)` that a mode of `fopen(3)` stands for.
+/// The flags of `open(2)` for a mode of `fopen(3)`.
 ///
 /// # Safety
 /// `mode` is a C string.
 pub(crate) unsafe fn flags_of(mode: *const c_char) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let mode = unsafe { CStr::from_ptr(mode) }.to_bytes();
     let access = match (mode.contains(&b'+'), mode.first()) {
         (true, _) => libc::O_RDWR,

@@ -1,4 +1,4 @@
-//! Paths of such files without `.`, `..` and links, as `realpath(3)` gives them.
+//! Canonical paths of such files, as `realpath(3)` returns them.
 
 use std::ptr;
 
@@ -6,28 +6,29 @@ use libc::{c_char, size_t};
 
 use super::Name;
 use crate::errno::{Errno, returned};
-use crate::next;
+use crate::libc_next;
 
-/// Length of the longest path, with its zero byte.
+/// Maximum length of a path, with its zero byte.
 const MAX_LEN: usize = libc::PATH_MAX as usize;
 
-/// Path of a file that the gateway has; `None` if it is none of those.
+/// Canonical path of a file of the gateway; `None` if it is none.
 ///
 /// # Safety
 /// `path` is null or a C string; `into` is null or has room for the longest path.
 unsafe fn resolved(path: *const c_char, into: *mut c_char) -> Option<*mut c_char> {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let name = unsafe { Name::of(libc::AT_FDCWD, path) }?;
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let written = returned(name.mode().and_then(|_| unsafe { write(&name, into) }));
     if !written.is_null() {
-        // The C library has found by `readlink(2)` that it is no link, and `sysctl` tells what is left of that.
+        // The C library uses `readlink(2)` to find that it is no link, and `sysctl` prints the `errno` that this
+        // leaves.
         Errno(libc::EINVAL).set();
     }
     Some(written)
 }
 
-/// Writes the path, into memory of its own if `into` is null.
+/// Writes the path, into a new allocation if `into` is null.
 ///
 /// # Safety
 /// `into` is null or has room for the longest path.
@@ -51,21 +52,21 @@ unsafe fn write(name: &Name, into: *mut c_char) -> Result<*mut c_char, Errno> {
 /// `realpath(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     match unsafe { resolved(path, into) } {
         Some(path) => path,
         // SAFETY: passed on.
-        None => unsafe { next::realpath(path, into) },
+        None => unsafe { libc_next::realpath(path, into) },
     }
 }
 
-/// `realpath(3)` of a program that was built with checks of its buffers.
+/// `realpath(3)` of a program that was built with fortified functions.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn __realpath_chk(
     path: *const c_char,
@@ -76,6 +77,6 @@ pub(crate) unsafe extern "C-unwind" fn __realpath_chk(
     match (room >= MAX_LEN).then(|| unsafe { resolved(path, into) }).flatten() {
         Some(path) => path,
         // SAFETY: passed on.
-        None => unsafe { next::__realpath_chk(path, into, room) },
+        None => unsafe { libc_next::__realpath_chk(path, into, room) },
     }
 }

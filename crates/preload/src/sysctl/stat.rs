@@ -1,4 +1,4 @@
-//! Answers of `stat(2)` and `access(2)` about such files.
+//! Results of `stat(2)` and `access(2)` for such files.
 
 use std::mem;
 
@@ -7,17 +7,17 @@ use nlsock::Sysctl;
 
 use super::Name;
 use crate::errno::{Errno, returned};
-use crate::next;
+use crate::libc_next;
 
-/// Answer about a file, if `path` is one.
+/// Status of a file, if `path` is one.
 ///
 /// # Safety
-/// `path`, if not null, is a C string; `into`, if not null, may be written.
+/// `path`, if not null, is a C string; `into`, if not null, is writable.
 unsafe fn stat_at(at: c_int, path: *const c_char, into: *mut libc::stat) -> Option<Result<c_int, Errno>> {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let name = unsafe { Name::of(at, path) }?;
     Some(name.mode().and_then(|mode| {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         let into = unsafe { into.as_mut() }.ok_or(Errno(libc::EFAULT))?;
         // SAFETY: any bytes are valid.
         *into = unsafe { mem::zeroed() };
@@ -31,14 +31,14 @@ macro_rules! stats {
         #[doc = concat!("`", stringify!($name), "(2)`.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, into: *mut libc::stat) -> c_int {
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             match unsafe { stat_at(libc::AT_FDCWD, path, into) } {
                 Some(found) => returned(found),
                 // SAFETY: passed on.
-                None => unsafe { next::$name(path, into) },
+                None => unsafe { libc_next::$name(path, into) },
             }
         }
     )*};
@@ -49,7 +49,7 @@ macro_rules! stats_at {
         #[doc = concat!("`", stringify!($name), "(2)`.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(
             at: c_int,
@@ -57,24 +57,24 @@ macro_rules! stats_at {
             into: *mut libc::stat,
             flags: c_int,
         ) -> c_int {
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             match unsafe { stat_at(at, path, into) } {
                 Some(found) => returned(found),
                 // SAFETY: passed on.
-                None => unsafe { next::$name(at, path, into, flags) },
+                None => unsafe { libc_next::$name(at, path, into, flags) },
             }
         }
     )*};
 }
 
-// On 64-bit machines, the names for large files mean the same.
+// On 64-bit machines the functions for large files are the same.
 stats! { stat; stat64; lstat; lstat64; }
 stats_at! { fstatat; fstatat64; }
 
 /// `statx(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn statx(
     at: c_int,
@@ -83,13 +83,13 @@ pub(crate) unsafe extern "C-unwind" fn statx(
     mask: c_uint,
     into: *mut libc::statx,
 ) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let Some(name) = (unsafe { Name::of(at, path) }) else {
         // SAFETY: passed on.
-        return unsafe { next::statx(at, path, flags, mask, into) };
+        return unsafe { libc_next::statx(at, path, flags, mask, into) };
     };
     returned(name.mode().and_then(|mode| {
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
         let into = unsafe { into.as_mut() }.ok_or(Errno(libc::EFAULT))?;
         // SAFETY: any bytes are valid.
         *into = unsafe { mem::zeroed() };
@@ -99,12 +99,12 @@ pub(crate) unsafe extern "C-unwind" fn statx(
     }))
 }
 
-/// Whether the program may do as `mode` says with one, if `path` is one.
+/// Tells whether the program may access a file in the way of `mode`, if `path` is one.
 ///
 /// # Safety
 /// `path`, if not null, is a C string.
 unsafe fn may(at: c_int, path: *const c_char, mode: c_int) -> Option<Result<c_int, Errno>> {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let name = unsafe { Name::of(at, path) }?;
     Some(name.mode().and_then(|found| {
         let lacks = |wanted, bits| mode & wanted != 0 && found & bits == 0;
@@ -119,14 +119,14 @@ macro_rules! accesses {
         #[doc = concat!("`", stringify!($name), "`, as `access(2)`.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: c_int) -> c_int {
-            // SAFETY: the caller's word.
+            // SAFETY: as the caller promises.
             match unsafe { may(libc::AT_FDCWD, path, mode) } {
                 Some(answer) => returned(answer),
                 // SAFETY: passed on.
-                None => unsafe { next::$name(path, mode) },
+                None => unsafe { libc_next::$name(path, mode) },
             }
         }
     )*};
@@ -137,13 +137,13 @@ accesses! { access; eaccess; euidaccess; }
 /// `faccessat(2)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     match unsafe { may(at, path, mode) } {
         Some(answer) => returned(answer),
         // SAFETY: passed on.
-        None => unsafe { next::faccessat(at, path, mode, flags) },
+        None => unsafe { libc_next::faccessat(at, path, mode, flags) },
     }
 }

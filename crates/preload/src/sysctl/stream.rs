@@ -1,8 +1,8 @@
 //! Streams of the C library that write such files.
 //!
-//! One that is opened by a file's name writes by a function of this library. One whose descriptor was opened before, such as
-//! standard output, is written by the C library alone: what came of it is asked for when the program would hear of it, at
-//! `fflush(3)` and `fclose(3)`.
+//! A stream opened by a file's name writes by a callback of this library. A stream whose descriptor was opened before,
+//! such as standard output, is written by the C library alone: the results are fetched when the program can receive
+//! them, at `fflush(3)` and `fclose(3)`.
 
 use std::ptr;
 
@@ -12,13 +12,13 @@ use super::settle;
 use crate::errno::{Errno, returned};
 use crate::fd::Fd;
 use crate::stream_functions::Functions;
-use crate::{next, table};
+use crate::{libc_next, table};
 
-/// A stream that writes the file `fd`, and is told at once what comes of it.
+/// A stream that writes to the file `fd`, and reports results at once.
 pub(crate) fn of(fd: c_int) -> *mut FILE {
     let functions = Functions { read: ptr::null(), write, seek: ptr::null(), close };
     // SAFETY: the functions take such a cookie, and the mode is a C string.
-    let stream = unsafe { next::fopencookie(ptr::without_provenance_mut(fd as usize), c"w".as_ptr(), functions) };
+    let stream = unsafe { libc_next::fopencookie(ptr::without_provenance_mut(fd as usize), c"w".as_ptr(), functions) };
     if stream.is_null() {
         drop(Fd(fd));
     }
@@ -26,15 +26,15 @@ pub(crate) fn of(fd: c_int) -> *mut FILE {
 }
 
 /// # Safety
-/// There are as many bytes as `len` says.
+/// `bytes` points to `len` readable bytes.
 unsafe extern "C-unwind" fn write(cookie: *mut c_void, bytes: *const c_char, len: size_t) -> ssize_t {
     let piece = iovec { iov_base: bytes.cast_mut().cast(), iov_len: len };
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     match unsafe { super::write(cookie.addr() as c_int, &[piece]) } {
         Ok(len) => len,
         Err(errno) => {
             let _: c_int = returned(Err(errno));
-            // How such a function says that it failed (fopencookie(3)).
+            // Zero reports a failure of this callback (fopencookie(3)).
             0
         }
     }
@@ -48,7 +48,7 @@ unsafe extern "C-unwind" fn close(cookie: *mut c_void) -> c_int {
 /// `_IO_ERR_SEEN`, in the first word of a stream: part of the C library's ABI, since `ferror_unlocked` was a macro.
 const SEEN: c_int = 0x20;
 
-/// The file that a stream writes, if it does.
+/// The file that a stream writes, if it writes one.
 ///
 /// # Safety
 /// `stream`, if not null, is open.
@@ -57,14 +57,14 @@ unsafe fn written(stream: *mut FILE) -> Option<c_int> {
         return None;
     }
     let before = Errno::last();
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let fd = unsafe { libc::fileno(stream) };
-    // It says so of a stream that has none.
+    // `fileno` has set `errno` for a stream without a descriptor.
     before.set();
     table::is_file(fd).then_some(fd)
 }
 
-/// Result of a flush that the C library has `done`, with that of all that was written before.
+/// Result of the C library's flush, which is `done`, combined with those of all earlier writes.
 ///
 /// # Safety
 /// `stream` is open.
@@ -84,14 +84,14 @@ macro_rules! flushes {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As the manual page says.
+        /// As its manual page says.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(stream: *mut FILE) -> c_int {
             // SAFETY: passed on.
-            let done = unsafe { next::$name(stream) };
-            // SAFETY: the caller's word.
+            let done = unsafe { libc_next::$name(stream) };
+            // SAFETY: as the caller promises.
             match unsafe { written(stream) } {
-                // SAFETY: the caller's word.
+                // SAFETY: as the caller promises.
                 Some(fd) => returned(unsafe { flushed(stream, fd, done) }),
                 None => done,
             }
@@ -104,18 +104,18 @@ flushes! { fflush; fflush_unlocked; }
 /// `fclose(3)`.
 ///
 /// # Safety
-/// As the manual page says.
+/// As its manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    // SAFETY: the caller's word.
+    // SAFETY: as the caller promises.
     let flushed = unsafe { written(stream) }.map(|fd| {
-        // SAFETY: the caller's word.
-        let done = unsafe { next::fflush(stream) };
-        // SAFETY: the caller's word.
+        // SAFETY: as the caller promises.
+        let done = unsafe { libc_next::fflush(stream) };
+        // SAFETY: as the caller promises.
         unsafe { flushed(stream, fd, done) }
     });
     // SAFETY: passed on.
-    let closed = unsafe { next::fclose(stream) };
+    let closed = unsafe { libc_next::fclose(stream) };
     match flushed {
         Some(Err(errno)) => returned(Err(errno)),
         _ => closed,

@@ -1,5 +1,5 @@
-//! Fragments of a train about which nothing else has to be done: each goes where it belongs as it lies. All others are for
-//! [`Queue::add`].
+//! Fast path for a fragment of a train that needs no processing: it is inserted in place. [`Queue::add`] takes all
+//! others.
 
 use packet::{Csum, Cut, Memory, Packet};
 
@@ -9,8 +9,8 @@ use crate::fragment_meta::{FirstFragment, FragmentRange};
 use crate::range_tree::Slot;
 
 impl Queue {
-    /// Adds the fragment of a train that comes first, as it is, if nothing has to be done about it; `take` gives it then, and
-    /// says how many bytes are in front of its headers. `None` if it is one for [`add`](Self::add).
+    /// Adds the first fragment of a datagram, unchanged, if it needs no processing; `take` then returns it, with the
+    /// number of bytes in front of its headers. `None` if it is one for [`add`](Self::add).
     #[inline(always)]
     pub(crate) fn begin(
         &mut self,
@@ -19,13 +19,13 @@ impl Queue {
         take: impl FnOnce() -> Option<(Packet, usize)>,
     ) -> Option<Added> {
         let FragmentRange { offset, end, more, header_len, .. } = *span;
-        // Of a datagram that was restarted nothing is left but how large its fragments were.
+        // A restarted datagram keeps only its largest fragment size.
         if end == offset || contradicts((self.last_in, self.len), end, more) {
             return None;
         }
         let (pkt, front) = take()?;
         let (_, run) = self.last.insert((offset, ContiguousRange::alone(pkt, end)));
-        // Changed where it is then: a move would have to wait for what was just written.
+        // Changed after the move: a move of a recent store would stall.
         let pkt = run.first_mut();
         let headers = if offset == 0 { 0 } else { header_len };
         pkt.pull(front + headers);
@@ -38,8 +38,8 @@ impl Queue {
         Some(self.added(span, growth))
     }
 
-    /// Adds a fragment of a train if it will be a slot of its datagram and nothing else has to be done about it; `take` gives
-    /// it then, and says how many bytes of its head are in front of it. `None` if it is one for [`add`](Self::add).
+    /// Adds a fragment that will be a slot of its datagram and needs no other processing; `take` then returns it, with
+    /// the number of bytes of its head in front of the data. `None` if it is one for [`add`](Self::add).
     #[inline(always)]
     pub(crate) fn add_slot(
         &mut self,
@@ -89,8 +89,8 @@ impl Queue {
         Some(self.added(span, self.pinned.bytes() - before))
     }
 
-    /// Adds the `bytes` of a tiny fragment of a train that follows the last one, by a copy to the room behind that. `None` if
-    /// it is one for [`add`](Self::add).
+    /// Adds the `bytes` of a tiny fragment that follows the last one, by a copy to its tailroom. `None` if it is one
+    /// for [`add`](Self::add).
     #[inline(always)]
     pub(crate) fn add_copy(&mut self, mem: &Memory, span: &FragmentRange, csum: Csum, bytes: &[u8]) -> Option<Added> {
         let FragmentRange { offset, end, more, .. } = *span;
@@ -108,8 +108,8 @@ impl Queue {
         Some(self.added(span, 0))
     }
 
-    /// Adds the fragment of a train with which its datagram begins and is whole; `take` gives it then, and says how many bytes
-    /// are in front of its headers. `None` if it is one for [`add`](Self::add).
+    /// Adds the first fragment of a datagram that it completes; `take` then returns it, with the number of bytes in
+    /// front of its headers. `None` if it is one for [`add`](Self::add).
     #[inline(always)]
     pub(crate) fn add_front(
         &mut self,
@@ -127,7 +127,7 @@ impl Queue {
         }
         let (pkt, front) = take()?;
         let earlier = self.earlier.get_or_insert_with(|| spare.take());
-        // Changed where it is then: a move would have to wait for what was just written.
+        // Changed after the move: a move of a recent store would stall.
         let pkt = earlier.set_head(ContiguousRange::alone(pkt, end)).first_mut();
         pkt.pull(front);
         pkt.trim(span.packet_len());

@@ -1,4 +1,4 @@
-//! Trains of fragments from a seed: a datagram cut at random, and then disturbed.
+//! Trains of fragments from a seed: a datagram fragmented at random, and then disturbed.
 
 use wire::{Protocol, Version, ipv4};
 
@@ -7,15 +7,15 @@ use crate::world::{Piece, last, part};
 /// A protocol without a handler (RFC 3692), so that a raw socket gets all of it.
 pub(crate) const PROTOCOL: Protocol = Protocol(253);
 
-/// Another one.
+/// Another protocol without a handler.
 pub(crate) const OTHER_PROTOCOL: Protocol = Protocol(254);
 
-/// A piece of a datagram of a protocol without a handler, if it is not so yet.
+/// A fragment of a datagram of a protocol without a handler.
 pub(crate) fn of_nobody(piece: Piece) -> Piece {
     if piece.protocol == OTHER_PROTOCOL { piece } else { Piece { protocol: PROTOCOL, ..piece } }
 }
 
-/// A fragment as it is on the wire; with options that do nothing, before IPv6's fragment header, if so asked.
+/// A fragment in wire format; with no-op options in front of IPv6's fragment header, if requested.
 pub(crate) fn bytes(version: Version, options: bool, piece: Piece) -> Vec<u8> {
     let mut bytes = piece.bytes(version);
     if !options {

@@ -1,4 +1,4 @@
-//! Headers that may follow an IPv6 fragment header, and the part of them that a first fragment has to hold.
+//! Headers behind an IPv6 fragment header, and the part of them that a first fragment must hold.
 
 use reassembly::Policy;
 use system::Outcome;
@@ -7,7 +7,7 @@ use wire::{Protocol, Version};
 use crate::host::Host;
 use crate::world::{Piece, World, last, limited, part};
 
-/// A header: its number, and how many bytes it has. The kernel skips what is in it.
+/// A header: its number and length. The kernel ignores its contents.
 type Header = (u8, usize);
 
 const HOP_BY_HOP: Header = (0, 8);
@@ -64,7 +64,7 @@ pub(crate) fn judge() -> Outcome {
         (&[], Protocol::NO_NEXT, only(8)),
     ];
     for (id, (headers, next, pieces)) in cases.into_iter().enumerate() {
-        // One for each: the kernel keeps an empty queue of what it has answered.
+        // One world for each case: the kernel keeps an empty queue after an error answer.
         let mut world = World::with_config(Version::V6, limited(Policy::Linux, 4 << 20, 64));
         let pieces = pieces.into_iter().map(|piece| Piece { id: id as u32, ..piece });
         let fragments: Vec<_> = pieces.map(|piece| fragment(headers, next, piece)).collect();

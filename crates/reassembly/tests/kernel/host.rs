@@ -6,7 +6,8 @@ use std::ops::AddAssign;
 use std::os::fd::OwnedFd;
 
 use base::Mib;
-use link::{ConfigKind, Link, Sent};
+use driver::DriverKind;
+use link::{Link, Sent};
 use packet::{Memory, Packet};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, recv, socket_with};
 use system::{Netns, Outcome};
@@ -14,10 +15,10 @@ use wire::Version;
 
 use crate::cases::{OTHER_PROTOCOL, PROTOCOL};
 
-/// Effects of a train of fragments that are visible outside.
+/// Externally visible effects of a train of fragments.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Seen {
-    /// Packets that raw sockets got, in no order: in IPv4 with its header.
+    /// Packets received by raw sockets, in no order: in IPv4 with header.
     pub(crate) delivered: Vec<Vec<u8>>,
     /// The ICMP errors.
     pub(crate) answers: Vec<Answer>,
@@ -61,18 +62,19 @@ pub(crate) struct Host {
     netns: Netns,
     mem: Memory,
     link: Box<dyn Link>,
-    /// One for each protocol.
+    /// One socket for each protocol.
     sockets: [OwnedFd; 2],
     counters: Vec<(&'static str, u64)>,
 }
 
 impl Host {
-    /// A host with the second of the addresses that pieces have.
+    /// A host with the second of the test addresses.
     pub(crate) fn new(version: Version) -> Outcome<Self> {
         let netns = Netns::new("frag")?;
         let config = link::Config {
             name: "fat0".to_owned(),
-            kind: ConfigKind::Tun { queues: 1 },
+            kind: DriverKind::Tun { queues: 1 },
+            mac: None,
             mtu: None,
             offloads: false,
             index: None,
@@ -91,12 +93,12 @@ impl Host {
         Ok(host)
     }
 
-    /// Changes sysctls of the family's reassembly, each `name=value`; those of the other are there too.
+    /// Changes sysctls of the family's reassembly, each `name=value`.
     pub(crate) fn set(&self, settings: &[&str]) -> Outcome {
         for setting in settings {
             let (name, value) = setting.split_once('=').ok_or("a setting is name=value")?;
             let family = if name.starts_with("ip6") { "ipv6" } else { "ipv4" };
-            // The lower threshold does nothing, but may not be above.
+            // The lower threshold has no effect, but may not exceed the upper one.
             let low = name.replace("high", "low");
             let before = if low == name { "" } else { "echo 0 >" };
             let path = |name: &str| format!("/proc/sys/net/{family}/{name}");
@@ -106,7 +108,7 @@ impl Host {
         Ok(())
     }
 
-    /// Sends fragments, one by one, and tells what came of them.
+    /// Sends fragments, one by one, and returns the effects.
     pub(crate) fn send(&mut self, fragments: &[Vec<u8>]) -> Outcome<Seen> {
         for bytes in fragments {
             let mut burst = vec![Packet::with_data(&self.mem, bytes).map_err(|dry| dry.to_string())?];
@@ -115,7 +117,7 @@ impl Host {
         self.seen()
     }
 
-    /// Observations since the last call.
+    /// Effects since the last call.
     pub(crate) fn seen(&mut self) -> Outcome<Seen> {
         let mut delivered = Vec::new();
         let mut buffer = vec![0; 70_000];
@@ -158,12 +160,12 @@ impl Host {
         Ok(moved(self.version, |mib| if self.version == Version::V4 { v4(mib.name()) } else { v6(mib.name()) }))
     }
 
-    /// Datagrams that wait.
+    /// Number of waiting datagrams.
     pub(crate) fn queues(&self) -> Outcome<usize> {
         self.usage("inuse")
     }
 
-    /// Memory that they are charged with.
+    /// Memory charged for them.
     pub(crate) fn memory(&self) -> Outcome<usize> {
         self.usage("memory")
     }
@@ -186,7 +188,7 @@ impl Host {
     }
 }
 
-/// The ICMP error that a packet is.
+/// Parses a packet as an ICMP error.
 fn answer(bytes: &[u8]) -> Option<Answer> {
     let message = match (bytes.first()? >> 4, bytes.get(6)?, bytes.get(9)?) {
         (4, _, 1) => bytes.get(20..28)?,

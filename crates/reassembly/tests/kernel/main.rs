@@ -1,7 +1,7 @@
-//! Others' opinions. The host's kernel as an oracle: the same fragments go into a TUN device of a namespace, and into [`Reassembly`] under
-//! [`Policy::Linux`]; what is delivered, counted and answered is compared case by case.
+//! The host's kernel as an oracle: the same fragments go into a TUN device of a namespace, and into [`Reassembly`]
+//! under [`Policy::Linux`]; deliveries, counters and answers are compared case by case.
 //!
-//! What is known to differ, and is not compared: what one fragment is charged with (Linux counts its own structures), so
+//! Known differences, which are not compared: what one fragment is charged with (Linux counts its own structures), so
 //! neither is which fragment is the first that finds memory full; and the empty queue that Linux keeps after it has
 //! answered a first fragment with a parameter problem.
 //!
@@ -57,7 +57,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Effects of fragments on the engine, as the host would show them.
+/// Effects of fragments on this crate, as the host would show them.
 fn ours(world: &mut World, fragments: &[Vec<u8>]) -> Seen {
     let before = world.counters.clone();
     let mut header_len = 0;
@@ -77,7 +77,7 @@ fn ours(world: &mut World, fragments: &[Vec<u8>]) -> Seen {
     Seen { delivered, answers, moved: host::moved(world.version, |mib| world.counters.get(mib) - before.get(mib)) }
 }
 
-/// Fragments as they are on the wire, with or without options.
+/// Fragments in wire format, with or without options.
 fn plain_or_not(version: Version, options: bool, pieces: &[Piece]) -> Vec<Vec<u8>> {
     pieces.iter().map(|&piece| cases::bytes(version, options, of_nobody(piece))).collect()
 }
@@ -106,7 +106,7 @@ fn random_trains() -> Outcome {
                 assert_eq!(queues, host.queues()?, "datagrams that wait after case {case}: {pieces:#?}");
             }
         }
-        // A comparison of nothing with nothing shows nothing.
+        // A comparison without deliveries would prove nothing.
         assert!(delivered > CASES as usize / 4 && delivered < CASES as usize, "{delivered} delivered");
         assert!((answered > 50) == (version == Version::V6), "{answered} answered");
     }
@@ -154,7 +154,7 @@ fn full() -> Outcome {
         let atomic_or_whole = last(0, 100);
         let fragments = plain_or_not(version, false, &[part(0, 104), last(104, 96), atomic_or_whole]);
         assert_eq!(ours(&mut world, &fragments), host.send(&fragments)?, "{version}");
-        // As many of one piece as there is room for, and then none of a good datagram either.
+        // As many lone fragments as fit; then fragments of a good datagram are refused too.
         let one = {
             host.set(&["ipfrag_high_thresh=1000000", "ip6frag_high_thresh=1000000"])?;
             host.send(&plain_or_not(version, false, &[Piece { id: 999, ..part(0, 104) }]))?;

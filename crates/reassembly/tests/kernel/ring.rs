@@ -1,5 +1,5 @@
-//! A kernel's own fragments, by a device's ring that can run dry: a socket sends datagrams of 65 507 bytes over a cable, and
-//! they come by AF_XDP in frames of which there are 256.
+//! Fragments made by a kernel, received into a small ring: a socket sends datagrams of 65 507 bytes over a cable, and
+//! they arrive by AF_XDP in 256 frames.
 //!
 //! ```text
 //!  host, a UDP socket ── relay, which may lose a frame ── us, AF_XDP
@@ -8,7 +8,8 @@
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-use link::{Config as LinkConfig, ConfigKind, Link, RingState, XdpMode};
+use driver::{DriverKind, XdpMode};
+use link::{Config as LinkConfig, Link, RingState};
 use packet::Packet;
 use reassembly::{Coalesce, Config};
 use system::{Netns, Outcome, veth, wait_until};
@@ -16,10 +17,10 @@ use wire::Version;
 
 use crate::world::{BOTH, World};
 
-/// Frames of the smallest ring there is.
+/// Frames of the smallest ring.
 const FRAMES: u32 = 256;
 
-/// The longest UDP datagram of IPv4, which IPv6 takes too.
+/// The longest UDP datagram of IPv4, which IPv6 permits too.
 const LONGEST: usize = 65_507;
 
 /// Fragments of the datagram at an MTU of 1500: 45 of 1480 bytes in IPv4, 46 of 1448 in IPv6.
@@ -38,8 +39,8 @@ struct Street {
     _namespaces: [Netns; 3],
 }
 
-fn open(netns: &Netns, name: &str, kind: ConfigKind) -> Outcome<Box<dyn Link>> {
-    let config = LinkConfig { name: name.to_owned(), kind, mtu: None, offloads: true, index: None };
+fn open(netns: &Netns, name: &str, kind: DriverKind) -> Outcome<Box<dyn Link>> {
+    let config = LinkConfig { name: name.to_owned(), kind, mac: None, mtu: None, offloads: true, index: None };
     netns.enter(|| link::open(&config)).map_err(|error| error.to_string().into())
 }
 
@@ -62,9 +63,9 @@ impl Street {
         let socket = host.enter(|| UdpSocket::bind((from, 0)))?;
         socket.connect((to, 9))?;
         let packet =
-            |name: &str| open(&relay, name, ConfigKind::Packet { interface: name.to_owned(), exclusive: false });
+            |name: &str| open(&relay, name, DriverKind::Packet { interface: name.to_owned(), exclusive: false });
         let frames = FRAMES.try_into()?;
-        let ring = open(&us, "eth0", ConfigKind::Xdp { interface: "eth0".to_owned(), ring: frames, mode })?;
+        let ring = open(&us, "eth0", DriverKind::Xdp { interface: "eth0".to_owned(), ring: frames, mode })?;
         Ok(Self {
             version,
             socket,
@@ -76,7 +77,7 @@ impl Street {
         })
     }
 
-    /// Sends a datagram, all bytes of which are `number`, without its fragment `lost`, and receives what comes of it.
+    /// Sends a datagram filled with `number`, without its fragment `lost`, and receives the result.
     fn send(&mut self, number: u8, lost: Option<usize>) -> Outcome {
         self.socket.send(&[number; LONGEST])?;
         let (mut sent, mut burst) = (0, Vec::new());
@@ -94,7 +95,7 @@ impl Street {
                 let _ = self.relay[1].send(&mut one)?;
                 sent += one.is_empty() as usize;
             }
-            // As a card would have it: not all at once.
+            // In several interrupts, as a card does.
             if at % 16 == 15 || at + 1 == count {
                 self.receive()?;
             }
@@ -103,7 +104,7 @@ impl Street {
         Ok(())
     }
 
-    /// Reassembles all that comes by the ring.
+    /// Reassembles all packets of the ring.
     fn receive(&mut self) -> Outcome {
         let mut burst = Vec::new();
         self.ring.recv(&self.world.mem, &mut burst)?;
@@ -117,7 +118,7 @@ impl Street {
         Ok(())
     }
 
-    /// The numbers of the datagrams that are whole, each byte of which is its number.
+    /// The numbers of the complete datagrams, with which all their bytes are filled.
     fn delivered(&mut self) -> Vec<u8> {
         let header = if self.version == Version::V4 { 28 } else { 48 };
         let whole = self.world.delivered.drain(..).map(|packet| packet.to_vec());
@@ -134,7 +135,7 @@ impl Street {
     }
 }
 
-/// Whether a frame is of those that the socket sent.
+/// Tells whether a frame is one of the socket's fragments.
 fn is_fragment(frame: &Packet) -> bool {
     let head = frame.to_vec();
     matches!(head.get(12..14), Some([0x08, 0x00])) && head[23] == 17
@@ -158,7 +159,7 @@ pub(crate) fn every_datagram_arrives() -> Outcome {
     Ok(())
 }
 
-/// Each of sixty datagrams loses a fragment, another one each time, and waits; one that is whole follows on each.
+/// Each of sixty datagrams loses another fragment, and waits; a complete one follows each.
 pub(crate) fn a_ring_runs_dry_of_what_waits_unless_it_is_coalesced() -> Outcome {
     for version in BOTH {
         let run = |coalesce| {
@@ -170,7 +171,7 @@ pub(crate) fn a_ring_runs_dry_of_what_waits_unless_it_is_coalesced() -> Outcome 
                 whole += street.delivered().into_iter().filter(|&number| number == 2).count();
             }
             let state = street.state();
-            // Nothing is lost for good: what waited too long gives its frames back.
+            // Nothing leaks: timed out datagrams free their frames.
             street.world.drain();
             street.ring.settle(&street.world.mem);
             assert_eq!((street.state().held, street.world.reassembly.memory()), (0, 0));

@@ -1,4 +1,4 @@
-//! tshark puts together what we fragment, and what we fragment again.
+//! tshark reassembles datagrams that we fragment and refragment.
 
 use std::fs::File;
 use std::process::Command;
@@ -32,7 +32,7 @@ pub(crate) fn judge() -> Outcome {
     let scratch = Scratch::new()?;
     for version in BOTH {
         let file = scratch.file(&format!("{version}.pcap"));
-        let mut capture = pcap::Writer::new(File::create(&file)?, LinkType::Raw)?;
+        let mut capture = pcap::PcapWriter::new(File::create(&file)?, LinkType::Raw)?;
         let mem = Memory::heap();
         let mut want = Vec::new();
         for (n, (len, mtu)) in CASES.into_iter().enumerate() {
@@ -78,7 +78,7 @@ pub(crate) fn judge() -> Outcome {
     Ok(())
 }
 
-/// The same datagram put together on its way and fragmented again.
+/// The same datagram, reassembled and refragmented.
 fn again(mem: &Memory, fragments: Vec<Packet>, id: u32) -> Vec<Packet> {
     let mut reassembly = Reassembly::default();
     let context = ReassemblyContext { user: User::Switch, ..ReassemblyContext::LOCAL };

@@ -1,5 +1,5 @@
-//! A second algorithm: the list of holes of RFC 815, and the sender of each byte. Any sequence of fragments has to end there
-//! as it does in the real one.
+//! A second algorithm: the list of holes of RFC 815, and the sender of each byte. Any sequence of fragments must have
+//! the same outcome in both.
 
 use packet::{Buf, Memory, Packet};
 use reassembly::{Coalesce, Config, Policy, TruncatedChain, User, refragment};
@@ -12,10 +12,10 @@ pub(crate) mod world;
 
 use world::{BOTH, Piece, World, byte_at, limited};
 
-/// One fragment or a jump in time: what kind, of which datagram, where, how long.
+/// One fragment or a jump in time: kind, datagram, offset, length.
 pub(crate) type Step = (u8, u8, u8, u8);
 
-/// Datagrams at once, of each family.
+/// Number of datagrams in progress, of each family.
 const DATAGRAMS: usize = 4;
 
 /// Bytes of the longest datagram.
@@ -25,21 +25,21 @@ const MAX_LEN: usize = 8 * 24;
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Outcome {
     Held,
-    /// It alone is dropped or refused.
+    /// Only the fragment is dropped or refused.
     Dropped,
     /// All fragments are dropped.
     Killed,
-    /// Put together to these bytes.
+    /// Reassembled to these bytes.
     Whole(Vec<u8>),
 }
 
 /// State of one datagram.
 struct Holes {
-    /// Ranges that are not filled, each `from..to`.
+    /// Missing ranges, each `from..to`.
     holes: Vec<(usize, usize)>,
     end: Option<usize>,
     highest: usize,
-    /// The run that each byte came in, where there is one.
+    /// The range in which each byte arrived, if it did.
     runs: Vec<Option<u32>>,
     bytes: Vec<u8>,
     fragments: u64,
@@ -87,7 +87,7 @@ impl Holes {
         if let Some(which) = self.holes.iter().position(|&(from, to)| from <= at && end <= to) {
             let (from, to) = self.holes.remove(which);
             self.holes.extend([(from, at), (end, to)].into_iter().filter(|(from, to)| from < to));
-            // Only behind all else is a run continued.
+            // A range grows only at the end of the datagram so far.
             let behind = at > 0 && at == before;
             let run = if behind { self.runs[at - 1] } else { Some(at as u32) };
             self.runs[at..end].fill(run);
@@ -106,7 +106,7 @@ impl Holes {
     }
 }
 
-/// Sends fragments of a few datagrams, and compares each outcome, in each context and whatever becomes of their pages.
+/// Sends fragments of a few datagrams, and compares each outcome, for each user and treatment of pages.
 pub(crate) fn run(steps: &[Step]) {
     let users = [(User::Local, Coalesce::Move), (User::PacketSocket, Coalesce::Move), (User::Local, Coalesce::Copy)];
     for (user, coalesce) in users {
@@ -116,7 +116,7 @@ pub(crate) fn run(steps: &[Step]) {
 
 fn run_for(user: User, coalesce: Coalesce, steps: &[Step]) {
     let mut worlds = BOTH.map(|version| {
-        // The model does not count how far apart fragments are.
+        // The model does not count distances between fragments.
         let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Fair, 4 << 20, 0) });
         world.context.user = user;
         world
@@ -136,7 +136,7 @@ fn run_for(user: User, coalesce: Coalesce, steps: &[Step]) {
         let which = usize::from(who) % DATAGRAMS;
         let more = kind & 2 != 0;
         let piece = Piece { id: which as u32, change: who, more, ..world::part(at, len) };
-        // Those are not of any datagram: an atomic fragment, and a first one that does not reach to its ports.
+        // Fragments outside of any datagram: an atomic one, and a first one without its ports.
         let whole = at == 0 && !more;
         if whole && world.version == Version::V4 || world.version == Version::V6 && at == 0 && (whole || len < 8) {
             continue;
@@ -155,7 +155,7 @@ fn run_for(user: User, coalesce: Coalesce, steps: &[Step]) {
     }
 }
 
-/// Sends one fragment in some shape, and tells what became of it.
+/// Sends one fragment in some shape, and returns its outcome.
 fn step(world: &mut World, piece: Piece, shape: u8) -> Outcome {
     let bytes = piece.bytes(world.version);
     let (dropped, refused) = (world.dropped.len(), world.refused.len());
@@ -195,7 +195,7 @@ fn shaped(mem: &Memory, bytes: &[u8], shape: u8) -> Packet {
         }
         3 => Packet::from_buf(Buf::foreign(bytes.to_vec())),
         _ => {
-            // Two bytes to a page of its own each, and no room behind.
+            // Two bytes to a page, without tailroom.
             let mut pkt = Packet::new(mem, 0, 0).expect("memory for a test");
             bytes.chunks(2).for_each(|two| pkt.append(linear(two)));
             pkt
@@ -203,7 +203,7 @@ fn shaped(mem: &Memory, bytes: &[u8], shape: u8) -> Packet {
     }
 }
 
-/// Sends whatever looks like an IP packet, and checks that memory is charged for what is there.
+/// Sends arbitrary bytes that look like an IP packet, and checks the charges.
 pub(crate) fn hostile(packets: &[Vec<u8>]) {
     hostile_for(User::Local, packets);
     hostile_for(User::Switch, packets);
@@ -225,7 +225,7 @@ fn hostile_for(user: User, packets: &[Vec<u8>]) {
         world.send_packet(pkt, bytes);
         for (whole, max_size) in world.delivered.drain(..).zip(world.max_sizes.drain(..)) {
             let bytes = whole.to_vec();
-            // Whatever the headers say now, they do not say that it is a fragment.
+            // No headers of a whole datagram may mark it as a fragment.
             let fragment = Info::parse(&bytes, bytes.len()).ok().and_then(|info| info.fragment);
             assert_eq!(fragment, None, "{whole:?}");
             goes_on(&world.mem, whole, max_size);
@@ -235,7 +235,7 @@ fn hostile_for(user: User, packets: &[Vec<u8>]) {
     world.assert_pages_came_home();
 }
 
-/// Fragments a datagram again, and checks that no fragment is too large and that reassembly restores it.
+/// Refragments a datagram, and checks that no fragment is too large and that reassembly restores it.
 fn goes_on(mem: &Memory, whole: Packet, max_size: usize) {
     const MTU: usize = 1500;
     let bytes = whole.to_vec();

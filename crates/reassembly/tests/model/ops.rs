@@ -3,12 +3,11 @@
 use base::Origin;
 use std::time::Duration;
 
-use packet::Packet;
-use reassembly::{Coalesce, Config, Hook, LinkAddr, LowpanInfo, Policy, Station, Table, User};
+use reassembly::{Coalesce, Config, Hook, Policy, Table, User};
 use wire::Version;
 
 use super::shaped;
-use super::world::{Piece, World, limited, part, payload};
+use super::world::{Piece, World, limited, part};
 
 /// An operation: kind, datagram, offset, length.
 pub(crate) type Step = (u8, u8, u8, u8);
@@ -37,7 +36,6 @@ pub(crate) fn run(policy: Policy, limit: usize, steps: &[Step]) {
         let truesize = match kind % 16 {
             0 => advance(&mut world, Duration::from_secs(len.into())),
             15 if who > 200 => configure(&mut world, policy, limit, at),
-            1..4 => lowpan(&mut world, who, at, len),
             _ => fragment(&mut world, kind, who, at, len),
         };
         largest = largest.max(truesize);
@@ -89,20 +87,5 @@ fn fragment(world: &mut World, kind: u8, who: u8, at: u8, len: u8) -> usize {
     let pkt = shaped(&world.mem, &bytes, who);
     let truesize = pkt.truesize();
     world.send_packet(pkt, &bytes);
-    truesize
-}
-
-fn lowpan(world: &mut World, who: u8, at: u8, len: u8) -> usize {
-    let station = |n: u8| LinkAddr { pan: 1, station: Station::Short(n.into()) };
-    let (src, dst) = (station(who & 3), station(9));
-    let info = LowpanInfo { src, dst, size: 40 + 8 * u16::from(who >> 2), tag: 1, offset: at };
-    let bytes: Vec<u8> = payload(usize::from(at) * 8, len.into()).collect();
-    let mut pkt = shaped(&world.mem, &bytes, len);
-    pkt.meta.origin = Origin::Port(world.link).into();
-    let truesize = pkt.truesize();
-    world.sent += 1;
-    let verdict = world.reassembly.handle_lowpan(world.now, &world.mem, pkt, &info);
-    world.note(verdict, &bytes);
-    assert!(world.delivered.last().is_none_or(|whole: &Packet| !whole.is_empty()));
     truesize
 }

@@ -1,4 +1,4 @@
-//! Fragments that come together, and one by one, which is the plain way: either has to end as the other.
+//! Bursts of fragments by the batch path and one by one: both must have the same outcome.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::world::{BOTH, LINK, Piece, World, limited, part};
 /// Bytes of a link-layer header in front of each fragment.
 const L3: usize = 14;
 
-/// A fragment as it comes in a burst.
+/// A fragment in a burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Coming {
     pub(crate) piece: Piece,
     pub(crate) link: LinkId,
     pub(crate) csum: Csum,
-    /// Bytes behind it, as Ethernet pads.
+    /// Trailing bytes, as Ethernet pads.
     pub(crate) padding: usize,
 }
 
@@ -62,7 +62,7 @@ fn send_plain(world: &mut World, burst: &[Coming]) {
     }
 }
 
-/// Sends them together. Returns how many were of trains.
+/// Sends them as bursts. Returns the number of fragments in trains.
 fn send_burst(world: &mut World, burst: &[Coming]) -> u64 {
     let mut packets: Vec<Packet> = burst.iter().map(|coming| packet(world, coming).0).collect();
     let mut packets = Burst::new(&mut packets);
@@ -90,7 +90,7 @@ fn send_burst(world: &mut World, burst: &[Coming]) -> u64 {
     together
 }
 
-/// Sends bursts both ways, compares what comes of each, and returns how many fragments were of trains.
+/// Sends bursts both ways, compares the outcomes, and returns the number of fragments in trains.
 pub(crate) fn both_ways(version: Version, config: Config, bursts: &[Vec<Coming>]) -> u64 {
     let [mut plain, mut fast] = [(); 2].map(|()| World::with_config(version, config));
     let mut together = 0;
@@ -116,10 +116,10 @@ fn expired(world: &mut World) -> Vec<(u64, Origin, Option<Vec<u8>>)> {
     expired.into_iter().map(|it| (it.packets, it.origin, it.first.map(|(pkt, _)| pkt.to_vec()))).collect()
 }
 
-/// One fragment: how it comes, of which datagram, where, how long.
+/// One fragment: its form, datagram, offset, length.
 pub(crate) type Step = (u8, u8, u8, u8);
 
-/// Sends fragments both ways, in bursts that end where steps say.
+/// Sends fragments both ways, in bursts whose ends are part of the steps.
 pub(crate) fn run(policy: Policy, limit: usize, how: u8, steps: &[Step]) {
     let mut bursts = vec![Vec::new()];
     for &(kind, who, at, len) in steps {

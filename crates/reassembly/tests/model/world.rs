@@ -156,9 +156,9 @@ impl Moved {
 
 /// Limits of every table alike.
 pub(crate) fn limited(policy: Policy, high_thresh: usize, max_distance: u32) -> Config {
-    let Config { v4, v6, tracking_v6, lowpan, .. } = Config::default();
-    let [v4, v6, tracking_v6, lowpan] = [v4, v6, tracking_v6, lowpan].map(|it| Limits { high_thresh, ..it });
-    Config { policy, v4, v6, tracking_v6, lowpan, max_distance, ..Config::default() }
+    let Config { v4, v6, tracking_v6, .. } = Config::default();
+    let [v4, v6, tracking_v6] = [v4, v6, tracking_v6].map(|it| Limits { high_thresh, ..it });
+    Config { policy, v4, v6, tracking_v6, max_distance, ..Config::default() }
 }
 
 /// As much as it takes.

@@ -1,4 +1,4 @@
-//! A full table: the datagrams that are evicted, and those that get through.
+//! A full table: which datagrams are evicted, and which are completed.
 
 use base::{Domain, DropReason, LinkId, Origin};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use crate::world::{BOTH, Moved, Piece, World, last, limited, part};
 /// Memory for some hundred fragments in small pages.
 const LIMIT: usize = 1 << 20;
 
-/// The source of the good flow, which is not among those of a flood.
+/// The source of the good flow, which is not part of a flood.
 const GOOD: u8 = 1;
 
 fn world(version: Version, policy: Policy) -> World {
@@ -27,12 +27,12 @@ fn good(id: u32) -> Vec<Piece> {
 /// The `n`-th fragment of a flood.
 type Flood = fn(u32) -> Piece;
 
-/// One fragment of a datagram each.
+/// First fragments of different datagrams.
 fn beginning(n: u32, src: u8) -> Piece {
     Piece { id: n + 1000, src, ..part(0, 1448) }
 }
 
-/// Fragments of all sources but the good one; of an IPv4 network or of IPv6 addresses of one subnet.
+/// Sources other than the good one, in an IPv4 network or an IPv6 subnet.
 fn any_source(n: u32) -> u8 {
     2 + (n % 250) as u8
 }
@@ -64,7 +64,7 @@ fn source_is_not_charged_for_its_address_in_other_domain() {
         let mut world = world(version, Policy::Fair);
         world.context.domain = Domain::vrf(LinkId(8));
         world.send_all(&[part(0, 1448), part(1448, 1448)]);
-        // Of the sources with more than half of all memory, the one that grew longest ago makes room.
+        // Eviction takes the source, among those with more than half of all memory, that grew longest ago.
         world.context.domain = Domain::vrf(LinkId(7));
         for n in 0..2000 {
             let at = n as usize % 2 * 1448;
@@ -104,7 +104,7 @@ fn a_good_flow_gets_through_every_flood() {
 fn good_flow_survives_growing_datagrams_of_one_source() {
     for version in BOTH {
         let mut world = world(version, Policy::Fair);
-        // Each is all there but for its last fragment.
+        // Each datagram lacks only its last fragment.
         let mut flood =
             (0..).flat_map(|id| (0..40).map(move |n| Piece { id: 1000 + id, src: 9, ..part(n * 1448, 1448) }));
         for id in 0..10 {
@@ -135,7 +135,7 @@ fn datagram_that_lost_a_fragment_does_not_block_the_next() {
     for version in BOTH {
         for (policy, got_through) in [(Policy::Fair, 100), (Policy::Linux, 0)] {
             let mut world = world(version, policy);
-            // Every second datagram of the same flow is one of them.
+            // Every second datagram of the same flow is a good one.
             for id in 0..100 {
                 let lost = if id % 2 == 0 { 0 } else { 3 };
                 let pieces = good(id).into_iter().enumerate().filter(|&(n, _)| lost == 0 || n != lost);
@@ -151,7 +151,7 @@ fn datagram_that_lost_a_fragment_does_not_block_the_next() {
     }
 }
 
-/// The datagrams that are given up for one more fragment, of what is there and takes all memory.
+/// The datagrams that are evicted for one more fragment, of those that fill the memory.
 fn victims(there: &[Piece], next: Piece) -> Vec<u32> {
     let mut plenty = world(Version::V6, Policy::Fair);
     there.iter().for_each(|&piece| plenty.send(piece));
@@ -193,7 +193,7 @@ fn source_with_more_than_half_of_memory_makes_room() {
         world.send(beginning(0, 2));
         world.reassembly.memory()
     };
-    // Source 2 comes first with a few, source 9 fills the rest.
+    // Source 2 begins with a few, source 9 fills the memory.
     (1..20).for_each(|n| world.send(beginning(n, 2)));
     (0..2 * LIMIT / one).for_each(|n| world.send(beginning(1000 + n as u32, 9)));
     assert!(world.reassembly.memory() > LIMIT - one);
@@ -212,7 +212,7 @@ fn source_with_more_than_half_of_memory_makes_room() {
 fn heaviest_source_keeps_growing_datagrams_in_a_flood() {
     for (name, flood) in &FLOODS[..3] {
         let mut world = world(Version::V4, Policy::Fair);
-        // Seven datagrams at once, each there but for its last fragment.
+        // Seven datagrams at once, each without its last fragment.
         let datagrams: Vec<_> = (0..7).map(good).collect();
         (0..44).for_each(|n| datagrams.iter().for_each(|pieces| world.send(pieces[n])));
         assert!(world.reassembly.memory() > LIMIT * 6 / 10, "{}", world.reassembly.memory());

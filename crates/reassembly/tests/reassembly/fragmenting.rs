@@ -1,4 +1,4 @@
-//! Fragmentation undone by reassembly, and IPv6's own rules.
+//! Fragmentation, undone by reassembly, and IPv6's own rules.
 
 use base::DropReason;
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, Pool, geometry};
@@ -69,7 +69,7 @@ fn fragmented_and_put_together_a_packet_is_what_it_was() {
 #[test]
 fn headers_for_routers_are_in_each_fragment() {
     use Protocol as P;
-    // The chain, and how many bytes of it are repeated (RFC 8200 §4.5).
+    // The chain, and the number of its bytes that are repeated (RFC 8200 §4.5).
     let cases: [(&[P], usize); 5] = [
         (&[P::UDP], 40),
         (&[P::HOP_BY_HOP, P::UDP], 48),

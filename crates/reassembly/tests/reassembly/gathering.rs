@@ -1,4 +1,4 @@
-//! Datagrams whose fragments are copied to one large page, and those that are not worth one.
+//! Datagrams whose fragments are gathered in one large page, and those too short for it.
 
 use packet::{CopyReason, Memory, Packet, Pool};
 use reassembly::{Coalesce, Config, Policy, Table};
@@ -9,7 +9,7 @@ use crate::world::{BOTH, Piece, World, last, limited, no_limits, part};
 /// Linux's limit.
 const LIMIT: usize = 4 << 20;
 
-/// Reasons for copies of fragments: all are copied, or their device has few frames.
+/// Reasons for copies: all fragments are copied, or their device has few frames.
 const COPIED: [(Coalesce, Device); 2] = [(Coalesce::Copy, Device::Plenty), (Coalesce::Move, Device::Scarce)];
 
 /// Device that receives the fragments.
@@ -19,7 +19,7 @@ enum Device {
     Scarce,
 }
 
-/// A datagram of `len` bytes in fragments of 1480, from a source of its own.
+/// A datagram of `len` bytes in fragments of 1480, from its own source.
 fn datagram(id: u32, len: usize) -> Vec<Piece> {
     let ends = (0..len).step_by(1480).map(|at| if at + 1480 < len { part(at, 1480) } else { last(at, len - at) });
     ends.map(|piece| Piece { id, src: 1, ..piece }).collect()
@@ -30,12 +30,12 @@ fn pair(n: u32) -> [Piece; 2] {
     [part(0, 1480), part(1480, 456)].map(|piece| Piece { id: n + 1000, src: 2 + (n % 250) as u8, ..piece })
 }
 
-/// Sends `piece` in a page that has no room behind.
+/// Sends `piece` in a page without tailroom.
 fn send(world: &mut World, device: Device, piece: Piece) {
     let bytes = piece.bytes(world.version);
     let page = match device {
         Device::Plenty => world.mem.small().take(Memory::HEADROOM),
-        // One of two is in use then.
+        // One of two frames is in use then.
         Device::Scarce => Pool::bounded(Memory::SMALL, 2).take(Memory::HEADROOM),
     };
     let mut page = page.unwrap();
@@ -43,7 +43,7 @@ fn send(world: &mut World, device: Device, piece: Piece) {
     world.send_packet(Packet::from_buf(page), &bytes);
 }
 
-/// Bytes copied for each byte of one datagram of `len`, and the number of pieces of the result.
+/// Bytes copied for each byte of a datagram of `len`, and the number of buffers of the result.
 fn copied(world: &mut World, device: Device, len: usize) -> (f64, usize) {
     let before = world.mem.copies().get(CopyReason::Coalesce).bytes;
     datagram(1, len).into_iter().for_each(|piece| send(world, device, piece));
@@ -166,7 +166,7 @@ fn tiny_fragments_out_of_order_share_page_above_threshold() {
             let mut world = World::with_config(version, no_limits());
             let mut pieces: Vec<Piece> = (0..4000).map(|n| part(8 * n, 8)).collect();
             pieces.push(last(8 * 4000, 5));
-            // All odd ones from behind, then all even ones; or one by one.
+            // Odd fragments in reverse order, then even ones; or one by one.
             pieces.reverse();
             let order = (0..step).flat_map(|from| pieces.iter().skip(from).step_by(step));
             for (sent, piece) in order.enumerate() {

@@ -1,5 +1,5 @@
-//! Behaviour of a 6.18 kernel, case by case, with the exact movement of its counters. A datagram of 400 bytes,
-//! cut to 104, 104, 96 and 96.
+//! Behaviour of a 6.18 kernel, case by case, with the exact changes of its counters. The datagram has 400 bytes, in
+//! fragments of 104, 104, 96 and 96.
 
 use base::DropReason;
 use reassembly::TruncatedChain;
@@ -27,7 +27,7 @@ fn d() -> Piece {
 /// Result.
 #[derive(Default)]
 struct Want {
-    /// The TOS of each datagram that is delivered.
+    /// The TOS of each delivered datagram.
     delivered: Vec<u8>,
     moved: Moved,
     refused: Vec<Refused>,
@@ -37,7 +37,7 @@ fn delivered(requests: u64) -> Want {
     Want { delivered: vec![0], moved: Moved { requests, oks: 1, ..Moved::default() }, ..Want::default() }
 }
 
-/// Delivered in the end, though a queue was dropped before.
+/// Delivered finally, though a queue was dropped before.
 fn delivered_after_a_failure(requests: u64) -> Want {
     let want = delivered(requests);
     Want { moved: Moved { fails: 1, ..want.moved }, ..want }
@@ -190,13 +190,13 @@ fn ipv6_needs_upper_layer_header_behind_all_others() {
     const AH: [u8; 2] = [51, 4];
     let udp_behind = |kind: u8| vec![(kind, vec![17, 0])];
     let (ah, ah_dest) = (vec![(AH[0], vec![17, AH[1]])], vec![(AH[0], vec![60, AH[1]]), (60, vec![17, 0])]);
-    // Headers, of which all but AH are of 8 bytes; bytes of payload; whether it is refused.
+    // Headers, each of 8 bytes except AH; bytes of payload; whether it is refused.
     let cases = [
-        ("AH cut short", &ah, 8, true),
+        ("AH truncated", &ah, 8, true),
         ("nothing behind AH", &ah, 24, true),
         ("UDP behind AH", &ah, 32, false),
         ("nothing behind AH and options", &ah_dest, 32, true),
-        ("options behind AH cut short", &ah_dest, 24, true),
+        ("options behind AH truncated", &ah_dest, 24, true),
         ("UDP behind AH and options", &ah_dest, 40, false),
         ("nothing behind hop-by-hop options", &udp_behind(0), 8, true),
         ("UDP behind hop-by-hop options", &udp_behind(0), 16, false),
@@ -245,7 +245,7 @@ fn ipv6_refuses_a_piece_that_ends_beyond_65535() {
     check("others follow", Version::V6, &[part(65_528, 8)], &refused(1, problem));
 }
 
-/// The parser refuses these before there is a summary of them.
+/// The parser refuses these, so they have no summary.
 #[test]
 fn ipv6_answers_headers_that_are_cut_short() {
     let dest_opts = |piece: Piece, len_blocks: u8| {
@@ -361,7 +361,7 @@ fn atomic_fragment_does_not_touch_queue_of_its_id() {
 
 #[test]
 fn a_fragment_inside_a_fragment_is_answered_after_reassembly() {
-    // Seen from outside, the first bytes of the payload are a fragment header in front of UDP.
+    // Seen from outside, the payload begins with a fragment header in front of UDP.
     let nested = |piece: Piece| {
         let mut bytes = Piece { protocol: Protocol::FRAGMENT, ..piece }.bytes(Version::V6);
         if piece.at == 0 {
@@ -389,7 +389,7 @@ fn a_fragment_inside_a_fragment_is_answered_after_reassembly() {
 
 #[test]
 fn hop_by_hop_options_inside_a_fragment_hide_no_other_fragment() {
-    // Once the outer fragment header is gone the options would lie where they may, with a fragment header behind them.
+    // Without the outer fragment header the options would be in a legal place, with a fragment header behind them.
     let run = |protocol: Protocol, pieces: &[Piece]| {
         let mut world = World::new(Version::V6);
         for &piece in pieces {

@@ -1,4 +1,4 @@
-//! Memory, time, distance, and what is kept apart.
+//! Limits of memory, time and distance, and keys.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use wire::Version;
 
 use crate::world::{BOTH, Moved, Piece, World, last, limited, part};
 
-/// The memory that one queue with one small piece takes.
+/// Memory of a queue with one small fragment.
 fn memory_of_one(version: Version) -> usize {
     let mut world = World::new(version);
     world.send(part(0, 104));
@@ -32,7 +32,7 @@ fn a_full_table_refuses_everything_and_keeps_what_it_has() {
         let moved = Moved { requests: 42, fails: 22, ..moved };
         assert_eq!(world.counters, moved.counters(version));
         assert_eq!(world.dropped, vec![(DropReason::FragmentMemory, 1); 22]);
-        // Not even what would complete a datagram gets in; time alone makes room.
+        // Even a fragment that would complete a datagram is refused; only timeouts free memory.
         world.send(Piece { id: 7, ..last(104, 8) });
         assert!(world.delivered.is_empty());
         world.drain();
@@ -80,7 +80,7 @@ fn a_new_configuration_holds_for_what_waits_already() {
             world.reassembly.check_invariants();
             world.reassembly.drain_evicted().map(|gone| gone.packets).sum::<u64>()
         };
-        // A datagram that has to wait until time is up loses nothing, and nothing more comes in.
+        // Waiting datagrams lose nothing until they time out, and no fragment is added.
         assert_eq!(configure(&mut world, Policy::Linux, 4 * one, 12), 0);
         assert_eq!(world.reassembly.poll_timeout(), Some(Instant::ZERO + Duration::from_secs(12)));
         world.send(Piece { id: 99, ..part(0, 104) });

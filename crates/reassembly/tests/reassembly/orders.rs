@@ -12,7 +12,7 @@ use wire::ip::Info;
 use crate::model;
 use crate::world::{BOTH, Moved, Piece, World, last, no_limits, part};
 
-/// The fragments of a datagram of `len` bytes, cut at random: each of one to `most` blocks, the last of `tail` bytes.
+/// The fragments of a datagram, cut at random: each of one to `most` blocks, the last of `tail` bytes.
 fn cut_at(lens: &[u8], most: u8, tail: usize) -> (Vec<Piece>, usize) {
     let mut at = 0;
     let mut pieces = Vec::new();
@@ -25,10 +25,10 @@ fn cut_at(lens: &[u8], most: u8, tail: usize) -> (Vec<Piece>, usize) {
     (pieces, at + tail)
 }
 
-/// Steps that are often those of whole datagrams.
+/// Steps that often are those of whole datagrams.
 fn steps() -> impl Strategy<Value = Vec<model::Step>> {
     let any_step = any::<model::Step>();
-    // The pieces of one datagram, in some order.
+    // The fragments of one datagram, in some order.
     let datagram = (any::<u8>(), 0_u8..4, 1_u8..5).prop_flat_map(|(kind, who, blocks)| {
         let pieces: Vec<model::Step> = (0..20_u8.div_ceil(blocks))
             .map(|n| {
@@ -105,7 +105,7 @@ proptest! {
     }
 }
 
-/// Sends datagrams of so many fragments each over a wire that loses, doubles and delays.
+/// Sends datagrams over a wire that loses, duplicates and delays.
 fn bad_day(version: Version, lens: &[usize], seed: u64) {
     const DELAY_MS: u64 = 40;
     let timeout = Duration::from_millis(100);
@@ -120,7 +120,7 @@ fn bad_day(version: Version, lens: &[usize], seed: u64) {
         state % below
     };
     let mut arrivals = Vec::new();
-    // How often each can be delivered: as often as every fragment of it comes.
+    // Number of deliveries of each datagram: that of its rarest fragment.
     let mut times = Vec::new();
     for &len in lens {
         let id = times.len();
@@ -172,7 +172,7 @@ fn damaged(lens: &[u8], damage: &[(prop::sample::Index, prop::sample::Index, u8)
         let at = at.index(bytes.len().min(60));
         let which = which.index(packets.len());
         packets[which][at] ^= 1 << bit;
-        // Header checksums are not what is tried here.
+        // Header checksums are not tested here.
         let _ = wire::ipv4::fill_check(&mut packets[which]);
     }
     packets
@@ -189,7 +189,7 @@ fn shuffle<T>(items: &mut [T], seed: u64) {
     }
 }
 
-/// So many datagrams of `count` fragments of 8 bytes each: the first of each in `order`, then the second of each, and so on.
+/// Datagrams of `count` fragments of 8 bytes each: the first of each in `order`, then the second of each, and so on.
 fn tiny(version: Version, datagrams: u32, count: usize, order: fn(&mut [Piece])) -> Vec<(Vec<u8>, Info)> {
     let datagrams = (0..datagrams).map(|number| {
         let pieces = (0..count).map(|n| if n + 1 < count { part(8 * n, 8) } else { last(8 * n, 1) });
@@ -224,7 +224,7 @@ fn received(mem: &Memory, train: &[(Vec<u8>, Info)]) -> Vec<Packet> {
     packets
 }
 
-/// Puts so many datagrams of a train together, and tells how long that took.
+/// Reassembles a train, and returns the time it took.
 fn put_together(mem: &Memory, train: &[(Vec<u8>, Info)], datagrams: usize) -> (Vec<Packet>, Duration) {
     let packets = received(mem, train);
     let mut reassembly = Reassembly::new(no_limits());
@@ -243,8 +243,8 @@ fn put_together(mem: &Memory, train: &[(Vec<u8>, Info)], datagrams: usize) -> (V
     (whole, took)
 }
 
-/// Compared are 8000 fragments of one datagram and of sixteen, which take the same memory, so that the sizes of caches do not
-/// matter. A search among all fragments of a datagram would take sixteen times as long in the one.
+/// Compares 8000 fragments of one datagram and of sixteen, which take the same memory, so that cache sizes do not
+/// matter. A linear search among the fragments of a datagram would take sixteen times as long for one.
 #[test]
 fn fragments_take_the_same_time_however_many_a_datagram_has() {
     type Order = fn(&mut [Piece]);
@@ -258,7 +258,7 @@ fn fragments_take_the_same_time_however_many_a_datagram_has() {
         for (name, order) in orders {
             let mem = Memory::heap();
             let [few, one] = [(16, 500), (1, 8000)].map(|(datagrams, count)| tiny(version, datagrams, count, order));
-            // Others may use the processor too, so the best of a few attempts counts.
+            // Other processes may use the processor, so the best of a few attempts counts.
             let mut best = [Duration::MAX; 2];
             let is_linear = (0..50).any(|_| {
                 best[0] = best[0].min(put_together(&mem, &few, 16).1);
@@ -303,7 +303,7 @@ fn tiny_fragments_in_one_page_leave_in_few_pieces() {
             let whole = whole.remove(0);
             assert!(whole.to_vec() == part(0, 0).whole(version, 8 * 8180 - 7));
             assert!(whole.frag_list().is_empty(), "{version}, order {order}");
-            // The first fragment alone lies where it was received; those out of order have a page of their own.
+            // Only the first fragment lies in its receive page; those out of order have a page of their own.
             assert_eq!(mem.large().in_use(), 1 + usize::from(order > 0), "{version}, order {order}");
         }
     }

@@ -1,4 +1,4 @@
-//! Fragments in large pages that others share: what waits of them while there is not plenty of memory.
+//! Fragments in shared large pages, while there is not plenty of memory.
 
 use base::{DropReason, Origin};
 use packet::{Burst, CopyReason, Memory, Packet};
@@ -12,13 +12,13 @@ const LIMIT: usize = 1 << 20;
 /// Bytes of most fragments' data.
 const STEP: usize = 1440;
 
-/// Datagram `id` in so many fragments.
+/// Datagram `id` in `count` fragments.
 fn datagram(id: u32, count: usize) -> Vec<Piece> {
     let one = |n: usize| if n + 1 < count { part(n * STEP, STEP) } else { last(n * STEP, STEP) };
     (0..count).map(|n| Piece { id, src: 1 + (id % 250) as u8, ..one(n) }).collect()
 }
 
-/// Fragments as a device leaves them that receives so many into one large page.
+/// Fragments as a device receives them, several into one large page.
 fn received(world: &World, pieces: &[Piece], per_page: usize) -> Vec<Packet> {
     let in_page = |pieces: &[Piece]| {
         let mut page = world.mem.large().take(0).unwrap();
@@ -35,7 +35,7 @@ fn received(world: &World, pieces: &[Piece], per_page: usize) -> Vec<Packet> {
     pieces.chunks(per_page).flat_map(in_page).collect()
 }
 
-/// Takes in packets one by one, or those that are of one train together.
+/// Handles packets one by one, or those of one train together.
 fn take_in(world: &mut World, mut packets: Vec<Packet>, together: bool) {
     let mut burst = Burst::new(&mut packets);
     while let Some(first) = burst.first() {
@@ -51,7 +51,7 @@ fn take_in(world: &mut World, mut packets: Vec<Packet>, together: bool) {
     }
 }
 
-/// A world in which there is not plenty of memory, and enough.
+/// A world with enough memory, but not plenty.
 fn half_full(version: Version) -> World {
     let mut world = World::with_config(version, limited(Policy::Fair, LIMIT, 0));
     (0..200).for_each(|id| world.send(Piece { id: id + 10_000, ..part(0, STEP) }));
@@ -112,7 +112,7 @@ fn datagram_in_shared_pages_is_whole_below_limit_of_one() {
 
 #[test]
 fn train_is_copied_only_if_it_waits_and_wastes_its_pages() {
-    // Fragments of a datagram, how many of them come together, and how many of these are copied.
+    // Fragments of a datagram, number that arrive together, and number copied.
     let cases = [(2, 2, 0), (3, 3, 0), (45, 45, 0), (45, 10, 0), (3, 2, 2), (45, 1, 1)];
     for version in BOTH {
         for (count, come, want) in cases {

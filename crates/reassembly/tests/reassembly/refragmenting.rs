@@ -1,4 +1,4 @@
-//! Datagrams that are reassembled on their way and fragmented again as they came.
+//! Datagrams that are reassembled on their way and refragmented.
 
 use base::DropReason;
 use packet::{Memory, Packet};
@@ -9,7 +9,7 @@ use wire::ip::Info;
 
 use crate::world::{BOTH, Piece, World, last, part};
 
-/// Puts fragments together for tracking, and cuts what comes of it for a link with this MTU.
+/// Reassembles fragments for tracking, and refragments the result for a link with this MTU.
 fn there_and_back(version: Version, pieces: &[Piece], mtu: usize) -> Result<Vec<Vec<u8>>, DropReason> {
     let mut world = World::new(version);
     world.context.user = User::Tracking { hook: Hook::In, zone: 0 };
@@ -130,7 +130,7 @@ fn ipv6_is_not_cut_below_1280_and_not_made_atomic() {
     let mem = Memory::heap();
     let bytes = part(0, 0).whole(Version::V6, 1100);
     let whole = || Packet::with_data(&mem, &bytes).unwrap();
-    // In one piece: there is nothing to tell how it came.
+    // In one buffer: the original sizes are lost.
     let mut out = Vec::new();
     refragment(&mem, whole(), 648, 1500, 7, &mut out).unwrap();
     assert_eq!((out.len(), out[0].to_vec()), (1, bytes.clone()));

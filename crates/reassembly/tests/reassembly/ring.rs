@@ -1,4 +1,4 @@
-//! Fragments that lie in the frames of a device's ring, of which there are few.
+//! Fragments in the frames of a small device ring.
 
 use base::DropReason;
 use packet::{CopyReason, Memory, Packet, Pool};
@@ -7,10 +7,10 @@ use wire::Version;
 
 use crate::world::{BOTH, Piece, World, last, limited, no_limits, part};
 
-/// Frames of the smallest ring that is measured.
+/// Frames of the smallest tested ring.
 const FRAMES: usize = 256;
 
-/// The fragments of datagram `id`, of the length that a link of MTU 1500 takes: 65 507 bytes and a UDP header.
+/// The fragments of datagram `id` for an MTU of 1500: 65 507 bytes and a UDP header.
 fn train(id: u32) -> Vec<Piece> {
     let one = |n: usize| if n < 45 { part(n * 1448, 1448) } else { last(n * 1448, 65_515 - 45 * 1448) };
     (0..46).map(|n| Piece { id, ..one(n) }).collect()
@@ -77,7 +77,7 @@ fn many_fragments_of_a_small_mtu_are_slots_all_the_same() {
 
 #[test]
 fn a_ring_runs_dry_of_what_waits_without_coalescing() {
-    // One fragment in fifty is lost, so most datagrams wait for ever.
+    // One fragment in fifty is lost, so most datagrams never complete.
     let delivered = |version, coalesce| {
         let mut world = world(version, coalesce);
         let ring = Pool::bounded(Memory::SMALL, FRAMES);
@@ -97,7 +97,7 @@ fn a_ring_runs_dry_of_what_waits_without_coalescing() {
     for version in BOTH {
         let (copied, dry) = delivered(version, Coalesce::Copy);
         assert_eq!(dry, 0, "{version}");
-        // Those of which nothing was lost: 46 of 50 places in a row do not hold the loss.
+        // Complete datagrams: 46 of 50 consecutive places do not include the loss.
         assert_eq!(copied, (0..200).filter(|id| (0..46).all(|n| (id * 46 + n) % 50 != 7)).count(), "{version}");
         assert_eq!(delivered(version, Coalesce::Move), (copied, 0), "half of the ring is always free: {version}");
         let (waiting, dry) = delivered(version, Coalesce::Off);
@@ -126,7 +126,7 @@ fn waiting_fragment_is_moved_while_half_the_ring_is_free() {
 fn a_fragment_is_charged_the_whole_of_a_page_that_others_share() {
     for version in BOTH {
         let mut world = World::with_config(version, limited(Policy::Fair, 1 << 20, 0));
-        // One in forty of the packets that a device has received waits, the others were for other nodes.
+        // One received packet in forty waits, the others were for other nodes.
         for id in 0..40 {
             let bytes = Piece { id, ..part(0, 1448) }.bytes(version);
             let mut page = world.mem.large().take(0).unwrap();

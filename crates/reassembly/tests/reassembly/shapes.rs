@@ -1,4 +1,4 @@
-//! The shapes that fragments come in, and the one that leaves.
+//! The shapes of fragments, and of the reassembled datagram.
 
 use base::{LinkId, SaId};
 use packet::{Buf, CopyReason, Csum, MAX_FRAGS, Memory, Packet, geometry};
@@ -115,7 +115,7 @@ fn pieces_beyond_slots_are_children_in_order() {
                 let mut world = World::new(version);
                 world.send_all(&order);
                 assert!(world.bytes() == [part(0, 0).whole(version, (count - 1) * 648 + 1)], "{count} {tail_at}");
-                // Nothing was copied into a head whose bytes do not come last.
+                // Nothing was copied into a head that is not last.
                 world.delivered[0].check_invariants();
             }
         }
@@ -133,7 +133,7 @@ fn piece_that_fits_tailroom_is_copied_and_its_page_freed() {
     assert_eq!(world.bytes(), [part(0, 0).whole(Version::V4, 2600)]);
 }
 
-/// The sum of all bytes, as [`Csum::Complete`] has it.
+/// The sum of all bytes, as in [`Csum::Complete`].
 fn complete(bytes: &[u8]) -> Csum {
     Csum::Complete(checksum::fold(checksum::sum(bytes)))
 }
@@ -144,7 +144,7 @@ fn checksums_add_up_unless_one_is_missing() {
     let none: State = |_| Csum::None;
     let unnecessary: State = |_| Csum::Unnecessary;
     let partial: State = |_| Csum::Partial { start: 48, offset: 6 };
-    // What the three fragments have, and what the whole has; `complete` stands for a right sum.
+    // Checksum states of the three fragments, and of the whole datagram; `complete` stands for a correct sum.
     let cases: [([State; 3], State); 8] = [
         ([complete; 3], complete),
         ([complete, none, complete], none),

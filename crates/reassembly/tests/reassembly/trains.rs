@@ -1,4 +1,4 @@
-//! Fragments that come together end as they do one by one, which is the plain way.
+//! Bursts of fragments have the same outcome as single fragments.
 
 use base::{LinkId, Origin};
 use packet::{Burst, Csum, Packet};
@@ -10,7 +10,7 @@ use wire::{Protocol, Version};
 use crate::model::trains::{Coming, both_ways, outcome, run};
 use crate::world::{BOTH, LINK, Piece, World, last, limited, part};
 
-/// Any fragment of one of a few datagrams, most of them of some size.
+/// Any fragment of one of a few datagrams, most of them of one size.
 fn any_piece() -> impl Strategy<Value = Piece> {
     let len = prop_oneof![8 => Just(640_usize), 2 => Just(1280), 1 => Just(0), 1 => Just(8), 2 => Just(645), 1 => 0..1400_usize];
     (0..12_usize, len, prop::bool::weighted(0.8), 0..3_u32, any::<u8>()).prop_map(|(at, len, more, id, kind)| Piece {
@@ -26,7 +26,7 @@ fn any_piece() -> impl Strategy<Value = Piece> {
     })
 }
 
-/// All fragments of a datagram, in some order, mostly straight.
+/// All fragments of a datagram, mostly in order.
 fn datagram() -> impl Strategy<Value = Vec<Piece>> {
     let order = prop_oneof![Just(0_u8), Just(1), Just(2)];
     (1..60_usize, prop_oneof![Just(640_usize), Just(1280), Just(48)], 1..1400_usize, 0..3_u32, order, any::<bool>())
@@ -95,7 +95,7 @@ proptest! {
         run(if fair { Policy::Fair } else { Policy::Linux }, limit, how, &steps);
     }
 
-    /// A fragment whose headers differ in one bit ends as on the plain path, or is left to it.
+    /// A fragment whose headers differ in one bit has the plain path's outcome, or is left to that path.
     #[test]
     fn headers_that_differ_in_one_bit_are_another_matter(
         bit in 0..8 * 48_usize,

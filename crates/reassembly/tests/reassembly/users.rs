@@ -162,11 +162,11 @@ fn users_of_ipv4_share_one_limit_and_ipv6_tracking_has_its_own() {
 fn usage_is_that_of_each_table() {
     let mut world = World::new(Version::V4);
     let usage = |world: &World| Table::ALL.map(|table| world.reassembly.usage(table));
-    assert_eq!(usage(&world), [Usage::default(); 4]);
+    assert_eq!(usage(&world), [Usage::default(); 3]);
     world.send_all(&[part(0, 104), Piece { id: 9, ..part(0, 104) }]);
     world.version = Version::V6;
     world.send(part(0, 104));
-    let [v4, v6, tracking_v6, _] = usage(&world);
+    let [v4, v6, tracking_v6] = usage(&world);
     assert_eq!((v4.queues, v6.queues, tracking_v6.queues), (2, 1, 0));
     assert_eq!(v4.memory + v6.memory, world.reassembly.memory());
     assert_eq!(v4.memory, 2 * v6.memory, "pages and queues of both families are of one size");
@@ -174,7 +174,7 @@ fn usage_is_that_of_each_table() {
     world.send(part(0, 104));
     assert_eq!(usage(&world)[2], v6);
     world.drain();
-    assert_eq!(usage(&world), [Usage::default(); 4]);
+    assert_eq!(usage(&world), [Usage::default(); 3]);
 }
 
 /// Result of IPv6 tracking: the datagrams, the drops, and the number of fragments that go on.
@@ -249,17 +249,7 @@ fn ipv4_counts_whoever_asks() {
 }
 
 #[test]
-fn ipv4_observer_reports_timeout_only_for_this_node() {
-    let only_for_us = [tracking(Hook::In, 0), tracking(Hook::Bridge, 9), User::PacketSocket, User::Switch];
-    for user in USERS.into_iter().chain(only_for_us) {
-        for version in BOTH {
-            assert!(user.tells_of_timeout(version, true), "{user:?}");
-            let waits = version == Version::V4 && (only_for_us.contains(&user) || user == tracking(Hook::In, 1));
-            let waits =
-                waits || version == Version::V4 && matches!(user, User::Tracking { hook, .. } if hook != Hook::Out);
-            assert_eq!(user.tells_of_timeout(version, false), !waits, "{user:?}, {version}");
-        }
-    }
+fn timeout_names_the_context_of_its_datagram() {
     for user in USERS {
         let mut world = asked_by(user, Version::V4);
         world.send(part(0, 104));

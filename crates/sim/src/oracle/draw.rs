@@ -1,4 +1,4 @@
-//! SAs, policies and flows, as choices make them.
+//! Random SAs, policies and flows.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use xfrm::{
 
 use crate::Choices;
 
-/// Few of everything, so that operations meet: the two ends of tunnels, hosts, and the prefixes that they lie in.
+/// Small sets of values, so that operations collide: the ends of tunnels, hosts, and their prefixes.
 const ENDS: [[&str; 3]; 2] = [["192.0.2.1", "192.0.2.2", "0.0.0.0"], ["2001:db8::1", "2001:db8::2", "::"]];
 pub(super) const HOSTS: [[&str; 3]; 2] =
     [["10.1.0.1", "10.1.2.3", "10.2.0.1"], ["fd00:1::1", "fd00:1:2::3", "fd00:2::1"]];
@@ -25,7 +25,7 @@ const MARKS: [Mark; 4] = [
     Mark { value: 1, mask: 1 },
     Mark { value: 2, mask: 3 },
     Mark { value: 0, mask: 1 },
-    // It has a bit that it does not look at, so nothing matches.
+    // A value bit outside of the mask, so nothing matches.
     Mark { value: 5, mask: 1 },
 ];
 const PORTS: [PortMask; 6] = [
@@ -39,7 +39,7 @@ const PORTS: [PortMask; 6] = [
 const PROTOCOLS: [Option<Protocol>; 4] = [None, None, Some(Protocol::UDP), Some(Protocol::TCP)];
 const MODES: [Mode; 2] = [Mode::Tunnel, Mode::Transport];
 
-/// Now and then of the other family.
+/// Now and then the other family.
 pub(super) fn family(choices: &mut Choices<'_>, family: usize) -> usize {
     if choices.once_in(32) { 1 - family } else { family }
 }

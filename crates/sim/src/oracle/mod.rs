@@ -1,4 +1,4 @@
-//! The databases of IPsec beside plain lists that are searched from end to end: whatever is done to both, they agree.
+//! Oracle of IPsec's databases: plain lists with linear searches, which have to agree after every operation.
 
 mod draw;
 mod policy_key;
@@ -15,7 +15,7 @@ use crate::Choices;
 use draw::{HOSTS, dir, end, flow, policy, sa, spi};
 use policy_key::{known, same};
 
-/// Number of flows that are asked about after each step.
+/// Number of flows that are looked up after each step.
 const ASKED: usize = 6;
 
 /// The databases, and the lists.
@@ -28,7 +28,7 @@ pub struct Oracle {
     policies: Vec<PlainPolicy>,
     defaults: [Action; 3],
     counters: Counters,
-    /// Flows that were asked about lately, and whose answers may be remembered.
+    /// Recently looked up flows, whose answers may be cached.
     asked: VecDeque<Flowi>,
     protected: u64,
 }
@@ -58,7 +58,7 @@ impl Default for Oracle {
 }
 
 impl Oracle {
-    /// Nothing is there yet.
+    /// Empty databases.
     pub fn new() -> Self {
         Self {
             ipsec: Ipsec::new(),
@@ -73,15 +73,15 @@ impl Oracle {
         }
     }
 
-    /// Number of packets that were asked about and that SAs protect.
+    /// Number of looked up packets that SAs protect.
     pub const fn protected(&self) -> u64 {
         self.protected
     }
 
-    /// Does one thing to both.
+    /// Applies one operation to both.
     ///
     /// # Panics
-    /// When they do not agree.
+    /// When they disagree.
     pub fn step(&mut self, choices: &mut Choices<'_>) {
         match choices.byte() % 32 {
             0..8 => self.add_sa(choices),
@@ -123,7 +123,7 @@ impl Oracle {
         }
     }
 
-    /// Makes an SA what some policy asks for.
+    /// Makes an SA match some policy.
     fn fit(&self, config: &mut SaConfig, choices: &mut Choices<'_>) {
         let templates: Vec<&Template> = self.policies.iter().flat_map(|policy| &policy.config.templates).collect();
         let Some(template) = (!templates.is_empty()).then(|| choices.pick(&templates)) else { return };
@@ -188,7 +188,9 @@ impl Oracle {
     }
 
     fn remove_sa(&mut self, choices: &mut Choices<'_>) {
-        let (dst, spi, mark) = (end(choices), spi(choices), u32::from(choices.byte() & 7));
+        let dst = end(choices);
+        let spi = spi(choices);
+        let mark = u32::from(choices.byte() & 7);
         let at = self.by_spi(dst, spi, mark);
         let gone = self.ipsec.remove_sa(dst, spi, mark).map(|sa| sa.id());
         assert_eq!(gone, at.map(|at| self.sas.remove(at).id));
@@ -232,7 +234,7 @@ impl Oracle {
         }
     }
 
-    /// Lets time pass. What is new begins its life now; what has lived long enough ends.
+    /// Advances the time. The lifetime of new ones begins; others may end.
     fn pass(&mut self, choices: &mut Choices<'_>) {
         self.now = self.now + Duration::from_secs(u64::from(choices.byte() % 8));
         let now = self.now;
@@ -249,9 +251,11 @@ impl Oracle {
         self.policies.retain_mut(|policy| !is_over(&mut policy.added, policy.config.lifetime.hard));
     }
 
-    /// Asks both what becomes of a packet, and which SA opens another one.
+    /// Looks up an outbound packet, and the SA of an inbound one, in both.
     fn ask(&mut self, choices: &mut Choices<'_>) {
-        let (dst, spi, mark) = (end(choices), spi(choices), u32::from(choices.byte() & 7));
+        let dst = end(choices);
+        let spi = spi(choices);
+        let mark = u32::from(choices.byte() & 7);
         let found = self.by_spi(dst, spi, mark).map(|at| self.sas[at].id);
         assert_eq!(self.ipsec.sad().by_spi(dst, spi, mark), found, "{dst} {spi} marked {mark}");
         for port in [500, 4500] {
@@ -284,7 +288,7 @@ impl Oracle {
         self.asked.truncate(ASKED);
     }
 
-    /// Asks again what becomes of the packets of one flow.
+    /// Looks up one flow again.
     fn ask_again(&mut self, flow: &Flowi) {
         let want = self.decide(flow);
         let got = self.ipsec.lookup(self.now, flow, &mut self.counters);
@@ -293,7 +297,7 @@ impl Oracle {
     }
 }
 
-/// Fault of an SA, of those that [`sa`] makes.
+/// Expected error of an SA that [`sa`] made.
 fn config_error(config: &SaConfig) -> Option<ConfigError> {
     let families = [config.src, config.dst].map(|addr| addr.is_ipv4());
     if families[0] != families[1] {
@@ -303,7 +307,7 @@ fn config_error(config: &SaConfig) -> Option<ConfigError> {
     }
 }
 
-/// Fault of a policy, of those that [`policy`] makes.
+/// Expected error of a policy that [`policy`] made.
 fn policy_error(config: &PolicyConfig) -> Option<ConfigError> {
     if config.selector.src.is_ipv4() != config.selector.dst.is_ipv4() {
         return Some(ConfigError::SelectorFamily);

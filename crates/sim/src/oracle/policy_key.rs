@@ -2,7 +2,7 @@
 
 use xfrm::{PolicyKey, PortMask, Selector};
 
-/// Key of a policy as the databases show it: without the bits of a port outside of its mask.
+/// Key of a policy as the databases show it: without port bits outside of the mask.
 pub(super) fn known(key: PolicyKey) -> PolicyKey {
     let port = |it: PortMask| PortMask { port: it.port & it.mask, ..it };
     let Selector { sport, dport, .. } = key.selector;

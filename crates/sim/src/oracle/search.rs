@@ -1,4 +1,4 @@
-//! The plain searches.
+//! Linear searches.
 
 use std::net::IpAddr;
 
@@ -30,7 +30,8 @@ impl Oracle {
         self.policies.iter().filter(is_for).min_by_key(|policy| (policy.config.priority, policy.born))
     }
 
-    /// Whether one that is asked before the one for `flow` hides ports, and may be for the same datagram.
+    /// Tells whether a policy before the first match of `flow` has ports in its selector, and may match the same
+    /// datagram.
     pub(super) fn may_stop_fragment(&self, dir: Dir, flow: &Flowi) -> bool {
         let order = |policy: &PlainPolicy| (policy.config.priority, policy.born);
         let first = self.policy_for(dir, flow).map(order);
@@ -77,8 +78,8 @@ impl Oracle {
         if bundle.is_empty() { Decision::Bypass } else { Decision::Protect(bundle) }
     }
 
-    /// The best SA for a template of a policy for `mark`: of that very source before any, not dying before dying, newest
-    /// first.
+    /// The best SA for a template of a policy for `mark`: that very source before any source, not dying before dying,
+    /// newest first.
     pub(super) fn sa_for(
         &self,
         template: &Template,

@@ -1,5 +1,4 @@
-//! Packet mode of the device in software: a whole gateway of its own, that sees packets after the node and before the
-//! wire.
+//! Packet mode of the software device: a whole gateway of its own, between the node and the wire.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,17 +11,17 @@ use packet::{Memory, Packet};
 use wire::{FlowKey, Spi};
 use xfrm::{Dir, Flowi, PolicyConfig, PolicyKey, SaConfig, SaDir};
 
-/// Bytes of a packet in which its ports are, behind its headers.
+/// Number of bytes with the ports, behind a packet's headers.
 const PORTS_LEN: usize = 8;
 
 /// The gateway in the device.
 #[derive(Debug, Default)]
 pub(super) struct Engine {
     ipsec: Ipsec,
-    /// The node's SAs by their numbers here, and the other way round.
+    /// The node's SAs by their ids here, and the reverse.
     ours: HashMap<SaId, SaId>,
     theirs: HashMap<SaId, SaId>,
-    /// Those that receive, by destination and SPI.
+    /// Inbound SAs, by destination and SPI.
     inbound: HashMap<(IpAddr, Spi), SaId>,
     opened: Opened,
     counters: Counters,
@@ -52,7 +51,7 @@ impl Engine {
 
     /// Takes a policy.
     pub(super) fn add_policy(&mut self, policy: &PolicyConfig) -> Result<(), Refused> {
-        // The node itself judges forwarded packets.
+        // The node itself checks forwarded packets.
         if policy.dir == Dir::Fwd {
             return Err(Refused::Unsupported);
         }
@@ -64,7 +63,7 @@ impl Engine {
         drop(self.ipsec.remove_policy(key));
     }
 
-    /// The node's SA that receives packets to that destination with that SPI.
+    /// The node's inbound SA with that destination and SPI.
     pub(super) fn receives(&self, key: (IpAddr, Spi)) -> Option<SaId> {
         self.inbound.get(&key).and_then(|ours| self.theirs.get(ours)).copied()
     }
@@ -79,7 +78,7 @@ impl Engine {
         (self.ipsec.sad().len(), self.ipsec.spd().len())
     }
 
-    /// Makes ESP of a packet, if a policy says so, and by that SA.
+    /// Encrypts a packet, if a policy with that SA matches.
     pub(super) fn protect(
         &mut self,
         mem: &Memory,
@@ -98,7 +97,7 @@ impl Engine {
         ipsec.seal(mem, now, ours, pkt, Train::None, usize::from(u16::MAX), out, counters).ok()
     }
 
-    /// Opens a packet, and keeps what a policy lets pass.
+    /// Decrypts a packet, and drops it unless a policy lets it pass.
     pub(super) fn unprotect(&mut self, mem: &Memory, now: Instant, pkt: Packet) -> Vec<Packet> {
         let Self { ipsec, opened, counters, .. } = self;
         ipsec.open(mem, now, pkt, opened, counters);

@@ -1,5 +1,5 @@
-//! A device in software, for tests and simulations: it stands between a port and its wire, and does there what a network
-//! card that offloads ESP does.
+//! A software device for tests and simulations: between a port and its wire, it does the work of a network card that
+//! offloads ESP.
 
 mod engine;
 
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Instant, SaId};
 use ipsec::SaStats;
-use ipsec::device::{Device, Facts, NewState, PacketDevice, Refused, seed};
+use ipsec::device::{Device, NewState, OffloadFacts, PacketDevice, Refused, seed};
 use ipsec::engine::{Cipher, OpenError};
 use packet::{Csum, Cut, Esp, EspStatus, Memory, Packet};
 use wire::eth::EtherType;
@@ -21,11 +21,11 @@ use xfrm::{PolicyConfig, PolicyKey, SaDir};
 
 use engine::Engine;
 
-/// Bytes of a packet in which ESP has to begin.
+/// Number of bytes of a packet in which ESP has to begin.
 const LOOKED_AT: usize = 128;
 
-/// A device in software. All clones are one device: one is [given to the node](ipsec::Ipsec::set_device), another moves
-/// its packets.
+/// A software device. All clones are one device: one is [given to the node](ipsec::Ipsec::set_device), another
+/// processes its packets.
 #[derive(Clone, Debug)]
 pub struct SoftDevice(Arc<Mutex<State>>);
 
@@ -52,32 +52,32 @@ struct CryptoState {
     dir: SaDir,
 }
 
-/// Faults, until others are set.
+/// Injected faults.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Faults {
-    /// Reason for which it takes no SA and no policy.
+    /// Reason for which it refuses SAs and policies.
     pub refuse: Option<Refused>,
-    /// It does nothing for packets: none may be left to it, and what comes goes by.
+    /// It processes no packets: offloads are refused, and received packets pass unchanged.
     pub busy: bool,
-    /// Status that it reports of each packet that it opens, whatever is true; then it leaves the packet as it was.
+    /// Status that it reports of each decrypted packet, regardless of the truth; the packet is unchanged then.
     pub status: Option<EspStatus>,
 }
 
 /// Counters of the device.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SoftStats {
-    /// ESP packets that it has sealed.
+    /// Encrypted ESP packets.
     pub sealed: u64,
-    /// ESP packets that it has opened.
+    /// Decrypted ESP packets.
     pub opened: u64,
-    /// Packets to send whose SA it does not have (any more), or that it could not make ESP of (`tx_dropped`).
+    /// Outbound packets without an SA on the device, or that it failed to encrypt (`tx_dropped`).
     pub tx_dropped: u64,
-    /// Packets received that it let go no further.
+    /// Dropped inbound packets.
     pub rx_dropped: u64,
 }
 
 impl SoftDevice {
-    /// One that takes every SA in crypto mode; with packet mode, and with extended sequence numbers, if it is said.
+    /// A device that accepts every SA in crypto mode; with packet mode, and with extended sequence numbers, if set.
     pub fn new(packet_mode: bool, follows_esn: bool) -> Self {
         Self(Arc::new(Mutex::new(State {
             follows_esn,
@@ -93,7 +93,7 @@ impl SoftDevice {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets faults, or none, from now on.
+    /// Sets or clears faults.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
@@ -110,8 +110,8 @@ impl SoftDevice {
         (state.states.len() + sas, policies)
     }
 
-    /// Does its part for packets on their way from the port to the wire, whose IP headers begin at `l3`. What it cannot
-    /// send as it has to be is dropped.
+    /// Processes packets from the port to the wire, whose IP headers begin at `l3`. Packets that it cannot process as
+    /// required are dropped.
     pub fn transmit(&self, mem: &Memory, now: Instant, l3: usize, packets: &mut Vec<Packet>) {
         let mut state = self.state();
         for mut pkt in std::mem::take(packets) {
@@ -130,7 +130,7 @@ impl SoftDevice {
         }
     }
 
-    /// Does its part for packets on their way from the wire to the port.
+    /// Processes packets from the wire to the port.
     pub fn receive(&self, mem: &Memory, now: Instant, l3: usize, packets: &mut Vec<Packet>) {
         let mut state = self.state();
         if state.faults.busy {
@@ -152,7 +152,7 @@ impl SoftDevice {
     }
 }
 
-/// The headers of a packet of raw ESP that is whole, with its destination and SPI.
+/// Headers, destination and SPI of a whole packet of raw ESP.
 fn esp_of(mem: &Memory, pkt: &mut Packet, l3: usize) -> Option<(Info, (IpAddr, Spi))> {
     if pkt.meta.cut != Cut::Whole || !pkt.may_pull(mem, pkt.len().min(l3 + LOOKED_AT)).ok()? {
         return None;
@@ -177,7 +177,7 @@ impl State {
         Some(())
     }
 
-    /// Opens the ESP at `at` where it lies.
+    /// Decrypts the ESP at `at` in place.
     fn open(&mut self, mem: &Memory, sa: SaId, pkt: &mut Packet, at: Range<usize>) -> EspStatus {
         if let Some(status) = self.faults.status {
             return status;
@@ -194,7 +194,7 @@ impl State {
         }
         let low = esp::Header::ref_from(frame).map_or(0, esp::Header::seq);
         let high = state.esn.then(|| (state.number(low) >> 32) as u32);
-        // A cipher moves the text to no other place, but says where it is.
+        // A cipher does not move the text, but returns its range.
         match state.cipher.open(frame, high) {
             Ok(_) => {
                 stats.opened += 1;
@@ -207,7 +207,7 @@ impl State {
 }
 
 impl CryptoState {
-    /// The whole number of a packet, of which the lower half is known: the first from 2³⁰ below what the node said.
+    /// The whole number of a packet with this lower half: the first from 2³⁰ below the number that the node reported.
     const fn number(&self, low: u32) -> u64 {
         let from = self.top.saturating_sub(1 << 30);
         from + low.wrapping_sub(from as u32) as u64
@@ -250,7 +250,7 @@ impl Device for SoftDevice {
         }
     }
 
-    fn offload_ok(&self, _: &Facts) -> bool {
+    fn offload_ok(&self, _: &OffloadFacts) -> bool {
         !self.state().faults.busy
     }
 
@@ -291,7 +291,7 @@ impl State {
         }
     }
 
-    /// Receives ESP of an SA in packet mode, if it is that. Its IP header is at `l3`.
+    /// Decrypts ESP of an SA in packet mode, if the packet is such. Its IP header is at `l3`.
     fn unprotect(
         &mut self,
         mem: &Memory,
@@ -347,7 +347,7 @@ impl PacketDevice for SoftDevice {
     }
 }
 
-/// Puts a link's header in front of a packet again, for the family that the packet is of now.
+/// Restores a link's header, for the packet's present family.
 fn frame(mem: &Memory, header: &[u8], mut pkt: Packet) -> Option<Packet> {
     if header.is_empty() {
         return Some(pkt);
@@ -357,7 +357,7 @@ fn frame(mem: &Memory, header: &[u8], mut pkt: Packet) -> Option<Packet> {
         Version::V6 => EtherType::IPV6,
     };
     pkt.meta.csum = match pkt.meta.csum {
-        // Of the bytes without the header that comes now.
+        // The sum does not cover the header that is added now.
         Csum::Complete(_) => Csum::None,
         other => other,
     };

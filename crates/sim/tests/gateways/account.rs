@@ -1,4 +1,4 @@
-//! Account of all packets: the sums that have to agree.
+//! Account of all packets: sums that must agree.
 
 use base::{DropReason, LinkId, Mib};
 
@@ -7,7 +7,7 @@ use crate::onlooker::Onlooker;
 use crate::plan::Kind;
 use crate::site::{INSIDE, Site, WANS};
 
-/// Sums of some days, both ways together.
+/// Sums of several runs, both directions together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     pub(crate) sealed: u64,
@@ -27,17 +27,18 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Checks what gateway `from` sent and the other one received, and adds it.
+    /// Checks the packets that gateway `from` sent and the other one received, and adds them.
     pub(crate) fn add_way(&mut self, site: &Site, onlooker: &Onlooker, ledger: &Ledger, from: usize) {
         let to = 1 - from;
         let (esp, way) = (onlooker.esp[to], &ledger.ways[from]);
         let (near, far) = (&site.world.nodes[from], &site.world.nodes[to]);
         let told = format!("way {from}: {:?}\n{esp:?}\n{:?} {:?}", site.plan, near.drops(), far.drops());
 
-        // The sender: what was never on a wire was dropped for a reason.
+        // The sender: a packet that never was on a wire was dropped for a reason.
         let of_queue = drops(near, &[INSIDE], is_of_queue);
         let sealed = site.totals(from).sealed;
-        // Between the end of an SA and its successor there is none. The inner one has counted what the outer one has not.
+        // Between the end of an SA and its successor there is none. The inner SA has counted packets that the outer one
+        // has not.
         let no_sa = drops(near, &[INSIDE], is_without_sa);
         let nested = site.plan.around.is_some();
         let once_each = if nested { 2 * esp.sent } else { esp.sent };
@@ -54,22 +55,22 @@ impl Sums {
         assert_eq!(blocked + too_big + of_queue + no_sa, drops(near, &[INSIDE], |_| true) + of_node, "{told}");
         let (missing, whole, perhaps) = (way.missing(), blocked + too_big, of_queue + no_sa);
         assert!(whole <= missing && (missing == 0 || whole + perhaps > 0), "{missing} are missing: {told}");
-        // Thin packets that GRO has joined are one when they are dropped.
+        // Thin packets merged by GRO count as one when they are dropped.
         assert!(site.plan.gro[0] || missing <= whole + perhaps, "{missing} are missing: {told}");
         assert!(way.errors <= too_big + perhaps, "{told}");
 
-        // The receiver: what the replay window lets pass was opened and all else refused; what was opened was delivered
-        // or blocked.
+        // The receiver: packets within the replay window were opened and all others refused; opened packets were
+        // delivered or blocked.
         let totals = site.totals(to);
         let replayed = drops(far, &WANS, |reason| reason == DropReason::EspReplay);
         assert_eq!(totals.replay + totals.replay_window, replayed, "{told}");
-        // In transport mode ESP of an SA that is not known is a packet for the host, which nothing protects.
-        // One flipped bit may make an SPI another SA's, whose ESP is not in UDP.
+        // In transport mode ESP of an unknown SA is a packet for the host, which nothing protects. A flipped bit may
+        // change an SPI to that of another SA, whose ESP is not in UDP.
         let is_unknown =
             |reason| matches!(reason, DropReason::EspNoState | DropReason::EspMismatch | DropReason::PolicyMismatch);
         let unknown = drops(far, &WANS, is_unknown);
-        // With extended numbers one that is left of the window is taken for one of the next subspace, and its ICV is
-        // wrong then (RFC 4303 App. A2.2).
+        // With extended numbers a number left of the window is taken for one of the next subspace, and its ICV is wrong
+        // then (RFC 4303 App. A2.2).
         assert!(site.plan.esn || totals.failed + unknown <= esp.damaged, "{told}");
         assert!(unknown <= esp.damaged, "{told}");
         assert_eq!(totals.failed, drops(far, &WANS, |reason| reason == DropReason::EspIcv), "{told}");
@@ -93,10 +94,10 @@ impl Sums {
         self.reassembled += way.reassembled;
     }
 
-    /// A day on which nothing went wrong proves nothing.
+    /// A run without faults proves nothing.
     pub(crate) fn check_trouble(self, kind: Kind) {
         let Self { sealed, delivered, lost, replayed, forged, blocked, too_big, busy, rekeys, expired, .. } = self;
-        // Transport mode has no fragments (RFC 4303 §3.3.4), and no SA around another here.
+        // Transport mode has no fragments (RFC 4303 §3.3.4), and no nested SAs here.
         let of_tunnels = if kind == Kind::Transport { [1; 2] } else { [self.reassembled, self.nested] };
         let of_all = [lost, replayed, forged, blocked, too_big, busy, rekeys, expired, self.held, self.without_sa];
         let mut troubles = of_all.iter().chain(&of_tunnels);
@@ -104,7 +105,7 @@ impl Sums {
     }
 }
 
-/// Whether it is what waits for a link or a neighbour that was given up.
+/// Tells whether a packet waited for a link or a neighbour that was given up.
 fn is_of_queue(reason: DropReason) -> bool {
     matches!(
         reason,
@@ -112,7 +113,7 @@ fn is_of_queue(reason: DropReason) -> bool {
     )
 }
 
-/// Whether it is an SA that was missing, or at its end.
+/// Tells whether an SA was missing, or ended.
 fn is_without_sa(reason: DropReason) -> bool {
     use DropReason::{EspExpired, EspState, PolicyNoState, PolicyQueueFull};
     matches!(reason, PolicyNoState | PolicyQueueFull | EspExpired | EspState)

@@ -1,4 +1,4 @@
-//! Every packet from the host that sent it, over the wires, to the host that got it.
+//! Every packet from its sending host, over the wires, to its receiving host.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
@@ -11,7 +11,7 @@ use reassembly::{Reassembly, ReassemblyContext, Verdict};
 use wire::ip::Info;
 use wire::{Protocol, icmp, icmpv6};
 
-/// A packet, by what does not change on its way.
+/// A packet's identity: the fields that do not change on its way.
 pub(crate) type Unit = u64;
 
 /// Both directions.
@@ -20,21 +20,21 @@ pub(crate) struct Ledger {
     pub(crate) ways: [Way; 2],
 }
 
-/// All that one host sends to the other.
+/// All packets from one host to the other.
 #[derive(Default)]
 pub(crate) struct Way {
     units: HashMap<Unit, Count>,
     flows: HashMap<u16, Order>,
-    /// Datagrams that may be fragmented on their way, by what their fragments have in common.
+    /// Datagrams that may be fragmented on their way, by the common fields of their fragments.
     may_be_cut: HashMap<Common, (u16, Unit)>,
-    /// Those whole, as the receiver puts them together.
+    /// The whole datagrams, as the receiver reassembles them.
     wholes: HashSet<Unit>,
-    /// Those of which fragments that no host made were on a wire.
+    /// Datagrams of which a gateway's fragments were on a wire.
     cut: HashSet<Unit>,
     reassembly: Reassembly,
-    /// Messages that hosts handed over in one piece, by the first packet in it.
+    /// Messages that hosts sent in one piece, by the first packet of each.
     messages: HashMap<Unit, Vec<Unit>>,
-    /// Number of packets that were delivered, of datagrams put together, and of ICMP errors that came back.
+    /// Number of delivered packets, reassembled datagrams, and returned ICMP errors.
     pub(crate) delivered: u64,
     pub(crate) reassembled: u64,
     pub(crate) errors: u64,
@@ -51,11 +51,11 @@ struct Count {
     delivered: u64,
 }
 
-/// One flow, in the order in which it was sent and arrived.
+/// One flow, in the order of sending and arrival.
 #[derive(Debug, Default)]
 struct Order {
     sent: Vec<Unit>,
-    /// By wire, how far into `sent` what was put on it is.
+    /// Position in `sent` of the packets that were put on each wire.
     on_wire: [usize; 2],
     arrived: Vec<Unit>,
     /// Position in `arrived` up to which packets are delivered.
@@ -74,7 +74,7 @@ impl Ledger {
         way.messages.insert(units[0], units);
     }
 
-    /// A datagram will be sent, that the receiver may have to put together.
+    /// Announces a datagram that the receiver may have to reassemble.
     pub(crate) fn may_be_cut(&mut self, from: usize, flow: u16, whole: &[u8]) {
         let way = &mut self.ways[from];
         let unit = unit_of(whole);
@@ -84,7 +84,7 @@ impl Ledger {
         }
     }
 
-    /// A host has received a packet, fat or not.
+    /// A host receives a packet, fat or not.
     pub(crate) fn deliver(&mut self, now: Instant, to: usize, pkt: Packet) {
         let info = Info::parse(pkt.head(), pkt.len()).expect("a packet");
         let way = &mut self.ways[1 - to];
@@ -126,7 +126,7 @@ impl Way {
         unit
     }
 
-    /// Notes that this packet was sealed into a frame: a host sent it, not before what is on that wire already.
+    /// Checks a packet that was sealed into a frame: a host sent it, not before the packets already on that wire.
     pub(crate) fn put_on_wire(&mut self, wire: usize, packet: &[u8]) -> Unit {
         let unit = unit_of(packet);
         let (flow, sent) = match self.units.get_mut(&unit) {
@@ -156,7 +156,7 @@ impl Way {
         unit
     }
 
-    /// A frame with this packet in it has reached the other gateway undamaged.
+    /// A frame with this packet has reached the other gateway undamaged.
     pub(crate) fn arrive(&mut self, unit: Unit) {
         let flow = self.units[&unit].flow;
         self.flows.get_mut(&flow).expect("a flow that was sent").arrived.push(unit);
@@ -174,7 +174,7 @@ impl Way {
         order.delivered += 1 + next.unwrap_or_else(|| panic!("delivered out of order: {packet:02x?}"));
     }
 
-    /// Number of fat or single packets of a host that have not all been on a wire, whole or in fragments.
+    /// Number of fat or single packets of a host that were not completely on a wire, whole or in fragments.
     pub(crate) fn missing(&self) -> u64 {
         let missing = |unit: &Unit| match (self.cut.contains(unit), self.units[unit]) {
             (true, _) => 0,
@@ -183,13 +183,13 @@ impl Way {
         self.messages.values().filter_map(|units| units.iter().map(missing).max()).sum()
     }
 
-    /// Forgets what waits for fragments that were lost.
+    /// Discards datagrams that wait for lost fragments.
     pub(crate) fn finish(&mut self) {
         self.reassembly = Reassembly::default();
     }
 }
 
-/// The packets that a fat one stands for, as the wire would have them.
+/// The wire packets of a fat one.
 fn cut(mem: &Memory, pkt: &Packet) -> Vec<Vec<u8>> {
     let mut copy = Packet::with_data(mem, &pkt.to_vec()).expect("memory");
     (copy.meta.csum, copy.meta.cut) = (pkt.meta.csum, pkt.meta.cut);
@@ -198,7 +198,8 @@ fn cut(mem: &Memory, pkt: &Packet) -> Vec<Vec<u8>> {
     out.iter().map(Packet::to_vec).collect()
 }
 
-/// A packet without what routers change, and without an identification that is never compared (RFC 6864 §4.1).
+/// A packet without the fields that routers change, and without an identification that is never compared (RFC 6864
+/// §4.1).
 fn unit_of(packet: &[u8]) -> Unit {
     let mut bytes = packet.to_vec();
     if bytes[0] >> 4 == 4 {
@@ -215,7 +216,7 @@ fn unit_of(packet: &[u8]) -> Unit {
     hasher.finish()
 }
 
-/// Fields that the fragments of an IPv4 packet have in common.
+/// Common fields of the fragments of an IPv4 packet.
 fn common(packet: &[u8]) -> Option<Common> {
     let info = Info::parse(packet, packet.len()).ok()?;
     let id = u32::from(u16::from_be_bytes([packet[4], packet[5]]));

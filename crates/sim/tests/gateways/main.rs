@@ -1,10 +1,10 @@
-//! Two gateways on a very bad day: wires that lose, repeat, reorder and damage, devices that are busy, rekeys, routes
-//! that flip, policies that come and go, SAs within SAs, that end and are padded, under traffic of every kind. Whatever happens, no payload is on the wire in
-//! clear, nothing is delivered twice or without a sender, the order of a flow is the wire's, each packet is accounted
-//! for, and all memory comes back.
+//! Two gateways with every kind of fault: wires that lose, repeat, reorder and damage, busy devices, rekeys, flipping
+//! routes, changing policies, nested SAs that end and are padded, under traffic of every kind. In all cases no payload
+//! is on the wire in clear, nothing is delivered twice or without a sender, the order of a flow is the wire's, each
+//! packet is accounted for, and all memory is freed.
 //!
-//! A seed tells everything and is printed when it fails. `FATPATH_SIM_SEEDS` says how many there are of each kind, and
-//! `FATPATH_SIM_SEED` names one.
+//! A run is determined by its seed, which is printed on failure. `FATPATH_SIM_SEEDS` is their number for each kind, and
+//! `FATPATH_SIM_SEED` selects one.
 
 mod account;
 mod ledger;
@@ -27,7 +27,7 @@ use plan::{Kind, Plan};
 use site::Site;
 use traffic::Traffic;
 
-/// Seeds of each kind unless the environment says otherwise.
+/// Default number of seeds of each kind.
 const SEEDS: u64 = 100;
 
 /// Steps of one seed.
@@ -58,7 +58,7 @@ fn each_seed(kind: Kind) {
     sums.check_trouble(kind);
 }
 
-/// A day, from beginning to end.
+/// A whole run.
 fn day(kind: Kind, seed: u64, sums: &mut Sums) {
     let mut rng = Rng::new(seed ^ (kind as u64) << 32);
     let mut day = Day::new(Plan::new(kind, seed, &mut rng), rng);
@@ -82,7 +82,7 @@ impl Day {
         Self { site: Site::new(plan), traffic: Traffic::new(), ledger: Ledger::new(), onlooker: Onlooker::new(), rng }
     }
 
-    /// Uses each wire once, while all is well.
+    /// Uses each wire once, before the faults.
     fn find_neighbours(&mut self) {
         for _ in 0..2 {
             for _ in 0..6 {
@@ -119,7 +119,7 @@ impl Day {
         self.pass(how_long);
     }
 
-    /// Lets time pass and looks at what happened.
+    /// Advances the time and checks the events.
     fn pass(&mut self, how_long: Duration) {
         self.site.world.run(how_long);
         self.onlooker.look(&mut self.site, &mut self.ledger);
@@ -132,7 +132,7 @@ impl Day {
         }
     }
 
-    /// All wires are well again, SAs stay, and what is still on its way arrives.
+    /// Ends all faults, keeps the SAs, and lets packets in flight arrive.
     fn end(mut self, sums: &mut Sums) {
         for wire in 0..2 {
             self.site.world.set_wire(wire, self.site.plan.good_wire());

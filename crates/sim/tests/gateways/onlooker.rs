@@ -1,4 +1,4 @@
-//! An onlooker, which sees every frame between the gateways and has the keys.
+//! An onlooker that sees every frame between the gateways and has the keys.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,10 +13,11 @@ use crate::ledger::{Ledger, Unit};
 use crate::site::Site;
 use crate::traffic::MAGIC;
 
-/// Opens what was sealed, in the order in which it was put on each wire.
+/// Opens sealed packets, in the order in which they were put on each wire.
 pub(crate) struct Onlooker {
     pub(crate) mem: Memory,
-    /// By wire and end that it goes to. Each sees what its sender numbers in order, so none misses a guess.
+    /// By wire and end that it goes to. Each sees its sender's numbers in order, so it infers every upper half
+    /// correctly.
     shadows: [[Ipsec; 2]; 2],
     known: Vec<u32>,
     frames: HashMap<(usize, u64), Option<Sealed>>,
@@ -25,17 +26,17 @@ pub(crate) struct Onlooker {
     pub(crate) esp: [Frames; 2],
 }
 
-/// Counts of the frames with ESP that went one way, by their fate.
+/// Counts of the ESP frames of one direction, by their fate.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Frames {
     pub(crate) sent: u64,
     pub(crate) lost: u64,
-    /// Copies that arrived, damaged ones included.
+    /// Copies that arrived, including damaged ones.
     pub(crate) arrived: u64,
     pub(crate) damaged: u64,
-    /// Those that a replay window lets pass.
+    /// Packets within the replay window.
     pub(crate) accepted: u64,
-    /// Those in which there is ESP again.
+    /// Packets with nested ESP.
     pub(crate) peeled: u64,
 }
 
@@ -74,7 +75,7 @@ impl Onlooker {
         }
     }
 
-    /// Looks at what happened since it was last called.
+    /// Processes the events since the last call.
     pub(crate) fn look(&mut self, site: &mut Site, ledger: &mut Ledger) {
         for (lane, from, spi) in site.spis().collect::<Vec<_>>() {
             if !self.known.contains(&spi) {
@@ -123,7 +124,7 @@ impl Onlooker {
         }
     }
 
-    /// Opens an ESP packet, and says its SPI and whole sequence number, which is above those before it on its wire.
+    /// Opens an ESP packet, and returns its SPI and whole sequence number, which is above all earlier ones on its wire.
     fn open(&mut self, now: Instant, (wire, end): (usize, usize), packet: &mut Vec<u8>) -> (u32, u64) {
         let pkt = Packet::with_data(&self.mem, packet).unwrap();
         let (mut opened, mut counters) = (Opened::default(), Counters::ZERO);
@@ -139,12 +140,12 @@ impl Onlooker {
     }
 }
 
-/// Tells whether a frame has payload of a host in it.
+/// Tells whether a frame has a host's payload in clear.
 fn has_payload(frame: &[u8]) -> bool {
     frame.windows(MAGIC.len()).any(|window| window == MAGIC)
 }
 
-/// Tells whether a frame is ESP as the plan has it. If not, it is one that finds a neighbour.
+/// Tells whether a frame is ESP as the plan has it; otherwise it is neighbour discovery.
 fn is_esp(frame: &[u8], l3: usize, udp: bool) -> bool {
     if l3 > 0 && eth::Header::ref_from(frame).unwrap().ethertype() == EtherType::ARP {
         return false;

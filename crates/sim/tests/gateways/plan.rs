@@ -14,22 +14,22 @@ pub(crate) enum Kind {
     Tunnel,
     /// ESP in UDP, in tunnel mode.
     UdpTunnel,
-    /// Transport mode, that the gateways do for the hosts behind them, raw or in UDP.
+    /// Transport mode for the hosts behind the gateways, raw or in UDP.
     Transport,
 }
 
 /// Place where a gateway's ciphers run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Worker {
-    /// The gateway, at once.
+    /// The gateway's own thread, at once.
     Itself,
-    /// A device that takes up to so many microseconds, and is busy at times.
+    /// A device that takes up to so many microseconds, and is sometimes busy.
     Device(u64),
-    /// Threads.
+    /// Crypto threads.
     Threads,
 }
 
-/// A site as it is set up. Every choice comes from the seed.
+/// Configuration of a site. The seed determines every choice.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -44,20 +44,20 @@ pub(crate) struct Plan {
     pub(crate) start: u64,
     /// The mode of a second SA around each tunnel, if there is one.
     pub(crate) around: Option<Mode>,
-    /// To how many bytes inner packets of tunnels are padded.
+    /// Length to which inner packets of tunnels are padded.
     pub(crate) tfcpad: u32,
-    /// When SAs that send end.
+    /// Limits of outbound SAs.
     pub(crate) lifetime: Lifetime,
     /// Whether packets wait for a missing SA.
     pub(crate) holds: bool,
     pub(crate) workers: [Worker; 2],
-    /// Whether SAs say in which direction they are used.
+    /// Whether SAs have a direction.
     pub(crate) directed: bool,
     /// Whether the gateways are joined by Ethernet.
     pub(crate) ethernet: bool,
     /// The MTU of the wires between them.
     pub(crate) mtu: usize,
-    /// Whether the inner and the outer links are glued.
+    /// Whether the inner and the outer links have GRO.
     pub(crate) gro: [bool; 2],
     /// Offloads of the inner and the outer links.
     pub(crate) features: [Features; 2],
@@ -98,7 +98,7 @@ impl Plan {
         }
     }
 
-    /// Whether the payload can be read on the wire.
+    /// Tells whether the payload can be read on the wire.
     pub(crate) const fn is_clear(&self) -> bool {
         !self.algorithm.encrypts()
     }

@@ -1,4 +1,4 @@
-//! Plain bridge written from the rules, as the test oracle: it scans lists and caches nothing.
+//! Plain bridge as the test oracle, written from the rules: it scans lists, without caches.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -5,16 +5,16 @@ use std::ops::Range;
 
 use crate::Malformed;
 
-/// An option's type byte and what follows its length byte.
+/// An option's type byte and the bytes behind its length byte.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Opt<'a> {
+pub struct Ipv4Option<'a> {
     /// The type byte: copy bit, class and number.
     pub kind: u8,
     /// Bytes behind the length byte.
     pub data: &'a [u8],
 }
 
-impl Opt<'_> {
+impl Ipv4Option<'_> {
     /// End of the option list.
     pub const END: u8 = 0;
     /// One byte of padding.
@@ -38,37 +38,37 @@ impl Opt<'_> {
 
 /// The options up to the end of the list, without padding. Ends after an error.
 #[derive(Clone, Debug)]
-pub struct Options<'a> {
+pub struct Ipv4Options<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Options<'a> {
+impl<'a> Ipv4Options<'a> {
     /// The options in `bytes`, which follow the fixed header.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 }
 
-impl<'a> Iterator for Options<'a> {
-    type Item = Result<Opt<'a>, Malformed>;
+impl<'a> Iterator for Ipv4Options<'a> {
+    type Item = Result<Ipv4Option<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let place = next_option(self.bytes, self.at)?;
         self.at = place.as_ref().map_or(self.bytes.len(), |place| place.end);
-        let option =
-            place.map(|place| Opt { kind: self.bytes[place.start], data: &self.bytes[place.start + 2..place.end] });
+        let option = place
+            .map(|place| Ipv4Option { kind: self.bytes[place.start], data: &self.bytes[place.start + 2..place.end] });
         Some(option.map_err(|_| Malformed::Ipv4Option))
     }
 }
 
-/// Place of the first option from `at` on, without padding: from its type byte to its end. An error is the offset of the type
-/// byte of one whose length cannot be.
+/// Range of the first option from `at` on, without padding: from its type byte to its end. The error is the offset of
+/// the type byte of an option with an impossible length.
 fn next_option(options: &[u8], mut at: usize) -> Option<Result<Range<usize>, usize>> {
     loop {
         match *options.get(at)? {
-            Opt::END => return None,
-            Opt::NOP => at += 1,
+            Ipv4Option::END => return None,
+            Ipv4Option::NOP => at += 1,
             _ => {
                 let len = options.get(at + 1).map_or(0, |&len| usize::from(len));
                 let fits = len >= 2 && len <= options.len() - at;
@@ -84,36 +84,36 @@ const POINTER_AT: usize = 2;
 const FLAG_AT: usize = 3;
 /// Smallest pointer of a record route option, and of a timestamp option.
 const MIN_POINTERS: [usize; 2] = [4, 5];
-/// Flags of a timestamp option: times alone; addresses that the sender has filled in. Any other: addresses and times.
+/// Flags of a timestamp option: times alone; addresses that the sender has filled in. Otherwise addresses and times.
 const TIMES_ONLY: u8 = 0;
 const PRESPECIFIED: u8 = 3;
-/// No flag: a record route option has addresses alone.
+/// Without a flag: a record route option has addresses alone.
 const ADDRESS_ALONE: u8 = 0xff;
 const MAX_OVERFLOW: u8 = 15;
 /// Bytes of a router alert option.
 const ROUTER_ALERT_LEN: usize = 4;
 
-/// Bytes that the next entry of a record route or timestamp option takes.
+/// Length of the next entry of a record route or timestamp option.
 fn entry_len(option: &[u8]) -> usize {
     match option[0] {
-        Opt::TIMESTAMP if option[FLAG_AT] & 0xf != TIMES_ONLY => 8,
+        Ipv4Option::TIMESTAMP if option[FLAG_AT] & 0xf != TIMES_ONLY => 8,
         _ => 4,
     }
 }
 
-/// Checks the options of a header, as each node on a packet's way does (RFC 791 §3.1; Linux `ip_options_compile`).
+/// Checks the options of a header, as each node on a packet's path does (RFC 791 §3.1; Linux `ip_options_compile`).
 ///
 /// # Errors
-/// Offset in `options` of the byte that is wrong.
+/// Offset of the wrong byte in `options`.
 pub fn check_options(options: &[u8]) -> Result<(), usize> {
     let (mut at, mut seen) = (0, [false; 2]);
     while let Some(place) = next_option(options, at) {
         let place = place?;
         let (start, option) = (place.start, &options[place.clone()]);
         let which = match option[0] {
-            Opt::RECORD_ROUTE => 0,
-            Opt::TIMESTAMP => 1,
-            Opt::ROUTER_ALERT if option.len() < ROUTER_ALERT_LEN => return Err(start + 1),
+            Ipv4Option::RECORD_ROUTE => 0,
+            Ipv4Option::TIMESTAMP => 1,
+            Ipv4Option::ROUTER_ALERT if option.len() < ROUTER_ALERT_LEN => return Err(start + 1),
             _ => {
                 at = place.end;
                 continue;
@@ -139,10 +139,10 @@ pub fn check_options(options: &[u8]) -> Result<(), usize> {
     Ok(())
 }
 
-/// Fills in the next entry of the record route and timestamp options of a packet that passes a node with the address `addr`, at
-/// `time`, in milliseconds since midnight UT (RFC 791 §3.1; Linux `ip_forward_options`). A full timestamp option counts the
-/// node; one that names the nodes is for those whose address `is_own`. Tells whether there are such options. What
-/// [`check_options`] refuses stays as it is.
+/// Fills in the next entry of the record route and timestamp options of a packet that passes a node with the address
+/// `addr`, at `time`, in milliseconds since midnight UT (RFC 791 §3.1; Linux `ip_forward_options`). A full timestamp
+/// option counts the node; one with given addresses is for nodes whose address `is_own`. Tells whether there are such
+/// options. Options that [`check_options`] refuses stay unchanged.
 pub fn record_visit(options: &mut [u8], addr: Ipv4Addr, time: u32, is_own: impl Fn(Ipv4Addr) -> bool) -> bool {
     let (mut at, mut found) = (0, false);
     if check_options(options).is_err() {
@@ -152,8 +152,8 @@ pub fn record_visit(options: &mut [u8], addr: Ipv4Addr, time: u32, is_own: impl 
         at = place.end;
         let option = &mut options[place];
         let has_time = match option[0] {
-            Opt::RECORD_ROUTE => false,
-            Opt::TIMESTAMP => true,
+            Ipv4Option::RECORD_ROUTE => false,
+            Ipv4Option::TIMESTAMP => true,
             _ => continue,
         };
         found = true;
@@ -180,18 +180,18 @@ pub fn record_visit(options: &mut [u8], addr: Ipv4Addr, time: u32, is_own: impl 
     found
 }
 
-/// Keeps the record route and timestamp options alone, which the answer to a ping returns (RFC 1122 §3.2.2.6), moved to the
-/// front and padded to whole words; the rest of `options` is zero. Gives their length.
+/// Keeps only the record route and timestamp options, which the answer to a ping returns (RFC 1122 §3.2.2.6), moved to
+/// the front and padded to whole words; the remainder of `options` is zeroed. Returns their length.
 pub fn keep_recorded(options: &mut [u8]) -> usize {
     let (mut at, mut len) = (0, 0);
     while let Some(Ok(place)) = next_option(options, at) {
         at = place.end;
-        if matches!(options[place.start], Opt::RECORD_ROUTE | Opt::TIMESTAMP) {
+        if matches!(options[place.start], Ipv4Option::RECORD_ROUTE | Ipv4Option::TIMESTAMP) {
             options.copy_within(place.clone(), len);
             len += place.len();
         }
     }
-    options[len..].fill(Opt::END);
+    options[len..].fill(Ipv4Option::END);
     len.next_multiple_of(4).min(options.len())
 }
 
@@ -199,14 +199,14 @@ pub fn keep_recorded(options: &mut [u8]) -> usize {
 /// (RFC 791 §3.2; Linux `ip_options_fragment`).
 ///
 /// # Errors
-/// [`Malformed::Ipv4Option`]; what was walked until then is changed.
+/// [`Malformed::Ipv4Option`]; options before the wrong one are changed.
 pub fn blank_uncopied_options(options: &mut [u8]) -> Result<(), Malformed> {
     let mut at = 0;
     while let Some(place) = next_option(options, at) {
         let place = place.map_err(|_| Malformed::Ipv4Option)?;
         at = place.end;
         if options[place.start] & 0x80 == 0 {
-            options[place].fill(Opt::NOP);
+            options[place].fill(Ipv4Option::NOP);
         }
     }
     Ok(())
@@ -298,21 +298,21 @@ mod tests {
 
     #[test]
     fn options_are_walked_up_to_the_end_of_the_list() {
-        let alert = Opt { kind: Opt::ROUTER_ALERT, data: &[0, 0] };
+        let alert = Ipv4Option { kind: Ipv4Option::ROUTER_ALERT, data: &[0, 0] };
         let bad = Err(Malformed::Ipv4Option);
         let cases: [(&[u8], &[_]); 9] = [
             (&[], &[]),
-            (&[Opt::NOP, Opt::NOP, Opt::END, 7], &[]),
+            (&[Ipv4Option::NOP, Ipv4Option::NOP, Ipv4Option::END, 7], &[]),
             (&[148, 4, 0, 0], &[Ok(alert)]),
-            (&[Opt::NOP, 148, 4, 0, 0, 148, 4, 0, 0, 0], &[Ok(alert), Ok(alert)]),
-            (&[7, 2], &[Ok(Opt { kind: 7, data: &[] })]),
+            (&[Ipv4Option::NOP, 148, 4, 0, 0, 148, 4, 0, 0, 0], &[Ok(alert), Ok(alert)]),
+            (&[7, 2], &[Ok(Ipv4Option { kind: 7, data: &[] })]),
             (&[7, 1, 148, 4, 0, 0], &[bad]),
             (&[7, 0], &[bad]),
             (&[7], &[bad]),
             (&[148, 4, 0, 0, 7, 3], &[Ok(alert), bad]),
         ];
         for (bytes, want) in cases {
-            assert_eq!(Options::new(bytes).collect::<Vec<_>>(), want, "{bytes:?}");
+            assert_eq!(Ipv4Options::new(bytes).collect::<Vec<_>>(), want, "{bytes:?}");
         }
     }
 

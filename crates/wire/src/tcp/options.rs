@@ -4,12 +4,12 @@ use crate::Malformed;
 
 /// A TCP option.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Opt<'a> {
-    /// The largest segment that the sender takes (RFC 9293 §3.7.1).
+pub enum TcpOption<'a> {
+    /// Maximum segment size of the sender (RFC 9293 §3.7.1).
     Mss(u16),
-    /// Shift of the window, 0 to 14 (RFC 7323 §2); a larger value stands as it came.
+    /// Shift of the window, 0 to 14 (RFC 7323 §2); a larger value is kept.
     WindowScale(u8),
-    /// Selective acknowledgments are welcome (RFC 2018 §2).
+    /// The sender accepts selective acknowledgments (RFC 2018 §2).
     SackPermitted,
     /// Selective acknowledgments: pairs of 32-bit edges (RFC 2018 §3).
     Sack(&'a [u8]),
@@ -17,10 +17,10 @@ pub enum Opt<'a> {
     Timestamps {
         /// The sender's clock.
         value: u32,
-        /// Latest value that the sender has seen of the other end.
+        /// Latest timestamp that the sender has received.
         echo: u32,
     },
-    /// Any other, with what follows its length byte.
+    /// Any other option.
     Other {
         /// The kind byte.
         kind: u8,
@@ -31,19 +31,19 @@ pub enum Opt<'a> {
 
 /// The options up to the end of the list, without padding. Ends after an error.
 #[derive(Clone, Debug)]
-pub struct Options<'a> {
+pub struct TcpOptions<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Options<'a> {
+impl<'a> TcpOptions<'a> {
     /// The options in `bytes`, which follow the fixed header.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 }
 
-impl<'a> Iterator for Options<'a> {
-    type Item = Result<Opt<'a>, Malformed>;
+impl<'a> Iterator for TcpOptions<'a> {
+    type Item = Result<TcpOption<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -66,23 +66,23 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// `None` if a kind that we know does not have its length.
-fn typed(kind: u8, data: &[u8]) -> Option<Opt<'_>> {
+/// The typed option; `None` if a known kind has another length.
+fn typed(kind: u8, data: &[u8]) -> Option<TcpOption<'_>> {
     let word = |bytes: &[u8; 4]| u32::from_be_bytes(*bytes);
     Some(match kind {
-        2 => Opt::Mss(u16::from_be_bytes(*data.as_array()?)),
+        2 => TcpOption::Mss(u16::from_be_bytes(*data.as_array()?)),
         3 => {
             let &[shift] = data.as_array()?;
-            Opt::WindowScale(shift)
+            TcpOption::WindowScale(shift)
         }
-        4 if data.is_empty() => Opt::SackPermitted,
-        5 if !data.is_empty() && data.len().is_multiple_of(8) => Opt::Sack(data),
+        4 if data.is_empty() => TcpOption::SackPermitted,
+        5 if !data.is_empty() && data.len().is_multiple_of(8) => TcpOption::Sack(data),
         4 | 5 => return None,
         8 => {
             let (value, echo) = data.split_at_checked(4)?;
-            Opt::Timestamps { value: word(value.as_array()?), echo: word(echo.as_array()?) }
+            TcpOption::Timestamps { value: word(value.as_array()?), echo: word(echo.as_array()?) }
         }
-        _ => Opt::Other { kind, data },
+        _ => TcpOption::Other { kind, data },
     })
 }
 
@@ -93,9 +93,9 @@ mod tests {
     #[test]
     fn the_options_of_a_linux_syn_are_read() {
         let bytes = [2, 4, 0x05, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 3, 3, 7];
-        let options: Vec<_> = Options::new(&bytes).map(Result::unwrap).collect();
-        let timestamps = Opt::Timestamps { value: 1, echo: 2 };
-        assert_eq!(options, [Opt::Mss(1460), Opt::SackPermitted, timestamps, Opt::WindowScale(7)]);
+        let options: Vec<_> = TcpOptions::new(&bytes).map(Result::unwrap).collect();
+        let timestamps = TcpOption::Timestamps { value: 1, echo: 2 };
+        assert_eq!(options, [TcpOption::Mss(1460), TcpOption::SackPermitted, timestamps, TcpOption::WindowScale(7)]);
     }
 
     #[test]
@@ -114,16 +114,16 @@ mod tests {
             (&[4, 3, 0, 1], &[bad]),
             (&[5, 2], &[bad]),
             (&[5, 9, 1, 2, 3, 4, 5, 6, 7], &[bad]),
-            (&[5, 10, 1, 2, 3, 4, 5, 6, 7, 8], &[Ok(Opt::Sack(&[1, 2, 3, 4, 5, 6, 7, 8]))]),
+            (&[5, 10, 1, 2, 3, 4, 5, 6, 7, 8], &[Ok(TcpOption::Sack(&[1, 2, 3, 4, 5, 6, 7, 8]))]),
             (&[8, 9, 0, 0, 0, 0, 0, 0, 0], &[bad]),
             (&[8, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[bad]),
             (
                 &[254, 2, 254, 3, 9],
-                &[Ok(Opt::Other { kind: 254, data: &[] }), Ok(Opt::Other { kind: 254, data: &[9] })],
+                &[Ok(TcpOption::Other { kind: 254, data: &[] }), Ok(TcpOption::Other { kind: 254, data: &[9] })],
             ),
         ];
         for (bytes, want) in cases {
-            assert_eq!(Options::new(bytes).collect::<Vec<_>>(), want, "{bytes:?}");
+            assert_eq!(TcpOptions::new(bytes).collect::<Vec<_>>(), want, "{bytes:?}");
         }
     }
 }

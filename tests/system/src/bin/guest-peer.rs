@@ -1,10 +1,11 @@
-//! Traffic of a guest, checked byte by byte. It runs where there is little more than a kernel, so it uses the standard library alone.
+//! Traffic of a guest, checked byte by byte. It runs where there is little more than a kernel, so it uses the standard
+//! library alone.
 //!
 //! - `serve`: answers the others, at port 5000 of all addresses.
-//! - `ask ADDR`: datagrams of many sizes that come back as they were.
-//! - `send ADDR BYTES`, `fetch ADDR BYTES`: a TCP stream there, or from there. Prints its rate.
-//! - `keep ADDR FILE`: parts of one TCP stream that come back, until there is such a file. Prints a number every 100 ms in which parts came
-//!   back, and at last how many there were and the longest time that one took.
+//! - `ask ADDR`: datagrams of many sizes, which must be returned unchanged.
+//! - `send ADDR BYTES`, `fetch ADDR BYTES`: a TCP stream to the peer, or from it. Prints its rate.
+//! - `keep ADDR FILE`: parts of one TCP stream that the peer echoes, until the file exists. Prints a number every 100
+//!   ms in which parts were returned, and at the end their count and the longest round trip.
 
 use std::error::Error;
 use std::io::{self, Read, Write};
@@ -107,7 +108,7 @@ fn serve() -> Outcome {
     thread::spawn(move || {
         let mut buffer = vec![0; 65536];
         loop {
-            // An answer that cannot be sent is asked for again.
+            // The peer repeats a request whose answer could not be sent.
             if let Ok((len, peer)) = datagrams.recv_from(&mut buffer) {
                 let _ = datagrams.send_to(&buffer[..len], peer);
             }
@@ -200,7 +201,7 @@ fn exchange(socket: &UdpSocket, sent: &[u8], buffer: &mut [u8]) -> io::Result<()
     Ok(())
 }
 
-/// Whether sending may succeed later: no datagram came, nothing listened yet, or the datagram was longer than the
+/// Tells whether sending may succeed later: no datagram came, nothing listened yet, or the datagram was longer than the
 /// path's MTU, which the kernel has learnt by now (EMSGSIZE).
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, TimedOut, WouldBlock};

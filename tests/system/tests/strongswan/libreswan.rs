@@ -67,7 +67,7 @@ fn pluto(site: &Site, netns: &Netns, wan: Wan) -> Outcome<Process> {
     command.args(["-N", "--empty-password", "-d"]).arg(format!("sql:{}", dir.join("nss").display()));
     run(command.env("LD_LIBRARY_PATH", &libraries))?;
     let mut command = netns.command("unshare");
-    // Its helper programs have their places, and so have its files.
+    // Its helper programs and its files are expected in fixed places.
     let script = "mount -t tmpfs tmpfs /run; mount --bind \"$0\" /usr/libexec; exec \"$@\"";
     command.args(["--mount", "sh", "-ec", script]).arg(unpacked("usr/libexec"));
     command.arg(fatpath()).args(["exec", "--instance", "left", "--"]).arg(unpacked("usr/libexec/ipsec/pluto"));

@@ -102,7 +102,7 @@ fn certificates() -> Outcome {
     Ok(())
 }
 
-/// The right end has the name that is asked for, by an authority that the left one does not know.
+/// The right end has the requested name, by an authority that the left one does not know.
 fn foreign_certificate() -> Outcome {
     let mut site = Site::prepare(&CERTIFICATES)?;
     let elsewhere = Scratch::new()?;
@@ -208,7 +208,7 @@ fn udp_over_v6() -> Outcome {
     Ok(())
 }
 
-/// Changes the keys of the tunnel six times, asked for by either end in turn, each when both have the one before.
+/// Rekeys the tunnel six times, initiated by either end in turn, each when both ends have the previous keys.
 fn rekeys(site: &Site) -> Outcome {
     let [left, right] = &site.ends;
     let made = |end: &End| end.log().matches("] inbound CHILD_SA net{").count();
@@ -281,7 +281,7 @@ fn expire() -> Outcome {
         Ok(states.lines().filter(|line| line.contains("spi 0x")).map(str::to_owned).collect())
     };
     let first = spis(left)?;
-    // The gateway tells of the soft limit, and charon makes other SAs in time.
+    // The gateway reports the soft limit, and charon rekeys in time.
     wait_until("all SAs are others", PATIENCE, || {
         spis(left).is_ok_and(|now| now.len() >= 2 && now.iter().all(|spi| !first.contains(spi)))
     })

@@ -84,8 +84,8 @@ fn next(socket: &UdpSocket, bytes: &mut [u8]) -> io::Result<Option<(usize, Socke
     }
 }
 
-/// Carries UDP ports 500 and 4500 between the ends until `over`, with another port outside for each turn of `turns`. Tells
-/// which port the far end saw last behind 4500.
+/// Carries UDP ports 500 and 4500 between the ends until `over`, with another port outside for each turn of `turns`.
+/// Tells which port the far end saw last behind 4500.
 fn nat(netns: &Netns, over: &AtomicBool, turns: &AtomicU32) -> Outcome<u16> {
     let mut ways = [Way::new(netns, 500)?, Way::new(netns, 4500)?];
     let mut turned = 0;

@@ -81,7 +81,7 @@ impl Site {
         let left = End::start_with("left", 1, left, &scratch, &EXAMPLE, &of_left)?;
         let right = End::start_with("right", 2, right, &scratch, &EXAMPLE, &of_right)?;
         for end in [&left, &right] {
-            // That there is a NAT is found out.
+            // The ends detect the NAT themselves.
             end.files.change("swanctl.conf", "encap = yes", "encap = no")?;
         }
         // An end behind a NAT is identified by a name.
@@ -110,8 +110,8 @@ impl Site {
         Ok(())
     }
 
-    /// Starts the gateway of an end of the example again, with a file for the state that programs set. Its daemon has
-    /// to be started again, too.
+    /// Restarts the gateway of an end of the example, with a file for the state that programs set. The caller restarts
+    /// its daemon too.
     pub(crate) fn restart_with_state(&mut self, at: usize) -> Outcome {
         let end = &mut self.ends[at];
         drop(end.charon.take());

@@ -120,11 +120,11 @@ fn restart() -> Outcome {
     let after = bird.process.output();
     assert_eq!(after, before, "it has nothing to say while there is no gateway");
     node.start_gateway()?;
-    // It is told of the loss, and its socket for events is in its groups again.
+    // The loss is reported to it, and its event socket has its group memberships again.
     wait_until("bird is told", PATIENCE, || bird.process.output().contains("will resync on next scan"))?;
     node.ip("route add 10.8.0.0/16 via 10.1.0.2")?;
     bird.wait_for("route", &["10.8.0.0/16          unicast [kernel1"])?;
-    // Its sockets for requests go on, too.
+    // Requests on its other sockets still work.
     run(node.unpacked(unpacked("usr/sbin/birdcl")).arg("-s").arg(&bird.socket).args(["restart", "kernel1"]))?;
     node.wait_for_ip("route", own)?;
     assert!(bird.process.is_running());

@@ -200,7 +200,7 @@ fn restart() -> Outcome {
     // Time in which it would fill its log if its sockets were ready all the time.
     thread::sleep(Duration::from_secs(2));
     node.start_gateway()?;
-    // Its socket for events is in its groups again. How soon is the library's matter.
+    // The event socket has its group memberships again. The time this takes is the library's.
     let mut number = 0;
     let heard = wait_until("zebra hears of an address", PATIENCE, || {
         number += 1;

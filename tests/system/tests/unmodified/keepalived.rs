@@ -102,7 +102,7 @@ fn address() -> Outcome {
     on_eth0.finish()?;
     on_mgmt.finish()?;
     assert_eq!(seen(&node, "mgmt")?, "", "by mgmt");
-    // It removes the addresses that it has added. Its child ends with it.
+    // It removes the addresses that it has added. The child process ends with its parent.
     keepalived.signal(Signal::TERM)?;
     keepalived.wait(PATIENCE)?;
     wait_until("the address goes", PATIENCE, || node.ip("addr").is_ok_and(|said| !said.contains("10.1.0.99")))?;
@@ -112,7 +112,8 @@ fn address() -> Outcome {
     Ok(())
 }
 
-/// The neighbour has the address until it ends without a word; then the gateway has it, and the neighbour's kernel is told.
+/// The neighbour has the address until it ends without a word; then the gateway has it, and the neighbour's kernel is
+/// told.
 fn failover() -> Outcome {
     let node = Node::new()?;
     let program = unpacked("usr/sbin/keepalived");
@@ -146,7 +147,7 @@ fn failover() -> Outcome {
     })
     .map_err(explain)?;
     node.far.sh("ping -n -q -c 1 -W 5 10.1.0.99")?;
-    // Its child ends with it.
+    // The child process ends with its parent.
     keepalived.signal(Signal::TERM)?;
     keepalived.wait(PATIENCE).map(drop)
 }

@@ -1,5 +1,5 @@
-//! Daemons of Debian under `fatpath exec`, unmodified, on a host whose interfaces have other numbers than a gateway with
-//! as many links would give them by itself.
+//! Daemons of Debian under `fatpath exec`, unmodified, on a host whose interfaces have other numbers than a gateway
+//! with as many links would give them by itself.
 //!
 //! The packages are unpacked below the target directory and never installed, since some of them start a service.
 
@@ -132,7 +132,8 @@ impl Node {
         command
     }
 
-    /// `unshare` in a mount namespace with a node's accounts, since those that a daemon looks for need not be on this host.
+    /// `unshare` in a mount namespace with a node's accounts, since those that a daemon looks for need not be on this
+    /// host.
     fn with_accounts(&self, mut unshare: Command) -> Command {
         let accounts = "for file in passwd group shadow; do mount --bind \"$0/$file\" /etc/$file; done; exec \"$@\"";
         unshare.args(["--mount", "sh", "-ec", accounts]).arg(self.scratch.path());

@@ -2,11 +2,11 @@
 //! clear.
 
 mod both_ways;
+mod decision;
 mod gone;
 mod input;
 mod numbers;
 mod queue;
-mod who_seals;
 
 use std::collections::HashSet;
 
@@ -49,7 +49,7 @@ fn configure(node: &mut Node, at: usize, tunnel: Tunnel, mode: Option<OffloadMod
     }
 }
 
-/// The two gateways with a tunnel between them. The first has a device on its wire that does what `mode` says.
+/// The two gateways with a tunnel between them. The first has a device on its wire with offload `mode`.
 fn world_with(tunnel: Tunnel, mode: OffloadMode, seed: u64) -> (World, SoftDevice) {
     let mut world = gateways(if tunnel.udp { Medium::UdpSocket } else { Medium::Cable }, seed);
     let device = SoftDevice::new(true, true);

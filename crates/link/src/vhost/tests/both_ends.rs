@@ -112,7 +112,7 @@ fn features_not_negotiated_are_not_used() {
     assert_eq!(of(CSUM), (all, none));
     assert_eq!(of(GUEST_TSO4), ((true, false, true), all));
     assert_eq!(of(MRG_RXBUF), ((true, false, false), all));
-    // Frames that were not fitted to it are dropped, and counted.
+    // Frames that were not fitted to the features are dropped, and counted.
     for off in [GUEST_CSUM, GUEST_TSO4, MRG_RXBUF, VERSION_1 | MRG_RXBUF] {
         let mut wire = Wire::without(off, 1, |_| {});
         let plain = frame(1, 1000);
@@ -131,7 +131,7 @@ fn back_end_without_offloads_offers_none() {
     let front = front::open(&front_of(&back)).unwrap();
     let mut wire = Wire { back, front, mem: Memory::heap() };
     wire.connect();
-    assert_eq!(wire.back.features(), Features { frames: true, ..Offloads::new().features() });
+    assert_eq!(wire.back.features(), Features { frames: true, ..Offloads::EMPTY.features() });
     assert_eq!(wire.front.features(), wire.back.features());
     assert_eq!(wire.back.offloads()[0].why.as_deref(), Some(BY_CONFIGURATION));
 }
@@ -145,7 +145,7 @@ fn guest_without_buffers_makes_the_link_busy() {
     let mut got = Vec::new();
     wire.front.recv(&wire.mem, &mut got).unwrap();
     assert_eq!(got.len(), 8);
-    // The guest has kicked, which the link's descriptor tells.
+    // The guest has kicked, so the link's descriptor is readable.
     assert!(is_readable(&wire.back));
     got.extend(wire.carry(true, burst));
     assert_eq!(bytes_of(&got), (0..20).map(|n| frame(n, 100)).collect::<Vec<_>>());
@@ -185,7 +185,7 @@ fn sleeping_threads_lose_no_wake_up() {
         let mut received = 0_u32;
         let mut burst = Vec::new();
         while received < count {
-            // At most so many on their way that the echo is never stuck.
+            // Limits the frames in flight so that the echo never gets stuck.
             while sent < count && sent - received < 40 && burst.len() < 20 {
                 burst.push(Packet::with_data(&mem, &frame(sent, 60 + (sent % 1000) as usize)).unwrap());
                 sent += 1;
@@ -213,7 +213,7 @@ fn idle_guest_does_not_wake_the_link() {
         wire.front.recv(&wire.mem, &mut none).unwrap();
     }
     assert!(!is_readable(&wire.back) && !is_readable(&wire.front));
-    // A burst that ends before the ring does makes it readable again.
+    // A burst that ends before the ring is empty makes the link readable again.
     let burst: Vec<Packet> = (0..200).map(|n| Packet::with_data(&wire.mem, &frame(n, 100)).unwrap()).collect();
     let mut burst = burst;
     assert_eq!(wire.front.send(&mut burst).unwrap(), Sent::All);
@@ -330,7 +330,7 @@ fn back_end_reopened_is_reconnected_to() {
         !errors.is_empty()
     });
     assert_eq!(errors, ["u0: vhost-user: the back end is gone"]);
-    // Without one, what is sent is dropped.
+    // Without one, packets are dropped.
     refit(&mut wire.front);
     let mut burst = vec![Packet::with_data(&wire.mem, &frame(1, 100)).unwrap()];
     assert_eq!(wire.front.send(&mut burst).unwrap(), Sent::All);

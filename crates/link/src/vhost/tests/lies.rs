@@ -1,4 +1,4 @@
-//! Drivers that write their rings themselves, and what they make of it.
+//! Drivers that write their rings themselves, against a back end.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn malformed_ring_closes_the_connection_with_one_error() {
         ("20 bytes at 0xffffffffffffffff outside of guest memory", |raw| single(raw, u64::MAX, 20, 0, 0)),
         ("4294967295 bytes at 0x10100000000 outside of guest memory", |raw| single(raw, END, u32::MAX, 0, 0)),
         ("100000 bytes at ", |raw| {
-            // Its last 50 000 bytes are behind the end.
+            // The last 50 000 bytes are past the end.
             let sixteen = 16 * TX_BUFFER as u64;
             let at = raw.tx().buffers + sixteen - 50_000;
             single(raw, at, 100_000, 0, 0);
@@ -99,7 +99,7 @@ fn malformed_ring_closes_the_connection_with_one_error() {
         ("32 bytes at 0x10100000000 outside of guest memory", |raw| single(raw, END, 32, INDIRECT, 0)),
     ];
     for (number, (want, lie)) in cases.into_iter().enumerate() {
-        // The front end asks for no indirect descriptors itself.
+        // The front end itself requests no indirect descriptors.
         let mut raw = Raw::new(|all| all | INDIRECT_DESC);
         lie(&mut raw);
         let (got, err) = raw.recv();
@@ -107,7 +107,7 @@ fn malformed_ring_closes_the_connection_with_one_error() {
         assert!(err.starts_with(&format!("vm0: vhost-user: connection closed: {want}")), "case {number}: {err}");
         assert_eq!((got.len(), raw.recv().1), (0, None), "case {number}: once");
         assert_eq!((raw.back.guest().violations, raw.back.guest().connected), (1, false));
-        // The next one is served.
+        // The next front end is served.
         let Raw { back, .. } = raw;
         let mut raw = Raw::of(back, |all| all);
         assert_eq!(raw.send([0; 12], &frame(1, 64)).len(), 1);
@@ -136,7 +136,7 @@ fn malformed_rx_buffer_closes_the_connection() {
         let queue = &mut raw.session.queues[0];
         let (addr, len, flags) = lie(queue.buffers);
         for index in 0..16 {
-            // Chains of sixteen where they go on.
+            // Chains of sixteen descriptors.
             let last = index == 15;
             queue.ring.describe(index, addr, len, if last { flags & !NEXT } else { flags }, index + 1);
         }
@@ -147,7 +147,7 @@ fn malformed_rx_buffer_closes_the_connection() {
         let mut burst = vec![long(&frame(1, 60_000))];
         let sent = raw.back.send(&mut burst);
         if want.starts_with("buffers") {
-            // Too few of them for that: the frame will never fit.
+            // Too few buffers: the frame will never fit.
             assert_eq!(sent.unwrap(), Sent::All);
             assert_eq!(raw.back.stats().dropped_for(DropReason::PacketTooBig), 1);
             continue;
@@ -184,7 +184,7 @@ fn malformed_header_drops_its_frame_alone() {
         assert_eq!(raw.send(header, &tcp).len(), 0, "{case}");
         assert_eq!(raw.back.stats().dropped_for(DropReason::VirtioHeader), number as u64 + 1, "{case}");
     }
-    // Short frames, and too long ones.
+    // Too short and too long frames.
     assert_eq!(raw.send([0; 12], &tcp[..13]).len(), 0);
     assert_eq!(raw.back.stats().dropped_for(DropReason::EthTruncated), 1);
     assert_eq!(raw.send([0; 12], &vec![1; 66_000]).len(), 0);
@@ -224,7 +224,7 @@ fn data_valid_is_set_for_a_verified_checksum() {
 #[test]
 fn malformed_used_ring_disconnects_the_front_end() {
     fn used(wire: &mut Wire, number: u16, id: u32, len: u32) -> String {
-        // The rings of the front end's queue to receive by, as the back end sees them.
+        // The rings of the front end's receive queue, as the back end sees them.
         let running = wire.front.queue_for_test(0);
         let at = used_at(256) + 4;
         running.window.store_u32(at, id);
@@ -278,7 +278,7 @@ fn ring_scribbled_on_never_panics_the_back_end() {
     while Instant::now() < end {
         let Raw { back: again, mut session, mem } = Raw::of(back, |all| all);
         back = again;
-        // Something to begin with.
+        // Buffers to begin with.
         for queue in 0..2 {
             let at = session.queues[queue].buffers;
             let flags = if queue == 0 { WRITE } else { 0 };
@@ -299,7 +299,7 @@ fn ring_scribbled_on_never_panics_the_back_end() {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let value = random >> 33;
                     let at = ((value as usize >> 8) % (used_at(16) + 6 + 8 * 16)) & !1;
-                    // Mostly small numbers: what makes sense at first.
+                    // Mostly small numbers, which are plausible at first.
                     let number = if value & 7 == 0 { value as u16 } else { value as u16 & 15 };
                     windows[value as usize & 1].store_u16(at, number, Ordering::Relaxed);
                 }
@@ -317,7 +317,7 @@ fn ring_scribbled_on_never_panics_the_back_end() {
             stop.store(true, Ordering::Relaxed);
         });
         drop(session);
-        // The front end is gone, if it was not sent away.
+        // The front end was disconnected, unless it left by itself.
         if back.guest().connected {
             until(|| back.recv(&mem, &mut Vec::new()).is_err());
         }

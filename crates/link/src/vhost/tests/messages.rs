@@ -1,4 +1,4 @@
-//! Messages of front ends, good and bad, whole and in pieces.
+//! Messages of front ends, valid and invalid, whole and in parts.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -135,7 +135,7 @@ fn socket_in_use_is_refused_and_a_stale_one_replaced() {
     let taken = open(&VhostConfig::new("vm1", &back.socket, MAC)).unwrap_err();
     assert_eq!(taken.to_string(), "vm1: bind: Address already in use");
     let socket = back.socket.clone();
-    // One that crashed leaves its socket behind.
+    // A crashed program leaves its socket behind.
     let stale = path();
     drop(UnixListener::bind(&stale).unwrap());
     assert!(stale.exists());
@@ -152,7 +152,7 @@ fn files_of_others_are_neither_replaced_nor_removed() {
     assert!(refused.to_string().contains("Address already in use"), "{refused}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
     std::fs::remove_file(&file).unwrap();
-    // Another program's socket in the place of this one.
+    // Another program's socket in place of this one.
     let link = open(&VhostConfig::new("vm0", &file, MAC)).unwrap();
     std::fs::remove_file(&file).unwrap();
     let other = UnixListener::bind(&file).unwrap();
@@ -234,7 +234,7 @@ fn memory_slots_come_and_go_while_rings_run() {
     let longer = VhostUserSingleMemoryRegion::new(2 << 20, 12_288, 2 << 50, 0);
     assert!(device.add_mem_region(&longer, file(), None).is_err(), "longer than its file");
     drop(device);
-    // From memory that was not there before, and where the ring stood.
+    // From newly mapped memory, at the ring's former index.
     raw.tx().ring.describe(0, 1 << 20, 200, 0, 0);
     raw.offer();
     let (got, err) = raw.recv();
@@ -286,7 +286,7 @@ fn disabled_queue_moves_nothing() {
     for queue in 0..2 {
         lock(&raw.back.device).set_vring_enable(queue, false).unwrap();
     }
-    // What the guest sends is taken and has no effect.
+    // The guest's requests are read and have no effect.
     assert_eq!(raw.send([0; 12], &frame(1, 64)).len(), 0);
     assert_eq!(raw.back.stats().dropped_for(DropReason::LinkDown), 1);
     let mut burst = vec![Packet::with_data(&raw.mem, &frame(1, 64)).unwrap()];

@@ -1,4 +1,4 @@
-//! Front end and back end against each other, and back ends against drivers that lie.
+//! Front end and back end against each other, and back ends against malicious drivers.
 
 mod both_ends;
 mod lies;
@@ -34,7 +34,7 @@ pub(super) const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 /// Time limit of waits in tests.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A path for a socket that no other test has.
+/// A unique path for a socket.
 pub(super) fn path() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Wire {
         Self::without(0, pairs, change)
     }
 
-    /// Without some features.
+    /// Both ends without some features.
     pub(super) fn without(bits: u64, pairs: u16, change: impl FnOnce(&mut FrontConfig)) -> Self {
         let back = back_end(pairs);
         let mut config = FrontConfig { pairs, ..front_of(&back) };
@@ -116,7 +116,7 @@ pub(super) fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// An Ethernet frame of `len` bytes with a number in it.
+/// An Ethernet frame of `len` bytes that contains a number.
 pub(super) fn frame(number: u32, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|at| (at as u32 ^ number) as u8).collect();
     bytes[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
@@ -124,7 +124,7 @@ pub(super) fn frame(number: u32, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A TCP frame with an unfinished checksum, of so many segments of 1448 bytes.
+/// A TCP frame with a partial checksum, in segments of 1448 bytes.
 pub(super) fn fat(mem: &Memory, payload: usize) -> Packet {
     let total = 20 + 32 + payload;
     let mut ip =
@@ -148,7 +148,7 @@ pub(super) fn bytes_of(packets: &[Packet]) -> Vec<Vec<u8>> {
     packets.iter().map(Packet::to_vec).collect()
 }
 
-/// A packet of more bytes than a test's default page takes.
+/// A packet longer than a test's default page.
 pub(super) fn long(bytes: &[u8]) -> Packet {
     let mem = Memory::heap();
     let mut buf = mem.take(0, bytes.len()).unwrap();
@@ -162,7 +162,7 @@ pub(super) fn is_readable(link: &dyn Link) -> bool {
     poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
 }
 
-/// Waits as the daemon does; a wake-up that is lost is a failure.
+/// Waits as the daemon does; a lost wake-up is a failure.
 pub(super) fn wait(link: &dyn Link) {
     let fds = link.poll_fds();
     let mut fds: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -170,7 +170,7 @@ pub(super) fn wait(link: &dyn Link) {
     assert!(poll(&mut fds, Some(&limit)).unwrap() > 0, "{} is never woken", link.name());
 }
 
-/// A driver whose rings the test writes itself.
+/// A driver whose rings the test itself writes.
 pub(super) struct Raw {
     pub(super) back: VhostUser,
     pub(super) session: Session,
@@ -199,8 +199,8 @@ impl Raw {
         Self { back, session: session.join().unwrap(), mem }
     }
 
-    /// The queue that it sends by.
-    pub(super) fn tx(&mut self) -> &mut super::handshake::Queue {
+    /// The transmit queue.
+    pub(super) fn tx(&mut self) -> &mut super::handshake::FrontQueue {
         &mut self.session.queues[1]
     }
 
@@ -228,7 +228,7 @@ impl Raw {
         (got, err.map(|err| err.to_string()))
     }
 
-    /// Sends a frame with a header of the test's.
+    /// Sends a frame with the test's own header.
     pub(super) fn send(&mut self, header: [u8; 12], bytes: &[u8]) -> Vec<Packet> {
         let addr = self.tx().buffers;
         self.poke(addr, &[&header[..], bytes].concat());

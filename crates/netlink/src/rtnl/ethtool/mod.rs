@@ -5,6 +5,7 @@ mod asked;
 mod features;
 mod stats;
 
+use driver::DriverKind;
 use nlsock::ethtool::{
     BLOCK, COUNTS_LEN, DRVINFO_LEN, FIXED, LINK_MODE_WORDS, LINK_MODE_WORDS_AT, LINK_SETTINGS_LEN, NAME, RESULT,
     command, input_len, room,
@@ -105,7 +106,7 @@ fn driver<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
     }
     let kind = asked.config.kind.word();
     let on = match &asked.config.kind {
-        LinkKind::Udp { bind } => bind.to_string(),
+        LinkKind::Driver(DriverKind::Udp { bind }) => bind.to_string(),
         other => other.interface().unwrap_or(kind).to_owned(),
     };
     let counts = stats::count(asked)?;
@@ -124,7 +125,7 @@ fn driver<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
 /// interface's driver says of it. Other links have none.
 fn settings<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error> {
     let mut answer = match &asked.config.kind {
-        LinkKind::Tun { .. } | LinkKind::Tap { .. } => settings_of_tun(),
+        LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => settings_of_tun(),
         kind => asked.rtnl.host.settings(kind.interface().ok_or_else(unsupported)?)?,
     };
     if block[LINK_MODE_WORDS_AT] != LINK_MODE_WORDS as u8 {
@@ -150,12 +151,14 @@ fn settings_of_tun() -> Vec<u8> {
 /// `struct ethtool_channels`: queues that receive and send, as many as there can be while the link is open.
 fn channels<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
     let queues = match asked.config.kind {
-        LinkKind::Tun { queues }
-        | LinkKind::Tap { queues }
-        | LinkKind::VhostUser { queues, .. }
-        | LinkKind::VirtioUser { queues, .. } => queues.into(),
-        LinkKind::Xdp { .. } => asked.detail()?.state.ring.ok_or_else(unsupported)?.queues,
-        LinkKind::Packet { .. } | LinkKind::Udp { .. } => 1,
+        LinkKind::Driver(
+            DriverKind::Tun { queues }
+            | DriverKind::Tap { queues }
+            | DriverKind::VhostUser { queues, .. }
+            | DriverKind::VirtioUser { queues, .. },
+        ) => queues.into(),
+        LinkKind::Driver(DriverKind::Xdp { .. }) => asked.detail()?.state.ring.ok_or_else(unsupported)?.queues,
+        LinkKind::Driver(DriverKind::Packet { .. } | DriverKind::Udp { .. }) => 1,
         LinkKind::Bridge(_) | LinkKind::Vlan { .. } | LinkKind::Loopback | LinkKind::Vrf { .. } => {
             return Err(unsupported());
         }
@@ -168,15 +171,15 @@ fn channels<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
 /// `struct ethtool_ringparam`: the frames of each queue of an AF_XDP link, which has as many to send from.
 fn rings<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
     let ring = match asked.config.kind {
-        LinkKind::Xdp { .. } => asked.detail()?.state.ring.ok_or_else(unsupported)?.frames,
+        LinkKind::Driver(DriverKind::Xdp { .. }) => asked.detail()?.state.ring.ok_or_else(unsupported)?.frames,
         _ => return Err(unsupported()),
     };
     Ok(Answer::words([
         command::GRINGPARAM,
-        LinkKind::MAX_RING.into(),
+        DriverKind::MAX_XDP_RING.into(),
         0,
         0,
-        LinkKind::MAX_RING.into(),
+        DriverKind::MAX_XDP_RING.into(),
         ring,
         0,
         0,

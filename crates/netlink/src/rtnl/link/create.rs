@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use base::{IfIndex, LinkId};
+use driver::DriverKind;
 
 use super::super::entry::Link;
 use super::attributes::{LEN, LinkInfo, features_of, info_of};
@@ -101,16 +102,16 @@ pub(super) fn create<H: Host>(
         "bridge" => LinkKind::Bridge(bridge::wanted(data.as_ref(), &BridgeConfig::default())?),
         "vlan" => wanted_vlan(&rtnl.model, attrs, data.as_ref())?,
         "vrf" => LinkKind::Vrf { table: vrf::wanted_table(data.as_ref())? },
-        "tun" => LinkKind::Tun { queues: 1 },
-        "tap" => LinkKind::Tap { queues: 1 },
-        "packet" => LinkKind::Packet { interface: String::new(), exclusive: false },
-        "udp" => LinkKind::Udp { bind: bind_of(attrs)? },
+        "tun" => LinkKind::Driver(DriverKind::Tun { queues: 1 }),
+        "tap" => LinkKind::Driver(DriverKind::Tap { queues: 1 }),
+        "packet" => LinkKind::Driver(DriverKind::Packet { interface: String::new(), exclusive: false }),
+        "udp" => LinkKind::Driver(DriverKind::Udp { bind: bind_of(attrs)? }),
         _ => return Err(Error::text(errno::EOPNOTSUPP, "Unknown device type")),
     };
     let is_vlan = matches!(kind, LinkKind::Vlan { .. });
     refuse_unsupported(attrs, |attr| is_vlan && attr.kind == IFLA_LINK)?;
     // A udp link's is that of its socket.
-    let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Udp { .. }));
+    let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Driver(DriverKind::Udp { .. })));
     let mtu = wanted_mtu(attrs, &kind)?;
     if let LinkKind::Vrf { table } = kind {
         rtnl.model.check_table_of_vrf(table)?;
@@ -145,7 +146,9 @@ pub(super) fn create<H: Host>(
     };
     let name = name.to_owned();
     let kind = match kind {
-        LinkKind::Packet { exclusive, .. } => LinkKind::Packet { interface: name.clone(), exclusive },
+        LinkKind::Driver(DriverKind::Packet { exclusive, .. }) => {
+            LinkKind::Driver(DriverKind::Packet { interface: name.clone(), exclusive })
+        }
         kind => kind,
     };
     let features = features_of(attrs)?.unwrap_or(FeatureSet::wanted_first(true, true));
@@ -235,11 +238,15 @@ pub(super) fn create<H: Host>(
 /// Whether links of that kind are interfaces of the host.
 const fn is_of_host(kind: &LinkKind) -> bool {
     match kind {
-        LinkKind::Tun { .. } | LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => true,
-        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Bridge(_) | LinkKind::Udp { .. } => false,
+        LinkKind::Driver(
+            DriverKind::Tun { .. } | DriverKind::Tap { .. } | DriverKind::Packet { .. } | DriverKind::Xdp { .. },
+        ) => true,
+        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Bridge(_) | LinkKind::Driver(DriverKind::Udp { .. }) => {
+            false
+        }
         LinkKind::Vlan { .. } => false,
         // `ip` makes none.
-        LinkKind::VhostUser { .. } | LinkKind::VirtioUser { .. } => false,
+        LinkKind::Driver(DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. }) => false,
     }
 }
 
@@ -271,7 +278,7 @@ pub(in super::super) const MAX_WISH: u32 = 65535;
 pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link, lower: Option<IfIndex>) {
     let wish = match link.config.kind {
         // The host numbers it.
-        LinkKind::Packet { .. } | LinkKind::Xdp { .. } => IfIndex::default(),
+        LinkKind::Driver(DriverKind::Packet { .. } | DriverKind::Xdp { .. }) => IfIndex::default(),
         _ => link.ifindex(index),
     };
     put_header(w, 0, wish, if link.up { IFF_UP } else { 0 }, IFF_UP);
@@ -289,20 +296,22 @@ pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link, l
         w.put(IFLA_ADDRESS, &mac);
     }
     let kind = match link.config.kind {
-        LinkKind::Udp { bind } => {
+        LinkKind::Driver(DriverKind::Udp { bind }) => {
             w.put_ip(IFLA_ADDRESS, bind.ip());
             "udp"
         }
-        LinkKind::Tap { .. } => "tap",
+        LinkKind::Driver(DriverKind::Tap { .. }) => "tap",
         LinkKind::Loopback
         | LinkKind::Vrf { .. }
         | LinkKind::Bridge(_)
         | LinkKind::Vlan { .. }
-        | LinkKind::VhostUser { .. }
-        | LinkKind::VirtioUser { .. }
-        | LinkKind::Tun { .. }
-        | LinkKind::Packet { .. }
-        | LinkKind::Xdp { .. } => kind_word(link),
+        | LinkKind::Driver(
+            DriverKind::VhostUser { .. }
+            | DriverKind::VirtioUser { .. }
+            | DriverKind::Tun { .. }
+            | DriverKind::Packet { .. }
+            | DriverKind::Xdp { .. },
+        ) => kind_word(link),
     };
     w.nest(IFLA_LINKINFO, |w| {
         w.put_str(IFLA_INFO_KIND, kind);

@@ -1,6 +1,7 @@
 //! Links as messages have them (Linux `rtnl_fill_ifinfo`, `inet6_fill_ifinfo`).
 
 use base::IfIndex;
+use driver::DriverKind;
 
 use super::header::{put_header, put_header_of};
 use crate::message::Writer;
@@ -169,8 +170,8 @@ fn put_info(w: &mut Writer, link: &Link, now: Option<&LinkNow>) {
         }
     };
     match link.config.kind {
-        LinkKind::Tun { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 1)),
-        LinkKind::Tap { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 2)),
+        LinkKind::Driver(DriverKind::Tun { .. }) => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 1)),
+        LinkKind::Driver(DriverKind::Tap { .. }) => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 2)),
         LinkKind::Vrf { table } => w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, table)),
         LinkKind::Bridge(_) => {
             if let Some(Bridging::Bridge(bridge)) = bridging {
@@ -179,11 +180,13 @@ fn put_info(w: &mut Writer, link: &Link, now: Option<&LinkNow>) {
         }
         LinkKind::Vlan { id, .. } => w.nest(IFLA_INFO_DATA, |w| put_vlan(w, id)),
         LinkKind::Loopback
-        | LinkKind::VhostUser { .. }
-        | LinkKind::VirtioUser { .. }
-        | LinkKind::Udp { .. }
-        | LinkKind::Packet { .. }
-        | LinkKind::Xdp { .. } => {}
+        | LinkKind::Driver(
+            DriverKind::VhostUser { .. }
+            | DriverKind::VirtioUser { .. }
+            | DriverKind::Udp { .. }
+            | DriverKind::Packet { .. }
+            | DriverKind::Xdp { .. },
+        ) => {}
     }
     match (link.master, bridging) {
         (Some(Master { table: Some(table), .. }), _) => {
@@ -228,16 +231,8 @@ pub(in super::super) fn counters(stats: &LinkStats) -> [u64; COUNTERS] {
 
 /// The word of a kind as `ip link … type` takes it.
 pub(super) const fn kind_word(link: &Link) -> &'static str {
-    match link.config.kind {
-        LinkKind::Tun { .. } | LinkKind::Tap { .. } => "tun",
-        LinkKind::Loopback => "loopback",
-        LinkKind::Vrf { .. } => "vrf",
-        LinkKind::Bridge(_) => "bridge",
-        LinkKind::Vlan { .. } => "vlan",
-        LinkKind::VhostUser { .. } => "vhost-user",
-        LinkKind::VirtioUser { .. } => "virtio-user",
-        LinkKind::Udp { .. } => "udp",
-        LinkKind::Packet { .. } => "packet",
-        LinkKind::Xdp { .. } => "xdp",
+    match &link.config.kind {
+        LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => "tun",
+        kind => kind.word(),
     }
 }

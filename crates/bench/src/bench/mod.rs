@@ -1,0 +1,82 @@
+//! `fatpath bench`: one mechanism against its own absence, on links in memory, in alternating rounds in one process.
+//!
+//! A link in memory hands packets over as a device would, in bursts and in pages of their own, and costs nothing: its
+//! buffers are filled before the clock starts.
+
+mod case;
+mod cpu;
+mod esp;
+mod ila;
+mod reassembly;
+mod report;
+mod trunk;
+mod vhost;
+mod vrf;
+
+pub(crate) use vhost::back_end as vhost_back_end;
+
+use case::{Case, Group, Plan};
+use ipsec::engine::Library;
+use report::{Report, Tally};
+
+use crate::progress::Progress;
+use client::{BenchArgs, BenchName, CliError, print};
+
+/// Runs a benchmark and prints its report.
+///
+/// # Errors
+/// If no case is named so, or packets of a case did not arrive.
+pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
+    let (bench, groups) = match args.name {
+        BenchName::Esp => ("esp", esp::groups()),
+        BenchName::Ila => ("ila", ila::groups()),
+        BenchName::Vhost => ("vhost", vhost::groups()),
+        BenchName::Vrf => ("vrf", vrf::groups()),
+        BenchName::Trunk => ("trunk", trunk::groups()),
+        BenchName::Reassembly => ("reassembly", reassembly::groups()),
+    };
+    let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    let groups: Vec<Group> = groups.into_iter().filter_map(|group| group.only(wanted)).collect();
+    if groups.is_empty() {
+        let only = args.only.as_deref().unwrap_or_default();
+        return Err(CliError::failed(format!("bench {bench}: no case has {only} in its name")));
+    }
+    let progress = Progress::on_stderr();
+    let seconds = groups.iter().map(|group| group.cases.len()).sum::<usize>() as f64
+        * f64::from(args.rounds)
+        * args.slice().as_secs_f64();
+    let (cpu, library) = (cpu::settle(), Library::fastest());
+    progress.announce(&format!("fatpath bench {bench}: about {seconds:.0} s, {cpu}, AES-GCM by {library}"));
+    let mut tally = Tally::default();
+    for group in &groups {
+        progress.say(&group.name);
+        measure(group, args, &mut tally)?;
+    }
+    drop(progress);
+    let report: Report = tally.report(bench, args.rounds as usize);
+    let text = if args.json { report.to_json() } else { report.to_string() };
+    print((text + "\n").as_bytes())
+}
+
+/// Measures the cases of a group in turns, round by round.
+fn measure(group: &Group, args: &BenchArgs, tally: &mut Tally) -> Result<(), CliError> {
+    let failed = |why: String| CliError::failed(format!("bench: {}: {why}", group.name));
+    let mut cases: Vec<Case> = group.cases.iter().map(Plan::start).collect();
+    for case in &mut cases {
+        case.warm().map_err(failed)?;
+    }
+    for number in 0..args.rounds {
+        for _ in 0..SHARES {
+            for case in &mut cases {
+                case.slice(args.slice() / SHARES).map_err(failed)?;
+            }
+        }
+        cases.iter_mut().try_for_each(|case| case.end_round(number.into())).map_err(failed)?;
+    }
+    tally.add(group, &cases);
+    Ok(())
+}
+
+/// Number of shares in which a round gives its time to each case in turn: a disturbance of the machine affects all
+/// cases.
+const SHARES: u32 = 3;

@@ -1,0 +1,84 @@
+//! The cases of all demos.
+
+use super::peer::Peer;
+use super::{fragments, ila, switch};
+
+/// The ways of the same stream.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Case {
+    /// Between the hosts over veth alone: the ceiling.
+    Veth,
+    /// Through the tunnel with every offload off.
+    Thin,
+    /// Through the tunnel with packets kept fat.
+    Fat,
+    /// The same while routes and SAs are added and deleted.
+    Storm,
+    /// Through gateways with sockets of their own.
+    Large(fragments::Setting),
+    /// Between guests of a bridge.
+    Switch(switch::Setting),
+    /// Requests and responses between sockets of the gateways' own.
+    Requests(ila::Setting),
+    /// Through another tunnel.
+    Peer(Peer),
+}
+
+impl Case {
+    /// Cases of every demo, in the order in which a round measures them.
+    pub(super) const OWN: [Self; 3] = [Self::Veth, Self::Thin, Self::Fat];
+
+    /// Cases of a demo of a storm.
+    pub(super) const STORM: [Self; 2] = [Self::Fat, Self::Storm];
+
+    /// Cases of a demo of a switch, and the tunnel of every demo to compare with.
+    pub(super) const SWITCH: [Self; 5] = [
+        Self::Switch(switch::Setting::Bare),
+        Self::Switch(switch::Setting::Thin),
+        Self::Switch(switch::Setting::Fat),
+        Self::Switch(switch::Setting::Esp),
+        Self::Fat,
+    ];
+
+    /// Cases of a demo of large datagrams.
+    pub(super) fn datagrams() -> Vec<Self> {
+        [Self::Veth].into_iter().chain(fragments::Setting::ALL.map(Self::Large)).collect()
+    }
+
+    /// Cases of a demo of requests.
+    pub(super) fn requests() -> Vec<Self> {
+        ila::Setting::ALL.map(Self::Requests).to_vec()
+    }
+
+    /// Name in the report.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Veth => "veth",
+            Self::Thin => "aes-gcm-256/thin",
+            Self::Fat => "aes-gcm-256/fat",
+            Self::Storm => "aes-gcm-256/storm",
+            Self::Large(setting) => setting.name(),
+            Self::Requests(setting) => setting.name(),
+            Self::Switch(setting) => setting.name(),
+            Self::Peer(peer) => peer.name(),
+        }
+    }
+
+    /// Tells whether another program carries it.
+    pub(super) fn is_peer(self) -> bool {
+        match self {
+            Self::Peer(_) => true,
+            Self::Switch(setting) => switch::Setting::PEERS.contains(&setting),
+            _ => false,
+        }
+    }
+
+    /// Name of the case's ratio to fat, if there is one.
+    pub(super) fn ratio(self) -> Option<String> {
+        match self {
+            Self::Fat | Self::Storm | Self::Large(_) | Self::Switch(_) | Self::Requests(_) => None,
+            Self::Thin => Some("fat/thin".to_owned()),
+            Self::Veth | Self::Peer(_) => Some(format!("fat/{}", self.name())),
+        }
+    }
+}

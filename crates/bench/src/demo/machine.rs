@@ -1,0 +1,71 @@
+//! Requirements of the demo on the machine, checked before anything is changed.
+
+use std::env;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use client::{PROGRAM_VARIABLE, find_sibling};
+
+use super::failure::Failure;
+use super::process::command;
+use super::topology::Deployment;
+
+/// Fails with the first thing that is missing and how to get it.
+pub(super) fn check(deployment: Deployment, iperf3: bool) -> Result<(), Failure> {
+    fatpath()?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(missing("root, to make network namespaces", "run it with sudo"));
+    }
+    program("ip", "-V", "iproute2's ip", "apt-get install iproute2")?;
+    match deployment {
+        Deployment::Tunnel if !Path::new("/dev/net/tun").exists() => {
+            let how = "modprobe tun, or give the container its device with --device /dev/net/tun";
+            return Err(missing("/dev/net/tun", how));
+        }
+        Deployment::Tunnel => {}
+        Deployment::Router => program("ethtool", "--version", "ethtool, for --router", "apt-get install ethtool")?,
+    }
+    if iperf3 {
+        program("iperf3", "--version", "iperf3, for --iperf3", "apt-get install iperf3")?;
+    }
+    Ok(())
+}
+
+/// Path of the program `fatpath`: the one that started this program, or one beside this program or in `PATH`.
+///
+/// # Errors
+/// There is none.
+pub(super) fn fatpath() -> Result<PathBuf, Failure> {
+    let started_by = env::var_os(PROGRAM_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    started_by.or_else(|| find_sibling("fatpath")).ok_or_else(|| {
+        missing("fatpath, beside fatpath-bench or in PATH", "build it with `cargo build --release -p fatpath`")
+    })
+}
+
+/// Fails if a program cannot be found.
+pub(super) fn program(name: &str, version_option: &str, what: &str, how: &'static str) -> Result<(), Failure> {
+    let ran = command(name).arg(version_option).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    match ran {
+        Err(err) if err.kind() == ErrorKind::NotFound => Err(missing(what, how)),
+        Err(err) => Err(Failure::step(name, err)),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// The failure of something that is not there.
+pub(super) fn missing(what: &str, how: &'static str) -> Failure {
+    Failure::Missing { what: what.to_owned(), how }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_named_with_the_way_to_get_it() {
+        let missing = program("fatpath-no-such-program", "-V", "a program", "install it").unwrap_err();
+        assert_eq!(missing.to_string(), "demo needs a program: install it");
+        assert!(program("sh", "-c", "a shell", "install it").is_ok());
+    }
+}

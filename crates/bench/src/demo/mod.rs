@@ -1,0 +1,246 @@
+//! `fatpath demo`: what keeping packets fat is worth on this machine, end to end, with the kernel's own TCP.
+//!
+//! One stream is measured three ways in alternating rounds: over veth alone, through two gateways with every offload
+//! off, and through the same with packets kept fat. With `--udp-fragments` it is one of large UDP datagrams between the
+//! gateways' own sockets, in several set-ups ([`fragments`]). With `--switch` the stream is between two guests of a
+//! bridge ([`switch`]). With `--rr` transactions of many connections are counted, with and without ILA ([`ila`]). With
+//! `--peers` other tunnels in user space follow, or another switch. With `--storm` the stream through fat gateways is
+//! measured alone, with and without changes of routes and SAs at the same time. Each measurement has gateways of its
+//! own, so that memory and counters begin at zero. Each namespace, device and process is owned by a value that removes
+//! it on drop, however the demo ends.
+
+mod case;
+mod config;
+mod daemon;
+mod datagrams;
+mod failure;
+mod fragments;
+mod gateway;
+mod ila;
+mod machine;
+mod meter;
+mod netns;
+mod openvswitch;
+mod peer;
+mod ping;
+mod process;
+mod report;
+mod requests;
+mod sample;
+mod site;
+mod stop;
+mod storm;
+mod stream;
+mod switch;
+mod topology;
+mod tunnel;
+
+use std::time::Duration;
+
+use client::{CliError, DemoArgs, print, raise_descriptor_limit};
+
+use crate::figures::Missing;
+use crate::progress::Progress;
+use case::Case;
+use failure::Failure;
+use peer::Peer;
+use process::Scratch;
+use report::{Report, Round, report};
+use site::Site;
+use stop::Stop;
+use topology::{Deployment, Topology};
+
+/// Time of a measurement besides its stream: two gateways to start, ping and end.
+const OVERHEAD_SECONDS: f64 = 0.4;
+
+/// Runs the demo and prints its report.
+///
+/// # Errors
+/// If something is missing, a step fails, or a signal ends it. By then everything has been removed.
+pub(crate) fn main(args: &DemoArgs) -> Result<(), CliError> {
+    let plan = Plan::from(args);
+    let report = plan.run().map_err(|failure| CliError::failed(failure.to_string()))?;
+    let text = if args.json { report.to_json() } else { report.to_string() };
+    print((text + "\n").as_bytes())
+}
+
+/// Choice of measurements.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    deployment: Deployment,
+    rounds: u32,
+    length: Duration,
+    iperf3: bool,
+    peers: bool,
+    udp_fragments: bool,
+    switch: bool,
+    /// Connections that make requests.
+    rr: Option<u16>,
+    /// Changes a second at each gateway.
+    storm: Option<u32>,
+}
+
+impl From<&DemoArgs> for Plan {
+    fn from(args: &DemoArgs) -> Self {
+        Self {
+            deployment: if args.router { Deployment::Router } else { Deployment::Tunnel },
+            rounds: args.rounds,
+            length: Duration::from_secs(args.seconds.into()),
+            iperf3: args.iperf3,
+            peers: args.peers,
+            udp_fragments: args.udp_fragments,
+            switch: args.switch,
+            rr: args.rr,
+            storm: args.storm,
+        }
+    }
+}
+
+impl Plan {
+    fn run(self) -> Result<Report, Failure> {
+        machine::check(self.deployment, self.iperf3)?;
+        // Both ends of each connection are in this process.
+        raise_descriptor_limit().map_err(|err| Failure::step("limit of descriptors", err))?;
+        let stop = Stop::on_signals().map_err(|err| Failure::step("catch signals", err))?;
+        let progress = Progress::on_stderr();
+        let mut cases = Cases::of(self);
+        progress.announce(&self.announcement(cases.wanted.len()));
+        let name = format!("fatpath-demo-{}", std::process::id());
+        let scratch = Scratch::create(&name)?;
+        let topology = Topology::build(self.deployment, &name, &stop)?;
+        if self.udp_fragments || self.rr.is_some() {
+            topology.add_bare_wire(&stop)?;
+        }
+        let site = Site { topology, scratch, stop, length: self.length, iperf3: self.iperf3 };
+        let rounds = Rounds { plan: self, progress, site };
+        let rounds = (1..=self.rounds)
+            .map(|number| rounds.round(number, &mut cases))
+            .collect::<Result<Vec<Round>, Failure>>()?;
+        let bench = match self.storm {
+            Some(_) => report::STORM,
+            None if self.udp_fragments => report::UDP_FRAGMENTS,
+            None if self.rr.is_some() => report::REQUESTS,
+            None if self.switch => report::SWITCH,
+            None => report::TCP,
+        };
+        Ok(Report { bench, missing: cases.missing, ..report(&rounds) })
+    }
+
+    fn announcement(self, cases: usize) -> String {
+        let streams = f64::from(self.rounds) * cases as f64;
+        let seconds = streams * (self.length.as_secs_f64() + OVERHEAD_SECONDS);
+        let (rounds, length) = (self.rounds, self.length.as_secs());
+        format!("fatpath demo: {rounds} x {cases} streams of {length} s, about {seconds:.0} s in all")
+    }
+}
+
+/// Cases of each round, and cases that cannot be measured here.
+#[derive(Debug)]
+struct Cases {
+    wanted: Vec<Case>,
+    missing: Vec<Missing>,
+}
+
+impl Cases {
+    fn of(plan: Plan) -> Self {
+        let wanted = match plan.storm {
+            Some(_) => Case::STORM.to_vec(),
+            None if plan.udp_fragments => Case::datagrams(),
+            None if plan.rr.is_some() => Case::requests(),
+            None if plan.switch => Case::SWITCH.to_vec(),
+            None => Case::OWN.to_vec(),
+        };
+        let mut cases = Self { wanted, missing: Vec::new() };
+        if plan.peers && plan.switch {
+            let peers = switch::Setting::PEERS.map(Case::Switch);
+            cases.wanted.extend(peers);
+            if let Err(why) = openvswitch::check() {
+                peers.into_iter().for_each(|case| cases.give_up(case, &why));
+            }
+            return cases;
+        }
+        for peer in Peer::ALL.into_iter().filter(|_| plan.peers) {
+            match peer.check() {
+                Ok(()) => cases.wanted.push(Case::Peer(peer)),
+                Err(why) => cases.give_up(Case::Peer(peer), &why),
+            }
+        }
+        cases
+    }
+
+    fn give_up(&mut self, case: Case, why: &Failure) {
+        self.wanted.retain(|&wanted| wanted != case);
+        self.missing.push(Missing { name: case.name().to_owned(), why: why.to_string() });
+    }
+}
+
+/// Rounds of a plan at one site.
+#[derive(Debug)]
+struct Rounds {
+    plan: Plan,
+    progress: Progress,
+    site: Site,
+}
+
+impl Rounds {
+    /// Measures each case once. A peer that fails is given up; the others go on.
+    fn round(&self, number: u32, cases: &mut Cases) -> Result<Round, Failure> {
+        let (mut round, mut last) = (Round::new(), String::new());
+        for case in cases.wanted.clone() {
+            self.progress.say(&format!("round {number} of {}: {}{last}", self.plan.rounds, case.name()));
+            let sample = match case {
+                Case::Veth if self.plan.udp_fragments => fragments::veth(&self.site),
+                Case::Large(setting) => fragments::measure(&self.site, setting),
+                Case::Requests(setting) => ila::measure(&self.site, setting, self.plan.rr.unwrap_or(1)),
+                Case::Switch(setting) => switch::measure(&self.site, setting),
+                Case::Veth => tunnel::veth(&self.site),
+                Case::Thin => tunnel::measure(&self.site, false, None),
+                Case::Fat => tunnel::measure(&self.site, true, None),
+                Case::Storm => tunnel::measure(&self.site, true, self.plan.storm),
+                Case::Peer(peer) => tunnel::peer(&self.site, peer),
+            };
+            match (case, sample) {
+                (_, Ok(sample)) => {
+                    last = format!(" (before it, {}: {})", case.name(), sample.short());
+                    round.insert(case, sample);
+                }
+                (_, Err(Failure::Interrupted)) => return Err(Failure::Interrupted),
+                (_, Err(why)) if case.is_peer() => cases.give_up(case, &why),
+                (_, Err(why)) => return Err(why),
+            }
+        }
+        Ok(round)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_announced_in_advance() {
+        let plan = Plan {
+            deployment: Deployment::Tunnel,
+            rounds: 5,
+            length: Duration::from_secs(2),
+            iperf3: false,
+            peers: false,
+            udp_fragments: false,
+            switch: false,
+            rr: None,
+            storm: None,
+        };
+        assert_eq!(plan.announcement(3), "fatpath demo: 5 x 3 streams of 2 s, about 36 s in all");
+    }
+
+    #[test]
+    fn a_peer_that_fails_is_left_out_from_then_on_and_told_of() {
+        let mut cases = Cases { wanted: Case::OWN.to_vec(), missing: Vec::new() };
+        let peers = [Peer::WireguardGo, Peer::Boringtun].map(Case::Peer);
+        cases.wanted.extend(peers);
+        cases.give_up(peers[0], &Failure::step("ping 10.2.0.1", "nothing after 4.0 s"));
+        assert_eq!(cases.wanted, [&Case::OWN[..], &peers[1..]].concat());
+        let Missing { name, why } = &cases.missing[0];
+        assert_eq!((name.as_str(), why.as_str()), ("wireguard-go", "ping 10.2.0.1: nothing after 4.0 s"));
+    }
+}

@@ -1,0 +1,101 @@
+//! Other tunnels in user space, for the same stream over the same wire.
+//!
+//! Each is set up as its own documents say, with its own defaults, and given nothing that slows it down. One that is not
+//! installed or does not start is left out, and the report says why.
+
+mod running;
+mod strongswan;
+mod wireguard;
+
+use super::failure::Failure;
+use super::machine::program;
+use super::process::{Scratch, command};
+use super::stop::Stop;
+use super::topology::Topology;
+use running::{Ground, Running};
+
+/// Another tunnel.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Peer {
+    /// WireGuard in Go.
+    WireguardGo,
+    /// WireGuard in Rust.
+    Boringtun,
+    /// strongSwan's own ESP (its plugin kernel-libipsec), with AES-256-GCM.
+    Strongswan,
+}
+
+impl Peer {
+    /// Peers in the order in which a round measures them.
+    pub(super) const ALL: [Self; 3] = [Self::WireguardGo, Self::Boringtun, Self::Strongswan];
+
+    /// Name in the report.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::WireguardGo => "wireguard-go",
+            Self::Boringtun => "boringtun",
+            Self::Strongswan => "strongswan",
+        }
+    }
+
+    /// Fails with the first thing that is not installed.
+    pub(super) fn check(self) -> Result<(), Failure> {
+        let wg = || program("wg", "--version", "wg", "apt-get install wireguard-tools");
+        match self {
+            Self::WireguardGo => {
+                let how = "go install golang.zx2c4.com/wireguard@latest, and name it so";
+                program("wireguard-go", "--version", "wireguard-go", how).and_then(|()| wg())
+            }
+            Self::Boringtun => {
+                program("boringtun-cli", "--version", "boringtun-cli", "cargo install --locked boringtun-cli")
+                    .and_then(|()| wg())
+            }
+            Self::Strongswan => strongswan::check(),
+        }
+    }
+
+    /// Starts it at both ends, and joins the hosts to it.
+    pub(super) fn start<'t>(
+        self,
+        topology: &'t Topology,
+        scratch: &'t Scratch,
+        stop: &'t Stop,
+    ) -> Result<Running<'t>, Failure> {
+        let ground = Ground { topology, scratch, stop };
+        let mut running = Running { daemons: Vec::new(), addresses: Vec::new(), leftovers: Vec::new() };
+        let started = match self {
+            Self::WireguardGo => wireguard::start(ground, &mut running, "wireguard-go", |device| {
+                let mut command = command("wireguard-go");
+                command.args(["-f", device]);
+                command
+            }),
+            Self::Boringtun => wireguard::start(ground, &mut running, "boringtun", |device| {
+                let mut command = command("boringtun-cli");
+                // To drop privileges takes a login session.
+                command.args(["--foreground", "--disable-drop-privileges", device]);
+                command
+            }),
+            Self::Strongswan => strongswan::start(ground, &mut running),
+        };
+        match started {
+            Ok(()) => Ok(running),
+            Err(failure) => Err(running.explain(failure)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_peer_is_reported_with_the_way_to_get_it() {
+        for peer in Peer::ALL {
+            match peer.check() {
+                Ok(()) => {}
+                Err(Failure::Missing { how, .. }) => assert!(how.contains("install"), "{how}"),
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! One TCP stream from host to host: over veth alone, through a tunnel of two gateways, and through another tunnel.
+
+use std::time::Instant;
+
+use super::config::Keys;
+use super::failure::Failure;
+use super::gateway::Gateway;
+use super::meter::Cost;
+use super::peer::Peer;
+use super::ping;
+use super::sample::Sample;
+use super::site::{Site, explain, gbps, readings};
+use super::storm::Storm;
+use super::topology::Side;
+
+/// The ceiling: no gateway runs.
+pub(super) fn veth(site: &Site) -> Result<Sample, Failure> {
+    let stream = site.stream(site.topology.plain_address())?;
+    Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost: None })
+}
+
+/// Through the tunnel, with gateways of its own, and maybe so many changes a second beside it.
+pub(super) fn measure(site: &Site, fat: bool, storm: Option<u32>) -> Result<Sample, Failure> {
+    let keys = Keys::random()?;
+    let start = |side| Gateway::start(&site.topology, &site.scratch, side, fat, &keys, &site.stop);
+    let mut gateways = [start(Side::A)?, start(Side::B)?];
+    let host = site.topology.host(Side::A);
+    let pinged = ping::ping(host, Side::B.host(), &site.stop);
+    pinged.map_err(|failure| explain(failure, &mut gateways))?;
+    let storm = storm.map(|rate| Storm::start(&gateways, &site.scratch, rate, &site.stop)).transpose()?;
+    let before = readings(&gateways)?;
+    let storm_cpu = |gateways: &_| storm.as_ref().map_or(0.0, |storm| storm.cpu_seconds(gateways));
+    let (start, storm_before) = (Instant::now(), storm_cpu(&gateways));
+    let streamed = site.stream(Side::B.host());
+    let stream = streamed.map_err(|failure| explain(failure, &mut gateways))?;
+    let load = (storm_cpu(&gateways) - storm_before) / start.elapsed().as_secs_f64();
+    let after = readings(&gateways)?;
+    let changes = storm.map(|storm| storm.end(load, &site.stop)).transpose()?;
+    Ok(Sample {
+        gbps: gbps(stream),
+        arrived: None,
+        changes,
+        transactions: None,
+        cost: Some(Cost::of_gateways(&before, &after, stream)),
+    })
+}
+
+/// Through another tunnel, with processes of its own.
+pub(super) fn peer(site: &Site, peer: Peer) -> Result<Sample, Failure> {
+    let mut running = peer.start(&site.topology, &site.scratch, &site.stop)?;
+    let host = site.topology.host(Side::A);
+    let pinged = ping::ping(host, Side::B.host(), &site.stop);
+    pinged.map_err(|failure| running.explain(failure))?;
+    let before = running.usage()?;
+    let streamed = site.stream(Side::B.host());
+    let stream = streamed.map_err(|failure| running.explain(failure))?;
+    let cost = Some(Cost::between(before, running.usage()?, stream));
+    Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
+}

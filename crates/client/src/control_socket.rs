@@ -1,0 +1,207 @@
+//! The client's end of the control socket.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ctl::{Reply, Request};
+
+use crate::CliError;
+
+/// Longest time that a gateway may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// The longest answer, in bytes: hundreds of thousands of routes.
+const MAX_REPLY_LEN: u64 = 256 << 20;
+
+/// Run directory of gateways that root starts.
+pub const ROOTS_RUN_DIR: &str = "/run/fatpath";
+
+/// Place for the control socket of a gateway that this process is to be: in the first run directory of its user.
+pub fn own_socket_path(instance: &str) -> PathBuf {
+    let [own, _] = run_dirs(&Variables::of_process());
+    control_socket(&own, instance)
+}
+
+/// Path of the control socket of `instance`.
+pub fn socket_path(instance: &str) -> PathBuf {
+    control_socket(&run_dir_of(instance, run_dirs(&Variables::of_process())), instance)
+}
+
+/// Path of the netlink socket of `instance`, by which programs under `fatpath exec` reach it.
+pub fn netlink_path(instance: &str) -> PathBuf {
+    nlsock::socket_path(&run_dir_of(instance, run_dirs(&Variables::of_process())), instance)
+}
+
+fn control_socket(dir: &Path, instance: &str) -> PathBuf {
+    dir.join(format!("{instance}.sock"))
+}
+
+/// Variables that say where run directories are.
+#[derive(Clone, Debug)]
+struct Variables {
+    /// `FATPATH_RUNDIR`.
+    given: Option<OsString>,
+    /// `XDG_RUNTIME_DIR`.
+    of_user: Option<OsString>,
+    is_root: bool,
+}
+
+impl Variables {
+    fn of_process() -> Self {
+        let variable = |name| env::var_os(name).filter(|dir| !dir.is_empty());
+        let is_root = rustix::process::geteuid().is_root();
+        Self { given: variable("FATPATH_RUNDIR"), of_user: variable("XDG_RUNTIME_DIR"), is_root }
+    }
+}
+
+/// Directories of the sockets of gateways: that of gateways which this user starts, and that of others which it may speak to. They are one
+/// for root and where `FATPATH_RUNDIR` names it.
+fn run_dirs(variables: &Variables) -> [PathBuf; 2] {
+    if let Some(given) = &variables.given {
+        return [given.into(), given.into()];
+    }
+    let of_user = variables.of_user.as_ref().filter(|_| !variables.is_root);
+    let roots = PathBuf::from(ROOTS_RUN_DIR);
+    [of_user.map_or(roots.clone(), |dir| Path::new(dir).join("fatpath")), roots]
+}
+
+/// Run directory of a gateway: that in which it has sockets, this user's own first; the first if it has none.
+fn run_dir_of(instance: &str, dirs: [PathBuf; 2]) -> PathBuf {
+    let [own, _] = &dirs;
+    let own = own.clone();
+    let has_socket =
+        |dir: &PathBuf| control_socket(dir, instance).exists() || nlsock::socket_path(dir, instance).exists();
+    dirs.into_iter().find(has_socket).unwrap_or(own)
+}
+
+/// Error for a socket of `instance` that cannot be connected to, with a remedy.
+pub fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliError {
+    CliError::failed(match err.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
+            "{}: no gateway named {instance} is running; \
+             start one with `fatpath run -c FILE --instance {instance}`.",
+            path.display()
+        ),
+        ErrorKind::PermissionDenied => {
+            format!("{}: permission denied; use the account that runs the gateway, as with sudo.", path.display())
+        }
+        _ => format!("{}: {err}", path.display()),
+    })
+}
+
+/// A connection to a running gateway.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    path: PathBuf,
+}
+
+impl Client {
+    /// Connects to `instance`.
+    ///
+    /// # Errors
+    /// If it is not running, and how to start it; or if this user may not speak to it.
+    pub fn connect(instance: &str) -> Result<Self, CliError> {
+        Self::connect_at(instance, socket_path(instance))
+    }
+
+    /// Connects to `instance`, whose control socket is at `path`.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn connect_at(instance: &str, path: PathBuf) -> Result<Self, CliError> {
+        let stream = UnixStream::connect(&path).map_err(|err| unreachable(instance, &path, &err))?;
+        let client = Self { stream: BufReader::new(stream), path };
+        client.limit(Some(ANSWER_LIMIT)).map_err(|err| client.failed(&err))?;
+        Ok(client)
+    }
+
+    /// Sends a request and waits for its reply.
+    ///
+    /// # Errors
+    /// If the gateway refuses the request, says why in its own words; else if it does not answer.
+    pub fn ask(&mut self, request: &Request) -> Result<Reply, CliError> {
+        let mut line = String::new();
+        let answered = match self.stream.get_mut().write_all(request.to_line().as_bytes()) {
+            // One that has no room for this client has said so before it was asked.
+            Err(err) if err.kind() != ErrorKind::BrokenPipe => Err(err),
+            _ => self.stream.by_ref().take(MAX_REPLY_LEN).read_line(&mut line),
+        };
+        match answered {
+            Ok(0) => return Err(self.failed(&"the gateway ended before it answered")),
+            Err(err) if matches!(err.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Err(self.failed(&format!("no answer within {} seconds", ANSWER_LIMIT.as_secs())));
+            }
+            Err(err) => return Err(self.failed(&err)),
+            Ok(_) => {}
+        }
+        match Reply::from_line(&line).map_err(|err| self.failed(&err))? {
+            Reply::Error { message } => Err(CliError::failed(message)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Error for an answer that is not one to the request.
+    pub fn confused(&self) -> CliError {
+        self.failed(&"the answer is to another question; are both of the same version?")
+    }
+
+    /// The stream behind the last reply, without a time limit; and the connection, with which another thread can end
+    /// it.
+    ///
+    /// # Errors
+    /// Errors of setsockopt(2) and dup(2).
+    pub fn into_stream(self) -> io::Result<(BufReader<UnixStream>, UnixStream)> {
+        self.limit(None)?;
+        let other = self.stream.get_ref().try_clone()?;
+        Ok((self.stream, other))
+    }
+
+    fn limit(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(limit)?;
+        self.stream.get_ref().set_write_timeout(limit)
+    }
+
+    fn failed(&self, what: &dyn std::fmt::Display) -> CliError {
+        CliError::failed(format!("{}: {what}", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_directory_is_the_users_that_is_not_root() {
+        let variables = |given: &str, of_user: &str, is_root| Variables {
+            given: (!given.is_empty()).then(|| given.into()),
+            of_user: (!of_user.is_empty()).then(|| of_user.into()),
+            is_root,
+        };
+        for (variables, want) in [
+            (variables("", "/run/user/7", false), ["/run/user/7/fatpath", "/run/fatpath"]),
+            (variables("", "/run/user/0", true), ["/run/fatpath", "/run/fatpath"]),
+            (variables("", "", false), ["/run/fatpath", "/run/fatpath"]),
+            (variables("/tmp/x", "/run/user/7", false), ["/tmp/x", "/tmp/x"]),
+        ] {
+            assert_eq!(run_dirs(&variables), want.map(PathBuf::from), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn gateway_is_looked_for_in_the_users_directory_first() {
+        let root = env::temp_dir().join(format!("fatpath-run-dirs-{}", std::process::id()));
+        let dirs = ["own", "roots"].map(|name| root.join(name));
+        for (at, names) in [["both.sock", "own.netlink"], ["both.sock", "roots.netlink"]].into_iter().enumerate() {
+            std::fs::create_dir_all(&dirs[at]).unwrap();
+            names.iter().for_each(|name| std::fs::write(dirs[at].join(name), "").unwrap());
+        }
+        for (instance, want) in [("both", 0), ("own", 0), ("roots", 1), ("none", 0)] {
+            assert_eq!(run_dir_of(instance, dirs.clone()), dirs[want], "{instance}");
+        }
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}

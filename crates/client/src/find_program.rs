@@ -1,0 +1,41 @@
+//! Places of programs.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use crate::CliError;
+
+/// Path of the program, found as a shell finds it.
+pub(crate) fn find(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(program)).filter(can_run);
+    }
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|dir| dir.join(program)).find(can_run)
+}
+
+/// Path of another program of this project: beside the running program, or where a shell finds it.
+pub fn find_sibling(name: &str) -> Option<PathBuf> {
+    let beside = env::current_exe().ok().map(|own| own.with_file_name(name));
+    beside.filter(can_run).or_else(|| find(OsStr::new(name)))
+}
+
+/// Path of the system's `ip`.
+///
+/// # Errors
+/// It is not there.
+pub fn system_ip() -> Result<PathBuf, CliError> {
+    let ip = find(OsStr::new("ip")).or_else(|| {
+        // Not every user's PATH has it.
+        ["/usr/sbin/ip", "/sbin/ip"].map(PathBuf::from).into_iter().find(|path| path.is_file())
+    });
+    ip.ok_or_else(|| CliError::failed("ip: not found; install it, as with `apt-get install iproute2`."))
+}
+
+fn can_run(path: &PathBuf) -> bool {
+    fs::metadata(path).is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+}

@@ -1,0 +1,106 @@
+//! Programs whose netlink sockets reach a gateway, by a library that is preloaded into them.
+
+use std::env;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::CWD;
+
+use crate::CliError;
+use crate::find_program::find;
+
+/// The library that has a program's netlink sockets reach a gateway.
+const LIBRARY: &str = "libfatpath_preload.so";
+/// Names that library, if it is not where it is looked for.
+const LIBRARY_VARIABLE: &str = "FATPATH_PRELOAD";
+/// Tells the library which gateway.
+const NETLINK_VARIABLE: &str = "FATPATH_NETLINK";
+
+/// Command that runs `program` with its netlink sockets reaching the gateway whose netlink socket is at `netlink`.
+///
+/// # Errors
+/// If the program or the library is missing.
+pub fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliError> {
+    let shown = program.to_string_lossy();
+    let path = find(program).ok_or_else(|| CliError::failed(format!("{shown}: no such program.")))?;
+    let library = library()?;
+    // The loader takes these for the end of a name (ld.so(8)), and goes on without the library.
+    if library.as_os_str().as_bytes().iter().any(|byte| b": ".contains(byte)) {
+        let place = library.display();
+        return Err(CliError::failed(format!(
+            "{place}: no library can be put first from a path with a space or colon."
+        )));
+    }
+    let preload = match env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
+        None => library.into_os_string(),
+        Some(before) => OsString::from_vec([library.as_os_str().as_bytes(), b":", before.as_bytes()].concat()),
+    };
+    let mut command = Command::new(&path);
+    command.arg0(program).env("LD_PRELOAD", preload);
+    set_gateway(&mut command, netlink, false, None)?;
+    Ok(command)
+}
+
+/// Names the gateway to the program of a [`command`], by the path of its netlink socket: whether the program's sockets are on the
+/// gateway's host side, and the VRF that they are bound to.
+///
+/// # Errors
+/// The working directory, to which the path is relative, is gone.
+pub fn set_gateway(
+    command: &mut Command,
+    netlink: &Path,
+    is_on_host_side: bool,
+    vrf: Option<&str>,
+) -> Result<(), CliError> {
+    command.env(NETLINK_VARIABLE, netlink_variable(netlink, is_on_host_side, vrf)?);
+    Ok(())
+}
+
+/// The value of the variable that names the gateway whose netlink socket is at `netlink`.
+fn netlink_variable(netlink: &Path, is_on_host_side: bool, vrf: Option<&str>) -> Result<OsString, CliError> {
+    let netlink = std::path::absolute(netlink).map_err(|err| CliError::failed(err.to_string()))?;
+    let mut value = netlink.into_os_string();
+    if is_on_host_side {
+        value.push(",host-side");
+    }
+    if let Some(vrf) = vrf {
+        value.push(format!(",vrf={vrf}"));
+    }
+    Ok(value)
+}
+
+/// Checks that the program of `command`, whose name on the command line is `program`, would load the library.
+///
+/// # Errors
+/// The reason for which it would not.
+pub fn check_loads(program: &OsStr, command: &Command) -> Result<(), CliError> {
+    // A path with a NUL in it names nothing.
+    let path = CString::new(command.get_program().as_bytes()).unwrap_or_default();
+    let refused =
+        |why: launch::NotLoadable| CliError::failed(format!("{}: {}.", program.to_string_lossy(), why.reason));
+    launch::check(CWD, &path).map_err(refused)
+}
+
+/// The library: where the environment says, beside this program, or where it is installed.
+fn library() -> Result<PathBuf, CliError> {
+    if let Some(path) = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
+        let path = PathBuf::from(path);
+        return match std::path::absolute(&path) {
+            Ok(absolute) if absolute.is_file() => Ok(absolute),
+            _ => Err(CliError::failed(format!("{LIBRARY_VARIABLE}: {}: there is no such file.", path.display()))),
+        };
+    }
+    let missing = || {
+        CliError::failed(format!(
+            "{LIBRARY} is neither beside fatpath nor in ../lib/fatpath; build it with `cargo build --release -p \
+             fatpath-preload`, or set {LIBRARY_VARIABLE} to where it is."
+        ))
+    };
+    let program = env::current_exe().map_err(|_| missing())?;
+    let dir = program.parent().ok_or_else(missing)?;
+    let places = [dir.join(LIBRARY), dir.join("../lib/fatpath").join(LIBRARY)];
+    places.into_iter().find(|path| path.is_file()).ok_or_else(missing)
+}

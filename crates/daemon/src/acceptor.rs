@@ -1,0 +1,98 @@
+//! Accepts connections also when the process has no free descriptors.
+//!
+//! accept(2) fails with `EMFILE` then, and the connection stays in front of the listening socket's queue: clients behind it
+//! would wait, root's too. So a few descriptors are held in reserve. Each is closed to accept one connection, which is closed
+//! at once unless its peer is privileged.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::{SocketFlags, accept_with};
+
+/// Size of the reserve: descriptors of eight connections, and of the judgement of one peer.
+const RESERVE: usize = 8 + JUDGEMENT;
+
+/// Descriptors that are open at a time while a peer is judged: a pidfd, two directories and a file.
+const JUDGEMENT: usize = 4;
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) struct Acceptor {
+    socket: OwnedFd,
+    /// Name of the socket in the log.
+    name: &'static str,
+    /// Duplicates of the socket, each of which can be closed for another descriptor.
+    reserve: Vec<OwnedFd>,
+    /// Whether the log says that the table of descriptors is full.
+    is_full: bool,
+}
+
+/// A connection that was accepted.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) fd: OwnedFd,
+    /// Whether it uses the reserve, which is for privileged peers.
+    pub(super) is_reserved: bool,
+}
+
+impl Acceptor {
+    /// Acceptor of `socket`, which is called `name` in the log.
+    pub(super) fn new(socket: OwnedFd, name: &'static str) -> Self {
+        let mut acceptor = Self { socket, name, reserve: Vec::new(), is_full: false };
+        acceptor.refill();
+        acceptor
+    }
+
+    /// Gives up as many descriptors of the reserve as the judgement of a peer needs. They come back by
+    /// [`refill`](Self::refill).
+    pub(super) fn make_room(&mut self) {
+        self.reserve.truncate(self.reserve.len().saturating_sub(JUDGEMENT));
+    }
+
+    /// Fills the reserve, as far as there are descriptors.
+    pub(super) fn refill(&mut self) {
+        while self.reserve.len() < RESERVE {
+            match fcntl_dupfd_cloexec(&self.socket, 0) {
+                Ok(fd) => self.reserve.push(fd),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Accepts a connection, with `flags`. `None`: the queue is empty.
+    ///
+    /// # Errors
+    /// Error of accept(2); `EMFILE` or `ENFILE` when the reserve is used up as well.
+    pub(super) fn accept(&mut self, flags: SocketFlags) -> Result<Option<Accepted>, Errno> {
+        self.refill();
+        let is_reserved = self.reserve.len() < RESERVE;
+        let accepted = match accept_with(&self.socket, flags) {
+            Err(err @ (Errno::MFILE | Errno::NFILE)) => {
+                if !std::mem::replace(&mut self.is_full, true) {
+                    tracing::warn!("{}: {err}: only privileged clients are accepted", self.name);
+                }
+                let freed = self.reserve.pop();
+                drop(freed.ok_or(err)?);
+                accept_with(&self.socket, flags).map(|fd| Accepted { fd, is_reserved: true })
+            }
+            Ok(fd) => {
+                if !is_reserved && std::mem::take(&mut self.is_full) {
+                    tracing::info!("{}: there are descriptors again", self.name);
+                }
+                Ok(Accepted { fd, is_reserved })
+            }
+            Err(err) => Err(err),
+        };
+        match accepted {
+            Ok(accepted) => Ok(Some(accepted)),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+}
+
+impl AsFd for Acceptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

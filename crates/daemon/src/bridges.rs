@@ -1,0 +1,151 @@
+//! Bridges of the node: configuration and state.
+
+use base::LinkId;
+use config::bridge::{BridgeConfig, BridgePort};
+use config::model::{Config, LinkKind};
+use ctl::state::{BridgePortState, FdbState};
+use driver::DriverKind;
+use netlink::rtnl::{BridgeNow, Bridging, PortNow};
+use switch::{BridgeError, FdbEntry, FdbKind, Port, PortState, Vid, VidSet};
+
+use super::node::Node;
+
+/// A bridge as a file has it.
+#[derive(Clone, Debug)]
+pub(crate) struct BridgePlan {
+    /// Link of the bridge's own port.
+    id: LinkId,
+    config: BridgeConfig,
+    own: BridgePort,
+    ports: Vec<(LinkId, BridgePort)>,
+}
+
+/// The bridges of a file.
+pub(crate) fn plans(config: &Config, ids: &[LinkId]) -> Vec<BridgePlan> {
+    let links = || config.links.iter().zip(ids);
+    let port = |port: &Option<Box<BridgePort>>| port.as_deref().cloned().unwrap_or_default();
+    let bridges = links().filter_map(|(bridge, &id)| {
+        let LinkKind::Bridge(config) = &bridge.kind else { return None };
+        let ports = links().filter(|(link, _)| link.master.as_ref() == Some(&bridge.name));
+        let ports = ports.map(|(link, &id)| (id, port(&link.port))).collect();
+        Some(BridgePlan { id, config: config.clone(), own: port(&bridge.port), ports })
+    });
+    bridges.collect()
+}
+
+impl Node {
+    /// Applies the bridges of a file. A port that stays keeps its learnt addresses.
+    pub(crate) fn become_bridges(&mut self, plans: &[BridgePlan]) -> Result<(), String> {
+        let now = self.now();
+        let wanted = |link: LinkId| plans.iter().find(|plan| plan.ports.iter().any(|(port, _)| *port == link));
+        let links: Vec<LinkId> = self.datapath.ports.iter().map(|(id, _)| id).collect();
+        for link in links {
+            let (before, after) = (self.datapath.bridge_of(link), wanted(link).map(|plan| plan.id));
+            if before != after {
+                let name = self.name_of(link).unwrap_or_default();
+                let outcome = self.datapath.set_bridge(now, &self.mem, link, after);
+                outcome.map_err(|error| format!("link {name}: {error}"))?;
+            }
+        }
+        for BridgePlan { id, config, own, ports } in plans {
+            let Some(bridge) = self.datapath.bridge_mut(*id) else { continue };
+            let mut become_it = || {
+                config.apply(bridge)?;
+                own.apply(bridge, None)?;
+                ports.iter().try_for_each(|(link, port)| port.apply(bridge, Some(*link)))
+            };
+            let outcome: Result<(), BridgeError> = become_it();
+            outcome.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Part of a link in a bridge, for netlink's clients.
+pub(crate) fn bridging(node: &Node, id: LinkId) -> Option<Bridging> {
+    if let Some(bridge) = node.datapath.bridge(id) {
+        let learnt = bridge.ports().map(|port| bridge.learnt(port.link())).sum();
+        let (config, mac, vlans) = (BridgeConfig::of(bridge), bridge.mac().0, bridge.vlans().clone());
+        return Some(Bridging::Bridge(Box::new(BridgeNow { config, mac, vlans, learnt })));
+    }
+    let bridge = node.datapath.bridge(node.datapath.bridge_of(id)?)?;
+    let port = bridge.port(id)?;
+    let (number, config, vlans) = (port.number(), *port.config(), port.vlans().clone());
+    // Of TAP devices Linux believes 10 Mb/s, of others it is told more.
+    let is_tap =
+        matches!(node.slots.get(id.0 as usize)?.as_ref()?.config.kind, LinkKind::Driver(DriverKind::Tap { .. }));
+    let cost = if is_tap { 100 } else { 2 };
+    Some(Bridging::Port(Box::new(PortNow { number, cost, bridge_mac: bridge.mac().0, config, vlans })))
+}
+
+/// Port of a bridge as `fatpath show links` has it.
+pub(crate) fn port_state(node: &Node, id: LinkId) -> Option<BridgePortState> {
+    let own = node.datapath.bridge_of(id)?;
+    let bridge = node.datapath.bridge(own)?;
+    let port = bridge.port(id)?;
+    let vlans = port.vlans();
+    let is_tagged = |vid: &Vid| !vlans.untagged().contains(*vid);
+    let stats = port.stats();
+    Some(BridgePortState {
+        bridge: node.name_of(own)?,
+        state: state_word(port).to_owned(),
+        pvid: vlans.pvid().map(Vid::get),
+        tagged: ranges(&vlans.members().iter().filter(is_tagged).collect()),
+        untagged: ranges(vlans.untagged()),
+        trunk: port.config().trunk.map(switch::TrunkPriority::get),
+        learnt: bridge.learnt(id),
+        fdb_full: port.learn_stats().full,
+        rx_dropped: stats.rx_dropped + stats.rx_errors,
+        tx_dropped: stats.tx_dropped,
+        tx_errors: stats.tx_errors,
+    })
+}
+
+fn state_word(port: &Port) -> &'static str {
+    match port.config().state {
+        PortState::Disabled => "disabled",
+        PortState::Listening => "listening",
+        PortState::Learning => "learning",
+        PortState::Forwarding => "forwarding",
+        PortState::Blocking => "blocking",
+    }
+}
+
+fn ranges(vlans: &VidSet) -> Vec<String> {
+    let each = vlans.ranges().into_iter().map(|range| match (range.start(), range.end()) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    });
+    each.collect()
+}
+
+/// Entries of all bridges.
+pub(crate) fn fdb_states(node: &mut Node) -> Vec<FdbState> {
+    let now = node.now();
+    let bridges: Vec<LinkId> = node.datapath.bridge_ids().collect();
+    let mut all = Vec::new();
+    for own in bridges {
+        let Some(bridge) = node.datapath.bridge_mut(own) else { continue };
+        let mut entries: Vec<FdbEntry> = bridge.fdb_entries(now).collect();
+        entries.sort_unstable_by_key(|entry| (entry.port, entry.vid, entry.mac.0));
+        let Some(master) = node.name_of(own) else { continue };
+        all.extend(entries.into_iter().filter_map(|entry| {
+            let state = match entry.kind {
+                FdbKind::Local => "permanent",
+                FdbKind::Static => "static",
+                FdbKind::Dynamic => "dynamic",
+            };
+            Some(FdbState {
+                mac: entry.mac.to_string(),
+                dev: node.name_of(entry.port.unwrap_or(own))?,
+                vlan: entry.vid.map(Vid::get),
+                master: master.clone(),
+                state: state.to_owned(),
+                sticky: entry.is_sticky,
+                updated_secs: entry.updated.as_secs(),
+                used_secs: entry.used.as_secs(),
+            })
+        }));
+    }
+    all
+}

@@ -1,0 +1,59 @@
+//! Streams a capture to a control client as pcapng.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+
+use ctl::Reply;
+use link::pcapng::{LinkType, PcapngWriter};
+
+use super::captures::{CaptureLink, Frame};
+use super::command::Handle;
+use super::unix_socket::{LOOK_EVERY, is_gone};
+
+/// Packets that may wait for a slow reader; packets that come while the queue is full are lost to the capture alone.
+const QUEUE: usize = 1024;
+
+/// Answers a capture request and then writes packets until the client goes.
+pub(crate) fn stream_capture(
+    mut stream: &UnixStream,
+    worker: &Handle,
+    link: String,
+    after_gro: bool,
+) -> io::Result<()> {
+    let (sink, frames) = sync_channel(QUEUE);
+    let name = link.clone();
+    let asked = worker.call(move |node| node.captures.start(&mut node.datapath, &name, after_gro, sink));
+    let CaptureLink { ethernet, epoch } = match asked.map_err(|err| err.to_string()).and_then(|answer| answer) {
+        Ok(found) => found,
+        Err(message) => return stream.write_all(Reply::Error { message }.to_line().as_bytes()),
+    };
+    stream.write_all(Reply::Capturing.to_line().as_bytes())?;
+    let link_type = if ethernet { LinkType::Ethernet } else { LinkType::Raw };
+    let mut file = PcapngWriter::new(io::BufWriter::with_capacity(1 << 18, stream), &link, link_type)?;
+    file.flush()?;
+    while let Some(frame) = next_frame(&frames, &mut file, stream)? {
+        file.write(epoch + frame.at.since(base::Instant::ZERO), frame.outbound, &frame.bytes)?;
+    }
+    Ok(())
+}
+
+/// The next packet; flushes earlier ones before waiting for it. `None` once either side is gone.
+fn next_frame<W: Write>(
+    frames: &Receiver<Frame>,
+    file: &mut PcapngWriter<W>,
+    stream: &UnixStream,
+) -> io::Result<Option<Frame>> {
+    if let Ok(frame) = frames.try_recv() {
+        return Ok(Some(frame));
+    }
+    file.flush()?;
+    loop {
+        match frames.recv_timeout(LOOK_EVERY) {
+            Ok(frame) => return Ok(Some(frame)),
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) if is_gone(stream) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}

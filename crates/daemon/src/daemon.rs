@@ -1,0 +1,339 @@
+//! A running gateway: its start, and changes on a signal or at a client's request.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+
+use client::CliError;
+use config::Config;
+use config::model::LinkKind;
+use config::settings::Settings;
+use link::Discard;
+use packet::Allocations;
+use signal_hook::consts::SIGHUP;
+use signal_hook::iterator::Handle as SignalsHandle;
+
+use super::events::Event;
+use super::host::HostSide;
+use super::ike::{IkeFile, IkeSocket};
+use super::netlink::{NetlinkServer, Shared};
+use super::open::open;
+use super::plan::Plan;
+use super::planner::Planner;
+use super::running::Running;
+use super::service;
+use super::store::{self, Checkpointer, Collected, OfFiles, Store};
+use super::threads::{Threads, Watchdog};
+use crate::config_file;
+use crate::ip_batch::{self, IpLines};
+
+/// A gateway that runs.
+pub(super) struct Daemon {
+    file: Option<PathBuf>,
+    /// A file of `ip` lines that were carried out at start, and are its configuration together with `file`.
+    lines: Option<String>,
+    planner: Planner,
+    pub(super) worker: Running,
+    ike: IkePlace,
+    /// State that netlink clients see and change.
+    shared: Shared,
+    /// Saver of what netlink clients have set, and what of the node is the files' and not the clients'.
+    saved: Option<(Checkpointer, OfFiles)>,
+}
+
+/// Summary of a gateway's links, displayed as `2 links: tun0, wan; wan is down (eth1: SIOCGIFFLAGS: Network is down)`.
+pub(super) struct LinkSummary {
+    names: String,
+    /// Names of links that are down, each with the reason.
+    failed: Vec<(String, String)>,
+}
+
+impl fmt::Display for LinkSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names)?;
+        self.failed.iter().try_for_each(|(name, why)| write!(f, "; {name} is down ({why})"))
+    }
+}
+
+impl LinkSummary {
+    /// Logs `done` and the links, as a warning if one is down.
+    pub(super) fn log(&self, done: &str) {
+        if self.failed.is_empty() {
+            tracing::info!("{done} with {self}");
+        } else {
+            tracing::warn!("{done} with {self}");
+        }
+    }
+}
+
+/// Path of the key manager's socket. The socket is made when a link first has IKE, and stays.
+struct IkePlace {
+    path: PathBuf,
+    file: Option<IkeFile>,
+}
+
+impl IkePlace {
+    /// Opens the socket for `plan`, if it is the first plan that needs one. The socket's file is removed with the
+    /// returned value, unless it is [kept](Self::keep).
+    fn open_for(&self, plan: &mut Plan) -> Result<Option<IkeFile>, CliError> {
+        if self.file.is_some() || plan.ike.is_empty() {
+            return Ok(None);
+        }
+        let (socket, file) = IkeSocket::open(&self.path)?;
+        plan.ike_socket = Some(socket);
+        Ok(Some(file))
+    }
+
+    fn keep(&mut self, file: Option<IkeFile>) {
+        self.file = file.or_else(|| self.file.take());
+    }
+}
+
+impl Daemon {
+    /// Starts a worker with `config`, read from `file`, and holds it: before the node is complete, traffic that is to
+    /// be protected might pass in clear.
+    pub(super) fn start(
+        config: Config,
+        file: Option<PathBuf>,
+        socket: &Path,
+        signals: SignalsHandle,
+        threads: &Threads,
+    ) -> Result<Self, CliError> {
+        let (planner, mut plan) = Planner::default().plan(config)?;
+        let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
+        let ike_file = ike.open_for(&mut plan)?;
+        ike.keep(ike_file);
+        let worker = Running::start(signals).map_err(|err| CliError::system("start the worker", &err))?;
+        worker.hold(true).map_err(CliError::failed)?;
+        worker.apply(plan).map_err(CliError::failed)?;
+        let shared = Shared::new(&worker.handle, open);
+        planner.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
+        {
+            let mut protocols = shared.lock();
+            protocols.sysctl.follow(Settings::of(planner.config()));
+            protocols.host_side.start(planner.config().host, socket, &worker.handle, threads);
+            protocols.begin_host_side();
+        }
+        Ok(Self { file, lines: None, planner, worker, ike, shared, saved: None })
+    }
+
+    /// Serves signals and clients until the daemon is to end, or a thread has failed.
+    pub(super) fn run(mut self, instance: &str, happened: Receiver<Event>, threads: &Threads) -> Result<(), CliError> {
+        // Reading the file and planning the change took memory that is free by now.
+        Allocations::trim();
+        let mut watchdog = service::watchdog_limit().map(|limit| Watchdog::new(threads.clone(), limit));
+        while let Some(event) = next_event(&happened, &mut watchdog) {
+            match event {
+                Event::Signal(SIGHUP) => {
+                    service::reloading();
+                    let outcome = self.reload();
+                    Allocations::trim();
+                    self.tell_of_reload(instance, &outcome);
+                }
+                Event::Load { file, reply } => {
+                    let outcome = self.load(file);
+                    Allocations::trim();
+                    self.tell_of_reload(instance, &outcome);
+                    // The client may have timed out.
+                    let _ = reply.send(outcome.map(|()| self.links().to_string()));
+                }
+                Event::Save { reply } => {
+                    let outcome = self.save();
+                    match &outcome {
+                        Ok(what) => tracing::info!("{instance}: {what}"),
+                        Err(why) => tracing::error!("{instance}: not saved: {why}"),
+                    }
+                    // As above.
+                    let _ = reply.send(outcome);
+                }
+                Event::Signal(_) => {
+                    tracing::info!("{instance}: ending");
+                    service::stopping();
+                    return self.end();
+                }
+                Event::WorkerEnded => break,
+                Event::ThreadEnded(why) => {
+                    tracing::error!("{instance}: {why}");
+                    // The worker still runs: its sequence numbers are saved. The error to report is the thread's.
+                    let _ = self.end();
+                    return Err(CliError::failed(why));
+                }
+            }
+        }
+        Err(self.worker.failure())
+    }
+
+    /// Reports the outcome of a reload to the service manager and the log.
+    fn tell_of_reload(&self, instance: &str, outcome: &Result<(), String>) {
+        let links = self.links();
+        match outcome {
+            Ok(()) => {
+                service::ready(&format!("running with {links}"));
+                links.log(&format!("{instance}: reloaded, running"));
+            }
+            Err(why) => {
+                service::ready(&format!("running with {links}; not reloaded: {why}"));
+                tracing::error!("{instance}: not reloaded, nothing has changed: {why}");
+            }
+        }
+    }
+
+    /// Applies the present content of its file, or changes nothing and returns the reason.
+    fn reload(&mut self) -> Result<(), String> {
+        if let Some(lines) = &self.lines {
+            return Err(ip_batch::only_at_start(lines));
+        }
+        let file = self.file.clone().ok_or("it was started without a file; `fatpath load` gives it one")?;
+        self.load(file)
+    }
+
+    /// Applies `file`, which is its file from now on; or changes nothing and returns the reason.
+    fn load(&mut self, file: PathBuf) -> Result<(), String> {
+        let config = config_file::load(&file).map_err(|err| err.message)?;
+        let named = |why: String| format!("{}: {why}", file.display());
+        if config.host != self.planner.config().host {
+            return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));
+        }
+        // No netlink client changes the node meanwhile.
+        let shared = self.shared.clone();
+        let mut protocols = shared.lock();
+        self.planner.follow(&protocols.rtnl.model);
+        let (planner, mut plan) = self.planner.plan(config).map_err(|err| named(err.message))?;
+        let ike = self.ike.open_for(&mut plan).map_err(|err| named(err.message))?;
+        let settings = netlink::sysctl::reloaded(
+            *protocols.sysctl.settings(),
+            &Settings::of(self.planner.config()),
+            &Settings::of(planner.config()),
+        );
+        if settings.vrf_strict_mode
+            && let Some(table) = shared_vrf_table(planner.config())
+        {
+            return Err(named(format!("two VRFs have table {table}, and net.vrf.strict_mode is 1.")));
+        }
+        plan.settings = plan.settings.map(|_| settings);
+        self.worker.apply(plan).map_err(named)?;
+        protocols.sysctl.follow(settings);
+        self.ike.keep(ike);
+        (self.planner, self.file, self.lines) = (planner, Some(file), None);
+        self.planner.tell(&self.worker.handle, &mut protocols)?;
+        protocols.begin_host_side();
+        if let Some((checkpointer, of_files)) = &mut self.saved {
+            *of_files = OfFiles::loaded(Collected::of(&mut protocols)?, self.planner.config());
+            checkpointer.follow(of_files.sas());
+        }
+        Ok(())
+    }
+
+    /// Serves netlink clients beside the control socket `socket`, at a path that no client knows, and carries `lines`
+    /// out. `None`: `is_ended` became true before the lines were done.
+    ///
+    /// # Errors
+    /// A line fails, or the socket cannot be made.
+    pub(super) fn carry_out(
+        &mut self,
+        socket: &Path,
+        lines: &[IpLines],
+        discard: &Discard,
+        threads: &Threads,
+        mut is_ended: impl FnMut() -> bool,
+    ) -> Result<Option<NetlinkServer>, CliError> {
+        let starting = socket.with_extension("starting");
+        let server = NetlinkServer::start(&starting, self.shared.clone(), &self.worker.handle, discard, threads)?;
+        self.lines = lines.first().map(|lines| lines.name().to_owned());
+        for lines in lines {
+            if !lines.carry_out(&starting, &mut is_ended)? {
+                return Ok(None);
+            }
+        }
+        self.planner.follow(&self.shared.lock().rtnl.model);
+        Ok(Some(server))
+    }
+
+    /// Restores the state in `store` on top of the configuration, and saves to it from now on.
+    ///
+    /// # Errors
+    /// The state cannot be restored.
+    pub(super) fn restore(&mut self, store: Store, threads: &Threads) -> Result<(), CliError> {
+        let mut state = store.read()?;
+        let shared = self.shared.clone();
+        let mut protocols = shared.lock();
+        let of_files = OfFiles::all(Collected::of(&mut protocols).map_err(CliError::failed)?);
+        store::skip(&state.checkpoints, of_files.sas(), &self.worker.handle)
+            .map_err(|gone| CliError::failed(gone.to_string()))?;
+        let [done, left] = store::restore(&mut state, store.path(), &mut protocols)?;
+        protocols.follow_host_side();
+        self.planner.follow(&protocols.rtnl.model);
+        let (place, all) = (store.path().display(), done + left);
+        match left {
+            0 => tracing::info!("{place}: {all} saved requests restored"),
+            _ => tracing::info!("{place}: {done} of {all} saved requests restored; the configuration has the others"),
+        }
+        let checkpointer = Checkpointer::start(store, state.checkpoints, of_files.sas(), &self.worker.handle, threads)?;
+        self.saved = Some((checkpointer, of_files));
+        Ok(())
+    }
+
+    /// Saves the state that programs have set. Returns a summary and the file's path.
+    fn save(&mut self) -> Result<String, String> {
+        let (checkpointer, of_files) = self.saved.as_ref().ok_or("this gateway was started without --state FILE")?;
+        let (state, what) = Collected::of(&mut self.shared.lock())?.without(of_files);
+        let file = checkpointer.save(state, of_files.sas(), &self.worker.handle)?;
+        Ok(format!("{what}: saved to {file}"))
+    }
+
+    /// The network namespace of the gateway's own.
+    pub(super) fn host_side(&self) -> HostSide {
+        self.shared.lock().host_side.clone()
+    }
+
+    /// Ends.
+    pub(super) fn end(self) -> Result<(), CliError> {
+        if let Some((checkpointer, _)) = &self.saved {
+            let noted = self.worker.hold(true).and_then(|()| checkpointer.end(&self.worker.handle));
+            if let Err(err) = noted {
+                tracing::warn!("sequence numbers of SAs were not saved: {err}");
+            }
+        }
+        self.host_side().end();
+        self.worker.stop()
+    }
+
+    /// Summary of the links that run.
+    pub(super) fn links(&self) -> LinkSummary {
+        let names: Vec<&str> = self.planner.config().links.iter().map(|link| link.name.as_str()).collect();
+        let names = match names.len() {
+            0 => "no links".to_owned(),
+            1 => format!("1 link: {}", names[0]),
+            n => format!("{n} links: {}", names.join(", ")),
+        };
+        // A worker that does not answer is reported elsewhere.
+        let failed = self.worker.handle.call(|node| node.failed_links()).unwrap_or_default();
+        LinkSummary { names, failed }
+    }
+}
+
+/// Waits for the next event, and feeds the service manager's watchdog meanwhile.
+fn next_event(happened: &Receiver<Event>, watchdog: &mut Option<Watchdog>) -> Option<Event> {
+    loop {
+        let Some(watchdog) = watchdog else { return happened.recv().ok() };
+        if watchdog.is_well() {
+            service::well();
+        }
+        match happened.recv_timeout(watchdog.timeout()) {
+            Ok(event) => return Some(event),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+}
+
+/// Table that two VRFs of a configuration have.
+fn shared_vrf_table(config: &Config) -> Option<u32> {
+    let mut seen = BTreeSet::new();
+    let tables = config.links.iter().filter_map(|link| match link.kind {
+        LinkKind::Vrf { table } => Some(table),
+        _ => None,
+    });
+    tables.into_iter().find(|table| !seen.insert(*table))
+}

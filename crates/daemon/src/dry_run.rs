@@ -1,0 +1,146 @@
+//! Dry run of configuration files on a gateway in memory, whose links lead nowhere.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+
+use client::CliError;
+use config::Config;
+use config::model::{LinkConfig, LinkKind};
+use driver::DriverKind;
+use link::memory::{End, pair};
+use link::{Layer, Link};
+use netlink::rtnl::LOOPBACK;
+use netlink::rtnl::nums::RTPROT_KERNEL;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use wire::eth::MacAddr;
+
+use super::netlink::{NetlinkServer, Shared, start_discard};
+use super::planner::Planner;
+use super::random::random;
+use super::running::Running;
+use super::threads::Threads;
+use crate::config_file::{self, Sources};
+
+/// Number of objects that a configuration makes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ObjectCounts {
+    /// Links.
+    pub links: usize,
+    /// Routes but those that addresses make.
+    pub routes: usize,
+    /// SAs.
+    pub sas: usize,
+    /// Policies.
+    pub policies: usize,
+}
+
+impl ObjectCounts {
+    /// Objects that a TOML file makes.
+    fn by(config: &Config) -> Self {
+        Self {
+            links: config.links.len(),
+            routes: config.routes.len(),
+            sas: config.sas.len(),
+            policies: config.policies.len(),
+        }
+    }
+}
+
+/// Checks configuration files together, as at a start, and counts the objects that they make. Nothing is changed.
+///
+/// # Errors
+/// Those of a start with the files; devices and privileges are not checked.
+pub fn check(paths: &[PathBuf]) -> Result<ObjectCounts, CliError> {
+    let sources = config_file::load_all(paths)?;
+    if sources.lines.is_empty() { Ok(ObjectCounts::by(&sources.config)) } else { dry_run(sources) }
+}
+
+/// Dry run: applies `sources` to a gateway in memory, without crypto threads, and counts what it then has.
+///
+/// # Errors
+/// Those of a start with `sources`; devices and privileges are not checked.
+fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
+    // The signals that end it leave nothing behind.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
+    let config = Config { crypto: Default::default(), ..sources.config };
+    let (planner, plan) = Planner::new(open).plan(config)?;
+    let worker = Running::start(signals.handle()).map_err(|err| CliError::system("start the worker", &err))?;
+    worker.apply(plan).map_err(CliError::failed)?;
+    let shared = Shared::new(&worker.handle, open);
+    planner.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
+    let dir = PrivateDir::make()?;
+    let netlink = dir.0.join("netlink");
+    // No main thread takes events: requests to a thread that has ended fail.
+    let threads = Threads::new(channel().0);
+    let discard = start_discard(&threads)?;
+    let _server = NetlinkServer::start(&netlink, shared.clone(), &worker.handle, &discard, &threads)?;
+    for lines in &sources.lines {
+        if !lines.carry_out(&netlink, || signals.pending().next().is_some())? {
+            worker.stop()?;
+            return Err(CliError::failed("ended by a signal"));
+        }
+    }
+    let (sas, policies) = worker
+        .handle
+        .call(|node| (node.datapath.ipsec.sad().len(), node.datapath.ipsec.spd().len()))
+        .map_err(|gone| CliError::failed(gone.to_string()))?;
+    let model = &shared.lock().rtnl.model;
+    let routes = model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL).count();
+    let made = ObjectCounts { links: model.links_after(LOOPBACK).count(), routes, sas, policies };
+    worker.stop()?;
+    Ok(made)
+}
+
+/// Opens a link that leads nowhere.
+fn open(config: &LinkConfig, _: Option<u32>) -> Result<Box<dyn Link>, CliError> {
+    let layer = match config.kind {
+        LinkKind::Loopback
+        | LinkKind::Vrf { .. }
+        | LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Udp { .. }) => Layer::Ip,
+        // Locally administered, and no device's.
+        LinkKind::Bridge(_) | LinkKind::Vlan { .. } => return super::open::open(config, None),
+        LinkKind::Driver(
+            DriverKind::VhostUser { .. }
+            | DriverKind::VirtioUser { .. }
+            | DriverKind::Tap { .. }
+            | DriverKind::Packet { .. }
+            | DriverKind::Xdp { .. },
+        ) => Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 1])),
+    };
+    let end = End::new(&config.name);
+    let mtu = config.mtu.map_or(end.mtu, usize::from);
+    let (link, _) = pair(End { layer, mtu, ..end.clone() }, end);
+    Ok(Box::new(link))
+}
+
+/// A directory that only this user may enter, removed when dropped.
+#[derive(Debug)]
+struct PrivateDir(PathBuf);
+
+impl PrivateDir {
+    fn make() -> Result<Self, CliError> {
+        // A directory of that name may be left over, or another user's.
+        let mut left = 16;
+        loop {
+            let path = std::env::temp_dir()
+                .join(format!("fatpath-check-{:016x}", random().map_err(|err| CliError::system("getrandom", &err))?));
+            left -= 1;
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(err) if left > 0 && err.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(err) => return Err(CliError::failed(format!("{}: {err}", path.display()))),
+            }
+        }
+    }
+}
+
+impl Drop for PrivateDir {
+    fn drop(&mut self) {
+        // The server's socket is gone by then. Files that another process has put there may stay.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}

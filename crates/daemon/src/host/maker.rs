@@ -1,0 +1,267 @@
+//! The process that makes a host side: `fatpath host-maker`, started by the daemon, which ends when the daemon has closed the
+//! socket that is its standard input.
+//!
+//! It is a process of its own because a user namespace can be entered by a process of one thread only, and a forked copy of a
+//! process with threads may do little before it executes a program.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use client::CliError;
+use link::{HostDevice, Namespace, unshare};
+use netlink::message::{Messages, Writer};
+use rustix::io::Errno;
+use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, socket_with};
+use rustix::process::{getegid, geteuid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use wire::eth::MacAddr;
+
+use super::order::{Answer, Descriptors, Order, receive, send};
+use super::rtnl;
+
+/// The network namespace of this process.
+const OWN_NETWORK: &str = "/proc/self/ns/net";
+/// Device file by which TUN and TAP devices are made.
+const TUN: &str = "/dev/net/tun";
+
+/// The file system of namespaces' files (`NSFS_MAGIC`).
+const NSFS_MAGIC: i64 = 0x6e73_6673;
+
+/// Settings of all devices of the namespace, those to come among them: no forwarding, no answers to ARP, no address but the
+/// node's, and packets from the node's own addresses are received.
+const SETTINGS: [(&str, &str); 20] = [
+    ("ipv4/conf/all/forwarding", "0"),
+    ("ipv4/conf/default/forwarding", "0"),
+    ("ipv4/conf/all/arp_ignore", "8"),
+    ("ipv4/conf/default/arp_ignore", "8"),
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+    ("ipv4/conf/all/accept_local", "1"),
+    ("ipv4/conf/default/accept_local", "1"),
+    ("ipv6/conf/all/disable_ipv6", "0"),
+    ("ipv6/conf/default/disable_ipv6", "0"),
+    ("ipv6/conf/all/forwarding", "0"),
+    ("ipv6/conf/default/forwarding", "0"),
+    ("ipv6/conf/all/accept_ra", "0"),
+    ("ipv6/conf/default/accept_ra", "0"),
+    ("ipv6/conf/default/autoconf", "0"),
+    ("ipv6/conf/all/router_solicitations", "0"),
+    ("ipv6/conf/default/router_solicitations", "0"),
+    ("ipv6/conf/default/accept_dad", "0"),
+    ("ipv6/conf/default/addr_gen_mode", "1"),
+    ("ipv6/conf/default/keep_addr_on_down", "1"),
+];
+
+/// Groups of rtnetlink whose changes are heard: links, and of both families addresses, routes and rules. Group `n` is bit `n - 1`.
+const GROUPS: u32 = 1 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18;
+
+/// Carries out the daemon's orders until there are no more.
+///
+/// # Errors
+/// Standard input is no socket of the daemon.
+pub fn main() -> Result<(), CliError> {
+    let socket = io::stdin();
+    let failed = |err: io::Error| CliError::failed(format!("the daemon's socket: {err}"));
+    let mut far = None;
+    while let Some((order, descriptors)) = receive::<Order>(&socket).map_err(failed)? {
+        let (answer, descriptors) =
+            carry_out(order, descriptors, &mut far).unwrap_or_else(|why| (Answer::Refused(why), Vec::new()));
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        send(&socket, &answer, &descriptors).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Carries out an order. `far` is the namespace of the other ends of pairs, once there is one.
+fn carry_out(order: Order, descriptors: Vec<OwnedFd>, far: &mut Option<Far>) -> Result<(Answer, Vec<OwnedFd>), String> {
+    match order {
+        Order::Namespace { place } => {
+            let (answer, descriptors) = namespace(place.as_deref())?;
+            Ok((answer, descriptors.into_vec()))
+        }
+        Order::Enter => {
+            let (network, user) = descriptors.split_last().ok_or("no namespace came with the order")?;
+            if let [user] = user {
+                enter(user, LinkNameSpaceType::User).map_err(named("setns, user namespace"))?;
+            }
+            enter(network, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
+            Ok((Answer::Done, Vec::new()))
+        }
+        Order::Device { name, index, mac, mtu } => {
+            let device = HostDevice { name, index, mac: mac.map(MacAddr), mtu };
+            let queue = device.make().map_err(|err| err.to_string())?;
+            Ok((Answer::Done, vec![queue]))
+        }
+        Order::Pair { name, index, mac, mtu, peer } => {
+            let far = match far {
+                Some(far) => far,
+                None => far.insert(Far::make()?),
+            };
+            Ok((Answer::Done, far.pair(&name, index, mac, mtu, &peer)?))
+        }
+    }
+}
+
+/// Enters the namespace that is bound to `place`, or makes one and binds it there, and has it be as devices need it.
+fn namespace(place: Option<&Path>) -> Result<(Answer, Descriptors), String> {
+    let found = place.and_then(bound);
+    let is_of_user = match &found {
+        Some(found) => {
+            enter(found, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
+            false
+        }
+        None => match unshare(&[Namespace::Network]) {
+            Ok(()) => false,
+            Err(err) if err.kind() == ErrorKind::PermissionDenied => {
+                unshare_as_user()?;
+                true
+            }
+            Err(err) => return Err(format!("unshare, network namespace: {err}")),
+        },
+    };
+    for (name, value) in SETTINGS {
+        set(name, value)?;
+    }
+    let unbound = match place {
+        _ if found.is_some() => None,
+        Some(_) if is_of_user => Some("that takes CAP_SYS_ADMIN".to_owned()),
+        place => place.and_then(|place| bind_to(place).err()),
+    };
+    let open = |name: &str| File::open(name).map(OwnedFd::from).map_err(named(name));
+    let netlink = |groups| rtnetlink(groups).map_err(|err| format!("rtnetlink: {err}"));
+    let control = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let descriptors = Descriptors {
+        network: open(OWN_NETWORK)?,
+        requests: netlink(0)?,
+        events: netlink(GROUPS)?,
+        control: control.map_err(|err| format!("socket: {err}"))?,
+        sock_diag: sock_diag().map_err(|err| format!("sock_diag: {err}"))?,
+        user: if is_of_user { Some(open("/proc/self/ns/user")?) } else { None },
+    };
+    let tun_closed = OpenOptions::new().read(true).write(true).open(TUN).err().map(|err| format!("{TUN}: {err}"));
+    Ok((Answer::Namespace { found: found.is_some(), unbound, tun_closed }, descriptors))
+}
+
+/// Empty namespace of the other ends of pairs of devices. It goes, with the pairs, when the last packet socket there is closed.
+struct Far {
+    /// The host side's namespace, which this process is in.
+    near: OwnedFd,
+    network: OwnedFd,
+    requests: OwnedFd,
+}
+
+impl Far {
+    fn make() -> Result<Self, String> {
+        let open = || File::open(OWN_NETWORK).map(OwnedFd::from).map_err(named(OWN_NETWORK));
+        let near = open()?;
+        let requests = rtnetlink(0).map_err(|err| format!("rtnetlink: {err}"))?;
+        unshare(&[Namespace::Network]).map_err(named("unshare, network namespace"))?;
+        // It says nothing of its own.
+        ["all", "default"].iter().try_for_each(|scope| set(&format!("ipv6/conf/{scope}/disable_ipv6"), "1"))?;
+        let network = open()?;
+        enter(&near, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
+        Ok(Self { near, network, requests })
+    }
+
+    /// Makes a pair, of which the other end is up. Returns a packet socket and one for requests of `ioctl`, both there.
+    fn pair(&self, name: &str, index: u32, mac: [u8; 6], mtu: u32, peer: &str) -> Result<Vec<OwnedFd>, String> {
+        let mut writer = Writer::default();
+        rtnl::write_pair(&mut writer, index, (name, peer), mac, mtu, self.network.as_raw_fd() as u32);
+        ask(&self.requests, &writer).map_err(named(format!("{name}: veth")))?;
+        enter(&self.network, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
+        let made = self.sockets(peer);
+        enter(&self.near, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
+        made.map_err(named(format!("{name}: the other end")))
+    }
+
+    fn sockets(&self, peer: &str) -> io::Result<Vec<OwnedFd>> {
+        let requests = rtnetlink(0)?;
+        let mut writer = Writer::default();
+        rtnl::write_up(&mut writer, peer);
+        ask(&requests, &writer)?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let packet = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+        let control = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(vec![packet, control])
+    }
+}
+
+/// Sends one request to rtnetlink, and reads its answer.
+fn ask(socket: &OwnedFd, request: &Writer) -> io::Result<()> {
+    rustix::net::send(socket, request.as_bytes(), SendFlags::empty())?;
+    let mut answer = [0; 4096];
+    let (len, _) = rustix::net::recv(socket, answer.as_mut_slice(), RecvFlags::empty())?;
+    let errno = Messages::new(&answer[..len.min(answer.len())]).next().map_or(0, |message| rtnl::errno_of(&message));
+    if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
+}
+
+/// The namespace that is bound to a file.
+fn bound(place: &Path) -> Option<OwnedFd> {
+    let file = File::open(place).ok()?;
+    let is_namespace = rustix::fs::fstatfs(&file).is_ok_and(|found| found.f_type == NSFS_MAGIC);
+    is_namespace.then(|| file.into())
+}
+
+/// Binds the network namespace to a file, which is made.
+fn bind_to(place: &Path) -> Result<(), String> {
+    if let Some(dir) = place.parent() {
+        fs::create_dir_all(dir).map_err(named(dir.display()))?;
+    }
+    OpenOptions::new().write(true).create(true).truncate(false).open(place).map_err(named(place.display()))?;
+    rustix::mount::mount_bind(OWN_NETWORK, place).map_err(|err| {
+        // An empty file would be in the way of `ip netns`.
+        let _ = fs::remove_file(place);
+        format!("{}: mount: {err}", place.display())
+    })
+}
+
+/// Makes a user namespace, in which this user is root, and a network namespace in that.
+fn unshare_as_user() -> Result<(), String> {
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    unshare(&[Namespace::User, Namespace::Network]).map_err(named("unshare, user namespace"))?;
+    let maps =
+        [("setgroups", "deny".to_owned()), ("uid_map", format!("0 {user} 1")), ("gid_map", format!("0 {group} 1"))];
+    for (name, text) in maps {
+        let path = format!("/proc/self/{name}");
+        write(&path, &text).map_err(named(path))?;
+    }
+    Ok(())
+}
+
+/// Sets a file of `/proc/sys/net`. A kernel that does not have it has nothing to set.
+fn set(name: &str, value: &str) -> Result<(), String> {
+    let path = format!("/proc/sys/net/{name}");
+    match write(&path, value) {
+        Err(err) if err.kind() == ErrorKind::NotFound => Ok(()),
+        // Where all of /proc/sys is read-only it is enough that it says so already.
+        Err(_) if fs::read_to_string(&path).is_ok_and(|now| now.trim() == value) => Ok(()),
+        done => done.map_err(named(path)),
+    }
+}
+
+fn write(path: &str, text: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
+}
+
+pub(super) fn rtnetlink(groups: u32) -> Result<OwnedFd, Errno> {
+    // Its protocol 0 is rtnetlink.
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+    Ok(socket)
+}
+
+/// Netlink socket for questions about sockets of the namespace.
+pub(super) fn sock_diag() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG))
+}
+
+fn enter(namespace: &OwnedFd, kind: LinkNameSpaceType) -> io::Result<()> {
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(kind))?)
+}
+
+fn named(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> String {
+    move |err| format!("{what}: {err}")
+}

@@ -1,0 +1,125 @@
+//! Orders of the daemon to the process that makes its host side, and the answers: a JSON value in each message of a socket
+//! pair, with descriptors.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use client::passing;
+use link::HostDevice;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use wire::eth::MacAddr;
+
+/// The longest message in bytes.
+const MAX_LEN: usize = 16 << 10;
+
+/// An order.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) enum Order {
+    /// Enter the namespace that is bound to `place`, or make one and bind it there. Answered by [`Answer::Namespace`].
+    Namespace { place: Option<PathBuf> },
+    /// Enter the namespaces whose descriptors come with it: first the user namespace, if there is one. Answered by [`Answer::Done`].
+    Enter,
+    /// Make a device. Answered by [`Answer::Done`] with its queue.
+    Device { name: String, index: u32, mac: Option<[u8; 6]>, mtu: Option<u16> },
+    /// Make a pair of devices, the other end of which has the name `peer` and is in an empty namespace. Answered by [`Answer::Done`] with a
+    /// packet socket and a socket for requests of `ioctl` in that namespace.
+    Pair { name: String, index: u32, mac: [u8; 6], mtu: u32, peer: String },
+}
+
+/// An answer.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) enum Answer {
+    /// Descriptors come with it in the order of [`Descriptors`].
+    Namespace {
+        /// Whether the namespace existed.
+        found: bool,
+        /// Reason for which it is not bound to the place.
+        unbound: Option<String>,
+        /// Reason for which no TUN or TAP device can be made.
+        tun_closed: Option<String>,
+    },
+    /// The order is carried out.
+    Done,
+    /// The order cannot be carried out, for this reason.
+    Refused(String),
+}
+
+/// Descriptors of a namespace.
+#[derive(Debug)]
+pub(super) struct Descriptors {
+    /// Network namespace.
+    pub(super) network: OwnedFd,
+    /// Netlink socket in it, for requests.
+    pub(super) requests: OwnedFd,
+    /// Netlink socket in it that hears of changes.
+    pub(super) events: OwnedFd,
+    /// Socket in it for requests of `ioctl`.
+    pub(super) control: OwnedFd,
+    /// Netlink socket in it for questions about sockets.
+    pub(super) sock_diag: OwnedFd,
+    /// User namespace around it.
+    pub(super) user: Option<OwnedFd>,
+}
+
+impl Descriptors {
+    /// Descriptors of a message.
+    pub(super) fn of(descriptors: Vec<OwnedFd>) -> Option<Self> {
+        let mut each = descriptors.into_iter();
+        Some(Self {
+            network: each.next()?,
+            requests: each.next()?,
+            events: each.next()?,
+            control: each.next()?,
+            sock_diag: each.next()?,
+            user: each.next(),
+        })
+    }
+
+    /// Descriptors in the order in which a message has them.
+    pub(super) fn into_vec(self) -> Vec<OwnedFd> {
+        [self.network, self.requests, self.events, self.control, self.sock_diag].into_iter().chain(self.user).collect()
+    }
+}
+
+impl Order {
+    /// The order to make a pair of devices; `None` for a device without a link-layer address.
+    pub(super) fn pair(device: &HostDevice) -> Option<Self> {
+        let MacAddr(mac) = device.mac?;
+        let (name, mtu) = (device.name.clone(), device.mtu() as u32);
+        Some(Self::Pair { name, index: device.index, mac, mtu, peer: peer_of(device) })
+    }
+
+    /// The order to make a device.
+    pub(super) fn device(device: &HostDevice) -> Self {
+        let HostDevice { ref name, index, mac, mtu } = *device;
+        Self::Device { name: name.clone(), index, mac: mac.map(|MacAddr(bytes)| bytes), mtu }
+    }
+}
+
+/// Name of the other end of a device, by its number, which has at most 10 digits.
+pub(super) fn peer_of(device: &HostDevice) -> String {
+    format!("peer{}", device.index)
+}
+
+/// Sends an order or an answer.
+///
+/// # Errors
+/// Errors of sendmsg(2).
+pub(super) fn send(socket: impl AsFd, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    passing::send(socket, &serde_json::to_vec(message)?, descriptors)
+}
+
+/// Receives an order or an answer; `None` when the other side has closed.
+///
+/// # Errors
+/// Errors of recvmsg(2), and of an answer that is none.
+pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut buffer = vec![0; MAX_LEN];
+    let (len, descriptors) = passing::receive(socket, &mut buffer)?;
+    if len == 0 {
+        return Ok(None);
+    }
+    Ok(Some((serde_json::from_slice(&buffer[..len])?, descriptors)))
+}

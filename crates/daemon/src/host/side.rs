@@ -1,0 +1,557 @@
+//! The host side of a node: made at start, kept as the node's model is, and removed at an orderly end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::LinkId;
+use client::ROOTS_RUN_DIR;
+use config::model::{HostConfig, HostSide as Wish};
+use ctl::state::{HostDeviceState, HostState};
+use netlink::message::Messages;
+use netlink::rtnl::{Delta, Model};
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::net::{RecvFlags, recv};
+
+use super::child::Maker;
+use super::content::Step;
+use super::mirror::Mirror;
+use super::order::{Answer, Descriptors, Order, peer_of};
+use super::socket_diag::SocketDiag;
+use super::wanted::{self, Made, View};
+use crate::command::Handle;
+use crate::threads::Threads;
+
+/// Pause between a change in the namespace and the check of all that is there: a program that changes things in a loop has it run
+/// this often at most.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// Pause after devices had to be made again, which takes a process.
+const REMAKE: Duration = Duration::from_millis(200);
+
+/// Interval between log lines about changes that were undone.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// Directory of named namespaces, where `ip netns` looks.
+const NAMED: &str = "/run/netns";
+
+/// A node's host side, shared by the threads that change the node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HostSide(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+enum State {
+    /// There is none, as the configuration says.
+    #[default]
+    Off,
+    /// The host side could not be made.
+    Failed(String),
+    On(Box<On>),
+}
+
+/// A host side that is there.
+#[derive(Debug)]
+struct On {
+    config: HostConfig,
+    worker: Handle,
+    network: OwnedFd,
+    user: Option<OwnedFd>,
+    control: OwnedFd,
+    /// File that the namespace is bound to.
+    place: Option<PathBuf>,
+    /// Whether TUN and TAP devices cannot be made: pairs of devices stand for them.
+    in_pairs: bool,
+    mirror: Mirror,
+    made: Vec<Made>,
+    /// Links whose devices have promiscuous packet sockets.
+    watched: BTreeSet<LinkId>,
+    /// Links that have no device, each with the reason.
+    missing: Vec<(Made, String)>,
+    /// The model's count of changes when it was last looked at.
+    generation: Option<u32>,
+    is_limited: bool,
+    put_back: u64,
+    told_at: Option<Instant>,
+}
+
+/// Ends the host side of a gateway that does not get as far as running.
+#[derive(Debug)]
+pub(crate) struct Starting(Option<HostSide>);
+
+impl Starting {
+    /// The gateway runs: an orderly end of its own ends the host side.
+    pub(crate) fn succeeded(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.0.iter().for_each(HostSide::end);
+    }
+}
+
+/// Descriptors by which a program enters the host side.
+#[derive(Debug)]
+pub(crate) struct Entrance {
+    /// User namespace around it.
+    pub(crate) user: Option<OwnedFd>,
+    pub(crate) network: OwnedFd,
+}
+
+/// The file to which the namespace of a gateway is bound; `socket` is the gateway's control socket.
+pub fn place(socket: &Path) -> Option<PathBuf> {
+    let (dir, name) = (socket.parent()?, socket.file_stem()?.to_str()?);
+    Some(match dir == Path::new(ROOTS_RUN_DIR) {
+        true => Path::new(NAMED).join(format!("fatpath-{name}")),
+        false => std::path::absolute(socket.with_extension("netns")).ok()?,
+    })
+}
+
+impl HostSide {
+    /// Makes the host side of a gateway, if `config` asks for one; `socket` is the gateway's control socket. Without
+    /// one, [`show`](Self::show) has the reason.
+    pub(crate) fn start(&self, config: HostConfig, socket: &Path, worker: &Handle, threads: &Threads) {
+        if config.side == Wish::Off {
+            return;
+        }
+        match On::make(config, place(socket), worker) {
+            Ok((on, events)) => {
+                let port = on.mirror.port;
+                *self.lock() = State::On(Box::new(on));
+                let own = self.clone();
+                if let Err(err) = threads.spawn("host-side", move || own.watch(&events, port)) {
+                    tracing::warn!("host side: start a thread: {err}; changes by other programs are not undone");
+                }
+            }
+            Err(why) => {
+                tracing::warn!("no host side: {why}");
+                *self.lock() = State::Failed(why);
+            }
+        }
+    }
+
+    /// Reconciles the namespace with the model; `changed` lists the changes since the last call.
+    pub(crate) fn follow(&self, model: &Model, changed: &[Delta]) {
+        if let State::On(on) = &mut *self.lock() {
+            on.follow(model, changed).unwrap_or_else(|err| tracing::error!("host side: netlink: {err}"));
+        }
+    }
+
+    /// Guard that removes it if the gateway does not get as far as running.
+    pub(crate) fn starting(&self) -> Starting {
+        Starting(Some(self.clone()))
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_on(&self) -> bool {
+        matches!(*self.lock(), State::On(_))
+    }
+
+    /// Descriptors by which a program enters it; `None` if the configuration wants none.
+    ///
+    /// # Errors
+    /// Reason for which the host side does not exist.
+    pub(crate) fn entrance(&self) -> Result<Option<Entrance>, String> {
+        match &*self.lock() {
+            State::Off => Ok(None),
+            State::Failed(why) => Err(why.clone()),
+            State::On(on) => {
+                let failed = |err: io::Error| format!("descriptors: {err}");
+                let user = on.user.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed)?;
+                Ok(Some(Entrance { user, network: on.network.try_clone().map_err(failed)? }))
+            }
+        }
+    }
+
+    /// State for `show host`.
+    pub(crate) fn show(&self) -> HostState {
+        match &*self.lock() {
+            State::Off => HostState { side: "off".to_owned(), ..HostState::default() },
+            State::Failed(why) => {
+                HostState { side: "failed".to_owned(), why: Some(why.clone()), ..HostState::default() }
+            }
+            State::On(on) => on.show(),
+        }
+    }
+
+    /// Removes all of it, unless a program is inside: then it is there for the next gateway of this name.
+    pub(crate) fn end(&self) {
+        if let State::On(on) = std::mem::take(&mut *self.lock()) {
+            on.end();
+        }
+    }
+
+    /// Undoes other programs' changes in the namespace. Changes by the socket of that port are the node's own, as far
+    /// as the kernel tells.
+    fn watch(&self, events: &OwnedFd, port: u32) -> Result<(), Infallible> {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            match recv(events, buffer.as_mut_slice(), RecvFlags::empty()) {
+                Ok((len, _)) => {
+                    let mut messages = Messages::new(&buffer[..len.min(buffer.len())]);
+                    if messages.all(|message| message.header.port == port) {
+                        continue;
+                    }
+                }
+                Err(Errno::NOBUFS) => {}
+                Err(Errno::INTR) => continue,
+                Err(err) => {
+                    tracing::warn!("host side: netlink: {err}; changes by other programs are not undone");
+                    return Ok(());
+                }
+            }
+            std::thread::sleep(SETTLE);
+            // Other messages that have come meanwhile are covered by the same check.
+            while matches!(recv(events, buffer.as_mut_slice(), RecvFlags::DONTWAIT), Ok(_) | Err(Errno::NOBUFS)) {}
+            let checked = match &mut *self.lock() {
+                State::On(on) => on.check(),
+                State::Off | State::Failed(_) => return Ok(()),
+            };
+            match checked {
+                Ok(0) => {}
+                Ok(_) => std::thread::sleep(REMAKE),
+                Err(err) => tracing::error!("host side: netlink: {err}"),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl On {
+    /// Makes the namespace, or enters the one that is there. Returns the socket that hears of changes in it, too.
+    fn make(config: HostConfig, place: Option<PathBuf>, worker: &Handle) -> Result<(Self, OwnedFd), String> {
+        let maker = Maker::start()?;
+        let (answer, descriptors) = maker.ask(&Order::Namespace { place: place.clone() }, &[])?;
+        let Answer::Namespace { found, unbound, tun_closed } = answer else {
+            return Err("the process that makes the host side has answered something else".to_owned());
+        };
+        let Descriptors { network, requests, events, control, sock_diag, user } =
+            Descriptors::of(descriptors).ok_or("descriptors are missing")?;
+        let mirror = Mirror::new(requests).map_err(|err| format!("netlink: {err}"))?;
+        let place = place.filter(|_| unbound.is_none());
+        match (&place, &unbound) {
+            (Some(place), _) if found => tracing::info!("host side: {}, which was there", place.display()),
+            (Some(place), _) => tracing::info!("host side: {}", place.display()),
+            (None, why) => {
+                tracing::info!("host side without a name: {}", why.as_deref().unwrap_or("it has no place"));
+            }
+        }
+        if let Some(why) = &tun_closed {
+            tracing::info!("host side: pairs of devices in place of TUN and TAP, and a restart makes others ({why})");
+        }
+        match SocketDiag::new(sock_diag) {
+            Ok(diag) => drop(worker.call(move |node| node.set_socket_diag(Some(diag)))),
+            Err(err) => tracing::info!("host side: sock_diag: {err}; sockets bound to a VRF do not answer new peers"),
+        }
+        let on = Self {
+            config,
+            worker: worker.clone(),
+            network,
+            user,
+            control,
+            place,
+            in_pairs: tun_closed.is_some(),
+            mirror,
+            made: Vec::new(),
+            watched: BTreeSet::new(),
+            missing: Vec::new(),
+            generation: None,
+            is_limited: false,
+            put_back: 0,
+            told_at: None,
+        };
+        Ok((on, events))
+    }
+
+    fn follow(&mut self, model: &Model, changed: &[Delta]) -> io::Result<()> {
+        let is_same = self.generation == Some(model.generation());
+        let mut routes = changed.iter().map(|delta| match delta {
+            Delta::AddRoute { route, .. }
+            | Delta::RemoveRoute { route, .. }
+            | Delta::ReplaceRoute { new: route, .. } => Some(route),
+            _ => None,
+        });
+        if is_same && routes.clone().all(|route| route.is_some()) {
+            if !self.is_limited {
+                return self.follow_routes(model, changed);
+            }
+            // Default routes stand for the others until links, addresses or VRFs change.
+            if !routes.any(|route| route.is_some_and(|route| route.prefix.len() == 0)) {
+                return Ok(());
+            }
+        }
+        if !is_same {
+            self.follow_links(model)?;
+        }
+        (self.mirror.wanted, self.is_limited) = wanted::content(model, self.config, &self.made);
+        self.mirror.refused = None;
+        self.mirror.reconcile()?;
+        self.generation = Some(model.generation());
+        Ok(())
+    }
+
+    /// Follows changes of routes alone. Several of the node's routes may be one here, so each that goes is looked for among those
+    /// that stay.
+    fn follow_routes(&mut self, model: &Model, changed: &[Delta]) -> io::Result<()> {
+        let view = View { model, config: self.config, made: &self.made };
+        let mut touched = BTreeSet::new();
+        for delta in changed {
+            let each = match delta {
+                Delta::AddRoute { table, route, .. } | Delta::RemoveRoute { table, route, .. } => {
+                    [Some((table, route)), None]
+                }
+                Delta::ReplaceRoute { table, old, new } => [Some((table, old)), Some((table, new))],
+                _ => [None, None],
+            };
+            touched.extend(each.into_iter().flatten().flat_map(|(table, route)| view.routes(*table, route)));
+        }
+        let mut steps = Vec::new();
+        for route in touched {
+            let stays = model.routes_to(base::TableId(route.table), route.prefix);
+            let is_wanted =
+                stays.flat_map(|stays| view.routes(base::TableId(route.table), stays)).any(|it| it == route);
+            match is_wanted {
+                true if self.mirror.wanted.routes.insert(route) => steps.push(Step::AddRoute(route)),
+                false if self.mirror.wanted.routes.remove(&route) => steps.push(Step::RemoveRoute(route)),
+                _ => {}
+            }
+        }
+        steps.sort_by_key(|step| matches!(step, Step::AddRoute(_)));
+        if self.mirror.wanted.routes.len() > wanted::MAX_ROUTES {
+            (self.mirror.wanted, self.is_limited) = wanted::content(model, self.config, &self.made);
+            return self.mirror.reconcile().map(drop);
+        }
+        self.mirror.carry_out(&steps)
+    }
+
+    /// Makes the devices of links that have come, and removes those of links that are gone or other devices now.
+    fn follow_links(&mut self, model: &Model) -> io::Result<()> {
+        let mut wanted = wanted::devices(model, self.config, self.in_pairs);
+        let above = wanted.split_off(wanted.len().min(self.config.max_links.into()));
+        let is_same = |a: &Made, b: &Made| {
+            a.id == b.id
+                && (&a.device.name, a.device.index) == (&b.device.name, b.device.index)
+                && a.device.mac.is_some() == b.device.mac.is_some()
+        };
+        // One that could not be made is not tried again for every change of another.
+        let limited = format!("max-links is {}", self.config.max_links);
+        self.missing.retain(|(made, why)| *why != limited && wanted.contains(made));
+        wanted.retain(|made| !self.missing.iter().any(|(missing, _)| missing == made));
+        self.missing.extend(above.into_iter().map(|made| (made, limited.clone())));
+        for before in std::mem::take(&mut self.made) {
+            let now = wanted.iter().find(|made| is_same(made, &before));
+            if now == Some(&before) {
+                self.made.push(before);
+                continue;
+            }
+            self.take_from_worker(before.id);
+            // With another address or MTU it is attached to again.
+            if now.is_none() || self.in_pairs {
+                // Its removal is the same as one by another program.
+                let _ = self.mirror.remove(before.device.index);
+            }
+        }
+        wanted.retain(|made| !self.made.contains(made));
+        if self.generation.is_none() {
+            self.remove_others(&wanted)?;
+        }
+        self.make_devices(wanted);
+        Ok(())
+    }
+
+    /// Removes the devices that a gateway before had, and this one does not.
+    fn remove_others(&mut self, wanted: &[Made]) -> io::Result<()> {
+        let is_wanted = |index: u32, name: &str, is_tap: bool| {
+            let mut devices = wanted.iter().map(|made| &made.device);
+            devices.any(|device| (device.index, &*device.name, device.mac.is_some()) == (index, name, is_tap))
+        };
+        for listed in self.mirror.devices()? {
+            if listed.is_tun
+                && (self.in_pairs || !is_wanted(listed.index, &listed.device.name, listed.device.mac.is_some()))
+            {
+                tracing::info!("host side: {}: removed, as no link is this device", listed.device.name);
+                if let Err(err) = self.mirror.remove(listed.index) {
+                    tracing::warn!("host side: {}: {err}", listed.device.name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes devices, and hands them to the worker.
+    fn make_devices(&mut self, new: Vec<Made>) {
+        if new.is_empty() {
+            return;
+        }
+        let maker = Maker::start().and_then(|maker| {
+            let inside: Vec<_> = self.user.iter().chain([&self.network]).map(AsFd::as_fd).collect();
+            maker.ask(&Order::Enter, &inside)?;
+            Ok(maker)
+        });
+        for made in new {
+            let device = maker.as_ref().map_err(String::clone).and_then(|maker| self.make_device(maker, &made));
+            match device {
+                Ok(device) => {
+                    let id = made.id;
+                    self.watched.remove(&id);
+                    // A worker that has ended needs none.
+                    let index = made.device.index;
+                    let _ = self.worker.call(move |node| node.set_host_device(id, Some((index, device))));
+                    self.made.push(made);
+                }
+                Err(why) => {
+                    tracing::warn!("host side: {why}");
+                    self.missing.push((made, why));
+                }
+            }
+        }
+    }
+
+    fn make_device(&self, maker: &Maker, made: &Made) -> Result<Box<dyn link::Link>, String> {
+        let device = &made.device;
+        if let Some(order) = Order::pair(device).filter(|_| self.in_pairs) {
+            let (_, sockets) = maker.ask(&order, &[])?;
+            let [packet, control] = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "its sockets are missing")?;
+            return device.open_pair(packet, control, &peer_of(device), made.ip_only).map_err(|err| err.to_string());
+        }
+        let (_, queues) = maker.ask(&Order::device(device), &[])?;
+        let queue = queues.into_iter().next().ok_or("its queue is missing")?;
+        let control = self.control.try_clone().map_err(|err| format!("descriptors: {err}"))?;
+        device.open(queue, control).map_err(|err| err.to_string())
+    }
+
+    fn take_from_worker(&self, id: LinkId) {
+        let _ = self.worker.call(move |node| node.set_host_device(id, None));
+    }
+
+    /// Tells the worker the devices with promiscuous packet sockets, which then see all packets of the link.
+    fn tell_watched(&mut self, is_promiscuous: impl Fn(&Made) -> bool) {
+        let now: BTreeSet<LinkId> = self.made.iter().filter(|made| is_promiscuous(made)).map(|made| made.id).collect();
+        for &id in now.symmetric_difference(&self.watched) {
+            let is_watched = now.contains(&id);
+            let done = self.worker.call(move |node| node.datapath.set_watched(id, is_watched));
+            if is_watched
+                && matches!(done, Ok(false))
+                && let Some(made) = self.made.iter().find(|made| made.id == id)
+            {
+                let name = &made.device.name;
+                tracing::info!(
+                    "host side: {name} has no link-layer addresses: packet sockets see what sockets there send and receive; `fatpath capture {name}` has all"
+                );
+            }
+        }
+        self.watched = now;
+    }
+
+    /// Undoes changes of other programs; returns the number of devices that had to be made again.
+    fn check(&mut self) -> io::Result<usize> {
+        let there: BTreeMap<u32, bool> =
+            self.mirror.devices()?.into_iter().map(|listed| (listed.index, listed.is_promiscuous)).collect();
+        let (made, lost): (Vec<Made>, Vec<Made>) =
+            std::mem::take(&mut self.made).into_iter().partition(|made| there.contains_key(&made.device.index));
+        self.made = made;
+        self.tell_watched(|made| there.get(&made.device.index) == Some(&true));
+        let mut undone: Vec<String> = lost.iter().map(|made| format!("device {}", made.device.name)).collect();
+        for made in &lost {
+            self.take_from_worker(made.id);
+        }
+        let remade = lost.len();
+        self.make_devices(lost);
+        undone.extend(self.mirror.reconcile()?.iter().map(ToString::to_string));
+        if undone.is_empty() {
+            return Ok(0);
+        }
+        self.put_back += undone.len() as u64;
+        let now = Instant::now();
+        if self.told_at.is_none_or(|told_at| now.duration_since(told_at) >= LOG_EVERY) {
+            self.told_at = Some(now);
+            let (first, others) = (&undone[0], undone.len() - 1);
+            let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+            tracing::warn!("host side: changed by another program, and put back: {first}{more}");
+        }
+        Ok(remade)
+    }
+
+    fn show(&self) -> HostState {
+        let each = self.made.iter().map(|made| (made, None));
+        let missing = self.missing.iter().map(|(made, why)| (made, Some(why.clone())));
+        let mut all: Vec<_> = each.chain(missing).collect();
+        all.sort_by_key(|(made, _)| made.id);
+        let device = |(made, why_not): (&Made, Option<String>)| HostDeviceState {
+            name: made.device.name.clone(),
+            index: made.device.index,
+            kind: match made.device.mac {
+                _ if self.in_pairs => "veth",
+                Some(_) => "tap",
+                None => "tun",
+            }
+            .to_owned(),
+            mtu: made.device.mtu() as u32,
+            why_not,
+        };
+        HostState {
+            side: "on".to_owned(),
+            why: None,
+            namespace: self.place.as_ref().map(|place| place.display().to_string()),
+            user_namespace: self.user.is_some(),
+            devices: all.into_iter().map(device).collect(),
+            addresses: self.mirror.wanted.addresses.len() as u64,
+            routes: self.mirror.wanted.routes.len() as u64,
+            routes_limited: self.is_limited,
+            refused: self.mirror.refused.clone(),
+            put_back: self.put_back,
+        }
+    }
+
+    fn end(mut self) {
+        if self.place.is_some() && is_entered(&self.network) {
+            tracing::info!("host side: programs are inside; it stays");
+            return;
+        }
+        for made in std::mem::take(&mut self.made) {
+            self.take_from_worker(made.id);
+            if let Err(err) = self.mirror.remove(made.device.index) {
+                tracing::debug!("host side: {}: {err}", made.device.name);
+            }
+        }
+        let Some(place) = &self.place else { return };
+        let removed =
+            unmount(place, UnmountFlags::DETACH).map_err(io::Error::from).and_then(|()| fs::remove_file(place));
+        if let Err(err) = removed {
+            tracing::warn!("host side: {}: {err}", place.display());
+        }
+    }
+}
+
+/// Whether a process is in that network namespace. Those that this process may not look at are not counted.
+fn is_entered(network: &OwnedFd) -> bool {
+    let Ok(own) = fstat(network) else { return false };
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    let of_process = |entry: fs::DirEntry| fs::metadata(entry.path().join("ns/net")).ok();
+    let mut inside = processes.filter_map(Result::ok).filter_map(of_process);
+    inside.any(|found| (found.dev(), found.ino()) == (own.st_dev, own.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn place_is_named_for_ip_netns_in_the_usual_directory() {
+        let place = |socket: &str| place(Path::new(socket)).unwrap();
+        assert_eq!(place("/run/fatpath/gw.sock"), Path::new("/run/netns/fatpath-gw"));
+        assert_eq!(place("/tmp/x/gw.sock"), Path::new("/tmp/x/gw.netns"));
+    }
+}

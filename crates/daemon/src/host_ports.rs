@@ -1,0 +1,159 @@
+//! Devices of the host side, as the worker has them: read, written, and forgotten when they fail.
+
+use std::io;
+
+use base::{Instant, LinkId};
+use datapath::{PortConfig, SocketBinding, SocketQuestion};
+use link::{Layer, Link, Sent};
+
+use super::host::SocketDiag;
+use super::host_device::HostDevice;
+use super::node::Node;
+use super::slot::RETRY_DEVICE;
+
+impl Node {
+    /// Sets the socket by which the kernel of the host side is asked about sockets, for VRFs.
+    pub(crate) fn set_socket_diag(&mut self, diag: Option<SocketDiag>) {
+        self.datapath.ask_for_sockets(diag.is_some());
+        self.socket_diag = diag;
+    }
+
+    /// Answers the questions of the datapath about sockets.
+    pub(crate) fn answer_socket_questions(&mut self, now: Instant) {
+        while let Some(question) = self.datapath.socket_question() {
+            let binding = self.binding_of(&question).unwrap_or_else(|err| {
+                tracing::error!("host side: sock_diag: {err}; sockets bound to a VRF no longer answer new peers");
+                self.set_socket_diag(None);
+                SocketBinding::Link
+            });
+            self.datapath.answer_socket_question(now, &self.mem, binding);
+        }
+    }
+
+    fn binding_of(&mut self, question: &SocketQuestion) -> io::Result<SocketBinding> {
+        let index = |id| self.host_devices.get(&id).map(|found| found.index);
+        match (&mut self.socket_diag, index(question.link), index(question.vrf)) {
+            (Some(diag), Some(link), Some(vrf)) => diag.binding(question, link, vrf),
+            // A device has gone while the packet waited.
+            _ => Ok(SocketBinding::Link),
+        }
+    }
+
+    /// Gives a link its device of the host side, in place of the one that it had; or takes it away. The device comes with its number.
+    pub(crate) fn set_host_device(&mut self, id: LinkId, device: Option<(u32, Box<dyn Link>)>) {
+        if let Some(before) = self.host_devices.remove(&id) {
+            self.poller.remove(&*before.device);
+        }
+        self.set_ike_port(id, device.is_some());
+        let Some((index, device)) = device else { return self.datapath.set_host_port(id, None) };
+        let mac = match device.layer() {
+            Layer::Ethernet(mac) => Some(mac),
+            Layer::Ip => None,
+        };
+        let (name, mtu) = (device.name().to_owned(), device.mtu());
+        let config = PortConfig { name, mac, mtu, features: device.features(), gro: false, esp_gro: false };
+        self.datapath.set_host_port(id, Some(config));
+        self.poller.add_host_device(id, &*device);
+        self.host_devices.insert(id, HostDevice { device, index, full: false, retry_at: None });
+    }
+
+    /// Opens or closes the port of IKE of a link whose address is the host's.
+    fn set_ike_port(&mut self, id: LinkId, wanted: bool) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        let is_polled = slot.down.is_none() && slot.admin_up;
+        if is_polled {
+            self.poller.remove(&*slot.link);
+        }
+        if let Err(err) = slot.link.set_ike_port(wanted) {
+            tracing::info!("host side: {err}; key managers there have port 4500 of it alone");
+        }
+        if is_polled {
+            self.poller.add(id, &*slot.link);
+            if slot.full {
+                self.poller.want_room(id, &*slot.link, true);
+            }
+        }
+    }
+
+    /// Notes that the device of a link takes packets again.
+    pub(crate) fn host_device_has_room(&mut self, id: LinkId) {
+        if let Some(found) = self.host_devices.get_mut(&id).filter(|found| found.full) {
+            found.full = false;
+            self.poller.want_room_of_host_device(id, &*found.device, false);
+        }
+    }
+
+    /// Receives a burst that sockets have sent by the device of a link. Tells whether there may be more.
+    pub(crate) fn serve_host_device(&mut self, now: Instant, id: LinkId) -> bool {
+        let Some(found) = self.host_devices.get_mut(&id) else { return false };
+        let received = found.device.recv(&self.mem, &mut self.burst);
+        let more = !self.burst.is_empty();
+        if more {
+            self.datapath.handle_host_rx(now, &self.mem, id, &mut self.burst);
+            self.send_all(now);
+        }
+        match received {
+            Ok(()) => more,
+            Err(err) => {
+                self.host_device_failed(id, &err);
+                false
+            }
+        }
+    }
+
+    /// Sends the queued packets to the devices of the host side.
+    pub(crate) fn send_to_host_side(&mut self, now: Instant) {
+        let mut failed = Vec::new();
+        let Self { host_devices, datapath, mem, poller, .. } = self;
+        for (&id, found) in host_devices.iter_mut().filter(|(_, found)| !found.full) {
+            while let Some(waiting) = datapath.take_host_tx(id).filter(|waiting| !waiting.is_empty()) {
+                match found.device.send(waiting) {
+                    Ok(Sent::All) => {
+                        datapath.set_host_port_busy(mem, id, false);
+                        break;
+                    }
+                    Ok(Sent::Busy) => {
+                        datapath.set_host_port_busy(mem, id, true);
+                        if found.device.room_fds().is_empty() {
+                            found.retry_at = Some(now + RETRY_DEVICE);
+                        } else {
+                            found.full = true;
+                            poller.want_room_of_host_device(id, &*found.device, true);
+                        }
+                        break;
+                    }
+                    Ok(Sent::Refit) => datapath.refit_host_port(mem, id, found.device.features()),
+                    // The device is down for the moment; the host side sets it up again.
+                    Err(_) if !found.device.is_gone() => {
+                        datapath.drop_host_tx(id);
+                        break;
+                    }
+                    Err(err) => {
+                        failed.push((id, err));
+                        break;
+                    }
+                }
+            }
+        }
+        for (id, err) in failed {
+            self.host_device_failed(id, &err);
+        }
+    }
+
+    /// Reclaims buffers of the host side's devices.
+    pub(crate) fn settle_host_side(&mut self, now: Instant) {
+        for found in self.host_devices.values_mut() {
+            found.retry_at = found.retry_at.filter(|&at| at > now);
+            if found.device.settle(&self.mem) {
+                found.retry_at.get_or_insert(now + RETRY_DEVICE);
+            }
+        }
+    }
+
+    /// Detaches a device that was deleted, or whose read failed. The link goes on without it.
+    #[cold]
+    fn host_device_failed(&mut self, id: LinkId, err: &io::Error) {
+        tracing::error!("host side: {err}; the link goes on without sockets");
+        self.set_host_device(id, None);
+    }
+}

@@ -1,0 +1,309 @@
+//! The socket of key managers: IKE messages to and from the node's ports of IKE (see [`ctl::ike`]).
+//!
+//! It is a datagram socket with a name, `NAME.ike` beside the control socket, that only this user may use. A message
+//! that no key manager reads in time is lost, as on the network.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
+
+use client::CliError;
+use ctl::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN, asked_for};
+use datapath::IkeMessage;
+
+use super::unix_socket;
+
+/// Datagrams that are taken from a key manager at once.
+const BURST: usize = 64;
+
+/// Separator of the socket's path and the random part in the path of a key manager's own socket, if that is a program's
+/// under `fatpath exec`.
+const LISTENER: &str = "-";
+
+/// The socket's file. When this is dropped it goes, and with it the files of those that listened.
+#[derive(Debug)]
+pub(crate) struct IkeFile(PathBuf);
+
+impl Drop for IkeFile {
+    fn drop(&mut self) {
+        // Another process may have removed it already.
+        let _ = fs::remove_file(&self.0);
+        remove_listeners(&self.0);
+    }
+}
+
+/// Removes the files of the sockets of programs that listened at the socket at `path`.
+fn remove_listeners(path: &Path) {
+    let found = path.parent().and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().filter_map(Result::ok);
+    for file in found.map(|entry| entry.path()).filter(|file| is_listener(path, file)) {
+        let _ = fs::remove_file(file);
+    }
+}
+
+/// Tells whether a file has a name such as programs' sockets have that listen at the socket at `path`.
+fn is_listener(path: &Path, file: &Path) -> bool {
+    let name = |path: &Path| path.file_name().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
+    let (own, name) = (name(path), name(file));
+    let random = name.strip_prefix(&own[..]).and_then(|rest| rest.strip_prefix(LISTENER.as_bytes()));
+    random.is_some_and(|random| random.len() == 16 && random.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// The socket of IKE messages, and the sockets that listen to it.
+#[derive(Debug)]
+pub(crate) struct IkeSocket {
+    socket: UnixDatagram,
+    path: PathBuf,
+    /// Receiver of messages to ports that no listener has claimed.
+    manager: Option<UnixAddr>,
+    /// Sockets that have claimed a port, at one address or at the unspecified one for any.
+    listeners: Vec<(SocketAddr, UnixAddr)>,
+    buffer: Vec<u8>,
+}
+
+impl IkeSocket {
+    /// Makes the socket at `path`, in place of one that was left behind.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub(crate) fn open(path: &Path) -> Result<(Self, IkeFile), CliError> {
+        let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).map_err(|err| failed("cannot make its directory", err))?;
+        }
+        unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
+        let socket = unix_socket::private(|| UnixDatagram::bind(path)).map_err(|err| failed("bind", err))?;
+        socket.set_nonblocking(true).map_err(|err| failed("cannot be made non-blocking", err))?;
+        // Their programs are to ask again.
+        remove_listeners(path);
+        // One byte more than any datagram may have, so that a longer one is seen to be.
+        let buffer = vec![0; IKE_HEADER_LEN + MAX_IKE_LEN + 1];
+        Ok((
+            Self { socket, path: path.to_owned(), manager: None, listeners: Vec::new(), buffer },
+            IkeFile(path.to_owned()),
+        ))
+    }
+
+    /// Descriptor to wait for.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Hands a message to the key manager.
+    pub(crate) fn deliver(&mut self, message: &IkeMessage) {
+        let listener = self.listener(message.local);
+        let manager = listener.and_then(|at| self.listeners.get(at)).map(|(_, who)| who).or(self.manager.as_ref());
+        let Some(manager) = manager else {
+            tracing::debug!(peer = %message.peer, "IKE message dropped: no key manager has registered");
+            return;
+        };
+        let header = IkeHeader { peer: message.peer, local: message.local };
+        let datagram = [&header.to_bytes()[..], &message.bytes].concat();
+        if let Err(err) = self.socket.send_to_addr(&datagram, manager) {
+            tracing::debug!("{manager:?}: {err}");
+            // It is gone. One that is only slow loses this message alone.
+            if matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) {
+                match listener {
+                    Some(at) => {
+                        let (_, who) = self.listeners.swap_remove(at);
+                        self.forget(&who);
+                    }
+                    None => self.manager = None,
+                }
+            }
+        }
+    }
+
+    /// Index of the listener that receives messages to `local`: one that has claimed its address goes before one that
+    /// has claimed any address.
+    fn listener(&self, local: SocketAddr) -> Option<usize> {
+        let any = if local.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0_u16; 8]) };
+        let asked_for =
+            |ip| self.listeners.iter().position(|(asked, _)| (asked.ip(), asked.port()) == (ip, local.port()));
+        asked_for(local.ip()).or_else(|| asked_for(any))
+    }
+
+    /// Sends messages to a port of one address or of any to `who`, in place of an earlier listener of just that
+    /// address.
+    fn listen(&mut self, at: SocketAddr, who: UnixAddr) {
+        let before = self.listeners.iter().position(|(asked, _)| *asked == at).map(|at| self.listeners.swap_remove(at));
+        self.listeners.push((at, who));
+        before.iter().for_each(|(_, who)| self.forget(who));
+    }
+
+    /// Removes the file of a listener that listens at nothing any more.
+    fn forget(&self, who: &UnixAddr) {
+        let listens = self.listeners.iter().any(|(_, other)| is_same(other, who));
+        if let Some(file) = who.as_pathname().filter(|file| !listens && is_listener(&self.path, file)) {
+            // Another process may have removed it already.
+            let _ = fs::remove_file(file);
+        }
+    }
+
+    /// Gives `each` the messages that key managers send. Claims of a port are answered by `has_port`.
+    pub(crate) fn receive(&mut self, has_port: impl Fn(SocketAddr) -> bool, mut each: impl FnMut(IkeMessage)) {
+        for _ in 0..BURST {
+            let Ok((len, from)) = self.socket.recv_from(&mut self.buffer) else { return };
+            let datagram = &self.buffer[..len];
+            if let Some(at) = asked_for(datagram) {
+                let has_port = has_port(at);
+                // One that does not wait for the answer, or has no name, gets none.
+                let _ = self.socket.send_to_addr(if has_port { datagram } else { &[] }, &from);
+                if has_port && !from.is_unnamed() {
+                    self.listen(at, from);
+                } else {
+                    self.forget(&from);
+                }
+                continue;
+            }
+            if !from.is_unnamed() && !self.listeners.iter().any(|(_, who)| is_same(who, &from)) {
+                self.manager = Some(from);
+            }
+            match IkeHeader::parse(datagram) {
+                Some((IkeHeader { peer, local }, message)) => {
+                    each(IkeMessage { local, peer, bytes: message.to_vec() });
+                }
+                None if len == 0 => {}
+                None => tracing::warn!("a key manager has sent {len} bytes without an IKE message behind the header"),
+            }
+        }
+    }
+}
+
+/// Tells whether two names are one. The kernel's own have no path.
+fn is_same(one: &UnixAddr, other: &UnixAddr) -> bool {
+    match (one.as_pathname(), one.as_abstract_name()) {
+        (Some(path), _) => other.as_pathname() == Some(path),
+        (None, Some(name)) => other.as_abstract_name() == Some(name),
+        (None, None) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_go_to_whoever_spoke_last() {
+        let dir = std::env::temp_dir().join(format!("fatpath-ike-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (path, manager_path) = (dir.join("x.ike"), dir.join("manager"));
+        let (mut socket, file) = IkeSocket::open(&path).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
+        assert_eq!(mode & 0o077, 0, "{mode:o}");
+        let message = IkeMessage {
+            local: "192.0.2.1:4500".parse().unwrap(),
+            peer: "192.0.2.2:9".parse().unwrap(),
+            bytes: vec![7],
+        };
+        socket.deliver(&message);
+        let manager = UnixDatagram::bind(&manager_path).unwrap();
+        manager.set_nonblocking(true).unwrap();
+        manager.connect(&path).unwrap();
+        let mut seen = Vec::new();
+        let datagram = [&IkeHeader { peer: message.peer, local: message.local }.to_bytes()[..], &[7]].concat();
+        let too_long = vec![4; IKE_HEADER_LEN + MAX_IKE_LEN + 1];
+        for sent in [&datagram[..], &datagram[..IKE_HEADER_LEN], &[1, 2, 3], &too_long, &[]] {
+            manager.send(sent).unwrap();
+        }
+        socket.receive(|_| true, |message| seen.push(message));
+        assert_eq!(seen, std::slice::from_ref(&message), "what is wrong is refused, and ends nothing");
+        socket.deliver(&message);
+        let mut got = [0; 100];
+        assert_eq!(manager.recv(&mut got).map(|len| got[..len].to_vec()).unwrap(), datagram);
+        drop(manager);
+        socket.deliver(&message);
+        assert!(socket.manager.is_none(), "it is gone");
+        drop(file);
+        assert!(!path.exists());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn listener_of_a_port_receives_its_messages() {
+        let dir = std::env::temp_dir().join(format!("fatpath-ike-ports-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("x.ike");
+        let (mut socket, _file) = IkeSocket::open(&path).unwrap();
+        let asking = |name: &str| {
+            let manager = UnixDatagram::bind(dir.join(name)).unwrap();
+            manager.set_nonblocking(true).unwrap();
+            manager.connect(&path).unwrap();
+            manager
+        };
+        let request =
+            |local: &str| IkeHeader { peer: "0.0.0.0:0".parse().unwrap(), local: local.parse().unwrap() }.to_bytes();
+        let received = |manager: &UnixDatagram| {
+            let mut bytes = [0; 100];
+            manager.recv(&mut bytes).ok().map(|len| bytes[..len].to_vec())
+        };
+        let has_port = |at: SocketAddr| at.port() != 501;
+        let [all, ike, encap, one] = ["all", "ike", "encap", "one"].map(asking);
+        all.send(&[]).unwrap();
+        let granted = [(&ike, "0.0.0.0:500"), (&one, "192.0.2.7:4500"), (&encap, "192.0.2.8:4500")];
+        for (manager, local) in [&granted[..], &[(&encap, "0.0.0.0:4500")]].concat() {
+            manager.send(&request(local)).unwrap();
+            socket.receive(has_port, |message| panic!("{message:?}"));
+            assert_eq!(received(manager).unwrap(), request(local), "granted");
+        }
+        ike.send(&request("0.0.0.0:501")).unwrap();
+        socket.receive(has_port, |message| panic!("{message:?}"));
+        assert!(received(&ike).unwrap().is_empty(), "refused");
+        let mut deliver = |local: &str| {
+            let (local, peer) = (local.parse().unwrap(), "192.0.2.2:9".parse().unwrap());
+            socket.deliver(&IkeMessage { local, peer, bytes: vec![7] });
+            [&ike, &encap, &one, &all].map(|manager| received(manager).is_some())
+        };
+        for (local, whose) in [
+            ("192.0.2.1:500", [true, false, false, false]),
+            ("192.0.2.1:4500", [false, true, false, false]),
+            ("192.0.2.7:4500", [false, false, true, false]),
+            ("192.0.2.8:4500", [false, true, false, false]),
+            ("192.0.2.7:500", [true, false, false, false]),
+            ("192.0.2.1:4501", [false, false, false, true]),
+            ("[2001:db8::1]:500", [false, false, false, true]),
+        ] {
+            assert_eq!(deliver(local), whose, "{local}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn files_of_listeners_go_when_nobody_needs_them() {
+        let dir = std::env::temp_dir().join(format!("fatpath-ike-files-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("x.ike");
+        let left = dir.join("x.ike-0123456789abcdef");
+        let others =
+            ["x.ike-0123456789abcde", "x.ike-0123456789abcdeg", "y.ike-0123456789abcdef"].map(|name| dir.join(name));
+        for file in others.iter().chain([&left]) {
+            std::fs::write(file, "").unwrap();
+        }
+        let (mut socket, file) = IkeSocket::open(&path).unwrap();
+        assert!(!left.exists(), "it was left behind");
+        let request = |port: u16| {
+            let local = SocketAddr::new(IpAddr::from([192, 0, 2, 1]), port);
+            IkeHeader { peer: "0.0.0.0:0".parse().unwrap(), local }.to_bytes()
+        };
+        let [first, second, refused] = ["1", "2", "3"].map(|digit| dir.join(format!("x.ike-{}", digit.repeat(16))));
+        let mut ask = |file: &Path, port| {
+            let manager = UnixDatagram::bind(file).unwrap();
+            manager.send_to(&request(port), &path).unwrap();
+            socket.receive(|at| at.port() == 500, |message| panic!("{message:?}"));
+            manager
+        };
+        let _first = ask(&first, 500);
+        assert!(first.exists());
+        let _refused = ask(&refused, 501);
+        assert!(!refused.exists(), "it listens at nothing");
+        let _second = ask(&second, 500);
+        assert!(!first.exists() && second.exists(), "the second stands in place of the first");
+        drop(file);
+        assert!(!path.exists() && !second.exists());
+        assert!(others.iter().all(|file| file.exists()), "they are not listeners of this gateway");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

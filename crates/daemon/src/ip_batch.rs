@@ -1,0 +1,344 @@
+//! Files of `ip` lines, as `ip -batch` takes them. The system's own `ip` carries them out, on a gateway's netlink socket:
+//! its words, its comments, its quotes, its errors.
+//!
+//! `ip` is given one line at a time, so if it ends early the last line is the one that it could not do. It does not
+//! always report that line itself.
+//!
+//! Only lines about objects that `ip` changes by netlink are given to it. For others `ip` opens devices, makes calls to
+//! the kernel that no library sees, or runs programs; and it would do so also for a file that is only checked.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use client::{CliError, gateway_program, system_ip};
+use rustix::pipe::{PIPE_BUF, PipeFlags, pipe_with};
+use zeroize::Zeroizing;
+
+/// Interval at which the end of `ip` is looked for.
+const POLL: Duration = Duration::from_millis(2);
+
+/// Largest part of the messages of `ip` that is kept.
+const MAX_SAID: u64 = 64 << 10;
+
+/// Objects of `ip` that lines may name.
+const OBJECTS: [&str; 8] = ["link", "address", "route", "rule", "neighbour", "neighbor", "xfrm", "ila"];
+
+/// Number of looks, when a signal has ended `ip`, for the same signal to this program.
+const LOOKS: usize = 250;
+
+/// Whether a file is one of `ip` lines, and not TOML: its first line with anything on it has two words, of which the first
+/// is one of letters and the second does not begin with `=`.
+pub(crate) fn are_in(text: &[u8]) -> bool {
+    let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    let Some(first) = lines.find(|line| !matches!(line.first(), None | Some(b'#'))) else { return false };
+    let mut words = first.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let named = words.next().is_some_and(|word| word.iter().all(u8::is_ascii_alphanumeric));
+    named && words.next().is_some_and(|word| word.first() != Some(&b'='))
+}
+
+/// Refusal to reload such a file on a running gateway.
+pub(crate) fn only_at_start(file: &str) -> String {
+    format!(
+        "{file}: lines of ip say what to do, not what is to be, so they are carried out when a gateway starts; on a \
+         running one `fatpath ip -batch {file}` does that."
+    )
+}
+
+/// A file of `ip` lines. It may hold keys, and is zeroed when done with.
+#[derive(Debug)]
+pub(crate) struct IpLines {
+    name: String,
+    text: Zeroizing<Vec<u8>>,
+}
+
+impl IpLines {
+    /// The lines of the file of that name, of which none has been carried out.
+    ///
+    /// # Errors
+    /// Exit code 2: a line is about another object.
+    pub(crate) fn new(name: String, mut text: Zeroizing<Vec<u8>>) -> Result<Self, CliError> {
+        if text.last().is_some_and(|&byte| byte != b'\n') {
+            text.push(b'\n');
+        }
+        check(&text).map_err(|(line, why)| CliError::bad_config(format!("{name}:{line}: {why}")))?;
+        Ok(Self { name, text })
+    }
+
+    /// The file's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Carries the lines out with `ip`, in order, on the gateway whose netlink socket is at `netlink`. False: `is_over`
+    /// has become true, and the lines were abandoned.
+    ///
+    /// # Errors
+    /// Exit code 2 if `ip` cannot do a line, with the line's number and the error of `ip`; earlier lines are done. 1 if
+    /// `ip` is missing or cannot be started.
+    pub(crate) fn carry_out(&self, netlink: &Path, is_over: impl FnMut() -> bool) -> Result<bool, CliError> {
+        let failed = |err: io::Error| CliError::failed(format!("{}: ip: {err}", self.name));
+        let ip = system_ip()?;
+        let mut command = gateway_program::command(ip.as_os_str(), netlink)?;
+        gateway_program::check_loads(ip.as_os_str(), &command)?;
+        // A reader of a pipe of packets gets one line at a time, and unread lines stay to be counted.
+        let (reader, writer) =
+            pipe_with(PipeFlags::CLOEXEC | PipeFlags::DIRECT).map_err(|errno| failed(errno.into()))?;
+        let rest = File::from(reader.try_clone().map_err(failed)?);
+        let ip = command.args(["-batch", "-"]).stdin(reader).stderr(Stdio::piped());
+        // Signals of the terminal to this program are not for `ip`.
+        let mut ip = ip.process_group(0).spawn().map_err(failed)?;
+        drop(command);
+        let said = ip.stderr.take();
+        let (ended, left, said) = thread::scope(|scope| {
+            scope.spawn(|| self.feed(File::from(writer)));
+            let said = scope.spawn(|| said.map_or_else(String::new, listen));
+            let ended = wait(&mut ip, is_over);
+            // Counts the unread lines, which also ends the feeding thread.
+            (ended, count_lines(rest), said.join().unwrap_or_default())
+        });
+        match ended.map_err(failed)? {
+            None => Ok(false),
+            Some(status) if status.success() => {
+                if let Some(said) = what_was_said(&said) {
+                    tracing::warn!("{}: ip: {said}", self.name);
+                }
+                Ok(true)
+            }
+            Some(status) => {
+                let line = lines_in(&self.text).saturating_sub(left);
+                let why = what_was_said(&said).unwrap_or_else(|| format!("ip ended, {status}"));
+                Err(CliError::bad_config(format!("{}:{line}: {why}", self.name)))
+            }
+        }
+    }
+
+    fn feed(&self, mut into: File) {
+        let lines = self.text.split_inclusive(|&byte| byte == b'\n');
+        // There is a reader until all of it has been read.
+        let _ = lines.flat_map(|line| line.chunks(PIPE_BUF)).try_for_each(|packet| into.write_all(packet));
+    }
+}
+
+/// The number of the first line that may not be there, and why.
+fn check(text: &[u8]) -> Result<(), (usize, String)> {
+    // It may have keys in it, and does not move.
+    let mut whole = Zeroizing::new(Vec::with_capacity(text.len()));
+    let mut begins = None;
+    for (line, number) in text.split_inclusive(|&byte| byte == b'\n').zip(1..) {
+        let begins_at = *begins.get_or_insert(number);
+        if line.contains(&0) {
+            return Err((number, "a byte of zero is no text".to_owned()));
+        }
+        // Where a comment begins and whether a line goes on, as `getcmdline` of iproute2 has it.
+        let said = line.split(|&byte| byte == b'#').next().unwrap_or_default();
+        match said.strip_suffix(b"\\\n") {
+            Some(said) => {
+                whole.extend_from_slice(said);
+                continue;
+            }
+            None => whole.extend_from_slice(said),
+        }
+        let mut words = Words(&whole);
+        match (words.next(), words.next()) {
+            (Some(word), _) if !is_allowed(word) => {
+                let word = String::from_utf8_lossy(&word[..word.len().min(32)]).into_owned();
+                let why = format!(
+                    "\"{word}\": lines can be about link, address, route, rule, neighbour and xfrm, which `ip` asks \
+                     netlink for"
+                );
+                return Err((begins_at, why));
+            }
+            // It may be short, too.
+            (Some(xfrm), Some(word))
+                if b"xfrm".starts_with(xfrm) && !word.is_empty() && b"monitor".starts_with(word) =>
+            {
+                return Err((begins_at, "\"xfrm monitor\" has no end, and no line behind it a beginning".to_owned()));
+            }
+            _ => {}
+        }
+        whole.clear();
+        begins = None;
+    }
+    Ok(())
+}
+
+/// The words of a line, as `makeargs` of iproute2 has them.
+struct Words<'l>(&'l [u8]);
+
+impl<'l> Iterator for Words<'l> {
+    type Item = &'l [u8];
+
+    fn next(&mut self) -> Option<&'l [u8]> {
+        let is_space = |byte: &u8| b" \t\r\n".contains(byte);
+        let line = &self.0[self.0.iter().position(|byte| !is_space(byte))?..];
+        let (word, end) = match *line {
+            [quote @ (b'"' | b'\''), ref quoted @ ..] => {
+                let word = quoted.split(|&byte| byte == quote).next()?;
+                (word, word.len() + 2)
+            }
+            _ => {
+                let word = line.split(is_space).next()?;
+                (word, word.len())
+            }
+        };
+        self.0 = line.get(end..).unwrap_or_default();
+        Some(word)
+    }
+}
+
+/// Whether `ip` takes a word for an object that lines may be about: it may be short. Where it stands for two, `ip` takes
+/// the one that lines may be about.
+fn is_allowed(word: &[u8]) -> bool {
+    !word.is_empty() && OBJECTS.iter().any(|object| object.as_bytes().starts_with(word))
+}
+
+fn lines_in(text: &[u8]) -> usize {
+    text.iter().filter(|&&byte| byte == b'\n').count()
+}
+
+/// Reads to the end.
+fn count_lines(mut from: File) -> usize {
+    let mut packet = Zeroizing::new([0; PIPE_BUF]);
+    let mut count = 0;
+    while let Ok(len @ 1..) = from.read(&mut *packet) {
+        count += lines_in(&packet[..len]);
+    }
+    count
+}
+
+fn listen(mut from: impl Read) -> String {
+    let mut said = Vec::new();
+    // Text before an error is kept; later output has to be read, too, or `ip` would block.
+    let _ = from.by_ref().take(MAX_SAID).read_to_end(&mut said);
+    let _ = io::copy(&mut from, &mut io::sink());
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// Waits for the end of `ip`. `None`: `is_over`, and it was ended.
+fn wait(ip: &mut Child, mut is_over: impl FnMut() -> bool) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = ip.try_wait()? {
+            // A signal for both may have come to `ip` first.
+            let looks = if status.success() { 0 } else { status.signal().map_or(1, |_| LOOKS) };
+            let is_ended = (0..looks).any(|look| {
+                if look > 0 {
+                    thread::sleep(POLL);
+                }
+                is_over()
+            });
+            return Ok(Some(status).filter(|_| !is_ended));
+        }
+        if is_over() {
+            ip.kill()?;
+            return ip.wait().map(|_| None);
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// Error message of `ip` in one line: of a usage its first line, without the lines that a command failed.
+fn what_was_said(text: &str) -> Option<String> {
+    let mut lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Command failed -:"));
+    let first = lines.next()?;
+    let first = first.strip_prefix("Error: ").unwrap_or(first);
+    if first.starts_with("Usage:") {
+        return Some(first.to_owned());
+    }
+    Some(std::iter::once(first).chain(lines).collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_ip_are_told_from_toml() {
+        let of_ip = [
+            "link add tun0 type tun\n",
+            "# links\n\n  a add 10.0.0.1/8 dev tun0",
+            "xfrm\tstate flush",
+            "-6 route",
+            "l \\\nadd x",
+        ];
+        for (text, want) in of_ip.iter().zip([true, true, true, false, true]) {
+            assert_eq!(are_in(text.as_bytes()), want, "{text}");
+        }
+        for text in
+            ["", "# nothing\n", "[[link]]\n", "name = \"x\"\n", "name= 3", "crypto.workers = 1", "\"a b\" = 1", "x"]
+        {
+            assert!(!are_in(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_are_about_what_netlink_is_asked_for() {
+        let good = [
+            "link add tun0 type tun\n\n# tuntap add x\n\t a add 10.0.0.1/8 dev x # netns\n",
+            "'route' add x\n\"ru\" add y\nnei add z\nneighbor add z\nx s f\nl\\\ni add x\r\n",
+            "\\\n\\\n",
+            "xfrm\nx ''\nx policy monitor\n\"xfrm\"state\nlink monitor\n'x'",
+            "# \\\nroute add x\n",
+        ];
+        for text in good {
+            assert_eq!(check(text.as_bytes()), Ok(()), "{text}");
+        }
+        let bad = [
+            ("link add x\ntuntap add t9 mode tun\n", 2, "\"tuntap\""),
+            ("netns exec x sh\n", 1, "\"netns\""),
+            ("\n ne\\\ntns exec x sh\n", 2, "\"netns\""),
+            ("route \\\nadd x # \\\ntunnel add\n", 3, "\"tunnel\""),
+            ("\"tunnel\"add\n", 1, "\"tunnel\""),
+            ("'netns\n", 1, "\"netns"),
+            ("'' add x\n", 1, "\"\""),
+            ("linkadd x\n", 1, "\"linkadd\""),
+            ("l2tp add x\n", 1, "\"l2tp\""),
+            ("addrlabel add x\n", 1, "\"addrlabel\""),
+            ("vrf exec x sh\n", 1, "\"vrf\""),
+            ("-6 route add x\n", 1, "\"-6\""),
+            ("xfrm state flush\nxfrm monitor\n", 2, "\"xfrm monitor\""),
+            ("'x'\\\n \"mon\" all\n", 1, "\"xfrm monitor\""),
+            ("link\x0cadd x\n", 1, "\"link\x0cadd\""),
+            ("link add x\nlink\0 add x\n", 2, "a byte of zero"),
+        ];
+        for (text, line, why) in bad {
+            let (at, said) = check(text.as_bytes()).unwrap_err();
+            assert!(at == line && said.starts_with(why), "{text}: {at}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_signal_that_ends_ip_first_is_no_failure_of_ip() {
+        let end = |script: &str, is_meant: bool| {
+            let mut ip = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
+            // It is asked for the first time when `ip` is gone.
+            let here = std::path::PathBuf::from(format!("/proc/{}", ip.id()));
+            wait(&mut ip, || is_meant && !here.exists()).unwrap().map(|status| (status.code(), status.signal()))
+        };
+        assert_eq!(end("kill -TERM $$", true), None);
+        assert_eq!(end("exit 3", true), None);
+        assert_eq!(end("exit 0", true), Some((Some(0), None)));
+        assert_eq!(end("exit 3", false), Some((Some(3), None)));
+        assert_eq!(end("kill -TERM $$", false), Some((None, Some(15))));
+    }
+
+    #[test]
+    fn message_of_ip_becomes_one_line() {
+        let cases = [
+            ("RTNETLINK answers: File exists\nCommand failed -:3\n", Some("RTNETLINK answers: File exists")),
+            ("Error: Nexthop has invalid gateway.\nCommand failed -:1\n", Some("Nexthop has invalid gateway.")),
+            ("Usage: ip link add\n  [ link DEV ]\n", Some("Usage: ip link add")),
+            ("one\n\n two\n", Some("one two")),
+            ("Command failed -:1\n", None),
+            ("", None),
+        ];
+        for (text, want) in cases {
+            assert_eq!(what_was_said(text).as_deref(), want, "{text}");
+        }
+    }
+}

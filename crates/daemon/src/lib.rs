@@ -1,0 +1,196 @@
+//! The daemon: a gateway or router as a process, for `fatpath run` and the clients that ask it.
+//!
+//! [`run`] is the whole of it. This crate decides which threads there are, when the configuration or a program's request takes effect, what is
+//! kept over a restart, and which users may ask for what. It leaves what becomes of a packet to crate `datapath` and below, system calls of links
+//! to crate [`link`], what files and requests say to the crates `config`, `ctl` and `netlink`, where sockets lie and how a command fails to [`client`], and
+//! the command line to the program. [`check`] tries files out without a device; [`load_config`] reads one alone.
+//!
+//! Four kinds of threads: the worker, which alone touches packets; one per control client; one for all of netlink's; and
+//! the main one, which waits for signals. The next configuration is planned there, where planning may fail and take its time, and
+//! handed to the worker as a whole.
+//!
+//! A program that calls [`run`] also calls [`make_host_side`] when its one argument is `host-maker`: the daemon starts its own program
+//! so, as the process that makes network namespaces.
+//!
+//! Limits: 32 control clients and 1024 of netlink, of which 512 may only look; configuration files of 256 MiB; 10 000 routes on the
+//! host side. No RFC is implemented here.
+//!
+//! The modules form layers, each of which uses those below it:
+//!
+//! | layer | modules |
+//! |---|---|
+//! | the daemon | this one, `daemon`, `dry_run` |
+//! | other threads, which know a handle to the worker and the node | `store`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace` |
+//! | the worker's thread | `running`, `worker` |
+//! | calls that other threads send to it | `command` |
+//! | functions over the node | `snapshot`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
+//! | the node: all that the worker owns | `node` |
+//! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
+//! | helpers | `records`, `translate`, `open`, `threads`, `events`, `unix_socket`, `acceptor`, `privilege`, `random` and others |
+
+mod acceptor;
+mod apply;
+mod bell;
+mod bridges;
+mod capture;
+mod captures;
+mod command;
+mod config_file;
+mod crypto;
+mod daemon;
+mod dry_run;
+mod events;
+mod host;
+mod host_device;
+mod host_ports;
+mod ike;
+mod ip_batch;
+mod links;
+mod monitor;
+mod monitors;
+mod netlink;
+mod node;
+mod notifications;
+mod open;
+mod plan;
+mod planner;
+mod poller;
+mod priority;
+mod privilege;
+mod processors;
+mod random;
+mod records;
+mod running;
+mod sadb;
+mod server;
+mod service;
+mod slot;
+mod snapshot;
+mod store;
+mod threads;
+mod trace;
+mod traces;
+mod translate;
+mod unix_socket;
+mod worker;
+mod xfrm;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub use sadb::Alone;
+
+use std::convert::Infallible;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+
+use client::{CliError, own_socket_path, raise_descriptor_limit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use self::netlink::start_discard;
+pub use config_file::load as load_config;
+use daemon::Daemon;
+pub use dry_run::{ObjectCounts, check};
+use events::Event;
+pub use host::{make as make_host_side, place as host_place};
+use server::Server;
+use store::Store;
+use threads::Threads;
+
+/// Environment variable that selects log lines.
+const LOG_VARIABLE: &str = "FATPATH_LOG";
+
+/// Runs the gateway `instance` until SIGTERM or SIGINT: from configuration files, and with the state that an earlier one saved in the file
+/// `state`.
+///
+/// # Errors
+/// If the configuration is wrong, something that it needs is missing, or the worker fails.
+pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(), CliError> {
+    start_log()?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
+    let sources = config_file::load_all(config)?;
+    let store = state.map(Store::open).transpose()?;
+    let socket = own_socket_path(instance);
+    server::check_vacant(&socket)?;
+
+    // Each client has one, and each queue of a link.
+    if let Err(err) = raise_descriptor_limit() {
+        tracing::warn!("limit of descriptors: {err}");
+    }
+    let (events, happened) = channel();
+    let threads = Threads::new(events.clone());
+    let discard = start_discard(&threads)?;
+    let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle(), &threads)?;
+    let starting = daemon.host_side().starting();
+    let server = Server::bind(&socket)?;
+    let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
+    let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, is_ended)? else {
+        return daemon.end();
+    };
+    if let Some(store) = store {
+        daemon.restore(store, &threads)?;
+    }
+    netlink.move_to(&socket.with_extension("netlink"))?;
+    daemon.worker.hold(false).map_err(CliError::failed)?;
+    daemon.worker.watch(&threads);
+    server.serve(&daemon.worker.handle, &daemon.host_side(), &events, &threads)?;
+    let links = daemon.links();
+    links.log(&format!("{instance}: running"));
+    pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;
+    service::ready(&format!("running with {links}"));
+    starting.succeeded();
+    daemon.run(instance, happened, &threads)
+}
+
+/// Starts a thread that passes signals on as events.
+fn pass_on(mut signals: Signals, events: Sender<Event>, threads: &Threads) -> io::Result<()> {
+    threads.spawn("signals", move || -> Result<(), Infallible> {
+        signals.forever().try_for_each(|signal| events.send(Event::Signal(signal)).ok());
+        // Only the end of the worker ends the signals. At the end of the daemon the receiver is gone.
+        let _ = events.send(Event::WorkerEnded);
+        Ok(())
+    })
+}
+
+/// Log lines go to standard error.
+fn start_log() -> Result<(), CliError> {
+    let filter = match std::env::var(LOG_VARIABLE) {
+        Ok(wanted) => log_filter(&wanted)?,
+        Err(_) => EnvFilter::new("info"),
+    };
+    let ansi = io::stderr().is_terminal();
+    // A log whose reader is gone, or a full disk, is no reason to end.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
+    log.log_internal_errors(false).with_target(false).init();
+    Ok(())
+}
+
+/// Filter for the value `wanted`: a level, or several for parts of the program. A word that is no level would be parsed
+/// as a part, and hide the lines of all others.
+fn log_filter(wanted: &str) -> Result<EnvFilter, CliError> {
+    let level = |part: &str| part.rsplit('=').next().unwrap_or_default().trim().to_owned();
+    let mut levels = wanted.split(',').map(level).filter(|level| !level.is_empty());
+    if let Some(wrong) = levels.find(|level| level.parse::<LevelFilter>().is_err()) {
+        let text = format!("{LOG_VARIABLE}: {wrong} is no level; use error, warn, info, debug, trace or off.");
+        return Err(CliError::failed(text));
+    }
+    EnvFilter::try_new(wanted).map_err(|err| CliError::failed(format!("{LOG_VARIABLE}: {err}.")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused() {
+        for wrong in ["wanr", "verbose", "info,wanr", "fatpath=loud"] {
+            let said = log_filter(wrong).unwrap_err().message;
+            assert!(said.contains("is no level; use error, warn, info"), "{said}");
+        }
+        for right in ["info", "WARN", "off", "fatpath=debug,warn", ""] {
+            log_filter(right).unwrap();
+        }
+    }
+}

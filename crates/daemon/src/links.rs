@@ -1,0 +1,457 @@
+//! Links of a node: opened and closed, read and written, set aside when they fail and tried again.
+
+use std::io;
+
+use base::{DropReason, Instant, LinkId};
+use config::features::FeatureSet;
+use config::model::{LinkConfig, LinkKind};
+use datapath::{HostRole, PortConfig};
+use driver::DriverKind;
+use link::{Layer, Link, Sent};
+use qdisc::Options;
+use wire::eth::MacAddr;
+use wire::vlan;
+
+use super::node::Node;
+use super::slot::{Down, RETRY_DEVICE, RETRY_DOWN, Slot};
+use super::translate::features;
+
+/// Bursts that came while a link was down and are dropped when it is up again; should more come at once, they are new.
+const MOST_DISCARDED: usize = 1024;
+
+/// Change of a link.
+pub(crate) enum LinkChange {
+    /// The link is added, and is down.
+    Open(Box<dyn Link>, LinkConfig),
+    /// The link is removed.
+    Close,
+    /// The link gets another MTU.
+    Mtu(u16),
+    /// The link gets another link-layer address.
+    Mac(MacAddr),
+    /// The link switches those features on that it supports, and others off.
+    Features(FeatureSet),
+    /// The link gets a queueing discipline, or none.
+    Qdisc(Option<Options>),
+    /// The link's queueing discipline gets other options of its kind.
+    ChangeQdisc(Options),
+    /// The link becomes a port of that bridge, or of none.
+    Bridge(Option<LinkId>),
+    /// The link is set up, or down.
+    Up(bool),
+}
+
+impl Node {
+    /// Changes one link, or says why not.
+    pub(crate) fn change_link(&mut self, id: LinkId, change: LinkChange) -> Result<(), String> {
+        let now = self.now();
+        match change {
+            LinkChange::Open(link, config) => {
+                let wanted = config.features;
+                self.open(id, link, config);
+                self.set_port(id, wanted);
+                self.set_admin_up(now, id, false);
+            }
+            LinkChange::Close => self.close(now, id),
+            LinkChange::Mtu(mtu) => {
+                self.set_mtus(&[(id, Some(mtu))])?;
+                self.see_link(id);
+            }
+            LinkChange::Mac(mac) => {
+                let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return Ok(()) };
+                slot.link.set_mac(mac).map_err(|refused| refused.to_string())?;
+                slot.mac = Some(mac);
+                self.see_link(id);
+            }
+            // Queued packets are sent as they are.
+            LinkChange::Features(wanted) => self.set_port(id, wanted),
+            LinkChange::Qdisc(options) => {
+                self.datapath.set_qdisc(now, &self.mem, id, options).map_err(|refused| refused.to_string())?;
+            }
+            LinkChange::ChangeQdisc(options) => {
+                self.datapath.change_qdisc(now, &self.mem, id, options).map_err(|refused| refused.to_string())?;
+            }
+            LinkChange::Bridge(bridge) => {
+                self.datapath.set_bridge(now, &self.mem, id, bridge).map_err(|refused| refused.to_string())?;
+            }
+            LinkChange::Up(up) => self.set_admin_up(now, id, up),
+        }
+        Ok(())
+    }
+
+    /// Gives a link the queueing discipline of a file. One of the same kind is changed, and keeps its queued packets.
+    pub(crate) fn become_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), String> {
+        let before = self.datapath.qdisc_kind(id);
+        self.change_link(
+            id,
+            match options {
+                Some(options) if before == Some(options.kind()) => LinkChange::ChangeQdisc(options),
+                options => LinkChange::Qdisc(options),
+            },
+        )
+    }
+
+    pub(crate) fn open(&mut self, id: LinkId, mut link: Box<dyn Link>, config: LinkConfig) {
+        let at = id.0 as usize;
+        if let LinkKind::Vlan { link: below, .. } = &config.kind
+            && let Some((_, lower)) = self.slot_named(below)
+        {
+            // Both can be set.
+            if let Layer::Ethernet(mac) = lower.link.layer() {
+                let _ = link.set_mac(mac);
+            }
+            if config.mtu.is_none() {
+                // Interfaces take frames one tag longer than their MTU, and no second tag.
+                let second_tag = if matches!(lower.config.kind, LinkKind::Vlan { .. }) { vlan::Header::LEN } else { 0 };
+                let _ = link.set_mtu(u16::try_from(lower.link.mtu().saturating_sub(second_tag)).ok());
+            }
+        }
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || None);
+        }
+        self.poller.add(id, &*link);
+        if let (LinkKind::Bridge(settings), Layer::Ethernet(mac)) = (&config.kind, link.layer()) {
+            let added = self.datapath.add_bridge(id, config.name.clone(), mac, link.mtu());
+            let added =
+                added.and_then(|()| self.datapath.bridge_mut(id).map_or(Ok(()), |bridge| settings.apply(bridge)));
+            if let Err(err) = added {
+                tracing::error!("{}: {err}", config.name);
+            }
+        }
+        let can = features::of(&*link);
+        let has_carrier = link.has_carrier();
+        self.slots[at] = Some(Slot {
+            can,
+            wanted: can,
+            link,
+            config,
+            mac: None,
+            admin_up: true,
+            down: None,
+            carrier: [u32::from(has_carrier), 0],
+            full: false,
+            retry_at: None,
+        });
+    }
+
+    /// Slot of the link of that name.
+    fn slot_named(&self, name: &str) -> Option<(LinkId, &Slot)> {
+        let slots = self.slots.iter().enumerate();
+        let mut slots = slots.filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
+        slots.find(|(_, slot)| slot.link.name() == name)
+    }
+
+    pub(crate) fn close(&mut self, now: Instant, id: LinkId) {
+        self.set_host_device(id, None);
+        self.datapath.remove_port(now, &self.mem, id);
+        self.captures.close(id);
+        if let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::take)
+            && slot.down.is_none()
+            && slot.admin_up
+        {
+            self.poller.remove(&*slot.link);
+        }
+    }
+
+    /// Tells the datapath of a link that has changed.
+    pub(crate) fn see_link(&mut self, id: LinkId) {
+        if let Some(Some(Slot { wanted, .. })) = self.slots.get(id.0 as usize) {
+            self.set_port(id, *wanted);
+        }
+    }
+
+    /// Tells the datapath of a link as it is, with the features that are wanted of it.
+    pub(crate) fn set_port(&mut self, id: LinkId, wanted: FeatureSet) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        slot.wanted = wanted;
+        let link = &slot.link;
+        let features = slot.features();
+        let gro = slot.on().has(FeatureSet::GRO);
+        let esp_gro = slot.on().has(FeatureSet::ESP_GRO);
+        let mac = match link.layer() {
+            Layer::Ethernet(mac) => Some(mac),
+            Layer::Ip => None,
+        };
+        let (name, mtu) = (link.name().to_owned(), link.mtu());
+        let vlan = match &slot.config.kind {
+            LinkKind::Vlan { link, id } => Some((link.clone(), *id)),
+            _ => None,
+        };
+        let role = match slot.config.kind {
+            LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => HostRole::Peer,
+            LinkKind::Driver(DriverKind::Udp { .. }) => HostRole::SharesAddress,
+            LinkKind::Loopback
+            | LinkKind::Vrf { .. }
+            | LinkKind::Bridge(_)
+            | LinkKind::Vlan { .. }
+            | LinkKind::Driver(
+                DriverKind::VhostUser { .. }
+                | DriverKind::VirtioUser { .. }
+                | DriverKind::Packet { .. }
+                | DriverKind::Xdp { .. },
+            ) => HostRole::None,
+        };
+        let (is_new, is_up) = (self.datapath.ports.get(id).is_none(), slot.is_up());
+        self.datapath.set_port(id, PortConfig { name, mac, mtu, features, gro, esp_gro });
+        if is_new && !is_up {
+            self.datapath.set_up(self.now(), &self.mem, id, false);
+        }
+        self.datapath.set_host_role(id, role);
+        if let Some((below, vid)) = vlan {
+            let set = match self.slot_named(&below) {
+                Some((lower, _)) => self.datapath.set_vlan(id, lower, vid).map_err(|err| err.to_string()),
+                None => Err(format!("no link is named {below}")),
+            };
+            if let Err(why) = set {
+                tracing::error!("VLAN {vid} of {below}: {why}");
+            }
+        }
+    }
+
+    /// Reads and writes a link from now on, or no longer. One that failed meanwhile is tried at once when it is set up.
+    pub(crate) fn set_admin_up(&mut self, now: Instant, id: LinkId, up: bool) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        if std::mem::replace(&mut slot.admin_up, up) == up {
+            return;
+        }
+        slot.full = false;
+        if let Some(down) = &mut slot.down {
+            down.is_stale = true;
+            down.retry_at = now;
+            return;
+        }
+        if up {
+            self.poller.add(id, &*slot.link);
+            self.follow_state(now, id);
+            self.discard(now, id);
+            self.look_at(now, id);
+        } else {
+            self.poller.remove(&*slot.link);
+        }
+        self.follow_state(now, id);
+    }
+
+    /// Tells the datapath whether packets can pass by a link, if that has changed. Returns whether it has.
+    fn follow_state(&mut self, now: Instant, id: LinkId) -> bool {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return false };
+        let is_up = slot.is_up();
+        if self.datapath.ports.get(id).is_none_or(|port| port.up == is_up) {
+            return false;
+        }
+        slot.count_carrier(is_up);
+        self.datapath.set_up(now, &self.mem, id, is_up);
+        true
+    }
+
+    /// Drops packets that a link has received while it was down.
+    fn discard(&mut self, now: Instant, id: LinkId) {
+        for _ in 0..MOST_DISCARDED {
+            let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+            let malformed = slot.link.stats().rx_dropped;
+            let received = slot.link.recv(&self.mem, &mut self.burst);
+            let came = !self.burst.is_empty() || slot.link.stats().rx_dropped != malformed;
+            self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);
+            match received {
+                Ok(()) if came => {}
+                Ok(()) => return,
+                Err(err) => {
+                    self.link_failed(now, id, &err);
+                    let slot = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+                    if let Some(down) = slot.and_then(|slot| slot.down.as_mut()) {
+                        down.is_stale = true;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Follows changes by the host to a link's interface.
+    pub(crate) fn look_at(&mut self, now: Instant, id: LinkId) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        if slot.down.is_some() {
+            return;
+        }
+        match slot.link.look() {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::info!("{}: the interface has an MTU of {} now", slot.link.name(), slot.link.mtu());
+                self.see_link(id);
+                self.listeners.link_changed(id);
+            }
+            Err(err) => self.link_failed(now, id, &err),
+        }
+    }
+
+    /// Looks at every link: something has happened to an interface of the host's.
+    pub(crate) fn look_at_links(&mut self, now: Instant) {
+        for at in 0..self.slots.len() {
+            let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
+            match &mut slot.down {
+                Some(down) => down.retry_at = now,
+                None => self.look_at(now, LinkId(at as u32)),
+            }
+        }
+    }
+
+    /// Gives links another MTU: all of them, or none and why.
+    pub(crate) fn set_mtus(&mut self, mtus: &[(LinkId, Option<u16>)]) -> Result<(), String> {
+        let mut before = Vec::new();
+        for &(id, mtu) in mtus {
+            let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
+            let old = link.wanted_mtu();
+            match link.set_mtu(mtu) {
+                Ok(()) => before.push((id, old)),
+                Err(refused) => {
+                    for (id, mtu) in before {
+                        let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
+                        if let Err(err) = link.set_mtu(mtu) {
+                            tracing::error!("{}: cannot restore its former MTU: {err}", link.name());
+                        }
+                    }
+                    return Err(refused.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives one burst from a link, into `burst`, after which it may have a carrier or none. `None`: it is not read now.
+    pub(crate) fn receive(&mut self, now: Instant, id: LinkId) -> Option<io::Result<()>> {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return None };
+        if slot.down.is_some() || !slot.admin_up {
+            return None;
+        }
+        let received = slot.link.recv(&self.mem, &mut self.burst);
+        if received.is_ok() && self.follow_state(now, id) {
+            self.listeners.link_changed(id);
+        }
+        Some(received)
+    }
+
+    /// Passes the burst that was received from a link to the datapath.
+    pub(crate) fn take_in(&mut self, now: Instant, id: LinkId) {
+        self.datapath.take_in(now, &self.mem, id, &mut self.burst);
+        self.send_all(now);
+    }
+
+    /// Sends the queued packets of all ports.
+    pub(crate) fn send_all(&mut self, now: Instant) {
+        self.answer_socket_questions(now);
+        for at in 0..self.slots.len() {
+            self.send(now, LinkId(at as u32));
+        }
+        self.send_to_host_side(now);
+    }
+
+    pub(crate) fn send(&mut self, now: Instant, id: LinkId) {
+        let Self { slots, datapath, mem, poller, .. } = self;
+        let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { return };
+        // Frames that wait in the own port of a bridge are the bridge's.
+        if slot.full || slot.down.is_some() || !slot.admin_up || matches!(slot.config.kind, LinkKind::Bridge(_)) {
+            return;
+        }
+        loop {
+            let Some(waiting) = datapath.take_tx(id).filter(|waiting| !waiting.is_empty()) else { return };
+            match slot.link.send(waiting) {
+                // More may come of the queueing discipline.
+                Ok(Sent::All) => datapath.set_busy(now, mem, id, false),
+                Ok(Sent::Busy) => {
+                    datapath.set_busy(now, mem, id, true);
+                    if slot.link.room_fds().is_empty() {
+                        slot.retry_at = Some(now + RETRY_DEVICE);
+                    } else {
+                        slot.full = true;
+                        poller.want_room(id, &*slot.link, true);
+                    }
+                    return;
+                }
+                Ok(Sent::Refit) => datapath.refit(mem, id, slot.features()),
+                Err(err) => return self.link_failed(now, id, &err),
+            }
+        }
+    }
+
+    /// Returns the buffers of freed packets to each link, and notes which links to read or write again. Every turn
+    /// tries again to send what a link that is not full did not take; a noted link is tried at its time.
+    pub(crate) fn settle(&mut self, now: Instant) {
+        for slot in self.slots.iter_mut().flatten() {
+            slot.retry_at = slot.retry_at.filter(|&at| at > now && slot.admin_up && slot.down.is_none());
+            if slot.down.is_none() && slot.link.settle(&self.mem) && slot.admin_up {
+                slot.retry_at.get_or_insert(now + RETRY_DEVICE);
+            }
+        }
+        self.settle_host_side(now);
+    }
+
+    /// Sets a link aside that failed; the others go on.
+    #[cold]
+    pub(crate) fn link_failed(&mut self, now: Instant, id: LinkId, err: &io::Error) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        tracing::error!("{err}; the link is down, the others go on");
+        slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN, is_stale: false, reopening: None });
+        slot.full = false;
+        self.poller.remove(&*slot.link);
+        self.follow_state(now, id);
+        self.listeners.link_changed(id);
+    }
+
+    /// Names of the links that have failed, each with the reason.
+    pub(crate) fn failed_links(&self) -> Vec<(String, String)> {
+        let failed = self.slots.iter().flatten().filter(|slot| slot.admin_up);
+        failed.filter_map(|slot| Some((slot.link.name().to_owned(), slot.down.as_ref()?.why.clone()))).collect()
+    }
+
+    /// Retries links that failed a while ago, and reopens those whose device was deleted and made again.
+    pub(crate) fn retry_links(&mut self, now: Instant) {
+        for at in 0..self.slots.len() {
+            let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
+            let Some(down) = slot.down.as_mut().filter(|down| down.retry_at <= now) else { continue };
+            let id = LinkId(at as u32);
+            if down.reopening.is_some() {
+                if !slot.take_reopened(now) {
+                    continue;
+                }
+                self.see_link(id);
+            }
+            self.retry_link(now, id);
+        }
+    }
+
+    /// Reads a link that failed.
+    fn retry_link(&mut self, now: Instant, id: LinkId) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        let received = slot.link.recv(&self.mem, &mut self.burst);
+        let Some(down) = &mut slot.down else { return };
+        if let Err(err) = received {
+            down.retry_at = now + RETRY_DOWN;
+            if slot.link.guest().is_some() {
+                // The port of a guest fails with a connection, so this is another one's failure.
+                tracing::error!("{err}; the link stays down, the others go on");
+            }
+            if !(slot.link.is_gone() && slot.reopen(now)) {
+                slot.set_why_down(err.to_string());
+            }
+            self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);
+            return;
+        }
+        let is_stale = down.is_stale;
+        slot.down = None;
+        let state = if slot.link.has_carrier() { "up again" } else { "tried again, and has no carrier" };
+        tracing::info!("{}: the link is {state}", slot.link.name());
+        self.poller.add(id, &*slot.link);
+        self.follow_state(now, id);
+        self.listeners.link_changed(id);
+        if is_stale {
+            self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);
+            self.discard(now, id);
+        }
+        self.look_at(now, id);
+        let failed_again = self.slots[id.0 as usize].as_ref().is_some_and(|slot| slot.down.is_some());
+        if failed_again {
+            self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);
+        } else {
+            self.datapath.handle_rx(now, &self.mem, id, &mut self.burst);
+        }
+    }
+}

@@ -1,0 +1,786 @@
+//! One program's netlink socket: a connection whose datagrams are those of [`nlsock`].
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use link::Discard;
+use netlink::message::{Messages, align};
+use netlink::{Groups, Outbox, Protocol, Session, To};
+use nlsock::{Answer, FromDaemon, Sysctl, ToDaemon, protocol};
+use rustix::event::epoll::{self, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketType, recv, recvmsg, sendmsg, shutdown, sockopt,
+};
+use zeroize::Zeroizing;
+
+use super::protocols::{Generic, Protocols, Route, Xfrm};
+use super::sysctl::{self, OpenFile};
+use crate::privilege::{Peer, Privilege};
+
+/// A datagram that has been received.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) len: usize,
+    /// The number of the process that sent it.
+    pub(super) sender: Option<u32>,
+    /// Descriptor to which the sender wants its answer.
+    pub(super) answer: Option<OwnedFd>,
+}
+
+/// Kind of the client's socket.
+#[derive(Debug)]
+enum Socket {
+    /// Not chosen yet.
+    New,
+    Route(Session<Route>),
+    Xfrm(Session<Xfrm>),
+    Generic(Session<Generic>),
+    /// None: a file of `/proc/sys/net` that is open to be written.
+    File(OpenFile),
+}
+
+macro_rules! with_session {
+    ($socket:expr, $session:ident => $do:expr, $none:expr) => {
+        match $socket {
+            Socket::New | Socket::File(_) => $none,
+            Socket::Route($session) => $do,
+            Socket::Xfrm($session) => $do,
+            Socket::Generic($session) => $do,
+        }
+    };
+}
+
+/// A program's socket.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// `None` when it is closed.
+    fd: Option<OwnedFd>,
+    /// Closes it, if that may take long.
+    discard: Discard,
+    /// The set of descriptors that it is in.
+    pub(super) epoll: Arc<OwnedFd>,
+    /// Whether the client may change things.
+    pub(super) privileged: bool,
+    /// The client's process, if that holds `CAP_NET_ADMIN` and is not root: it may change things once it has
+    /// [claimed](Self::claim) that, and no other process may by this connection.
+    claimant: Option<Arc<Peer>>,
+    /// User of the client's process.
+    pub(super) uid: u32,
+    /// The process that connected.
+    pub(super) pid: u32,
+    socket: Socket,
+    /// Messages that the client was sent and did not take yet: the last parts of the dumps that one datagram asked for.
+    waiting: VecDeque<Vec<u8>>,
+    /// Messages of the last datagram that are not carried out yet, of a client that may only look. No datagram is received
+    /// before they are.
+    unserved: Zeroizing<Vec<u8>>,
+    /// Whether a dump has begun a part and not found anything to put into it. No datagram is received before it has, so that
+    /// an answer on a pipe still says that all that is due has been sent.
+    looking: bool,
+    /// Receive buffer that the client wants. It is allocated at the first need, which is rare.
+    room: Option<u32>,
+    /// Whether the receive buffer was allocated.
+    grown: bool,
+    /// Whether answers or notifications were lost and it has yet to be told.
+    overrun: bool,
+    /// Events that epoll was last told to wait for.
+    pub(super) interest: EventFlags,
+    /// UDP ports of its program that bypass policies.
+    bypass: Vec<u16>,
+    /// The inode number of this end, if the program's library keeps a duplicate of it.
+    pub(super) kept: Option<u64>,
+}
+
+/// Error: the connection is to be closed.
+#[derive(Debug)]
+pub(super) struct Gone;
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.as_ref().filter(|_| self.kept.is_some()) {
+            // The library's duplicate would keep this end in epoll, and the program's from being hung up.
+            let _ = epoll::delete(&*self.epoll, fd);
+            let _ = shutdown(fd, Shutdown::Both);
+        }
+        let unread = self.fd.take_if(|fd| !self.privileged && has_unread_rights(fd));
+        if let Some(fd) = unread {
+            // It would be found ready for as long as it is open.
+            let _ = epoll::delete(&*self.epoll, &fd);
+            self.discard.close(fd);
+        }
+    }
+}
+
+impl Client {
+    /// A client that has connected and sent nothing yet.
+    ///
+    /// # Errors
+    /// Error of setsockopt(2).
+    pub(super) fn new(
+        fd: OwnedFd,
+        peer: Peer,
+        privilege: Privilege,
+        discard: &Discard,
+        epoll: &Arc<OwnedFd>,
+    ) -> Result<Self, Errno> {
+        // Each datagram has them then, and the end has not: an empty one is told from it when the connection is closed.
+        sockopt::set_socket_passcred(&fd, true)?;
+        let (uid, pid) = (peer.uid, peer.pid);
+        let privileged = privilege == Privilege::Full;
+        let claimant = (privilege == Privilege::Claimable).then(|| Arc::new(peer));
+        let (socket, waiting, interest) = (Socket::New, VecDeque::new(), EventFlags::IN);
+        let (room, grown, overrun, kept, bypass) = (None, false, false, None, Vec::new());
+        let (fd, discard, epoll) = (Some(fd), discard.clone(), Arc::clone(epoll));
+        let (unserved, looking) = (Zeroizing::default(), false);
+        Ok(Self {
+            fd,
+            discard,
+            epoll,
+            privileged,
+            claimant,
+            uid,
+            pid,
+            socket,
+            waiting,
+            unserved,
+            looking,
+            room,
+            grown,
+            overrun,
+            interest,
+            bypass,
+            kept,
+        })
+    }
+
+    /// A socket that a gateway before served, with the rights of this connection. `fd`: the gateway's end of it, of that inode number.
+    pub(super) fn adopt(&self, fd: OwnedFd, inode: u64) -> Self {
+        let mut adopted = Self {
+            fd: Some(fd),
+            discard: self.discard.clone(),
+            epoll: Arc::clone(&self.epoll),
+            privileged: self.privileged,
+            claimant: self.claimant.clone(),
+            uid: self.uid,
+            pid: self.pid,
+            socket: Socket::New,
+            waiting: VecDeque::new(),
+            unserved: Zeroizing::default(),
+            looking: false,
+            room: None,
+            grown: false,
+            overrun: false,
+            interest: EventFlags::IN,
+            bypass: Vec::new(),
+            kept: Some(inode),
+        };
+        // Messages in the socket may be from before the [claim](Self::claim).
+        adopted.privileged &= adopted.claimant.is_none() || adopted.is_drained();
+        adopted
+    }
+
+    /// Brings an adopted socket to the state that these calls describe. Refused calls are left out: the program may
+    /// have lost rights.
+    pub(super) fn restore(&mut self, state: &[u8]) -> Result<(), Gone> {
+        for call in ToDaemon::calls(state) {
+            let outcome = match call.ok_or(Gone)? {
+                ToDaemon::Bind { .. } => return Err(Gone),
+                call => self.call(call, |_, _| Err(nlsock::errno::EINVAL))?,
+            };
+            if let Err(errno) = outcome {
+                tracing::debug!(errno, "netlink: {call:?} of an adopted socket is refused");
+            }
+        }
+        self.protocol().map(|_| ()).ok_or(Gone)
+    }
+
+    /// UDP ports that bypass policies while it is connected.
+    pub(super) fn bypass(&self) -> &[u16] {
+        &self.bypass
+    }
+
+    /// Closes descriptors that this client has sent, without waiting for it.
+    pub(super) fn put_away(&self, fds: impl IntoIterator<Item = OwnedFd>) {
+        if !self.privileged {
+            fds.into_iter().for_each(|fd| self.discard.close(fd));
+        }
+    }
+
+    /// Sends `to` a duplicate of this end of the connection, with `name`.
+    fn keep(&mut self, to: OwnedFd, name: u64) -> Result<(), Gone> {
+        let inode = inode_of_socket(self.fd()).ok_or(Gone)?;
+        let end = [self.fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&end));
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let sent = sendmsg(&to, &[IoSlice::new(&name.to_ne_bytes())], &mut control, flags);
+        if sent.is_ok() {
+            self.kept = Some(inode);
+        }
+        self.put_away([to]);
+        Ok(())
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("it is closed last").as_fd()
+    }
+
+    /// The protocol that it speaks, once it has said.
+    pub(super) const fn protocol(&self) -> Option<u32> {
+        match self.socket {
+            Socket::New | Socket::File(_) => None,
+            Socket::Route(_) => Some(protocol::ROUTE),
+            Socket::Xfrm(_) => Some(protocol::XFRM),
+            Socket::Generic(_) => Some(protocol::GENERIC),
+        }
+    }
+
+    /// Whether the client is a file, which speaks no netlink protocol.
+    pub(super) const fn is_file(&self) -> bool {
+        matches!(self.socket, Socket::File(_))
+    }
+
+    fn port(&self) -> u32 {
+        with_session!(&self.socket, session => session.port(), 0)
+    }
+
+    /// The protocol and port that it has, if it has one.
+    pub(super) fn name(&self) -> Option<(u32, u32)> {
+        Some((self.protocol()?, self.port())).filter(|&(_, port)| port != 0)
+    }
+
+    /// The groups of `protocol` that it listens to.
+    pub(super) fn groups(&self, protocol: u32) -> Groups {
+        match (&self.socket, protocol) {
+            (Socket::Route(session), protocol::ROUTE) => session.groups(),
+            (Socket::Xfrm(session), protocol::XFRM) => session.groups(),
+            (Socket::Generic(session), protocol::GENERIC) => session.groups(),
+            _ => Groups::default(),
+        }
+    }
+
+    /// Receives one datagram. `None`: there is none.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Received>, Gone> {
+        if !self.privileged && !self.has_datagram_to_take()? {
+            return Ok(None);
+        }
+        let mut space = control_space();
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = match recvmsg(self.fd(), &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(_) => return Err(Gone),
+        };
+        let (sender, mut rights) = sender_and_rights(&mut control);
+        if received.flags.contains(ReturnFlags::CTRUNC) || !may_be_sent(&rights) {
+            self.put_away(rights);
+            return Err(Gone);
+        }
+        let answer = rights.pop();
+        // No datagram without a descriptor is empty: this is the end.
+        if received.bytes == 0 && answer.is_none() {
+            return Err(Gone);
+        }
+        Ok(Some(Received { len: received.bytes, sender, answer }))
+    }
+
+    /// Whether there is a datagram. One with other descriptors than a call [may have](may_be_sent) is left in
+    /// the socket, and the connection is to be closed: the kernel would close what it does not pass on, which takes as long
+    /// as the sender wants.
+    fn has_datagram_to_take(&self) -> Result<bool, Gone> {
+        let mut space = control_space();
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
+        match recvmsg(self.fd(), &mut [], &mut control, flags) {
+            Ok(looked) => {
+                // The descriptors are duplicates, whose close is not the last one.
+                let (_, rights) = sender_and_rights(&mut control);
+                let is_truncated = looked.flags.contains(ReturnFlags::CTRUNC);
+                if is_truncated || !may_be_sent(&rights) { Err(Gone) } else { Ok(true) }
+            }
+            // A datagram that comes later is judged first, too.
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(_) => Err(Gone),
+        }
+    }
+
+    /// Makes the client privileged if its process holds `CAP_NET_ADMIN` and no datagram is behind the one that is being
+    /// answered. From then on the program that holds the capability is the sender. Before, the process may have been
+    /// another program without it.
+    fn claim(&mut self) {
+        let Some(peer) = self.claimant.as_ref().filter(|_| !self.privileged) else { return };
+        if peer.holds_net_admin() && self.is_drained() {
+            self.privileged = true;
+            with_session!(&mut self.socket, session => session.set_privileged(true), {});
+        }
+    }
+
+    /// Whether no datagram waits to be received.
+    fn is_drained(&self) -> bool {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        matches!(recv(self.fd(), &mut [0; 0], flags), Err(Errno::AGAIN))
+    }
+
+    /// Sets the privilege of a datagram's sender. A claimed privilege is that of the process that claimed it alone.
+    pub(super) fn note_sender(&mut self, sender: Option<u32>) -> Result<(), Gone> {
+        let Some(peer) = self.claimant.as_ref().filter(|_| self.privileged) else { return Ok(()) };
+        let is_claimant = sender == Some(peer.pid) && peer.is_alive();
+        if self.is_file() && !is_claimant {
+            return Err(Gone);
+        }
+        with_session!(&mut self.socket, session => session.set_privileged(is_claimant), {});
+        Ok(())
+    }
+
+    /// Handles one datagram; answers go to `outbox`. `port` allocates a port of a protocol: the wanted one, or any; or
+    /// refuses. `answer` is for the last of its calls.
+    pub(super) fn handle(
+        &mut self,
+        datagram: &[u8],
+        mut answer: Option<OwnedFd>,
+        protocols: &mut Protocols,
+        listeners: impl Fn(u32) -> Groups,
+        port: impl Fn(u32, u32) -> Result<u32, i32>,
+        outbox: &mut Outbox,
+    ) -> Result<(), Gone> {
+        if let Socket::File(file) = &mut self.socket {
+            if let Some(fd) = answer.take_if(|fd| !is_pipe(fd)) {
+                self.put_away([fd]);
+                return Err(Gone);
+            }
+            let outcome = file.write(datagram, answer.is_some(), protocols);
+            if let Some(fd) = answer {
+                write_answer(&fd, Answer { error: outcome.err().unwrap_or(0), port: 0 });
+            }
+            return Ok(());
+        }
+        let mut outcome = Ok(());
+        for call in ToDaemon::calls(datagram) {
+            outcome = match call.ok_or(Gone)? {
+                ToDaemon::Data(messages) => self.request(messages, protocols, &listeners, &port, outbox).map(Ok)?,
+                ToDaemon::Sysctl { what, name } => return self.sysctl(what, name, protocols),
+                ToDaemon::Keep { name } => {
+                    let to = answer.take_if(|fd| !is_pipe(fd)).ok_or(Gone)?;
+                    self.keep(to, name).map(Ok)?
+                }
+                call => self.call(call, &port)?,
+            };
+        }
+        if let Some(fd) = answer.take_if(|fd| !is_pipe(fd)) {
+            self.put_away([fd]);
+            return Err(Gone);
+        }
+        if let Some(fd) = answer {
+            self.claim();
+            write_answer(&fd, Answer { error: outcome.err().unwrap_or(0), port: self.port() });
+        }
+        Ok(())
+    }
+
+    /// Answers about a file of `/proc/sys/net`, and is that file from then on if it was opened. Else it is the end.
+    fn sysctl(&mut self, what: Sysctl, name: &[u8], protocols: &Protocols) -> Result<(), Gone> {
+        if !matches!(self.socket, Socket::New) {
+            return Err(Gone);
+        }
+        self.claim();
+        let (answer, text, opened) = sysctl::ask(what, name, self.privileged, protocols);
+        // It has been sent nothing before, and so has room.
+        self.try_send(answer.to_bytes(), &text)?;
+        self.socket = Socket::File(opened.ok_or(Gone)?);
+        Ok(())
+    }
+
+    /// Messages that are not carried out yet, if they can be answered now.
+    pub(super) fn take_unserved(&mut self) -> Option<Zeroizing<Vec<u8>>> {
+        (!self.unserved.is_empty() && self.waiting.is_empty()).then(|| std::mem::take(&mut self.unserved))
+    }
+
+    /// Whether a datagram may be received: the last one is carried out, and no dump looks for its next part.
+    pub(super) fn takes_datagrams(&self) -> bool {
+        self.unserved.is_empty() && !self.looking
+    }
+
+    fn is_dumping(&self) -> bool {
+        with_session!(&self.socket, session => session.is_dumping(), false)
+    }
+
+    /// Handles messages; for a client that may only look, as many as a [slice](Slice) has time for.
+    pub(super) fn request(
+        &mut self,
+        messages: &[u8],
+        protocols: &mut Protocols,
+        listeners: impl Fn(u32) -> Groups,
+        port: impl Fn(u32, u32) -> Result<u32, i32>,
+        outbox: &mut Outbox,
+    ) -> Result<(), Gone> {
+        if let Some(number) = self.protocol().filter(|_| self.port() == 0) {
+            let port = port(number, 0).map_err(|_| Gone)?;
+            with_session!(&mut self.socket, session => session.set_port(port), {});
+        }
+        let (slice, was_dumping) = ((!self.privileged).then(Slice::begin), self.is_dumping());
+        let left = match &mut self.socket {
+            Socket::New | Socket::File(_) => return Err(Gone),
+            Socket::Route(session) => {
+                carry_out(session, messages, &mut protocols.rtnl, listeners(protocol::ROUTE), outbox, slice)
+            }
+            Socket::Xfrm(session) => {
+                carry_out(session, messages, &mut protocols.xfrm, listeners(protocol::XFRM), outbox, slice)
+            }
+            Socket::Generic(session) => {
+                carry_out(session, messages, &mut protocols.generic, listeners(protocol::GENERIC), outbox, slice)
+            }
+        };
+        self.unserved.extend_from_slice(left);
+        if !was_dumping {
+            self.looking = self.is_dumping() && !outbox.iter().any(|(to, _)| to == To::Dumper);
+        }
+        Ok(())
+    }
+
+    /// Handles a call of the program that is no message, and returns the `errno` of a refusal.
+    fn call(
+        &mut self,
+        call: ToDaemon<'_>,
+        port: impl Fn(u32, u32) -> Result<u32, i32>,
+    ) -> Result<Result<(), i32>, Gone> {
+        let outcome = match call {
+            ToDaemon::Data(_) | ToDaemon::Sysctl { .. } | ToDaemon::Keep { .. } | ToDaemon::Adopt { .. } => {
+                return Err(Gone);
+            }
+            ToDaemon::RecvLen(len) => {
+                with_session!(&mut self.socket, session => session.set_recv_len(len), return Err(Gone));
+                Ok(())
+            }
+            ToDaemon::RecvRoom(bytes) => {
+                self.room = Some(bytes);
+                if self.grown {
+                    self.give_room();
+                }
+                Ok(())
+            }
+            ToDaemon::Port(port) => {
+                with_session!(&mut self.socket, session => session.set_port(port), return Err(Gone));
+                Ok(())
+            }
+            ToDaemon::Bypass(_) if !self.privileged => Err(nlsock::errno::EPERM),
+            ToDaemon::Bypass(port) => {
+                if !self.bypass.contains(&port) && self.bypass.len() < nlsock::MAX_BYPASS {
+                    self.bypass.push(port);
+                }
+                Ok(())
+            }
+            ToDaemon::Hello { protocol } => return self.hello(protocol),
+            ToDaemon::SetOption { option, value } => {
+                with_session!(&mut self.socket, session => session.set_option(option, value), return Err(Gone))
+            }
+            ToDaemon::Bind { port: wish, groups } => {
+                let number = self.protocol().ok_or(Gone)?;
+                with_session!(&mut self.socket, session => match (session.port(), wish) {
+                    (0, _) => port(number, wish).and_then(|port| session.bind(port, groups)),
+                    (bound, 0) => session.bind(bound, groups),
+                    (_, wish) => session.bind(wish, groups),
+                }, return Err(Gone))
+            }
+        };
+        Ok(outcome)
+    }
+
+    /// Makes it a socket of that protocol.
+    fn hello(&mut self, protocol: u32) -> Result<Result<(), i32>, Gone> {
+        let privileged = self.privileged;
+        self.socket = match (&self.socket, protocol) {
+            (Socket::New, protocol::ROUTE) => Socket::Route(Session::new(privileged)),
+            (Socket::New, protocol::XFRM) => Socket::Xfrm(Session::new(privileged)),
+            (Socket::New, protocol::GENERIC) => Socket::Generic(Session::new(privileged)),
+            (Socket::New, _) => return Ok(Err(nlsock::errno::EPROTONOSUPPORT)),
+            // A child may repeat its parent's calls.
+            _ if self.protocol() == Some(protocol) => return Ok(Ok(())),
+            _ => return Err(Gone),
+        };
+        Ok(Ok(()))
+    }
+
+    /// Gives it the room that it wants, by the kernel's account of this end. False: it has that.
+    fn give_room(&mut self) -> bool {
+        let Some(bytes) = self.room.take() else { return false };
+        self.grown = true;
+        // The kernel doubles the value, for its own account of each datagram.
+        let half = bytes.clamp(MIN_ROOM, MAX_ROOM) as usize / 2;
+        let set = if self.privileged {
+            sockopt::set_socket_send_buffer_size_force(self.fd(), half)
+        } else {
+            sockopt::set_socket_send_buffer_size(self.fd(), half)
+        };
+        // A kernel that does not allow it leaves it the room that it has.
+        if set.is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(self.fd(), half);
+        }
+        true
+    }
+
+    /// Sends the client its answers in `outbox`. Parts of a dump wait until it takes them; answers that it does not
+    /// take are lost, and it gets an overrun later. `prompt`: its next request will be answered soon.
+    pub(super) fn deliver(&mut self, outbox: &Outbox, prompt: bool) -> Result<(), Gone> {
+        let mut parts = outbox.iter().filter(|(to, _)| *to == To::Dumper).count();
+        let is_dump = parts > 0;
+        let goes_on = self.is_dumping();
+        let mut answers = outbox.iter().filter(|(to, _)| *to == To::Requester).count();
+        for (to, bytes) in outbox.iter() {
+            match to {
+                To::Requester => {
+                    answers -= 1;
+                    let last = answers == 0 && !is_dump && !self.overrun && self.unserved.is_empty();
+                    self.offer(FromDaemon::Answer { prompt, last }, bytes)?;
+                }
+                To::Dumper => {
+                    parts -= 1;
+                    let word = FromDaemon::Part { last: parts == 0 && !goes_on }.to_word();
+                    if !self.waiting.is_empty() || !self.try_send(word, bytes)? {
+                        self.waiting.push_back([&word, bytes].concat());
+                    }
+                }
+                To::Group { .. } => {}
+            }
+        }
+        let full = !self.waiting.is_empty();
+        with_session!(&mut self.socket, session => session.set_full(full), {});
+        Ok(())
+    }
+
+    /// Notifies the client of an event in a group that it listens to, if it has room.
+    pub(super) fn notify(&mut self, group: u32, bytes: &[u8]) -> Result<(), Gone> {
+        self.offer(FromDaemon::Group(group), bytes)
+    }
+
+    /// Sends a datagram, or loses it (Linux `netlink_attachskb` of the kernel's own messages).
+    fn offer(&mut self, from: FromDaemon, bytes: &[u8]) -> Result<(), Gone> {
+        if !self.is_through()? || !self.try_send(from.to_word(), bytes)? {
+            self.lose();
+        }
+        Ok(())
+    }
+
+    /// Notes that something was lost to it.
+    pub(super) fn lose(&mut self) {
+        self.overrun = with_session!(&self.socket, session => session.wants_overruns(), false);
+    }
+
+    /// Whether the client has been sent all that waits for it, overruns included: until there is much room again,
+    /// nothing more is sent.
+    fn is_through(&mut self) -> Result<bool, Gone> {
+        if self.waiting.is_empty() && !self.overrun {
+            return Ok(true);
+        }
+        let now = Timespec::default();
+        let fd = self.fd();
+        let mut room = [PollFd::new(&fd, PollFlags::OUT)];
+        let has_room = poll(&mut room, Some(&now)).is_ok() && room[0].revents().contains(PollFlags::OUT);
+        if has_room {
+            self.flush()?;
+        }
+        Ok(self.waiting.is_empty() && !self.overrun)
+    }
+
+    /// Sends waiting parts and overruns, as long as the client takes them.
+    fn flush(&mut self) -> Result<(), Gone> {
+        while let Some(waiting) = self.waiting.pop_front() {
+            let (word, bytes) = waiting.split_first_chunk().ok_or(Gone)?;
+            if !self.try_send::<{ nlsock::WORD }>(*word, bytes)? {
+                self.waiting.push_front(waiting);
+                return Ok(());
+            }
+        }
+        with_session!(&mut self.socket, session => session.set_full(false), {});
+        if self.overrun && self.try_send(FromDaemon::Overrun.to_word(), &[])? {
+            self.overrun = false;
+        }
+        Ok(())
+    }
+
+    /// Sends a datagram. False: it does not take it now.
+    fn try_send<const N: usize>(&mut self, word: [u8; N], bytes: &[u8]) -> Result<bool, Gone> {
+        let parts = [IoSlice::new(&word), IoSlice::new(bytes)];
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            match sendmsg(self.fd(), &parts, &mut SendAncillaryBuffer::default(), flags) {
+                Ok(_) => return Ok(true),
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) if self.give_room() => {}
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => return Ok(false),
+                Err(_) => return Err(Gone),
+            }
+        }
+    }
+
+    /// Events to wait for, if they have changed: requests, and room for more if there is more to send.
+    pub(super) fn new_interest(&mut self) -> Option<EventFlags> {
+        let more = !self.waiting.is_empty() || self.overrun || self.is_dumping();
+        let interest = match (self.takes_datagrams(), more) {
+            // It is served again as soon as it has room for answers.
+            (false, _) => EventFlags::OUT,
+            (true, true) => EventFlags::IN | EventFlags::OUT,
+            (true, false) => EventFlags::IN,
+        };
+        (std::mem::replace(&mut self.interest, interest) != interest).then_some(interest)
+    }
+
+    /// Goes on with waiting parts and with the dump, until the client takes no more or all is done.
+    pub(super) fn go_on(&mut self, protocols: &mut Protocols, outbox: &mut Outbox) -> Result<(), Gone> {
+        self.flush()?;
+        if !self.waiting.is_empty() {
+            return Ok(());
+        }
+        let parts = if self.privileged { PARTS } else { 1 };
+        for _ in 0..parts {
+            match &mut self.socket {
+                Socket::Route(session) if session.is_dumping() => {
+                    outbox.clear();
+                    session.continue_dump(&mut protocols.rtnl, outbox);
+                }
+                Socket::Xfrm(session) if session.is_dumping() => {
+                    outbox.clear();
+                    session.continue_dump(&mut protocols.xfrm, outbox);
+                }
+                Socket::Generic(session) if session.is_dumping() => {
+                    outbox.clear();
+                    session.continue_dump(&mut protocols.generic, outbox);
+                }
+                _ => return Ok(()),
+            }
+            self.looking = outbox.is_empty() && self.is_dumping();
+            self.deliver(outbox, false)?;
+            if self.protocol() == Some(protocol::XFRM) {
+                outbox.wipe();
+            }
+            if !self.waiting.is_empty() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Room for the longest datagram, as the kernel accounts it; and the most that a client can have.
+const MIN_ROOM: u32 = 256 << 10;
+const MAX_ROOM: u32 = 16 << 20;
+
+/// Parts of a dump that are written before others are looked after, for a client that may change things.
+const PARTS: usize = 4;
+
+/// Share of a turn of a client that may only look: requests are carried out for so long, or until their answers have so many
+/// bytes. The last request of a slice is carried out to its end.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    end: Instant,
+}
+
+impl Slice {
+    const TIME: Duration = Duration::from_millis(1);
+    const ANSWERS: usize = 32 << 10;
+
+    fn begin() -> Self {
+        Self { end: Instant::now() + Self::TIME }
+    }
+
+    fn is_over(self, outbox: &Outbox) -> bool {
+        outbox.len() >= Self::ANSWERS || Instant::now() >= self.end
+    }
+}
+
+/// Carries out messages until `slice` is over, and returns those that are left.
+fn carry_out<'a, P: Protocol>(
+    session: &mut Session<P>,
+    messages: &'a [u8],
+    protocol: &mut P,
+    listeners: Groups,
+    outbox: &mut Outbox,
+    slice: Option<Slice>,
+) -> &'a [u8] {
+    let Some(slice) = slice else {
+        session.handle(messages, protocol, listeners, outbox);
+        return &[];
+    };
+    let mut left = messages;
+    while let Some(message) = Messages::new(left).next() {
+        session.handle(message.bytes, protocol, listeners, outbox);
+        left = left.get(align(message.bytes.len())..).unwrap_or_default();
+        if slice.is_over(outbox) {
+            return left;
+        }
+    }
+    &[]
+}
+
+/// Room for the credentials of a datagram's sender and for one descriptor. Padding makes room for a second one.
+const fn control_space() -> [MaybeUninit<u8>; CONTROL_LEN] {
+    [MaybeUninit::uninit(); CONTROL_LEN]
+}
+
+const CONTROL_LEN: usize = rustix::cmsg_space!(ScmRights(1), ScmCredentials(1));
+
+/// The process that sent a datagram, and the descriptors that came with it.
+fn sender_and_rights(control: &mut RecvAncillaryBuffer<'_>) -> (Option<u32>, Vec<OwnedFd>) {
+    let (mut sender, mut rights) = (None, Vec::new());
+    for message in control.drain() {
+        match message {
+            RecvAncillaryMessage::ScmRights(fds) => rights.extend(fds),
+            RecvAncillaryMessage::ScmCredentials(by) => sender = Some(by.pid.as_raw_nonzero().get().unsigned_abs()),
+            _ => {}
+        }
+    }
+    (sender, rights)
+}
+
+/// Ends a connection, and tells whether it holds unread datagrams with descriptors: these are closed with it.
+fn has_unread_rights(fd: &OwnedFd) -> bool {
+    // Nothing more comes, and the other end sees that it is over.
+    let _ = shutdown(fd, Shutdown::Both);
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        match recvmsg(fd, &mut [], &mut control, flags) {
+            // There was no room for them.
+            Ok(looked) if looked.flags.contains(ReturnFlags::CTRUNC) => return true,
+            Err(Errno::INTR) => continue,
+            Ok(_) if control.drain().next().is_some() => {}
+            // Every datagram has its sender's credentials: there is none.
+            Ok(_) | Err(_) => return false,
+        }
+        let _ = recv(fd, &mut [0; 0], RecvFlags::DONTWAIT);
+    }
+}
+
+/// The inode number of a Unix socket of records; `None`: a descriptor is none.
+pub(super) fn inode_of_socket(fd: BorrowedFd<'_>) -> Option<u64> {
+    let is_unix = sockopt::socket_domain(fd).ok()? == AddressFamily::UNIX;
+    let is_right = is_unix && sockopt::socket_type(fd).ok()? == SocketType::SEQPACKET;
+    is_right.then(|| rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)).flatten()
+}
+
+/// Whether a datagram may have these descriptors: none, or a pipe for an answer, or a Unix socket.
+fn may_be_sent(rights: &[OwnedFd]) -> bool {
+    rights.len() <= 1 && rights.iter().all(|fd| is_pipe(fd) || inode_of_socket(fd.as_fd()).is_some())
+}
+
+/// Whether a descriptor is one of a pipe: any other type of file might block, even to be asked for its type.
+fn is_pipe(fd: &OwnedFd) -> bool {
+    rustix::pipe::fcntl_getpipe_size(fd).is_ok()
+}
+
+/// Answers a call, to a pipe.
+fn write_answer(fd: &OwnedFd, answer: Answer) {
+    if rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK).is_ok() {
+        // A client that does not read it does not need it.
+        let _ = rustix::io::write(fd, &answer.to_bytes());
+    }
+}

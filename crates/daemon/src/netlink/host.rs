@@ -1,0 +1,170 @@
+//! Between netlink's model of the node and the worker.
+
+use std::net::IpAddr;
+
+use base::{Instant, LinkId};
+use config::features::FeatureSet;
+use config::model::{LinkConfig, LinkKind};
+use ctl::state::LinkStats;
+use link::Layer;
+use netlink::Error;
+use netlink::error::errno;
+use netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, NeighbourNow};
+use nlsock::ethtool::LINK_MODE_WORDS;
+use qdisc::{Options, Stats};
+use switch::Bridge;
+use wire::eth::MacAddr;
+
+use crate::command::{Handle, WorkerGone};
+use crate::links::LinkChange;
+use crate::node::Node;
+use crate::open::Open;
+use crate::snapshot;
+use crate::translate::fib::{known, neighbours, shown};
+
+/// The worker, as rtnetlink needs it.
+#[derive(Debug)]
+pub(crate) struct WorkerHost {
+    worker: Handle,
+    open: Open,
+    /// Changes for the host side, if there is one.
+    noted: Option<Vec<Delta>>,
+    /// Time of the host's creation.
+    start: std::time::Instant,
+}
+
+impl Host for WorkerHost {
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.start.elapsed()
+    }
+
+    fn links(&mut self) -> Result<Vec<LinkNow>, Error> {
+        self.worker.call(|node| snapshot::links(node)).map_err(|gone| silent(&gone))
+    }
+
+    fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
+        let Self { worker, noted, .. } = self;
+        worker.tell(deltas.inspect(|delta| noted.iter_mut().for_each(|noted| noted.push((*delta).clone()))));
+    }
+
+    fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
+        let link = (self.open)(config, index).map_err(|err| Error::said(errno::EINVAL, err.message))?;
+        let mac = match link.layer() {
+            Layer::Ethernet(mac) => Some(mac.0),
+            Layer::Ip => None,
+        };
+        let (running, mtu, stats, carrier) = (false, link.mtu() as u32, LinkStats::default(), [0; 2]);
+        let host_index = link.host_index();
+        self.change(id, LinkChange::Open(link, config.clone()))?;
+        if let LinkKind::Vlan { .. } = config.kind {
+            // A VLAN has the MTU, the address and the state of the link below.
+            let links = self.links()?;
+            return links.into_iter().find(|now| now.id == id).ok_or(Error::new(errno::ENODEV));
+        }
+        Ok(LinkNow { id, host_index, running, mtu, mac, stats, carrier, bridging: None })
+    }
+
+    fn close(&mut self, id: LinkId) -> Result<(), Error> {
+        self.change(id, LinkChange::Close)
+    }
+
+    fn set_mtu(&mut self, id: LinkId, mtu: u16) -> Result<(), Error> {
+        self.change(id, LinkChange::Mtu(mtu))
+    }
+
+    fn set_mac(&mut self, id: LinkId, mac: [u8; 6]) -> Result<(), Error> {
+        self.change(id, LinkChange::Mac(MacAddr(mac)))
+    }
+
+    fn detail(&mut self, id: LinkId) -> Result<LinkDetail, Error> {
+        let found = self.worker.call(move |node| snapshot::detail(node, id)).map_err(|gone| silent(&gone))?;
+        found.ok_or(Error::new(errno::ENODEV))
+    }
+
+    fn settings(&mut self, interface: &str) -> Result<Vec<u8>, Error> {
+        // A driver may take its time, which is not the worker's.
+        link::link_settings(interface, LINK_MODE_WORDS)
+            .map_err(|err| Error::new(err.raw_os_error().unwrap_or(errno::EOPNOTSUPP)))
+    }
+
+    fn set_features(&mut self, id: LinkId, wanted: FeatureSet) -> Result<(), Error> {
+        self.change(id, LinkChange::Features(wanted))
+    }
+
+    fn set_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), Error> {
+        self.change(id, LinkChange::Qdisc(options))
+    }
+
+    fn change_qdisc(&mut self, id: LinkId, options: Options) -> Result<(), Error> {
+        self.change(id, LinkChange::ChangeQdisc(options))
+    }
+
+    fn qdisc_stats(&mut self) -> Result<Vec<(LinkId, Stats)>, Error> {
+        self.worker.call(|node| snapshot::qdiscs(node)).map_err(|gone| silent(&gone))
+    }
+
+    fn set_bridge(&mut self, id: LinkId, bridge: Option<LinkId>) -> Result<(), Error> {
+        self.change(id, LinkChange::Bridge(bridge))
+    }
+
+    fn with_bridge<T: Send + 'static>(
+        &mut self,
+        bridge: LinkId,
+        call: impl FnOnce(&mut Bridge, Instant) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let called = self.worker.call(move |node| {
+            let now = node.now();
+            node.datapath.bridge_mut(bridge).map(|bridge| call(bridge, now))
+        });
+        called.map_err(|gone| silent(&gone))?.ok_or(Error::new(errno::ENODEV))
+    }
+
+    fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error> {
+        self.change(id, LinkChange::Up(up))
+    }
+
+    fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error> {
+        self.worker.call(|node| neighbours(&node.datapath.neighbours)).map_err(|gone| silent(&gone))
+    }
+
+    fn neighbour(&mut self, link: LinkId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error> {
+        let found = self.worker.call(move |node| node.datapath.neighbours.get(link, addr).map(|it| shown(&it)));
+        found.map_err(|gone| silent(&gone))
+    }
+
+    fn set_neighbour(&mut self, neighbour: &NeighbourNow) -> Result<(), Error> {
+        let Some((link, addr, known)) = known(neighbour) else { return Ok(()) };
+        let protocol = neighbour.protocol;
+        let set = move |node: &mut Node| {
+            let now = node.now();
+            node.datapath.set_neighbour(now, &node.mem, link, addr, known, protocol);
+        };
+        self.worker.call(set).map_err(|gone| silent(&gone))
+    }
+}
+
+impl WorkerHost {
+    /// Host over `worker`, whose links `open` opens.
+    pub(crate) fn new(worker: Handle, open: Open) -> Self {
+        Self { worker, open, noted: None, start: std::time::Instant::now() }
+    }
+
+    /// Notes changes from now on.
+    pub(super) fn note_deltas(&mut self) {
+        self.noted = Some(Vec::new());
+    }
+
+    /// The changes since the last call; `None` if none are noted.
+    pub(super) fn take_deltas(&mut self) -> Option<Vec<Delta>> {
+        self.noted.as_mut().map(std::mem::take)
+    }
+
+    fn change(&self, id: LinkId, change: LinkChange) -> Result<(), Error> {
+        let outcome = self.worker.call(move |node| node.change_link(id, change)).map_err(|gone| silent(&gone))?;
+        outcome.map_err(|refused| Error::said(errno::EINVAL, refused))
+    }
+}
+
+fn silent(gone: &WorkerGone) -> Error {
+    Error::said(errno::EBUSY, gone.to_string())
+}

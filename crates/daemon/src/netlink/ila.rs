@@ -1,0 +1,71 @@
+//! Between netlink's ILA mappings and the worker, which owns them.
+
+use base::LinkId;
+use ila::Locator;
+use netlink::Error;
+use netlink::error::errno;
+use netlink::generic::ila::{IlaHost, Mapping};
+
+use crate::command::{Handle, WorkerGone};
+use crate::node::Node;
+
+/// The worker, as family `ila` needs it.
+#[derive(Debug)]
+pub(crate) struct WorkerIla(pub(super) Handle);
+
+impl IlaHost for WorkerIla {
+    fn add(&mut self, mapping: Mapping) -> Result<(), Error> {
+        self.call(move |node| {
+            let Mapping { locator_match, locator, ifindex, csum_mode, ident_type } = mapping;
+            let link = node.link_of(ifindex);
+            let is_there = |link| link == LinkId::LOOPBACK || node.datapath.ports.get(link).is_some();
+            if !link.is_none_or(is_there) {
+                return Err(Error::text(errno::ENODEV, "No such device"));
+            }
+            let mapping = ila::Mapping { locator_match, locator, link, csum_mode, ident_type };
+            node.datapath.add_ila(mapping).map_err(|ila::Exists| Error::new(errno::EEXIST))
+        })?
+    }
+
+    fn remove(&mut self, locator_match: Locator, ifindex: u32) -> Result<(), Error> {
+        self.call(move |node| {
+            let link = node.link_of(ifindex);
+            node.datapath.remove_ila(locator_match, link);
+        })
+    }
+
+    fn get(&mut self, locator_match: Locator, ifindex: u32) -> Result<Option<Mapping>, Error> {
+        self.call(move |node| {
+            let found = node.datapath.ila().get(locator_match, node.link_of(ifindex));
+            found.map(|mapping| shown(node, &mapping))
+        })
+    }
+
+    fn all(&mut self) -> Result<Vec<Mapping>, Error> {
+        let mut all = self.call(|node| {
+            let all = node.datapath.ila().iter();
+            all.map(|mapping| shown(node, &mapping)).collect::<Vec<_>>()
+        })?;
+        // In the order in which they are looked up. The worker has packets to see to.
+        all.sort_unstable_by_key(|mapping| (mapping.locator_match, mapping.ifindex == 0, mapping.ifindex));
+        Ok(all)
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        // This thread frees the memory.
+        self.call(|node| node.datapath.replace_ila(ila::Mappings::default())).map(drop)
+    }
+}
+
+impl WorkerIla {
+    fn call<T: Send + 'static>(&self, what: impl FnOnce(&mut Node) -> T + Send + 'static) -> Result<T, Error> {
+        self.0.call(what).map_err(|gone: WorkerGone| Error::said(errno::EBUSY, gone.to_string()))
+    }
+}
+
+/// A mapping with the number of its device.
+fn shown(node: &Node, mapping: &ila::Mapping) -> Mapping {
+    let ila::Mapping { locator_match, locator, link, csum_mode, ident_type } = *mapping;
+    let ifindex = link.map_or(0, |link| node.ifindex(link).0);
+    Mapping { locator_match, locator, ifindex, csum_mode, ident_type }
+}

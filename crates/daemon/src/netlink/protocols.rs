@@ -1,0 +1,114 @@
+//! The model that netlink's clients see and change, over the worker.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use config::settings::Settings;
+use netlink::rtnl::{Model, Rtnl};
+use netlink::{generic, xfrm};
+use nlsock::errno;
+
+use super::host::WorkerHost;
+use super::ila::WorkerIla;
+use crate::apply;
+use crate::command::Handle;
+use crate::host::HostSide;
+use crate::open::Open;
+use crate::sadb::WorkerSadb;
+
+/// Rtnetlink, over the worker.
+pub(crate) type Route = Rtnl<WorkerHost>;
+
+/// `NETLINK_XFRM`, over the worker.
+pub(crate) type Xfrm = xfrm::Xfrm<WorkerSadb>;
+
+/// `NETLINK_GENERIC`, over the worker.
+pub(crate) type Generic = generic::Generic<WorkerIla>;
+
+/// State that netlink clients ask for and change.
+#[derive(Debug)]
+pub(crate) struct Protocols {
+    pub(crate) rtnl: Route,
+    pub(crate) xfrm: Xfrm,
+    pub(crate) generic: Generic,
+    pub(crate) sysctl: Sysctl,
+    /// The network namespace that mirrors the model.
+    pub(crate) host_side: HostSide,
+}
+
+impl Protocols {
+    /// Reconciles the host side with the model.
+    pub(crate) fn begin_host_side(&mut self) {
+        if self.host_side.is_on() {
+            self.rtnl.host.note_deltas();
+        }
+        self.follow_host_side();
+    }
+
+    /// Carries the changes since the last call over to the host side.
+    pub(crate) fn follow_host_side(&mut self) {
+        if let Some(deltas) = self.rtnl.host.take_deltas() {
+            self.host_side.follow(&self.rtnl.model, &deltas);
+        }
+    }
+}
+
+/// [`Protocols`], for one at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared(Arc<Mutex<Protocols>>);
+
+impl Shared {
+    /// An empty node over that worker, whose links `open` opens.
+    pub(crate) fn new(worker: &Handle, open: Open) -> Self {
+        let rtnl = Rtnl { model: Model::default(), host: WorkerHost::new(worker.clone(), open) };
+        let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
+        let generic = Generic { ila: WorkerIla(worker.clone()) };
+        let sysctl = Sysctl::new(worker.clone());
+        Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm, generic, sysctl, host_side: HostSide::default() })))
+    }
+
+    /// Keeps others from changing anything.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Protocols> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Settings that programs can change, and the worker that follows them.
+#[derive(Debug)]
+pub(crate) struct Sysctl {
+    settings: Settings,
+    worker: Handle,
+}
+
+impl Sysctl {
+    /// State over a worker that has its defaults.
+    fn new(worker: Handle) -> Self {
+        Self { settings: Settings::default(), worker }
+    }
+
+    /// Present settings.
+    pub(crate) const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Follows a change of the worker's settings by others.
+    pub(crate) const fn follow(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    /// Forgets the path MTUs of IPv4 destinations that ICMP has reported.
+    pub(super) fn forget_paths(&self) -> Result<(), i32> {
+        self.worker.call(|node| node.datapath.fib.forget_path_mtus_v4()).map_err(|_| errno::EIO)
+    }
+
+    /// Sets the worker's settings.
+    ///
+    /// # Errors
+    /// `EIO`: it does not answer.
+    pub(crate) fn set(&mut self, settings: Settings) -> Result<(), i32> {
+        if settings != self.settings {
+            self.worker.call(move |node| apply::set(node, settings)).map_err(|_| errno::EIO)?;
+            self.settings = settings;
+        }
+        Ok(())
+    }
+}

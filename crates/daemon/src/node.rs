@@ -1,0 +1,146 @@
+//! The node: all that the worker's thread owns, as commands of other threads find it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use base::{IfIndex, Instant, LinkId};
+use datapath::Datapath;
+use netlink::rtnl::Vrf;
+use packet::{Memory, Packet};
+
+use super::bell::Listeners;
+use super::captures::Captures;
+use super::host::SocketDiag;
+use super::host_device::HostDevice;
+use super::ike::IkeSocket;
+use super::monitors::Monitors;
+use super::poller::Poller;
+use super::sadb::XfrmEvents;
+use super::slot::Slot;
+use super::traces::Traces;
+use super::xfrm::OfFile;
+
+/// The clock that every core's `now` comes from.
+#[derive(Debug)]
+struct Clock {
+    start: std::time::Instant,
+    /// The same moment, since the Unix epoch.
+    epoch: Duration,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { start: std::time::Instant::now(), epoch }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.start.elapsed()
+    }
+}
+
+/// A node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) datapath: Datapath,
+    /// The links, by their numbers.
+    pub(crate) slots: Vec<Option<Slot>>,
+    /// The VRFs, by the numbers of their devices, as they are shown. The FIB has the part that decides on packets.
+    pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
+    /// Devices of the host side, by the numbers of their links.
+    pub(crate) host_devices: BTreeMap<LinkId, HostDevice>,
+    /// Socket by which the kernel of the host side is asked about sockets.
+    pub(crate) socket_diag: Option<SocketDiag>,
+    pub(crate) mem: Memory,
+    /// The configuration that all this was made from.
+    pub(crate) config: Arc<config::Config>,
+    clock: Clock,
+    /// The worker's epoll instance, to which links are added.
+    pub(crate) poller: Poller,
+    /// The key manager's socket, if a link has IKE.
+    pub(crate) ike: Option<IkeSocket>,
+    pub(crate) captures: Captures,
+    pub(crate) traces: Traces,
+    pub(crate) monitors: Monitors,
+    /// SAs and policies as netlink's clients have described them.
+    pub(crate) xfrm_events: XfrmEvents,
+    /// The SAs and policies that are the file's.
+    pub(crate) of_file: OfFile,
+    /// Listeners to events of links and neighbours.
+    pub(crate) listeners: Listeners,
+    /// Packets that were received last. Kept for its storage.
+    pub(crate) burst: Vec<Packet>,
+    /// Whether no packet is to move. Packets that come meanwhile wait in the devices.
+    pub(crate) held: bool,
+}
+
+/// Marks the id of a link that is never there, made from a number that no link has.
+const ABSENT: u32 = 1 << 31;
+
+impl Node {
+    /// A node without links, which will be polled by `poller`.
+    pub(crate) fn new(poller: Poller) -> Self {
+        let clock = Clock::start();
+        let mut datapath = Datapath::new();
+        datapath.epoch = clock.epoch;
+        Self {
+            datapath,
+            slots: Vec::new(),
+            vrfs: BTreeMap::new(),
+            host_devices: BTreeMap::new(),
+            socket_diag: None,
+            mem: Memory::heap(),
+            config: Arc::default(),
+            clock,
+            poller,
+            ike: None,
+            captures: Captures::default(),
+            traces: Traces::default(),
+            monitors: Monitors::default(),
+            xfrm_events: XfrmEvents::default(),
+            of_file: OfFile::default(),
+            listeners: Listeners::default(),
+            burst: Vec::new(),
+            held: false,
+        }
+    }
+
+    /// The time, as every core is told it.
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Name of a link or of a VRF's device, if there is one of that number.
+    pub(crate) fn name_of(&self, id: LinkId) -> Option<String> {
+        let of_vrf = || self.vrfs.get(&id).map(|vrf| vrf.name.clone());
+        self.datapath.ports.get(id).map(|port| port.config.name.clone()).or_else(of_vrf)
+    }
+
+    /// The link that netlink's clients know by that number, or `None` for 0. Of a number that no link has, a link that is never
+    /// there.
+    pub(crate) fn link_of(&self, ifindex: u32) -> Option<LinkId> {
+        let has_it = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.link.host_index() == Some(ifindex));
+        match self.slots.iter().position(has_it) {
+            _ if ifindex == 0 => None,
+            _ if ifindex == LinkId::LOOPBACK.0 => Some(LinkId::LOOPBACK),
+            Some(at) => Some(LinkId(at as u32)),
+            None => Some(IfIndex(ifindex).as_own().unwrap_or(LinkId(ifindex | ABSENT))),
+        }
+    }
+
+    /// The number by which netlink's clients know a link.
+    pub(crate) fn ifindex(&self, id: LinkId) -> IfIndex {
+        let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
+        slot.and_then(|slot| slot.link.host_index()).map_or(IfIndex::own(id), IfIndex)
+    }
+
+    /// The number by which netlink's clients know the link of a selector, for which a client `said` one; 0 without a link.
+    pub(crate) fn selector_ifindex(&self, dev: Option<LinkId>, said: u32) -> u32 {
+        match dev {
+            None => 0,
+            Some(dev) if dev.0 & ABSENT == 0 => self.ifindex(dev).0,
+            Some(_) => said,
+        }
+    }
+}

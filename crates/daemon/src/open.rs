@@ -1,0 +1,105 @@
+//! Links of the host, opened as a configuration says.
+
+use std::net::IpAddr;
+
+use client::CliError;
+use config::model::{LinkConfig, LinkKind};
+use driver::DriverKind;
+use link::{InternalLink, Link};
+use wire::eth::MacAddr;
+
+use super::host;
+use super::random::random;
+
+/// Opener of links. A device that is made for the link gets the number, if that is given.
+pub(crate) type Open = fn(&LinkConfig, Option<u32>) -> Result<Box<dyn Link>, CliError>;
+
+/// Configuration of a link's driver. A device that is made for the link gets the number `index`, if that is given.
+///
+/// # Errors
+/// The link has no driver.
+fn driver_config(config: &LinkConfig, index: Option<u32>) -> Result<link::Config, CliError> {
+    let kind = match &config.kind {
+        LinkKind::Loopback => {
+            return Err(CliError::failed(format!("link {}: every node has it by itself", config.name)));
+        }
+        LinkKind::Vrf { .. } => {
+            return Err(CliError::failed(format!("link {}: a VRF is no device of this host", config.name)));
+        }
+        LinkKind::Bridge(_) | LinkKind::Vlan { .. } => {
+            return Err(CliError::failed(format!("link {}: it is no device of this host", config.name)));
+        }
+        LinkKind::Driver(kind) => kind.clone(),
+    };
+    let mac = match kind {
+        DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. } => Some(random_station()?),
+        DriverKind::Tun { .. }
+        | DriverKind::Tap { .. }
+        | DriverKind::Udp { .. }
+        | DriverKind::Packet { .. }
+        | DriverKind::Xdp { .. } => None,
+    };
+    let LinkConfig { ref name, mtu, offloads, .. } = *config;
+    Ok(link::Config { name: name.clone(), kind, mac, mtu, offloads, index })
+}
+
+/// Tells whether the host has the device that a link is on.
+pub(crate) fn has_device(config: &LinkConfig) -> bool {
+    config.kind.driver().is_some_and(|kind| link::has_device(&config.name, kind))
+}
+
+/// Opens a link of the host, or makes one of this node. A device that is made for it gets the number `index`, if that is given.
+pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Link>, CliError> {
+    if let LinkKind::Vlan { .. } = config.kind {
+        return Ok(Box::new(InternalLink::vlan(&config.name, config.mtu)));
+    }
+    if let LinkKind::Bridge(_) = config.kind {
+        return Ok(Box::new(InternalLink::bridge(&config.name, random_station()?, config.mtu)));
+    }
+    let opened = link::open(&driver_config(config, index)?);
+    let opened = opened.map_err(|err| {
+        let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
+        CliError::failed(format!("{on}{err}"))
+    })?;
+    if let Some(ring) = opened.ring() {
+        let found = opened.offloads().iter().filter(|found| !found.on);
+        let found: Vec<_> =
+            found.map(|found| format!("{}: {}", found.name, found.why.as_deref().unwrap_or(""))).collect();
+        let mode = if ring.native { "native" } else { "generic" };
+        let copy = if ring.zero_copy { "zero copy" } else { "copy" };
+        tracing::info!(
+            queues = ring.queues,
+            frames = ring.frames,
+            "{}: {mode} XDP, {copy}; {}",
+            config.name,
+            found.join("; ")
+        );
+    }
+    warn_of_host_addresses(config, &*opened);
+    Ok(opened)
+}
+
+/// Warns of a link on an interface whose addresses are the host's as well: the host's kernel answers packets to them,
+/// as the node does.
+fn warn_of_host_addresses(config: &LinkConfig, link: &dyn Link) {
+    let LinkKind::Driver(DriverKind::Packet { interface, exclusive: false }) = &config.kind else { return };
+    let found = link.host_index().map(host::addresses_of_interface);
+    let Some(Ok(found)) = found else { return };
+    // The kernel gives each interface one of its own link.
+    let is_link_local = |addr: IpAddr| matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+    let found: Vec<_> = found.iter().filter(|found| !is_link_local(found.addr())).map(ToString::to_string).collect();
+    if !found.is_empty() {
+        let addresses = found.join(", ");
+        tracing::warn!(
+            "{}: {interface} has {addresses}: the host's kernel takes and answers what comes for that, too",
+            config.name
+        );
+    }
+}
+
+/// Link-layer address of random bits, locally administered (Linux `eth_random_addr`).
+fn random_station() -> Result<MacAddr, CliError> {
+    let bits = random().map_err(|err| CliError::system("getrandom", &err))?;
+    let [first, b, c, d, e, f, ..] = bits.to_le_bytes();
+    Ok(MacAddr([first & 0xfc | 2, b, c, d, e, f]))
+}

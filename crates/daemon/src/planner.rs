@@ -1,0 +1,503 @@
+//! From a configuration to a plan: all that can fail is done or tried here, before the worker gets the plan.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use base::{Domain, IfIndex, LinkId, Prefix};
+use client::CliError;
+use config::Change;
+use config::model::{Config, IlaConfig, LinkConfig, LinkKind, RouteAction, RouteConfig};
+use config::settings::Settings;
+use datapath::IkeAt;
+use driver::DriverKind;
+use fib::{Fib, IlaRoute, Route, RouteKind};
+use ila::{Mapping, Mappings};
+use link::Link;
+use netlink::rtnl::{self, LOOPBACK, Model, Vrf};
+
+use super::bridges;
+use super::command::Handle;
+use super::crypto::crypto;
+use super::netlink::Protocols;
+use super::open::{Open, open};
+use super::plan::Plan;
+use super::processors;
+use super::random::random;
+use super::snapshot;
+use super::translate::fib::translated;
+use super::xfrm::Steps;
+
+/// The configuration that the worker was last given.
+#[derive(Clone, Debug)]
+pub(crate) struct Planner {
+    config: Arc<Config>,
+    /// The number of each link of `config`. One is never given twice, as in Linux.
+    ids: Vec<LinkId>,
+    /// Index of the host's interface of each link, if the link is one.
+    host_indexes: Vec<Option<u32>>,
+    last_id: u32,
+    /// Whether the routes are no longer those of `config`.
+    routes_changed: bool,
+    open: Open,
+}
+
+impl Default for Planner {
+    fn default() -> Self {
+        Self::new(open)
+    }
+}
+
+impl Planner {
+    /// An empty planner, whose links `open` opens.
+    pub(crate) fn new(open: Open) -> Self {
+        let (ids, host_indexes) = (Vec::new(), Vec::new());
+        Self { config: Arc::default(), ids, host_indexes, last_id: LOOPBACK, routes_changed: false, open }
+    }
+
+    /// The configuration that the worker was last given.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The plan that leads to `new`, and the planner for the node as it will then be. New links are opened.
+    ///
+    /// # Errors
+    /// The change is impossible: exit code 2 if that is the configuration's fault, 1 if a link cannot be opened.
+    /// Nothing has changed then.
+    pub(crate) fn plan(&self, new: Config) -> Result<(Self, Plan), CliError> {
+        let change = Change::between(&self.config, &new);
+        let mut last_id = self.last_id;
+        let mut ids = vec![None; new.links.len()];
+        let mut host_indexes = vec![None; new.links.len()];
+        for kept in &change.links.kept {
+            ids[kept.new] = Some(self.ids[kept.old]);
+            host_indexes[kept.new] = self.host_indexes[kept.old];
+        }
+        for &at in &change.links.added {
+            last_id += 1;
+            ids[at] = Some(LinkId(last_id));
+        }
+        let ids: Vec<LinkId> = ids.into_iter().map(|id| id.expect("a link is kept or added")).collect();
+        let mut plan = Plan {
+            ipsec: Steps::between(&self.config, &new, &change, || {
+                random().map_err(|err| CliError::system("getrandom", &err))
+            })?,
+            removed: real(&self.config, &change.links.removed).map(|at| self.ids[at]).collect(),
+            ..Plan::default()
+        };
+        if !change.links.is_empty() || change.routes || self.routes_changed {
+            let vrfs = vrfs(&new, &ids);
+            plan.fib = Some(fib(&new, &ids, &vrfs)?);
+            plan.vrfs = vrfs;
+            plan.bridges = Some(bridges::plans(&new, &ids));
+        }
+        if change.worker {
+            new.worker.cpu.map_or(Ok(()), |cpu| processors::check("worker.cpu", cpu))?;
+            plan.worker = Some(new.worker);
+        }
+        if change.crypto {
+            plan.crypto = Some(crypto(&new.crypto)?);
+        }
+        let names_links = |config: &Config| config.ila.iter().any(|mapping| mapping.dev.is_some());
+        if change.ila || !change.links.is_empty() && names_links(&new) {
+            plan.ila = Some((mappings(&new, &ids)?, new.ila_adj_transport, new.ila_icmp_errors));
+        }
+        if change.settings {
+            plan.settings = Some(Settings::of(&new));
+        }
+        // A VRF's device may have one, too.
+        for kept in change.links.kept.iter().filter(|kept| kept.changed) {
+            let wanted = new.links[kept.new].qdisc;
+            if self.config.links[kept.old].qdisc != wanted {
+                plan.qdiscs.push((ids[kept.new], wanted));
+            }
+        }
+        let added = change.links.added.iter().map(|&at| (ids[at], new.links[at].qdisc));
+        plan.qdiscs.extend(added.filter(|(_, wanted)| wanted.is_some()));
+        let is_real = |at: usize| !matches!(new.links[at].kind, LinkKind::Vrf { .. });
+        for kept in change.links.kept.iter().filter(|kept| kept.changed && is_real(kept.new)) {
+            let (old, new) = (&self.config.links[kept.old], &new.links[kept.new]);
+            if old.mtu != new.mtu {
+                plan.mtus.push((ids[kept.new], new.mtu));
+            }
+            plan.ports.push((ids[kept.new], new.features));
+        }
+        for at in real(&new, &change.links.added) {
+            let config = &new.links[at];
+            let leaving = change.links.removed.iter().map(|&at| &self.config.links[at]);
+            refuse_one_that_leaves(config, leaving)?;
+            let link = (self.open)(config, None)?;
+            refuse_number(&new, &host_indexes, &*link)?;
+            host_indexes[at] = link.host_index();
+            plan.opened.push((ids[at], link, config.clone()));
+            plan.ports.push((ids[at], config.features));
+        }
+        let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
+            _ if !link.ike => None,
+            LinkKind::Driver(DriverKind::Udp { bind }) => Some((id, IkeAt::Port(bind))),
+            LinkKind::Driver(DriverKind::Packet { .. } | DriverKind::Xdp { .. }) => Some((id, IkeAt::Node)),
+            LinkKind::Loopback
+            | LinkKind::Vrf { .. }
+            | LinkKind::Bridge(_)
+            | LinkKind::Vlan { .. }
+            | LinkKind::Driver(
+                DriverKind::VhostUser { .. }
+                | DriverKind::VirtioUser { .. }
+                | DriverKind::Tun { .. }
+                | DriverKind::Tap { .. },
+            ) => None,
+        };
+        plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
+        plan.defrag = new.links.iter().zip(&ids).filter(|(link, _)| link.defrag).map(|(_, &id)| id).collect();
+        plan.clamp_mss = new.links.iter().zip(&ids).filter(|(link, _)| link.clamp_mss).map(|(_, &id)| id).collect();
+        let config = Arc::new(new);
+        plan.config = Arc::clone(&config);
+        Ok((Self { config, ids, host_indexes, last_id, routes_changed: false, open: self.open }, plan))
+    }
+
+    /// Follows changes of netlink clients to links and routes.
+    pub(crate) fn follow(&mut self, model: &Model) {
+        if !model.has_changed() {
+            return;
+        }
+        let links = model.links_after(LOOPBACK).map(|(id, link)| (LinkId(id), model.config_of(link)));
+        self.host_indexes = model.links_after(LOOPBACK).map(|(_, link)| link.host_index).collect();
+        let config = Arc::make_mut(&mut self.config);
+        (self.ids, config.links) = links.unzip();
+        (self.last_id, self.routes_changed) = (model.last_index(), true);
+    }
+
+    /// Publishes the node's new state to netlink clients.
+    ///
+    /// # Errors
+    /// The worker does not answer.
+    pub(crate) fn tell(&self, worker: &Handle, protocols: &mut Protocols) -> Result<(), String> {
+        let now = worker.call(|node| snapshot::links(node)).map_err(|gone| gone.to_string())?;
+        protocols.rtnl.model.read(&self.config, &self.ids, &now, self.last_id);
+        Ok(())
+    }
+}
+
+/// Refuses a plan in which a new link needs a resource of a link that leaves: links are opened before the old ones
+/// close, so that nothing is lost if one cannot be opened, and therefore such a resource cannot pass from one to the
+/// other.
+fn refuse_one_that_leaves<'a>(
+    link: &LinkConfig,
+    mut leaving: impl Iterator<Item = &'a LinkConfig>,
+) -> Result<(), CliError> {
+    match leaving.find(|old| only_once(old).is_some() && only_once(old) == only_once(link)) {
+        None => Ok(()),
+        Some(old) => Err(CliError::failed(format!(
+            "link {}: link {} is open with other settings, and only its MTU, addresses and queueing discipline can change while it is. \
+             Restart the gateway, or take the link out first.",
+            link.name, old.name
+        ))),
+    }
+}
+
+/// Refuses a link that is an interface of the host whose number another link of `config` has. `host_indexes` has the numbers of
+/// those that are open.
+fn refuse_number(config: &Config, host_indexes: &[Option<u32>], link: &dyn Link) -> Result<(), CliError> {
+    let Some(number) = link.host_index() else { return Ok(()) };
+    let open = config.links.iter().zip(host_indexes);
+    let open = open.filter_map(|(other, index)| Some((other.name.as_str(), IfIndex((*index)?))));
+    let others = open.chain([("lo", IfIndex(LOOPBACK))]);
+    let why = rtnl::refusal(number, others);
+    why.map_or(Ok(()), |why| Err(CliError::failed(format!("link {}: {why}.", link.name()))))
+}
+
+/// Resource that at most one link can have.
+#[derive(Debug, Eq, PartialEq)]
+enum OnlyOnce<'a> {
+    Device(&'a str),
+    Port(SocketAddr),
+    Interface(&'a str),
+    Socket(&'a str),
+}
+
+fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
+    match link.kind {
+        LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => Some(OnlyOnce::Device(&link.name)),
+        LinkKind::Driver(DriverKind::Udp { bind }) => Some(OnlyOnce::Port(bind)),
+        LinkKind::Loopback
+        | LinkKind::Vrf { .. }
+        | LinkKind::Bridge(_)
+        | LinkKind::Vlan { .. }
+        | LinkKind::Driver(DriverKind::Packet { .. }) => None,
+        LinkKind::Driver(DriverKind::VhostUser { ref socket, .. } | DriverKind::VirtioUser { ref socket, .. }) => {
+            Some(OnlyOnce::Socket(socket))
+        }
+        LinkKind::Driver(DriverKind::Xdp { ref interface, .. }) => Some(OnlyOnce::Interface(interface)),
+    }
+}
+
+/// Those of the links at these places that have a device.
+fn real<'a>(config: &'a Config, places: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
+    places.iter().copied().filter(|&at| !matches!(config.links[at].kind, LinkKind::Vrf { .. }))
+}
+
+/// The VRFs, by the numbers of their devices, which are up.
+pub(crate) fn vrfs(config: &Config, ids: &[LinkId]) -> BTreeMap<LinkId, Vrf> {
+    let each = config.links.iter().zip(ids).filter_map(|(link, id)| match link.kind {
+        LinkKind::Vrf { table } => Some((*id, Vrf::of_file(&link.name, table))),
+        _ => None,
+    });
+    each.collect()
+}
+
+/// Every route: those that the links' addresses make, and the static ones; and the VRFs.
+fn fib(config: &Config, ids: &[LinkId], vrfs: &BTreeMap<LinkId, Vrf>) -> Result<Fib, CliError> {
+    let mut fib = Fib::default();
+    for (&device, &Vrf { table, up, .. }) in vrfs {
+        fib.set_vrf(device, Some(fib::Vrf { table, up }));
+    }
+    if !vrfs.is_empty() {
+        for v4 in [true, false] {
+            let mut rules = fib::Rule::first(v4);
+            rules.insert(1, fib::Rule::ask_vrf());
+            fib.set_rules(v4, rules);
+        }
+    }
+    for (link, &id) in config.links.iter().zip(ids) {
+        let domain = vrfs.iter().find(|(_, vrf)| link.master.as_ref() == Some(&vrf.name)).map(|(device, _)| *device);
+        if let Some(domain) = domain {
+            fib.set_domain(id, Domain::vrf(domain));
+        }
+    }
+    for (link, &id) in config.links.iter().zip(ids) {
+        link.own_addresses().for_each(|address| fib.add_address(id, address));
+    }
+    for route in &config.routes {
+        let kind = route_kind(route, config, ids)?;
+        let RouteConfig { to, metric, table, .. } = *route;
+        fib.add(table, Route { prefix: to, kind, metric })
+            .map_err(|err| CliError::bad_config(format!("{err}; use another metric.")))?;
+    }
+    Ok(fib)
+}
+
+fn route_kind(route: &RouteConfig, config: &Config, ids: &[LinkId]) -> Result<RouteKind, CliError> {
+    Ok(match &route.action {
+        RouteAction::Unicast { via, dev } => {
+            let at = config.links.iter().position(|link| link.name == *dev);
+            let missing = |to: Prefix| CliError::bad_config(format!("Route to {to}: no link is named {dev}."));
+            let to = IlaRoute::Unicast { via: *via, dev: ids[at.ok_or_else(|| missing(route.to))?] };
+            translated(route.encap, to)
+        }
+        RouteAction::Blackhole => RouteKind::Blackhole,
+        RouteAction::Unreachable => RouteKind::Unreachable,
+        RouteAction::Prohibit => RouteKind::Prohibit,
+    })
+}
+
+/// ILA's mappings.
+fn mappings(config: &Config, ids: &[LinkId]) -> Result<Mappings, CliError> {
+    let ids: HashMap<&str, LinkId> =
+        config.links.iter().map(|link| link.name.as_str()).zip(ids.iter().copied()).collect();
+    let mut mappings = Mappings::default();
+    mappings.reserve(config.ila.len());
+    for IlaConfig { locator_match, locator, dev, csum_mode, ident_type } in &config.ila {
+        let refused = |why: &str| CliError::bad_config(format!("ILA mapping {locator_match}: {why}."));
+        let link = match dev {
+            Some(dev) => Some(*ids.get(dev.as_str()).ok_or_else(|| refused(&format!("no link is named {dev}")))?),
+            None => None,
+        };
+        let (locator_match, locator) = (*locator_match, *locator);
+        let mapping = Mapping { locator_match, locator, link, csum_mode: *csum_mode, ident_type: *ident_type };
+        mappings.add(mapping).map_err(|exists| refused(&exists.to_string()))?;
+    }
+    Ok(mappings)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use config::features::FeatureSet;
+    use fib::Decision;
+
+    use super::*;
+
+    /// A node that has become `config`.
+    fn running(config: Config) -> (Planner, Plan) {
+        Planner::default().plan(config).unwrap()
+    }
+
+    fn udp(name: &str, port: u16) -> LinkConfig {
+        LinkConfig {
+            name: name.to_owned(),
+            kind: LinkKind::Driver(DriverKind::Udp { bind: ([127, 0, 0, 1], port).into() }),
+            mtu: None,
+            addresses: Vec::new(),
+            ike: false,
+            clamp_mss: false,
+            defrag: false,
+            offloads: false,
+            esp_gro: false,
+            features: FeatureSet::wanted_first(false, false),
+            master: None,
+            port: None,
+            qdisc: None,
+        }
+    }
+
+    /// Port 0 is whichever is free.
+    fn config(links: &[LinkConfig], routes: &str) -> Config {
+        let mut config = Config::from_toml(routes, "test.toml").unwrap();
+        config.links = links.to_vec();
+        config
+    }
+
+    fn free_port() -> u16 {
+        UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn links_that_clamp_or_defragment_are_told_at_each_reload() {
+        let (node, plan) = running(config(&[udp("a", 0), udp("b", 0)], ""));
+        assert_eq!((plan.clamp_mss, plan.defrag), (vec![], vec![]));
+        let changed = [LinkConfig { clamp_mss: true, ..udp("a", 0) }, LinkConfig { defrag: true, ..udp("b", 0) }];
+        let (_, plan) = node.plan(config(&changed, "")).unwrap();
+        assert!(plan.opened.is_empty() && plan.removed.is_empty(), "both stay open");
+        assert_eq!((plan.clamp_mss, plan.defrag), (vec![LinkId(2)], vec![LinkId(3)]));
+    }
+
+    #[test]
+    fn queueing_disciplines_are_told_where_they_differ() {
+        let with = |limit| LinkConfig { qdisc: Some(qdisc::Options::Pfifo { limit }), ..udp("a", 0) };
+        let (node, plan) = running(config(&[with(1), udp("b", 0)], ""));
+        assert_eq!(plan.qdiscs, [(LinkId(2), with(1).qdisc)]);
+        let (node, plan) = node.plan(config(&[with(1), udp("b", 0)], "")).unwrap();
+        assert_eq!(plan.qdiscs, []);
+        let (node, plan) = node.plan(config(&[with(2), udp("b", 0)], "")).unwrap();
+        assert!(plan.opened.is_empty() && plan.removed.is_empty(), "both stay open");
+        assert_eq!(plan.qdiscs, [(LinkId(2), with(2).qdisc)]);
+        let (_, plan) = node.plan(config(&[udp("a", 0), udp("b", 0)], "")).unwrap();
+        assert_eq!(plan.qdiscs, [(LinkId(2), None)]);
+    }
+
+    #[test]
+    fn worker_goes_to_its_cpu_and_back_when_the_file_says_so() {
+        let bound = |text: &str| Config::from_toml(text, "test.toml").unwrap();
+        let (node, plan) = running(bound(""));
+        assert_eq!(plan.worker, None);
+        let (node, plan) = node.plan(bound("[worker]\ncpu = 0\n")).unwrap();
+        assert_eq!(plan.worker.map(|worker| worker.cpu), Some(Some(0)));
+        let refused = node.plan(bound("[worker]\ncpu = 8191\n")).unwrap_err();
+        assert_eq!(refused.to_string(), "Error: worker.cpu: this process may not run on CPU 8191");
+        let (_, plan) = node.plan(bound("")).unwrap();
+        assert_eq!(plan.worker.map(|worker| worker.cpu), Some(None));
+    }
+
+    #[test]
+    fn a_node_starts_with_everything() {
+        let mut new = config(&[udp("wan", 0)], "[[route]]\nto = \"10.0.0.0/8\"\ntype = \"blackhole\"\n");
+        let action = RouteAction::Unicast { via: None, dev: "wan".to_owned() };
+        let to = "10.1.0.0/16".parse().unwrap();
+        new.routes.push(RouteConfig { to, action, metric: 0, table: base::TableId::MAIN, encap: None });
+        let (node, plan) = running(new.clone());
+        assert_eq!((node.config(), &*plan.config), (&new, &new));
+        assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(2), "wan"));
+        assert_eq!(plan.ports, [(LinkId(2), FeatureSet::wanted_first(false, false))]);
+        let fib = plan.fib.unwrap();
+        let cases = [
+            ("127.0.0.1", Decision::Local { dev: LinkId(2) }),
+            ("10.1.2.3", Decision::Forward { dev: LinkId(2), next_hop: "10.1.2.3".parse().unwrap() }),
+            ("10.2.0.1", Decision::Drop(base::DropReason::RouteBlackhole)),
+        ];
+        for (dst, want) in cases {
+            assert_eq!(fib.decide(Domain::DEFAULT, dst.parse().unwrap(), None), want, "{dst}");
+        }
+    }
+
+    #[test]
+    fn a_vrf_has_no_device_and_the_routes_of_its_links() {
+        let red = LinkConfig { kind: LinkKind::Vrf { table: 10 }, ..udp("red", 0) };
+        let links = [LinkConfig { master: Some("red".to_owned()), ..udp("wan", 0) }, red.clone()];
+        let (node, plan) = running(config(&links, ""));
+        assert_eq!((plan.opened.len(), plan.ports.len()), (1, 1));
+        assert_eq!(plan.vrfs, BTreeMap::from([(LinkId(3), Vrf::of_file("red", 10))]));
+        let decide = |fib: &Fib, domain| fib.decide(domain, "127.0.0.1".parse().unwrap(), None);
+        let (fib, none) = (plan.fib.unwrap(), Decision::Drop(base::DropReason::NoRoute));
+        assert_eq!(
+            [Domain::vrf(LinkId(3)), Domain::DEFAULT].map(|domain| decide(&fib, domain)),
+            [Decision::Local { dev: LinkId(2) }, none]
+        );
+        // It goes, and its link stays.
+        let (_, plan) = node.plan(config(&[udp("wan", 0)], "")).unwrap();
+        assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.vrfs.is_empty());
+        assert_eq!(decide(&plan.fib.unwrap(), Domain::DEFAULT), Decision::Local { dev: LinkId(2) });
+        // With another table it is another one.
+        let links = [links[0].clone(), LinkConfig { kind: LinkKind::Vrf { table: 20 }, ..red }];
+        let (_, plan) = node.plan(config(&links, "")).unwrap();
+        assert_eq!((plan.removed.len(), plan.vrfs.keys().collect::<Vec<_>>()), (0, vec![&LinkId(4)]));
+        assert_eq!(decide(&plan.fib.unwrap(), Domain::vrf(LinkId(4))), Decision::Local { dev: LinkId(2) });
+    }
+
+    #[test]
+    fn mappings_follow_their_links_and_are_replaced_as_a_whole() {
+        let text = |n: u8, dev: &str| format!("[[ila]]\nloc_match = \"1:2:3:{n}\"\nloc = \"5:6:7:8\"\n{dev}");
+        let with = |links: &[LinkConfig], n: u8, dev: Option<&str>| {
+            let mut config = config(links, &text(n, ""));
+            config.ila[0].dev = dev.map(str::to_owned);
+            config
+        };
+        let links_of = |plan: &Plan| {
+            let (mappings, ..) = plan.ila.as_ref()?;
+            Some(mappings.snapshot().iter().map(|it| (it.locator_match.0 as u16, it.link)).collect::<Vec<_>>())
+        };
+        let (a, b) = (udp("a", 0), udp("b", 0));
+        let (node, plan) = running(with(&[a.clone(), b.clone()], 1, Some("b")));
+        assert_eq!(links_of(&plan), Some(vec![(1, Some(LinkId(3)))]));
+        let (node, plan) = node.plan(with(&[a.clone(), b.clone()], 1, Some("b"))).unwrap();
+        assert_eq!(links_of(&plan), None, "nothing has changed");
+        // A link goes: mappings that name links are made anew.
+        let (node, plan) = node.plan(with(std::slice::from_ref(&b), 1, Some("b"))).unwrap();
+        assert_eq!(links_of(&plan), Some(vec![(1, Some(LinkId(3)))]));
+        let (node, plan) = node.plan(with(std::slice::from_ref(&b), 2, None)).unwrap();
+        assert_eq!(links_of(&plan), Some(vec![(2, None)]));
+        let (node, plan) = node.plan(with(&[a, b.clone()], 2, None)).unwrap();
+        assert_eq!(links_of(&plan), None, "no mapping names a link");
+        let (node, plan) =
+            node.plan(Config { ila_adj_transport: ila::AdjTransport::Rfc1624, ..config(&[b], "") }).unwrap();
+        assert_eq!(
+            plan.ila.as_ref().map(|(mappings, sign, _)| (mappings.len(), *sign)),
+            Some((0, ila::AdjTransport::Rfc1624))
+        );
+        assert!(node.config().ila.is_empty());
+    }
+
+    #[test]
+    fn unchanged_link_keeps_its_id_and_is_not_reopened() {
+        let (node, _) = running(config(&[udp("a", 0), udp("b", 0)], ""));
+        let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
+        assert_eq!((plan.removed, plan.opened.len(), plan.ports.len()), (vec![LinkId(2)], 0, 0));
+        let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
+        assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.fib.is_none());
+        let smaller = LinkConfig { mtu: Some(1400), ..udp("b", 0) };
+        let (_, plan) = node.plan(config(&[udp("c", free_port()), smaller], "")).unwrap();
+        assert_eq!((&plan.mtus, plan.opened[0].0), (&vec![(LinkId(3), Some(1400))], LinkId(4)));
+        assert_eq!(plan.ports.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [LinkId(3), LinkId(4)]);
+    }
+
+    #[test]
+    fn unopenable_link_is_named_and_leaves_nothing_open() {
+        let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let free = free_port();
+        let links = [udp("first", free), udp("second", taken.local_addr().unwrap().port())];
+        let err = Planner::default().plan(config(&links, "")).unwrap_err();
+        assert_eq!(err.exit_code, 1);
+        assert!(err.message.starts_with("second: bind: Address already in use"), "{err}");
+        UdpSocket::bind(("127.0.0.1", free)).unwrap();
+    }
+
+    #[test]
+    fn a_link_that_is_open_cannot_become_another_on_the_same_port() {
+        let port = free_port();
+        let (node, plan) = running(config(&[udp("wan", port)], ""));
+        let err = node.plan(config(&[LinkConfig { offloads: true, ..udp("wan", port) }], "")).unwrap_err();
+        assert!(err.message.starts_with("link wan: link wan is open with other settings"), "{err}");
+        assert_eq!(plan.opened.len(), 1);
+    }
+}

@@ -1,0 +1,185 @@
+//! Epoll of the worker: readiness of its links and of its inbox.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use base::LinkId;
+use link::{HostLinks, Link};
+use rustix::event::{Timespec, epoll};
+
+/// The token of the inbox. A link's is its number, and no link has number 0.
+const INBOX: u64 = 0;
+
+/// Bit of the tokens of the host side's devices, beside the numbers of their links.
+const HOST_DEVICE: u64 = 1 << 32;
+
+/// The token of the key manager's socket. Links are numbered by 32 bits.
+const IKE: u64 = u64::MAX;
+
+/// The token of events of the host's interfaces.
+const HOST: u64 = u64::MAX - 1;
+
+/// Largest number of descriptors that one wait finds; the next wait finds others.
+const MAX_READY: usize = 64;
+
+/// A ready descriptor.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ready {
+    /// A command has come.
+    Inbox,
+    /// A key manager has sent something.
+    Ike,
+    /// Something has happened to an interface of the host's.
+    Host,
+    /// A link has packets or an error (`input`), or takes more after it did not (`room`).
+    Link { id: LinkId, input: bool, room: bool },
+    /// The same of the host side's device of a link.
+    HostDevice { id: LinkId, input: bool, room: bool },
+}
+
+impl From<epoll::Event> for Ready {
+    fn from(epoll::Event { flags, data }: epoll::Event) -> Self {
+        let error = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
+        let input = flags.intersects(epoll::EventFlags::IN | error);
+        let room = flags.intersects(epoll::EventFlags::OUT | error);
+        match data.u64() {
+            INBOX => Self::Inbox,
+            IKE => Self::Ike,
+            HOST => Self::Host,
+            token if token & HOST_DEVICE != 0 => Self::HostDevice { id: LinkId(token as u32), input, room },
+            token => Self::Link { id: LinkId(token as u32), input, room },
+        }
+    }
+}
+
+/// An epoll instance.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+    /// Results of the last wait.
+    ready: Vec<Ready>,
+}
+
+impl Poller {
+    /// One that waits for `inbox`.
+    pub(crate) fn new(inbox: impl AsFd) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN)?;
+        Ok(Self { epoll, ready: Vec::with_capacity(MAX_READY) })
+    }
+
+    /// Waits until something is ready, at most for `limit`. A signal may end the wait earlier.
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let mut events = [const { MaybeUninit::uninit() }; MAX_READY];
+        let found = match epoll::wait(&self.epoll, &mut events[..], limit.as_ref()) {
+            Ok((found, _)) => found,
+            Err(rustix::io::Errno::INTR) => &mut [],
+            Err(err) => return Err(err.into()),
+        };
+        self.ready.clear();
+        self.ready.extend(found.iter().map(|event| Ready::from(*event)));
+        Ok(())
+    }
+
+    /// Results of the last wait.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = Ready> + '_ {
+        self.ready.iter().copied()
+    }
+
+    /// Waits for a link too.
+    pub(crate) fn add(&self, id: LinkId, link: &dyn Link) {
+        self.add_token(id.0.into(), link);
+    }
+
+    /// Waits for the host side's device of a link too.
+    pub(crate) fn add_host_device(&self, id: LinkId, device: &dyn Link) {
+        self.add_token(HOST_DEVICE | u64::from(id.0), device);
+    }
+
+    fn add_token(&self, token: u64, link: &dyn Link) {
+        let data = epoll::EventData::new_u64(token);
+        for fd in link.poll_fds() {
+            told(link, epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN));
+        }
+    }
+
+    /// Waits for a key manager too.
+    pub(crate) fn add_ike(&self, socket: impl AsFd) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(IKE), epoll::EventFlags::IN)?)
+    }
+
+    /// Waits for events of the host's interfaces, too.
+    pub(crate) fn add_host(&self, links: &HostLinks) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, links, epoll::EventData::new_u64(HOST), epoll::EventFlags::IN)?)
+    }
+
+    /// Says whether to wait until the link takes more.
+    pub(crate) fn want_room(&self, id: LinkId, link: &dyn Link, wanted: bool) {
+        self.want_room_of_token(id.0.into(), link, wanted);
+    }
+
+    /// Says whether to wait until the host side's device of a link takes more.
+    pub(crate) fn want_room_of_host_device(&self, id: LinkId, device: &dyn Link, wanted: bool) {
+        self.want_room_of_token(HOST_DEVICE | u64::from(id.0), device, wanted);
+    }
+
+    fn want_room_of_token(&self, token: u64, link: &dyn Link, wanted: bool) {
+        let data = epoll::EventData::new_u64(token);
+        let flags = if wanted { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+        for fd in link.room_fds() {
+            told(link, epoll::modify(&self.epoll, fd, data, flags));
+        }
+    }
+
+    /// Waits for the link no longer.
+    pub(crate) fn remove(&self, link: &dyn Link) {
+        for fd in link.poll_fds() {
+            told(link, epoll::delete(&self.epoll, fd));
+        }
+    }
+}
+
+/// The system refuses this only for want of memory; the link is then silent, and its operator knows why.
+fn told(link: &dyn Link, result: rustix::io::Result<()>) {
+    if let Err(err) = result {
+        tracing::error!("{}: epoll: {err}", link.name());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn a_link_is_waited_for_until_it_is_removed() {
+        let inbox = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let mut poller = Poller::new(&inbox).unwrap();
+        let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let kind = driver::DriverKind::Udp { bind: port };
+        let config = link::Config { name: "wan".to_owned(), kind, mac: None, mtu: None, offloads: false, index: None };
+        let wan = link::open(&config).unwrap();
+        let found = |poller: &mut Poller| {
+            poller.wait(Some(Duration::from_millis(20))).unwrap();
+            poller.ready().collect::<Vec<_>>()
+        };
+        poller.add(LinkId(7), &*wan);
+        assert_eq!(found(&mut poller), []);
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", port).unwrap();
+        assert_eq!(found(&mut poller), [Ready::Link { id: LinkId(7), input: true, room: false }]);
+        poller.want_room(LinkId(7), &*wan, true);
+        assert_eq!(found(&mut poller), [Ready::Link { id: LinkId(7), input: true, room: true }]);
+        poller.want_room(LinkId(7), &*wan, false);
+        poller.remove(&*wan);
+        assert_eq!(found(&mut poller), []);
+        rustix::io::write(&inbox, &1_u64.to_ne_bytes()).unwrap();
+        assert_eq!(found(&mut poller), [Ready::Inbox]);
+    }
+}

@@ -1,0 +1,199 @@
+//! Privilege of a process that has connected to a socket of the gateway: `CAP_NET_ADMIN`, as Linux asks for (`netlink_capable`).
+//!
+//! The capability counts if it is in the process's *permitted* set, since daemons make it effective around single calls, and
+//! if the process is in the gateway's user namespace, since `unshare -Ur` gives any user all capabilities in a namespace of
+//! its own. The process is the one that connected (`SO_PEERPIDFD`, Linux 6.5), and what `/proc` says of its number counts only
+//! if the pidfd says that it still has that number.
+//!
+//! A process may have connected as one program and be another one now, which has capabilities by its file or is
+//! setuid-root. Requests that it sent as the first are not to be carried out with the rights of the second (Linux
+//! `file_ns_capable`, CVE-2014-0181). For root there is no difference: `SO_PEERCRED` has the user at the call of
+//! connect(2), and root may execute any program. For other users see [`Privilege::Claimable`].
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+
+/// Bit of `CAP_NET_ADMIN` in a set of capabilities (capabilities(7)).
+const CAP_NET_ADMIN: u32 = 12;
+
+/// A process that has connected.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// The peer's effective user at the call of connect(2), as the gateway's user namespace has it.
+    pub(super) uid: u32,
+    /// The peer's process number.
+    pub(super) pid: u32,
+    /// `None` if it is not known which process has that number now.
+    pidfd: Option<OwnedFd>,
+}
+
+/// Right to change things.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Privilege {
+    /// None: the process may only look.
+    None,
+    /// The process holds the capability, and is not root. It gets the right when it has been judged while nothing that it
+    /// sent before was left to be carried out.
+    Claimable,
+    /// The process may change things.
+    Full,
+}
+
+impl Peer {
+    /// The process at the other end of `socket`.
+    ///
+    /// # Errors
+    /// Error of getsockopt(2).
+    pub(super) fn of(socket: &OwnedFd) -> Result<Self, Errno> {
+        let credentials = sockopt::socket_peercred(socket)?;
+        let pidfd = match link::peer_pidfd(socket) {
+            Ok(pidfd) => Some(pidfd),
+            // Before Linux 6.5 another process may have got the number meanwhile. Of root's it is believed: only a process of
+            // root that has given up the capability could gain by that.
+            Err(err) if err.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error()) && credentials.uid.is_root() => {
+                pidfd_open(credentials.pid, PidfdFlags::empty()).ok()
+            }
+            // The process has ended.
+            Err(_) => None,
+        };
+        let pid = credentials.pid.as_raw_nonzero().get().unsigned_abs();
+        Ok(Self { uid: credentials.uid.as_raw(), pid, pidfd })
+    }
+
+    /// Privilege of the peer's process. A gateway that does not run as root may be changed by its own user.
+    pub(super) fn privilege(&self) -> Privilege {
+        let own = geteuid();
+        if !own.is_root() && own.as_raw() == self.uid {
+            return Privilege::Full;
+        }
+        match (self.holds_net_admin(), self.uid) {
+            (false, _) => Privilege::None,
+            (true, 0) => Privilege::Full,
+            (true, _) => Privilege::Claimable,
+        }
+    }
+
+    /// Whether the process holds `CAP_NET_ADMIN` now, in the gateway's user namespace.
+    pub(super) fn holds_net_admin(&self) -> bool {
+        let judged = self.pidfd.as_ref().ok_or(Errno::SRCH).and_then(holds_net_admin);
+        judged.unwrap_or_else(|err| {
+            tracing::debug!(uid = self.uid, pid = self.pid, "its capabilities are not known: {err}");
+            false
+        })
+    }
+
+    /// Whether the process has not ended, so that no other one has its number.
+    pub(super) fn is_alive(&self) -> bool {
+        let Some(pidfd) = &self.pidfd else { return false };
+        let (mut ready, now) = ([PollFd::new(pidfd, PollFlags::IN)], Timespec::default());
+        poll(&mut ready, Some(&now)) == Ok(0)
+    }
+}
+
+fn holds_net_admin(pidfd: &OwnedFd) -> Result<bool, Errno> {
+    let pid = number_of(pidfd)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let proc = openat(rustix::fs::CWD, format!("/proc/{}", pid.as_raw_nonzero()), flags, Mode::empty())?;
+    if number_of(pidfd)? != pid {
+        return Err(Errno::SRCH);
+    }
+    // Capabilities before the namespace: a process can enter a namespace of its own, in which it has all of them, but cannot
+    // come back.
+    let permitted = permitted(&text(&proc, "status")?).ok_or(Errno::INVAL)?;
+    Ok(permitted >> CAP_NET_ADMIN & 1 == 1 && shares_user_namespace(&proc)?)
+}
+
+/// The number of a process in the gateway's PID namespace.
+fn number_of(pidfd: &OwnedFd) -> Result<Pid, Errno> {
+    let proc = openat(rustix::fs::CWD, "/proc/self/fdinfo", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let info = text(&proc, &pidfd.as_raw_fd().to_string())?;
+    let number = field(&info, "Pid:").and_then(|number| number.parse().ok());
+    // -1: it has ended; 0: it is in a PID namespace that the gateway does not see.
+    number.filter(|&number: &i32| number > 0).and_then(Pid::from_raw).ok_or(Errno::SRCH)
+}
+
+/// The permitted capabilities in the text of `/proc/PID/status`.
+fn permitted(status: &str) -> Option<u64> {
+    u64::from_str_radix(field(status, "CapPrm:")?, 16).ok()
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// Whether the process of a directory of `/proc` is in the gateway's user namespace.
+///
+/// A gateway with fewer capabilities than the process, and without `CAP_SYS_PTRACE`, may not see its namespace
+/// (ptrace(2), `PTRACE_MODE_READ_FSCREDS`), but any process may see the namespace's maps of users and groups. If these
+/// are the gateway's the namespace is taken for its own: a map of more than one's own user takes `CAP_SETUID` in the
+/// parent namespace.
+fn shares_user_namespace(proc: &OwnedFd) -> Result<bool, Errno> {
+    let own = openat(rustix::fs::CWD, "/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let namespace = |proc| statat(proc, "ns/user", AtFlags::empty()).map(|found| (found.st_dev, found.st_ino));
+    match namespace(proc) {
+        Ok(found) => Ok(found == namespace(&own)?),
+        Err(Errno::ACCESS | Errno::PERM) => {
+            for map in ["uid_map", "gid_map"] {
+                let (theirs, ours) = (text(proc, map)?, text(&own, map)?);
+                if theirs != ours || is_of_one(&ours) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
+        Err(err) => Err(err),
+    }
+}
+
+/// Whether a map has one user alone, which any user may map.
+fn is_of_one(map: &str) -> bool {
+    map.split_whitespace().skip(2).step_by(3).all(|count| count == "1") && map.lines().count() <= 1
+}
+
+/// The text of a file in a directory.
+fn text(dir: &OwnedFd, name: &str) -> Result<String, Errno> {
+    let mut text = String::new();
+    let mut file = File::from(openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
+    let read = file.read_to_string(&mut text);
+    read.map_err(|err| err.raw_os_error().map_or(Errno::INVAL, Errno::from_raw_os_error))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permitted_reads_the_permitted_set_alone() {
+        let status = |set: &str| format!("Name:\tCapPrm: 1\nCapInh:\tffffffffffffffff\nCapPrm:\t{set}\nCapEff:\t0\n");
+        assert_eq!(permitted(&status("0000000000001000")), Some(1 << CAP_NET_ADMIN));
+        assert_eq!(permitted(&status("000001ffffffefff")).map(|set| set >> CAP_NET_ADMIN & 1), Some(0));
+        assert_eq!(permitted(&status("none")), None);
+        assert_eq!(permitted("CapEff:\t000001ffffffffff\n"), None);
+    }
+
+    #[test]
+    fn peer_of_own_process_holds_what_the_process_does() {
+        let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let peer = Peer::of(&OwnedFd::from(ours)).unwrap();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let is_held = permitted(&status).unwrap() >> CAP_NET_ADMIN & 1 == 1;
+        assert_eq!((peer.pid, peer.is_alive()), (std::process::id(), true));
+        assert_eq!(peer.holds_net_admin(), is_held);
+        drop(theirs);
+    }
+
+    #[test]
+    fn map_of_one_user_is_told_from_others() {
+        assert!(is_of_one("         0       1000          1\n"));
+        assert!(!is_of_one("         0          0 4294967295\n"));
+        assert!(!is_of_one("         0       1000          1\n         1     100000      65536\n"));
+    }
+}

@@ -1,0 +1,52 @@
+//! Processors that threads run on (sched_setaffinity(2)).
+
+use client::CliError;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Checks that this process may run on a CPU; `what` is to.
+///
+/// # Errors
+/// It may not.
+pub(super) fn check(what: &str, cpu: u16) -> Result<(), CliError> {
+    let cpu = usize::from(cpu);
+    let is_ours = cpu < CpuSet::MAX_CPU && sched_getaffinity(None).is_ok_and(|set| set.is_set(cpu));
+    if is_ours { Ok(()) } else { Err(CliError::failed(format!("{what}: this process may not run on CPU {cpu}"))) }
+}
+
+/// Binds the calling thread to a CPU, or lets it run wherever the process's first thread does. `name` is the thread's.
+pub(super) fn bind(name: &str, cpu: Option<u16>) {
+    let set = match cpu.map(usize::from).filter(|&cpu| cpu < CpuSet::MAX_CPU) {
+        Some(cpu) => {
+            let mut set = CpuSet::new();
+            set.set(cpu);
+            Ok(set)
+        }
+        None => sched_getaffinity(Some(rustix::process::getpid())),
+    };
+    if let Err(err) = set.and_then(|set| sched_setaffinity(None, &set)) {
+        tracing::warn!("{name}: cannot be bound to its CPU: {err}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_is_bound_and_let_go_again() {
+        let all = sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).unwrap() as u16;
+        check("worker.cpu", first).unwrap();
+        let refused = check("worker.cpu", 8191).unwrap_err();
+        assert_eq!(refused.to_string(), "Error: worker.cpu: this process may not run on CPU 8191");
+        std::thread::spawn(move || {
+            bind("worker", Some(first));
+            let bound = sched_getaffinity(None).unwrap();
+            assert!(bound.count() == 1 && bound.is_set(first.into()));
+            bind("worker", None);
+            assert_eq!(sched_getaffinity(None).unwrap().count(), all.count());
+        })
+        .join()
+        .unwrap();
+    }
+}

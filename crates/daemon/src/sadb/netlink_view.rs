@@ -1,0 +1,169 @@
+//! SAs and policies as netlink shows them: the request, and the present state.
+
+use base::{Instant, LinkId, Prefix};
+use ipsec::replay::ReplayWindow;
+use ipsec::{Larval, SaStats};
+use netlink::xfrm::convert;
+use netlink::xfrm::layout::{LifetimeCfg, LifetimeCur, ReplayEsn, SaInfo, family_of};
+use netlink::xfrm::nums::proto;
+use netlink::xfrm::{NewSa, Policy, Replay, Sa};
+
+use xfrm::Selector;
+
+use crate::node::Node;
+use crate::records::{PolicyRecord, SaRecord, wall_clock};
+
+/// An instant, in seconds since the Unix epoch; 0 for never.
+pub(super) fn seconds(node: &Node, at: Option<Instant>) -> u64 {
+    at.map_or(0, |at| wall_clock().saturating_sub(node.now().since(at).as_secs()))
+}
+
+/// An SA as it is now.
+pub(super) fn sa(node: &Node, sa: &ipsec::Sa) -> Option<Sa> {
+    Some(sa.request::<SaRecord>()?.view(node, sa))
+}
+
+/// A policy as it is now.
+pub(super) fn policy(node: &Node, policy: &ipsec::spd::Policy) -> Option<Policy> {
+    Some(policy.config.request.as_ref()?.get::<PolicyRecord>()?.view(node, policy))
+}
+
+/// Counters of an SA: its use, and the packets that it has refused.
+pub(super) fn counted(stats: &SaStats, add_time: u64, use_time: u64) -> (LifetimeCur, [u32; 3]) {
+    let refused = [stats.replay_window, stats.replay, stats.failed].map(|count| count as u32);
+    (LifetimeCur { bytes: stats.bytes, packets: stats.packets, add_time, use_time }, refused)
+}
+
+pub(super) fn larval_view(node: &Node, larval: &Larval) -> Sa {
+    let lasts = u64::from(node.config.xfrm.acq_expires);
+    let mut info = larval_info(larval, |dev| node.ifindex(dev).0, lasts);
+    info.curlft.add_time = seconds(node, Some(larval.added));
+    Sa {
+        info,
+        algorithm: None,
+        encap: None,
+        coaddr: None,
+        last_used: 0,
+        mark: larval.mark,
+        set_mark: Default::default(),
+        extra_flags: 0,
+        replay: Replay::Legacy([0; 3]),
+        tfcpad: 0,
+        if_id: larval.if_id,
+        dir: convert::sa_dir_number(larval.dir),
+        mapping_threshold: 0,
+        nat_keepalive: 0,
+        replay_thresh: 0,
+        etimer_thresh: 0,
+    }
+}
+
+impl SaRecord {
+    fn view(&self, node: &Node, sa: &ipsec::Sa) -> Sa {
+        let said = &self.said;
+        let (stats, limits) = (sa.stats(), sa.aevent_limits());
+        let mut info = said.info;
+        (info.curlft, info.stats) = counted(&stats, self.added, seconds(node, sa.first_used()));
+        info.seq = said.info.seq;
+        if let Some(selector) = sa.selector() {
+            info.sel.ifindex = node.selector_ifindex(selector.dev, said.info.sel.ifindex);
+        }
+        Sa {
+            info,
+            algorithm: Some(said.algorithm.clone()),
+            encap: said.encap,
+            coaddr: said.coaddr,
+            last_used: seconds(node, stats.last_used),
+            mark: said.mark,
+            set_mark: said.set_mark,
+            extra_flags: said.extra_flags,
+            replay: match &said.replay {
+                // The replay state of the request is unchanged.
+                Some(said) if stats.packets == 0 && convert::begins_at(Some(said), sa.flags()).0 == sa.oseq() => {
+                    said.clone()
+                }
+                as_made => replay(as_made.as_ref(), sa.replay(), sa.oseq()),
+            },
+            tfcpad: said.tfcpad,
+            if_id: said.if_id,
+            dir: said.dir,
+            mapping_threshold: said.mapping_threshold,
+            nat_keepalive: said.nat_keepalive,
+            replay_thresh: limits.packets,
+            etimer_thresh: (limits.time.as_millis() / 100) as u32,
+        }
+    }
+
+    /// The record of a valid SA that `new` updates: few fields change (Linux `xfrm_state_update`).
+    pub(super) fn adjusted(&self, new: &NewSa) -> Self {
+        let mut adjusted = self.clone();
+        let said = &mut adjusted.said;
+        said.info.lft = LifetimeCfg { ..new.info.lft };
+        said.coaddr = new.coaddr.or(said.coaddr);
+        if let Some(encap) = new.encap {
+            said.encap = Some(encap);
+        }
+        if new.set_mark != Default::default() {
+            said.set_mark = new.set_mark;
+        }
+        if new.if_id != 0 {
+            said.if_id = new.if_id;
+        }
+        adjusted
+    }
+}
+
+impl PolicyRecord {
+    fn view(&self, node: &Node, policy: &ipsec::spd::Policy) -> Policy {
+        let mut shown = self.said.clone();
+        shown.info.index = policy.index;
+        let said = self.said.info.sel.ifindex;
+        shown.info.sel.ifindex = node.selector_ifindex(policy.config.selector.dev, said);
+        shown.info.curlft =
+            LifetimeCur { add_time: self.added, use_time: seconds(node, policy.used()), ..LifetimeCur::default() };
+        shown
+    }
+}
+
+/// Sequence numbers of an SA, in the form of the request that made it.
+fn replay(as_made: Option<&Replay>, window: &ReplayWindow, oseq: u64) -> Replay {
+    let Some(Replay::Esn(made)) = as_made else {
+        let bitmap = window.seen().map(|seq| window.top() - seq).filter(|&age| age < 32);
+        return Replay::Legacy([oseq as u32, window.top() as u32, bitmap.fold(0, |all, age| all | 1 << age)]);
+    };
+    let mut bmp = vec![0_u32; made.bmp.len()];
+    let size = u64::from(window.size());
+    for at in window.seen().filter(|&seq| seq > 0 && size > 0).map(|seq| ((seq - 1) % size) as usize) {
+        if let Some(word) = bmp.get_mut(at / 32) {
+            *word |= 1 << (at % 32);
+        }
+    }
+    Replay::Esn(ReplayEsn {
+        oseq: oseq as u32,
+        oseq_hi: (oseq >> 32) as u32,
+        seq: window.top() as u32,
+        seq_hi: (window.top() >> 32) as u32,
+        replay_window: made.replay_window,
+        bmp,
+    })
+}
+
+/// A larval SA's fixed part, with `ifindex` for the number of its selector's link (Linux `xfrm_find_acq`).
+fn larval_info(larval: &Larval, ifindex: impl Fn(LinkId) -> u32, lasts: u64) -> SaInfo {
+    let between = || Selector::new(Prefix::host(larval.src), Prefix::host(larval.dst));
+    let selector = larval.selector.unwrap_or_else(between);
+    let sel = convert::wire_selector(&selector, selector.dev.map_or(0, ifindex));
+    SaInfo {
+        sel,
+        daddr: larval.dst.into(),
+        spi: larval.spi.0,
+        proto: proto::ESP,
+        saddr: larval.src.into(),
+        lft: LifetimeCfg { hard_add_expires_seconds: lasts, ..LifetimeCfg::INFINITE },
+        seq: if larval.selector.is_some() { larval.seq } else { 0 },
+        reqid: larval.reqid,
+        family: family_of(larval.dst),
+        mode: convert::mode_number(larval.mode),
+        ..SaInfo::default()
+    }
+}

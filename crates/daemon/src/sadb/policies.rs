@@ -1,0 +1,70 @@
+//! Policies, as requests name, make and change them.
+
+use std::collections::VecDeque;
+
+use netlink::Error;
+use netlink::error::errno;
+use netlink::xfrm::{Policy, PolicyQuery};
+use xfrm::{PolicyConfig, PolicyKey, Request};
+
+use super::netlink_view;
+use crate::node::Node;
+use crate::records::PolicyRecord;
+use netlink::xfrm::convert;
+
+pub(super) fn add_policy(node: &mut Node, said: Policy, update: bool) -> Result<(), Error> {
+    let config = convert::policy(&said, node.link_of(said.info.sel.ifindex))?;
+    let config = PolicyConfig { request: Some(Request::new(PolicyRecord::now(said))), ..config };
+    let key = config.key();
+    let ipsec = &mut node.datapath.ipsec;
+    let added = if update { ipsec.update_policy(config) } else { ipsec.add_policy(config) };
+    added.map_err(|err| convert::refusal(&err))?;
+    node.of_file.forget_policy(&key);
+    Ok(())
+}
+
+pub(super) fn find_policy(node: &mut Node, query: &PolicyQuery, remove: bool) -> Result<Policy, Error> {
+    let not_there = || Error::new(errno::ENOENT);
+    let spd = node.datapath.ipsec.spd();
+    let key = if query.id.index == 0 {
+        PolicyKey {
+            dir: convert::dir(query.id.dir),
+            selector: convert::selector(&query.id.sel, query.id.sel.family, node.link_of(query.id.sel.ifindex))?,
+            mark: query.mark,
+            if_id: query.if_id,
+        }
+    } else {
+        let has = |it: &&ipsec::spd::Policy| {
+            it.index == query.id.index
+                && it.config.dir == convert::dir(query.id.dir)
+                && it.config.if_id == query.if_id
+                && it.config.mark.matches(query.mark.value & query.mark.mask)
+        };
+        spd.iter().find(has).ok_or_else(not_there)?.config.key()
+    };
+    let id = spd.find(&key).ok_or_else(not_there)?;
+    let policy = spd.get(id).ok_or_else(not_there)?;
+    let shown = netlink_view::policy(node, policy).ok_or_else(not_there)?;
+    if remove {
+        drop(node.datapath.ipsec.remove_policy(&key));
+        node.of_file.forget_policy(&key);
+    }
+    Ok(shown)
+}
+
+pub(super) fn flush_policies(node: &mut Node) -> bool {
+    let ipsec = &mut node.datapath.ipsec;
+    let keys: Vec<PolicyKey> = ipsec.spd().iter().map(|policy| policy.config.key()).collect();
+    for key in &keys {
+        drop(ipsec.remove_policy(key));
+        node.of_file.forget_policy(key);
+    }
+    !keys.is_empty()
+}
+
+pub(super) fn policies(node: &Node, below: u64, limit: usize) -> VecDeque<(u64, Policy)> {
+    let spd = node.datapath.ipsec.spd();
+    let live = spd.by_arrival(below).rev();
+    let live = live.filter_map(|(place, policy)| Some((place, netlink_view::policy(node, policy)?)));
+    live.take(limit).collect()
+}

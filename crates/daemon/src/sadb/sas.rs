@@ -1,0 +1,205 @@
+//! SAs, as requests name, make and change them.
+
+use std::collections::VecDeque;
+
+use base::SaId;
+use ipsec::{Larval, SpiRequest};
+use netlink::Error;
+use netlink::error::errno;
+use netlink::xfrm::layout::{Addr, LifetimeCur};
+use netlink::xfrm::nums::proto;
+use netlink::xfrm::{Counts, Event, NewSa, NewSpi, Replay, Sa, SaQuery};
+use wire::Spi;
+use xfrm::{Request, SaConfig};
+
+use super::netlink_view::{self, larval_view};
+use crate::node::Node;
+use crate::records::SaRecord;
+use netlink::xfrm::convert;
+
+/// Above this are the places of SAs that are yet to come.
+const LARVAE: u64 = 1 << 63;
+
+fn not_there() -> Error {
+    Error::new(errno::ESRCH)
+}
+
+/// Adds an SA, or completes or changes one.
+pub(super) fn add_sa(node: &mut Node, said: NewSa, update: bool, mask: u64) -> Result<(), Error> {
+    let config = convert::sa(&said, node.link_of(said.info.sel.ifindex))?;
+    let ipsec = &mut node.datapath.ipsec;
+    let there = ipsec.sad().by_spi(config.dst, config.spi, config.mark.value & config.mark.mask);
+    let known = there.and_then(|id| ipsec.sa(id)?.request::<SaRecord>());
+    let numbers = known.is_none().then(|| (said.replay.clone(), said.used));
+    let record = match known {
+        Some(known) => known.adjusted(&said),
+        None => SaRecord::now(said),
+    };
+    let config = SaConfig { request: Some(Request::new(record)), ..config };
+    let added = if update { ipsec.update_sa(&config, mask) } else { ipsec.add_sa(&config, mask) };
+    let id = added.map_err(|err| convert::refusal(&err))?;
+    if let (Some((replay, used)), Some(sa)) = (numbers, ipsec.sa_mut(id)) {
+        resume(sa, replay.as_ref(), used.as_ref());
+        sa.note_numbers_told();
+    }
+    Ok(())
+}
+
+/// Makes a new SA go on with the numbers and counts of another.
+fn resume(sa: &mut ipsec::Sa, replay: Option<&Replay>, used: Option<&LifetimeCur>) {
+    if let Some(replay) = replay {
+        sa.resume_received(&convert::seen(replay, sa.flags()));
+    }
+    if let Some(used) = used {
+        sa.resume_counts(used.packets, used.bytes);
+    }
+}
+
+/// The SA that a query means, if it has come.
+fn find(node: &Node, query: &SaQuery) -> Result<SaId, Error> {
+    let spi = query.spi.map_err(|_: Addr| not_there())?;
+    let dst = convert::addr(query.daddr, query.family)?;
+    if query.proto != proto::ESP {
+        return Err(not_there());
+    }
+    let mark = query.mark.value & query.mark.mask;
+    node.datapath.ipsec.sad().by_spi(dst, Spi(spi), mark).ok_or_else(not_there)
+}
+
+/// The SA that a query means, which is no larval one.
+fn find_real(node: &Node, query: &SaQuery) -> Result<SaId, Error> {
+    match find(node, query) {
+        Err(_) if find_larval(node, query).is_ok() => Err(Error::text(errno::EINVAL, "SA must be in VALID state")),
+        found => found,
+    }
+}
+
+fn find_larval<'a>(node: &'a Node, query: &SaQuery) -> Result<&'a Larval, Error> {
+    let spi = query.spi.map_err(|_: Addr| not_there())?;
+    let dst = convert::addr(query.daddr, query.family)?;
+    let mark = query.mark.value & query.mark.mask;
+    let larval = node.datapath.ipsec.sad().larval(dst, Spi(spi), mark);
+    larval.filter(|_| query.proto == proto::ESP).ok_or_else(not_there)
+}
+
+pub(super) fn find_sa(node: &Node, query: &SaQuery) -> Result<Sa, Error> {
+    match find(node, query) {
+        Ok(id) => node.datapath.ipsec.sa(id).and_then(|sa| netlink_view::sa(node, sa)).ok_or_else(not_there),
+        Err(_) => find_larval(node, query).map(|it| larval_view(node, it)),
+    }
+}
+
+pub(super) fn remove_sa(node: &mut Node, query: &SaQuery) -> Result<Sa, Error> {
+    let was = find_sa(node, query)?;
+    if let Ok(id) = find(node, query) {
+        drop(node.datapath.ipsec.remove_sa_of(id));
+    } else {
+        let seq = find_larval(node, query)?.seq;
+        node.datapath.ipsec.forget_larval(seq);
+    }
+    Ok(was)
+}
+
+pub(super) fn expire_sa(node: &mut Node, query: &SaQuery, hard: bool) -> Result<(), Error> {
+    // A larval SA has its own timer (Linux `xfrm_add_sa_expire`).
+    find_real(node, query)?;
+    let sa = if hard { remove_sa(node, query)? } else { find_sa(node, query)? };
+    let Sa { info, mark, if_id, dir, .. } = sa;
+    node.xfrm_events.events.push(Event::Expire { info, mark, if_id, dir, hard });
+    Ok(())
+}
+
+pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> Result<(), Error> {
+    let id = find_real(node, query)?;
+    let sa = node.datapath.ipsec.sa_mut(id).ok_or_else(not_there)?;
+    let record = sa.request::<SaRecord>().ok_or_else(not_there)?;
+    // Those of the other form are there, and count for nothing (Linux `xfrm_update_ae_params`).
+    let replay = match &record.said.replay {
+        Some(Replay::Esn(made)) => {
+            // Linux `xfrm_replay_verify_len`.
+            if let Some(Replay::Esn(it)) = &counts.esn
+                && (it.bmp.len() != made.bmp.len() || it.replay_window as usize > 32 * made.bmp.len())
+            {
+                return Err(Error::new(errno::EINVAL));
+            }
+            &counts.esn
+        }
+        _ => &counts.legacy,
+    };
+    if let Some(replay) = replay {
+        let (oseq, top) = convert::begins_at(Some(replay), sa.flags());
+        if oseq < sa.oseq() {
+            return Err(Error::unsupported(
+                "fatpath sends no sequence number twice: initialisation vectors would repeat",
+            ));
+        }
+        let size = match replay {
+            Replay::Esn(it) => it.replay_window,
+            Replay::Legacy(_) => sa.replay().size(),
+        };
+        let said = NewSa { replay: Some(replay.clone()), ..record.said.clone() };
+        let record = SaRecord { said, added: record.added };
+        sa.skip_to(oseq);
+        sa.set_received(size, top, &convert::seen(replay, sa.flags()));
+        sa.note_numbers_told();
+        sa.set_request(Request::new(record));
+    }
+    if let Some(used) = &counts.used {
+        sa.resume_counts(used.packets, used.bytes);
+    }
+    sa.set_aevent_limits(counts.aevents.or(sa.aevent_limits()));
+    Ok(())
+}
+
+pub(super) fn alloc_spi(node: &mut Node, request: &NewSpi, mut random: impl FnMut() -> u32) -> Result<Sa, Error> {
+    let info = &request.info;
+    let addr = |addr: Addr| addr.ip(info.family).ok_or(Error::new(errno::EAFNOSUPPORT));
+    let wanted = SpiRequest {
+        src: addr(info.saddr)?,
+        dst: addr(info.daddr)?,
+        mode: convert::mode(info.mode)?,
+        reqid: info.reqid,
+        mark: request.mark,
+        if_id: request.if_id,
+        dir: convert::sa_dir(request.dir),
+        seq: info.seq,
+        min: request.min,
+        max: request.max,
+    };
+    let now = node.now();
+    let larval = node.datapath.ipsec.alloc_spi(now, &wanted, &mut random).cloned();
+    Ok(larval_view(node, &larval.map_err(|err| convert::refusal(&err))?))
+}
+
+pub(super) fn flush_sas(node: &mut Node, of: u8) -> bool {
+    if !matches!(of, proto::ESP | proto::ANY | 0) {
+        return false;
+    }
+    let ipsec = &mut node.datapath.ipsec;
+    let sas: Vec<SaId> = ipsec.sad().iter().map(ipsec::Sa::id).collect();
+    let larvae: Vec<u32> = ipsec.sad().larvae().map(|larval| larval.seq).collect();
+    let some = !sas.is_empty() || !larvae.is_empty();
+    for &seq in &larvae {
+        ipsec.forget_larval(seq);
+    }
+    // By their numbers: there are marks that no packet has, by which nothing is found.
+    sas.iter().for_each(|&id| drop(ipsec.remove_sa_of(id)));
+    some
+}
+
+/// SAs below a place, with their places; those that are yet to come are above all others.
+pub(super) fn sas(node: &Node, below: u64, limit: usize) -> VecDeque<(u64, Sa)> {
+    let mut found = VecDeque::new();
+    if below > LARVAE {
+        let mut larvae: Vec<&Larval> = node.datapath.ipsec.sad().larvae().collect();
+        larvae.sort_unstable_by_key(|larval| std::cmp::Reverse(larval.seq));
+        let places = larvae.iter().map(|larval| (LARVAE + u64::from(larval.seq), *larval));
+        let views = places.filter(|&(place, _)| place < below);
+        found.extend(views.take(limit).map(|(place, larval)| (place, larval_view(node, larval))));
+    }
+    let sad = node.datapath.ipsec.sad();
+    let live = sad.by_birth(below).rev().filter_map(|(place, sa)| Some((place, netlink_view::sa(node, sa)?)));
+    let room = limit.saturating_sub(found.len());
+    found.extend(live.take(room));
+    found
+}

@@ -1,0 +1,262 @@
+//! The control socket: one thread per client, which asks the worker or the main thread and writes the answer.
+//!
+//! A client can neither delay the worker (it answers between two bursts) nor fill memory: requests have a longest line,
+//! clients a largest number, and a capture that is read too slowly loses packets instead of holding them.
+
+use std::convert::Infallible;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use client::{CliError, passing};
+use ctl::request::MAX_REQUEST_LEN;
+use ctl::{Reply, Request, Shown, procfs};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use super::acceptor::Acceptor;
+use super::capture::stream_capture;
+use super::command::Handle;
+use super::events::Event;
+use super::host::{Entrance, HostSide};
+use super::monitor::stream_events;
+use super::snapshot::show;
+use super::threads::{Pulse, Threads};
+use super::trace::stream_traces;
+use super::unix_socket;
+
+/// Clients at a time; another one is told to come back.
+const MAX_CLIENTS: usize = 32;
+
+/// Longest time that a client may take to read its answer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Commands of clients.
+#[derive(Clone, Debug)]
+struct Served {
+    worker: Handle,
+    host_side: HostSide,
+    events: Sender<Event>,
+}
+
+/// The listening socket. Its file goes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    path: PathBuf,
+    listener: UnixListener,
+}
+
+/// Fails if a process listens at `path`.
+///
+/// # Errors
+/// An instance of this name answers there.
+pub(crate) fn check_vacant(path: &Path) -> Result<(), CliError> {
+    match UnixStream::connect(path) {
+        Err(_) => Ok(()),
+        Ok(_) => Err(CliError::failed(format!(
+            "{}: an instance of this name is running; stop it or choose another --instance",
+            path.display()
+        ))),
+    }
+}
+
+impl Server {
+    /// Listens at `path`, which only this user may connect to. Clients wait until they are [served](Self::serve).
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub(crate) fn bind(path: &Path) -> Result<Self, CliError> {
+        let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir)
+                .map_err(|err| failed("cannot make its directory (FATPATH_RUNDIR names another)", err))?;
+        }
+        check_vacant(path)?;
+        unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
+        let listener = unix_socket::private(|| UnixListener::bind(path)).map_err(|err| failed("bind", err))?;
+        Ok(Self { path: path.to_owned(), listener })
+    }
+
+    /// Serves clients in the background.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(crate) fn serve(
+        &self,
+        worker: &Handle,
+        host_side: &HostSide,
+        events: &Sender<Event>,
+        threads: &Threads,
+    ) -> Result<(), CliError> {
+        let failed = |err: io::Error| CliError::failed(format!("{}: {err}", self.path.display()));
+        let listener = self.listener.try_clone().map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let mut acceptor = Acceptor::new(listener.into(), "control socket");
+        let served = Served { worker: worker.clone(), host_side: host_side.clone(), events: events.clone() };
+        let starter = threads.clone();
+        let asked = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
+        let asked = Arc::new(asked);
+        let asking = Arc::clone(&asked);
+        let pulse = threads.watch("control", move |_| {
+            // A full counter already wakes the thread.
+            let _ = rustix::io::write(&asking, &1_u64.to_ne_bytes());
+        });
+        let run = move || accept(&mut acceptor, &asked, &pulse, &served, &starter);
+        threads.spawn("control", run).map_err(failed)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(err) = std::fs::remove_file(&self.path) {
+            tracing::warn!("{}: {err}", self.path.display());
+        }
+    }
+}
+
+/// Accepts clients, and answers the watchdog when `asked` can be read.
+fn accept(
+    acceptor: &mut Acceptor,
+    asked: &OwnedFd,
+    pulse: &Pulse,
+    served: &Served,
+    threads: &Threads,
+) -> Result<(), Errno> {
+    let clients = Arc::new(AtomicUsize::new(0));
+    loop {
+        let mut ready = [PollFd::new(acceptor, PollFlags::IN), PollFd::new(asked, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(err) => return Err(err),
+        }
+        // There is nothing to read while the watchdog does not ask.
+        let _ = rustix::io::read(asked, &mut [0; 8]);
+        pulse.answer();
+        let stream = match acceptor.accept(SocketFlags::CLOEXEC) {
+            Ok(Some(accepted)) => UnixStream::from(accepted.fd),
+            Ok(None) => continue,
+            Err(err) => {
+                tracing::debug!("control socket: accept: {err}");
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
+            clients.fetch_sub(1, Ordering::Relaxed);
+            let message = format!("{MAX_CLIENTS} clients are connected already");
+            let _ = (&stream).write_all(Reply::Error { message }.to_line().as_bytes());
+            continue;
+        }
+        let (served, clients) = (served.clone(), Arc::clone(&clients));
+        let spawned = threads.spawn("client", {
+            let clients = Arc::clone(&clients);
+            move || -> Result<(), Infallible> {
+                if let Err(err) = serve(&stream, &served) {
+                    tracing::debug!("a control client disconnected: {err}");
+                }
+                clients.fetch_sub(1, Ordering::Relaxed);
+                Ok(())
+            }
+        });
+        if let Err(err) = spawned {
+            clients.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("control socket: cannot start a thread: {err}");
+        }
+    }
+}
+
+/// Answers one client until it goes.
+fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
+    let Served { worker, host_side, events } = served;
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    let mut lines = BufReader::new(stream);
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if (&mut lines).take(MAX_REQUEST_LEN as u64 + 2).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let reply = match Request::from_line(line.trim_end()) {
+            Ok(Request::Ping) => Reply::Pong { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() },
+            Ok(Request::Show { what }) => match worker.call(move |node| show(node, what)) {
+                Ok(shown) => Reply::Show { shown },
+                Err(err) => Reply::Error { message: err.to_string() },
+            },
+            Ok(Request::Load { file }) => match load(events, file.into()) {
+                Ok(running) => Reply::Loaded { running },
+                Err(message) => Reply::Error { message },
+            },
+            Ok(Request::ShowHost) => Reply::Show { shown: Shown::Host(host_side.show()) },
+            Ok(Request::EnterHost) => {
+                let (reply, entrance) = enter_host(host_side);
+                let entrance = entrance.iter();
+                let descriptors: Vec<_> =
+                    entrance.flat_map(|it| it.user.iter().chain([&it.network])).map(AsFd::as_fd).collect();
+                passing::send(stream, reply.to_line().as_bytes(), &descriptors)?;
+                continue;
+            }
+            Ok(Request::Save) => match save(events) {
+                Ok(saved) => Reply::Saved { saved },
+                Err(message) => Reply::Error { message },
+            },
+            Ok(Request::StatFile { name }) => stat_file(&name, worker),
+            Ok(Request::Monitor) => return stream_events(stream, worker),
+            Ok(Request::Trace { filter, packets }) => return stream_traces(stream, worker, &filter, packets),
+            Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),
+            Err(message) => Reply::Error { message },
+        };
+        let bad = matches!(reply, Reply::Error { .. });
+        (&mut &*stream).write_all(reply.to_line().as_bytes())?;
+        if bad && !line.ends_with('\n') {
+            // The rest of a line that was too long would be taken for requests.
+            return Ok(());
+        }
+    }
+}
+
+/// The answer to a client that is to enter the host side, and the descriptors that go with it.
+fn enter_host(host_side: &HostSide) -> (Reply, Option<Entrance>) {
+    match host_side.entrance() {
+        Ok(Some(entrance)) => {
+            let descriptors = if entrance.user.is_some() { 2 } else { 1 };
+            (Reply::EnterHost { descriptors, why_not: None }, Some(entrance))
+        }
+        Ok(None) => (Reply::EnterHost { descriptors: 0, why_not: None }, None),
+        Err(why) => (Reply::EnterHost { descriptors: 0, why_not: Some(why) }, None),
+    }
+}
+
+/// A file as Linux has it in `/proc/net`.
+fn stat_file(name: &str, worker: &Handle) -> Reply {
+    let none = || Reply::Error { message: format!("there is no file named {name}") };
+    let Some(what) = procfs::shows(name) else { return none() };
+    match worker.call(move |node| show(node, what)).map(|shown| procfs::text(name, &shown)) {
+        Ok(Some(text)) => Reply::StatFile { text },
+        Ok(None) => none(),
+        Err(err) => Reply::Error { message: err.to_string() },
+    }
+}
+
+/// Asks the main thread to apply a file, and waits for the outcome.
+fn load(events: &Sender<Event>, file: PathBuf) -> Result<String, String> {
+    ask(events, |reply| Event::Load { file, reply })
+}
+
+/// Asks the main thread to save the state that programs have set, and waits for the outcome.
+fn save(events: &Sender<Event>) -> Result<String, String> {
+    ask(events, |reply| Event::Save { reply })
+}
+
+fn ask(events: &Sender<Event>, what: impl FnOnce(Sender<Result<String, String>>) -> Event) -> Result<String, String> {
+    let (reply, answer) = channel();
+    let gone = || "the gateway is ending".to_owned();
+    events.send(what(reply)).map_err(|_| gone())?;
+    answer.recv().unwrap_or_else(|_| Err(gone()))
+}

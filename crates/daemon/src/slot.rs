@@ -1,0 +1,157 @@
+//! A link of the worker with its state, and the thread that opens it again when its device was deleted and another one of
+//! its name is there.
+
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
+use std::time::Duration;
+
+use base::Instant;
+use client::CliError;
+use config::features::FeatureSet;
+use config::model::LinkConfig;
+use link::Link;
+use offload::Features;
+use wire::eth::MacAddr;
+
+use super::open;
+use super::translate::features;
+
+/// Pause before a device that takes no more packets, and does not tell when it does again, is retried.
+pub(crate) const RETRY_DEVICE: Duration = Duration::from_millis(1);
+
+/// Time that a link that failed stays unread before it is tried again.
+pub(crate) const RETRY_DOWN: Duration = Duration::from_secs(1);
+
+/// Interval at which the worker checks whether the thread that reopens a link is done.
+const REOPEN_POLL: Duration = Duration::from_millis(10);
+
+/// A link with what the worker knows of it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) link: Box<dyn Link>,
+    /// Configuration that the link was opened from.
+    pub(crate) config: LinkConfig,
+    /// Link-layer address that an operator has set.
+    pub(crate) mac: Option<MacAddr>,
+    /// Features that could be switched when the link was opened; some of them may have been refused since.
+    pub(crate) can: FeatureSet,
+    /// Features of `can` that are wanted.
+    pub(crate) wanted: FeatureSet,
+    /// Whether the operator wants the link to be up.
+    pub(crate) admin_up: bool,
+    /// Failure for which the link is not read and written, if there was one.
+    pub(crate) down: Option<Down>,
+    /// Number of times that the carrier came, and that it was lost.
+    pub(crate) carrier: [u32; 2],
+    /// Whether the link took no more packets, and epoll will tell when it does.
+    pub(crate) full: bool,
+    /// Time at which the link is tried again, if it took no more and nothing will tell when it does.
+    pub(crate) retry_at: Option<Instant>,
+}
+
+/// Failure of a link.
+#[derive(Debug)]
+pub(crate) struct Down {
+    pub(crate) why: String,
+    pub(crate) retry_at: Instant,
+    /// Whether the operator set the link down meanwhile: packets that it has received are dropped.
+    pub(crate) is_stale: bool,
+    /// Result of the thread that reopens it, while one does.
+    pub(crate) reopening: Option<Receiver<Result<Box<dyn Link>, CliError>>>,
+}
+
+impl Slot {
+    /// Whether packets can pass by it.
+    pub(crate) fn is_up(&self) -> bool {
+        self.admin_up && self.down.is_none() && self.link.has_carrier()
+    }
+
+    /// Features that are on.
+    pub(crate) fn on(&self) -> FeatureSet {
+        (features::of(&*self.link) & self.wanted).coherent()
+    }
+
+    /// Offloads of sent packets that are left to the link.
+    pub(crate) fn features(&self) -> Features {
+        features::limited(self.link.features(), self.on())
+    }
+
+    /// Counts that packets can pass by it (`up`), or no longer.
+    pub(crate) const fn count_carrier(&mut self, up: bool) {
+        let [ups, downs] = &mut self.carrier;
+        let count = if up { ups } else { downs };
+        *count = count.wrapping_add(1);
+    }
+
+    /// Sets the reason why the link is down.
+    pub(crate) fn set_why_down(&mut self, why: String) {
+        if let Some(down) = &mut self.down {
+            down.why = why;
+        }
+    }
+
+    /// Starts a thread that opens the link on the device of its name, as opening may take long. False if there is no such device
+    /// or no thread can be started.
+    pub(crate) fn reopen(&mut self, now: Instant) -> bool {
+        let config = LinkConfig { mtu: self.link.wanted_mtu(), ..self.config.clone() };
+        if !open::has_device(&config) {
+            return false;
+        }
+        self.link.release();
+        let (sender, reopening) = mpsc::channel();
+        let open = move || {
+            // The link may have been closed meanwhile.
+            let _ = sender.send(open::open(&config, None));
+        };
+        if let Err(err) = thread::Builder::new().name("open".to_owned()).spawn(open) {
+            tracing::error!("{}: start a thread: {err}", self.link.name());
+            return false;
+        }
+        if let Some(down) = &mut self.down {
+            down.reopening = Some(reopening);
+            down.retry_at = now + REOPEN_POLL;
+        }
+        true
+    }
+
+    /// Replaces the failed link with the reopened one, which stays down until it is read. False if the link cannot be opened, or
+    /// is not open yet.
+    pub(crate) fn take_reopened(&mut self, now: Instant) -> bool {
+        let Some(down) = &mut self.down else { return false };
+        let opened = match down.reopening.as_ref().map(Receiver::try_recv) {
+            None => return false,
+            Some(Err(TryRecvError::Empty)) => {
+                down.retry_at = now + REOPEN_POLL;
+                return false;
+            }
+            Some(Ok(opened)) => opened,
+            Some(Err(TryRecvError::Disconnected)) => Err(CliError::failed("the thread that opens it has panicked")),
+        };
+        down.reopening = None;
+        match opened {
+            Ok(mut link) => {
+                let name = link.name().to_owned();
+                if let Some(Err(err)) = self.mac.map(|mac| link.set_mac(mac)) {
+                    tracing::warn!("{name}: cannot restore its link-layer address: {err}");
+                }
+                link.set_stats(*self.link.stats());
+                tracing::info!("{name}: its device was made again, and is opened");
+                self.can = features::of(&*link);
+                self.link = link;
+                true
+            }
+            Err(err) => {
+                if down.why != err.message {
+                    tracing::error!(
+                        "{}: its device was made again, and cannot be opened: {}",
+                        self.link.name(),
+                        err.message
+                    );
+                }
+                down.retry_at = now + RETRY_DOWN;
+                self.set_why_down(err.message);
+                false
+            }
+        }
+    }
+}

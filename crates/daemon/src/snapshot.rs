@@ -1,0 +1,627 @@
+//! Answers to `fatpath show`: the state of the node. Each is made when a client asks for it, and alone, so that packets
+//! do not wait for a long list of routes when a client asks for links.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
+
+use base::{DropReason, Instant, LinkId, Mib};
+use config::features::FeatureSet;
+use config::model::LinkKind;
+use ctl::state::{
+    Ages, CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, GuestQueueState, GuestState,
+    IlaEncapState, IlaState, LimitState, LinkState, LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState,
+    QdiscState, RingState, RouteState, SaState, SaStats,
+};
+use ctl::{Shown, What};
+use datapath::{FatCounts, Port, Traffic};
+use driver::DriverKind;
+use fib::{Fib, RouteKind};
+use ipsec::replay::ReplayWindow;
+use ipsec::{Larval, Sa, State};
+use link::{Layer, Offload};
+use netlink::rtnl::{LinkDetail, LinkNow, Vrf};
+use reassembly::{Reassembly, Table};
+use switch::PortStats;
+use xfrm::{Mark, Name, NatTraversal, SaConfig};
+
+use super::bridges;
+use super::node::Node;
+use super::sadb;
+use super::slot::Slot;
+use super::translate::features;
+
+/// One kind of thing, as it is now.
+pub(crate) fn show(node: &mut Node, what: What) -> Shown {
+    match what {
+        What::Links => Shown::Links(link_states(node)),
+        What::Routes => Shown::Routes(routes(node)),
+        What::Neighbours => Shown::Neighbours(neighbours(node)),
+        What::Fdb => Shown::Fdb(bridges::fdb_states(node)),
+        What::Pmtus => Shown::Pmtus(pmtus(&node.datapath.fib, node.now(), |id| node.name_of(id))),
+        What::Sa => Shown::Sa(sas(node)),
+        What::Policies => Shown::Policies(policies(node)),
+        What::Counters => Shown::Counters(counters(node)),
+        What::Drops => Shown::Drops(drops(node)),
+        What::Fragments => Shown::Fragments(fragments(node.datapath.reassembly())),
+        What::Ila => Shown::Ila(ila_mappings(node)),
+        What::Flows => Shown::Flows(flows(node)),
+    }
+}
+
+fn link_states(node: &Node) -> Vec<LinkState> {
+    let slots = node.datapath.ports.iter().filter_map(|(id, port)| Some((id, port, slot(node, id)?)));
+    let mut links: Vec<_> = slots.map(|(id, port, slot)| link(node, id, port, slot)).collect();
+    links.extend(node.vrfs.iter().map(|(&id, vrf)| of_vrf(node, id, vrf)));
+    links.sort_unstable_by_key(|link| link.index);
+    links
+}
+
+/// State of a VRF.
+fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
+    LinkState {
+        index: node.ifindex(id).0,
+        name: vrf.name.clone(),
+        kind: "vrf".to_owned(),
+        on: None,
+        vrf: None,
+        port: None,
+        guest: None,
+        table: Some(vrf.table.0),
+        mtu: vrf.mtu,
+        up: vrf.up,
+        why_down: None,
+        lladdr: None,
+        addresses: node.datapath.fib.addresses(id).collect(),
+        offloads: Vec::new(),
+        ring: None,
+        qdisc: None,
+        stats: vrf_stats(node, id),
+        ip6: Vec::new(),
+    }
+}
+
+/// Packets that passed by a VRF.
+fn vrf_stats(node: &Node, id: LinkId) -> LinkStats {
+    traffic_stats(node.datapath.ports.get(id).map(|port| port.traffic).unwrap_or_default())
+}
+
+fn traffic_stats(traffic: Traffic) -> LinkStats {
+    let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes, tx_errors } = traffic;
+    let (rx_wire_packets, tx_wire_packets) = (rx_packets, tx_packets);
+    LinkStats {
+        rx_packets,
+        rx_bytes,
+        rx_wire_packets,
+        tx_packets,
+        tx_bytes,
+        tx_wire_packets,
+        tx_errors,
+        ..LinkStats::default()
+    }
+}
+
+fn slot(node: &Node, id: LinkId) -> Option<&Slot> {
+    node.slots.get(id.0 as usize)?.as_ref()
+}
+
+/// Reason why no packets pass by a link that was set up.
+fn why_down(slot: &Slot) -> Option<String> {
+    let failed = slot.down.as_ref().map(|down| down.why.clone());
+    failed.or_else(|| (slot.admin_up && !slot.link.has_carrier()).then(|| "no carrier".to_owned()))
+}
+
+/// Links, as netlink clients see them.
+pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
+    let slots = node.datapath.ports.iter().filter_map(|(id, port)| Some((id, port, slot(node, id)?)));
+    let links = slots.map(|(id, port, slot)| LinkNow {
+        id,
+        host_index: slot.link.host_index(),
+        running: port.up,
+        mtu: port.config.mtu as u32,
+        mac: port.config.mac.map(|mac| mac.0),
+        stats: stats_of(node, id, slot),
+        carrier: slot.carrier,
+        bridging: bridges::bridging(node, id),
+    });
+    let vrfs = node.vrfs.iter().map(|(&id, vrf)| LinkNow {
+        id,
+        host_index: None,
+        running: vrf.up,
+        mtu: vrf.mtu,
+        mac: None,
+        stats: vrf_stats(node, id),
+        carrier: [0; 2],
+        bridging: None,
+    });
+    links.chain(vrfs).collect()
+}
+
+/// Counters of the queueing disciplines.
+pub(crate) fn qdiscs(node: &Node) -> Vec<(LinkId, qdisc::Stats)> {
+    let ports = node.datapath.ports.iter();
+    ports.filter_map(|(id, _)| Some((id, node.datapath.qdisc_stats(id)?))).collect()
+}
+
+/// A link as `ethtool` shows it.
+pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
+    let (port, slot) = (node.datapath.ports.get(id)?, slot(node, id)?);
+    let by_path = node.datapath.ports.drop_counts().filter(|&(link, ..)| link == Some(id));
+    let drops = by_path.map(|(_, reason, count)| (reason, count)).chain(slot.link.stats().drops());
+    let (can, on) = (slot.can, slot.on() | features::always(&*slot.link, &slot.config.kind));
+    let fat = fat_counts(&port.fat);
+    Some(LinkDetail { state: link(node, id, port, slot), drops: drops.collect(), fat, can, on })
+}
+
+/// Numbers of segments, under their names: those that GRO merged, and those that super-packets were to be cut into.
+const fn fat_counts(fat: &FatCounts) -> [(&'static str, u64); 7] {
+    [
+        ("rx_gro_packets", fat.rx_gro_packets),
+        ("rx_gro_segs", fat.rx_gro_segs),
+        ("rx_esp_gro_packets", fat.rx_esp_gro_packets),
+        ("tx_gso_packets", fat.tx_gso_packets),
+        ("tx_gso_segs", fat.tx_gso_segs),
+        ("tx_gso_cut_packets", fat.tx_gso_cut_packets),
+        ("tx_gso_cut_segs", fat.tx_gso_cut_segs),
+    ]
+}
+
+/// State of an offload, which a program may have switched off.
+fn offload(offload: &Offload, on: FeatureSet) -> OffloadState {
+    let (name, why) = (offload.name.to_owned(), offload.why.clone());
+    match features::of_offload(offload.name) {
+        Some(feature) if offload.on && !on.has(feature) => {
+            OffloadState { name, on: false, why: Some(SWITCHED.to_owned()) }
+        }
+        _ => OffloadState { name, on: offload.on, why },
+    }
+}
+
+/// Reason for which an offload that the link supports is not in use.
+const SWITCHED: &str = "switched off";
+
+fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
+    let on = slot.on();
+    let esp_gro = on.has(FeatureSet::ESP_GRO);
+    let why = (!esp_gro).then(|| SWITCHED.to_owned());
+    let esp_gro = OffloadState { name: "rx-esp-gro".to_owned(), on: esp_gro, why };
+    let offloads = slot.link.offloads().iter().map(|found| offload(found, on)).chain([esp_gro]);
+    LinkState {
+        index: node.ifindex(id).0,
+        name: port.config.name.clone(),
+        kind: slot.config.kind.word().to_owned(),
+        on: match &slot.config.kind {
+            LinkKind::Driver(DriverKind::Udp { bind }) => Some(bind.to_string()),
+            LinkKind::Vlan { link, id } => Some(format!("{link} id {id}")),
+            kind => kind.interface().or(kind.socket()).map(str::to_owned),
+        },
+        vrf: node.datapath.fib.domain(id).vrf_device().and_then(|device| node.name_of(device)),
+        port: bridges::port_state(node, id),
+        guest: slot.link.guest().map(guest),
+        table: None,
+        mtu: port.config.mtu as u32,
+        up: port.up,
+        why_down: why_down(slot),
+        lladdr: match slot.link.layer() {
+            Layer::Ethernet(mac) => Some(mac.to_string()),
+            Layer::Ip => None,
+        },
+        addresses: node.datapath.fib.addresses(id).collect(),
+        offloads: offloads.collect(),
+        ring: slot.link.ring().map(|ring| ring_state(&ring)),
+        qdisc: qdisc_state(node, id),
+        stats: stats_of(node, id, slot),
+        ip6: port.counters.iter().filter(|&(_, value)| value > 0).map(counter).collect(),
+    }
+}
+
+fn guest(state: link::vhost::GuestState) -> GuestState {
+    let queue = |queue: link::vhost::QueueState| {
+        let link::vhost::QueueState { running, enabled, size, chains, calls, full } = queue;
+        GuestQueueState { running, enabled, size, chains, calls, full }
+    };
+    GuestState {
+        connected: state.connected,
+        running: state.running,
+        features: state.features.into_iter().map(str::to_owned).collect(),
+        regions: state.regions as u64,
+        queues: state.queues.into_iter().map(queue).collect(),
+        connections: state.connections,
+        violations: state.violations,
+        copied: state.copied,
+    }
+}
+
+fn counter((which, value): (Mib, u64)) -> CounterState {
+    CounterState { name: which.name().to_owned(), value }
+}
+
+fn qdisc_state(node: &Node, id: LinkId) -> Option<QdiscState> {
+    let kind = node.datapath.qdisc_kind(id)?.name().to_owned();
+    let qdisc::Stats { bytes, packets, drops, overlimits, requeues, qlen, backlog } = node.datapath.qdisc_stats(id)?;
+    Some(QdiscState { kind, bytes, packets, drops, overlimits, requeues, backlog, qlen })
+}
+
+fn ring_state(ring: &link::RingState) -> RingState {
+    RingState {
+        mode: if ring.native { "native" } else { "generic" }.to_owned(),
+        zero_copy: ring.zero_copy,
+        queues: ring.queues,
+        frames: ring.frames,
+        frame_size: ring.frame_size,
+        held: ring.held,
+        rx_no_buffer: ring.rx_no_buffer,
+        rx_dropped: ring.kernel.rx_dropped,
+        rx_invalid_descs: ring.kernel.rx_invalid_descs,
+        tx_invalid_descs: ring.kernel.tx_invalid_descs,
+        rx_ring_full: ring.kernel.rx_ring_full,
+        rx_fill_ring_empty_descs: ring.kernel.rx_fill_ring_empty_descs,
+        tx_ring_empty_descs: ring.kernel.tx_ring_empty_descs,
+    }
+}
+
+/// Counters of a link; for a bridge, those of its own port.
+fn stats_of(node: &Node, id: LinkId, slot: &Slot) -> LinkStats {
+    if let (LinkKind::Vlan { .. }, Some(port)) = (&slot.config.kind, node.datapath.ports.get(id)) {
+        return traffic_stats(port.traffic);
+    }
+    let Some(bridge) = node.datapath.bridge(id) else { return link_stats(slot.link.stats()) };
+    let PortStats { rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes, tx_dropped, tx_errors, .. } =
+        bridge.stats();
+    LinkStats {
+        rx_packets,
+        rx_bytes,
+        rx_wire_packets: rx_packets,
+        rx_dropped,
+        tx_packets,
+        tx_bytes,
+        tx_wire_packets: tx_packets,
+        tx_dropped,
+        tx_errors,
+        ..LinkStats::default()
+    }
+}
+
+fn link_stats(stats: &link::LinkStats) -> LinkStats {
+    LinkStats {
+        rx_packets: stats.rx_packets,
+        rx_bytes: stats.rx_bytes,
+        rx_wire_packets: stats.rx_wire_packets,
+        rx_calls: stats.rx_calls,
+        rx_dropped: stats.rx_dropped,
+        tx_packets: stats.tx_packets,
+        tx_bytes: stats.tx_bytes,
+        tx_wire_packets: stats.tx_wire_packets,
+        tx_calls: stats.tx_calls,
+        tx_dropped: stats.tx_dropped,
+        tx_errors: 0,
+    }
+}
+
+fn routes(node: &Node) -> Vec<RouteState> {
+    let states = node.datapath.fib.routes().map(|(table, route)| RouteState {
+        kind: route.kind.word().to_owned(),
+        to: route.prefix,
+        via: route.kind.via(),
+        dev: route.kind.dev().and_then(|id| node.name_of(id)),
+        metric: route.metric,
+        table: table.0,
+        encap: encap(route.kind),
+    });
+    states.collect()
+}
+
+fn encap(kind: RouteKind) -> Option<IlaEncapState> {
+    let RouteKind::Ila { encap, .. } = kind else { return None };
+    Some(IlaEncapState {
+        locator: encap.locator,
+        csum_mode: encap.csum_mode.name().to_owned(),
+        ident_type: encap.ident_type.name().to_owned(),
+        hook_type: encap.hook_type.name().to_owned(),
+    })
+}
+
+fn neighbours(node: &Node) -> Vec<NeighbourState> {
+    let mut all: Vec<_> = node.datapath.neighbours.iter().collect();
+    all.sort_unstable_by_key(|neighbour| (neighbour.link, neighbour.addr));
+    let states = all.into_iter().filter_map(|neighbour| {
+        Some(NeighbourState {
+            to: neighbour.addr,
+            dev: node.name_of(neighbour.link)?,
+            lladdr: neighbour.mac.map(|mac| mac.to_string()),
+            state: neighbour.state.to_owned(),
+            queued: neighbour.queued as u32,
+        })
+    });
+    states.collect()
+}
+
+fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) -> Vec<PmtuState> {
+    let states = fib.path_mtus(now).map(|((domain, to), known)| PmtuState {
+        to,
+        vrf: domain.vrf_device().and_then(&name_of),
+        mtu: known.mtu as u32,
+        expires_secs: known.expires.since(now).as_secs(),
+    });
+    states.collect()
+}
+
+/// SAs in the order of the file, behind them those that programs have added, and then larval ones in the order of their
+/// acquires.
+fn sas(node: &Node) -> Vec<SaState> {
+    let sad = node.datapath.ipsec.sad();
+    let mut known = HashSet::new();
+    let of_file = node.config.sas.iter().filter_map(|config| {
+        let id = sad.by_spi(config.dst, config.spi, config.mark.sought())?;
+        known.insert(id);
+        Some(sa(config, sad.get(id)?, node.now()))
+    });
+    let mut states: Vec<SaState> = of_file.collect();
+    states.extend(sadb::added_sas(node, &known).map(|(config, it)| sa(&config, it, node.now())));
+    let mut larvae: Vec<&Larval> = sad.larvae().collect();
+    larvae.sort_unstable_by_key(|larval| larval.seq);
+    states.extend(larvae.into_iter().map(larval));
+    states
+}
+
+const fn word(state: State) -> &'static str {
+    match state {
+        State::Acq => "acq",
+        State::Valid => "valid",
+        State::Expired => "expired",
+        State::Dead => "dead",
+    }
+}
+
+/// One that has a name and no key.
+fn larval(larval: &Larval) -> SaState {
+    SaState {
+        src: larval.src,
+        dst: larval.dst,
+        spi: larval.spi.0,
+        state: word(State::Acq).to_owned(),
+        dir: larval.dir,
+        mode: larval.mode,
+        reqid: larval.reqid,
+        algorithm: None,
+        key_bits: 0,
+        auth: None,
+        icv_bits: 0,
+        replay_window: 0,
+        flags: Vec::new(),
+        encap: None,
+        moved_to: None,
+        tfcpad: 0,
+        nat: NatTraversal::default(),
+        selector: larval.selector.as_ref().map(Into::into),
+        oseq: 0,
+        seq: 0,
+        bitmap: Vec::new(),
+        mark: mark(larval.mark),
+        output_mark: None,
+        if_id: larval.if_id,
+        limit: LimitState::default(),
+        dying: false,
+        ages: Ages { add_secs: None, use_secs: None },
+        stats: SaStats::default(),
+    }
+}
+
+fn sa(config: &SaConfig, sa: &Sa, now: Instant) -> SaState {
+    let algorithm = &config.algorithm;
+    let stats = sa.stats();
+    SaState {
+        src: config.src,
+        dst: config.dst,
+        spi: config.spi.0,
+        state: word(sa.state()).to_owned(),
+        dir: config.dir,
+        mode: config.mode,
+        reqid: config.reqid,
+        algorithm: Some(algorithm.name().to_owned()),
+        key_bits: algorithm.key_bits(),
+        auth: algorithm.auth().map(|auth| auth.name.name().to_owned()),
+        icv_bits: algorithm.icv_bits(),
+        replay_window: config.replay_window,
+        flags: config.flags.names().map(str::to_owned).collect(),
+        encap: config.encap,
+        moved_to: sa.moved_to(),
+        tfcpad: config.tfcpad,
+        nat: config.nat,
+        selector: config.selector.as_ref().map(Into::into),
+        oseq: sa.oseq(),
+        seq: sa.replay().top(),
+        bitmap: bitmap(sa.replay()),
+        mark: mark(config.mark),
+        output_mark: mark(config.output_mark),
+        if_id: config.if_id,
+        limit: (&config.lifetime).into(),
+        dying: sa.is_dying(),
+        ages: ages(now, sa.added(), sa.first_used()),
+        stats: SaStats {
+            packets: stats.packets,
+            bytes: stats.bytes,
+            replay: stats.replay,
+            replay_window: stats.replay_window,
+            integrity_failed: stats.failed,
+        },
+    }
+}
+
+/// Mark to show; `None` for any.
+fn mark(mark: Mark) -> Option<Mark> {
+    (mark != Mark::ANY).then_some(mark)
+}
+
+fn ages(now: Instant, added: Option<Instant>, used: Option<Instant>) -> Ages {
+    let secs = |at: Option<Instant>| at.map(|at| now.since(at).as_secs());
+    Ages { add_secs: secs(added), use_secs: secs(used) }
+}
+
+/// Bit `n`, counted from the first word's lowest, stands for the highest number less `n`.
+fn bitmap(window: &ReplayWindow) -> Vec<u32> {
+    let mut words = vec![0; window.size().div_ceil(u32::BITS) as usize];
+    for age in window.seen().map(|seq| (window.top() - seq) as usize) {
+        if let Some(word) = words.get_mut(age / 32) {
+            *word |= 1 << (age % 32);
+        }
+    }
+    words
+}
+
+/// Policies in the order of their lookup.
+fn policies(node: &Node) -> Vec<PolicyState> {
+    let states = node.datapath.ipsec.spd().iter().map(|policy| {
+        let config = &policy.config;
+        PolicyState {
+            dir: config.dir,
+            selector: (&config.selector).into(),
+            priority: config.priority,
+            action: config.action,
+            templates: config.templates.iter().map(Into::into).collect(),
+            mark: mark(config.mark),
+            if_id: config.if_id,
+            limit: (&config.lifetime).into(),
+            ages: ages(node.now(), policy.added(), policy.used()),
+        }
+    });
+    states.collect()
+}
+
+fn counters(node: &Node) -> CountersState {
+    let datapath = &node.datapath;
+    let counters = datapath.counters.iter();
+    let copies = node.mem.copies().iter();
+    let others = [
+        ("IlaTranslated", datapath.ila_translated()),
+        ("IlaErrorsRestored", datapath.ila_errors_restored()),
+        ("EarlyDemuxHits", datapath.demux_counts.hits),
+        ("EarlyDemuxMisses", datapath.demux_counts.misses),
+        ("EarlyDemuxFlows", datapath.established().len() as u64),
+    ];
+    let others = others.map(|(name, value)| CounterState { name: name.to_owned(), value });
+    CountersState {
+        counters: counters.map(counter).chain(others).collect(),
+        copies: copies
+            .map(|(reason, copied)| CopyState {
+                reason: reason.name().to_owned(),
+                copies: copied.copies,
+                bytes: copied.bytes,
+            })
+            .collect(),
+        forwarded_packets: datapath.forwarded.packets,
+        forwarded_bytes: datapath.forwarded.bytes,
+    }
+}
+
+/// Drops of the path and of the links themselves. Those of removed links are gone.
+fn drops(node: &Node) -> Vec<DropState> {
+    let mut counts: BTreeMap<(Option<LinkId>, DropReason), u64> = BTreeMap::new();
+    let slots = node.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
+    let by_links = slots.flat_map(|(id, slot)| slot.link.stats().drops().map(move |(reason, n)| (Some(id), reason, n)));
+    for (id, reason, n) in node.datapath.ports.drop_counts().chain(by_links) {
+        *counts.entry((id, reason)).or_default() += n;
+    }
+    let states = counts.into_iter().filter_map(|((id, reason), count)| {
+        let link = match id {
+            Some(id) => Some(node.name_of(id)?),
+            None => None,
+        };
+        Some(DropState { link, reason: reason.name().to_owned(), count })
+    });
+    states.collect()
+}
+
+/// Flows that are not idle.
+fn flows(node: &Node) -> Vec<FlowState> {
+    let flows = node.datapath.established().iter(node.now()).map(|(domain, flow)| FlowState {
+        proto: flow.protocol.to_string(),
+        local: SocketAddr::new(flow.dst, flow.dport),
+        peer: SocketAddr::new(flow.src, flow.sport),
+        vrf: domain.vrf_device().and_then(|device| node.name_of(device)),
+    });
+    flows.collect()
+}
+
+fn ila_mappings(node: &Node) -> Vec<IlaState> {
+    let states = node.datapath.ila().snapshot().into_iter().map(|mapping| IlaState {
+        locator_match: mapping.locator_match,
+        locator: mapping.locator,
+        interface: mapping.link.map(|link| device_name(node, link)),
+        csum_mode: mapping.csum_mode.name().to_owned(),
+        ident_type: mapping.ident_type.name().to_owned(),
+    });
+    states.collect()
+}
+
+/// Name of a device that may be `lo`.
+fn device_name(node: &Node, id: LinkId) -> String {
+    let lo = || (id == LinkId::LOOPBACK).then(|| "lo".to_owned());
+    node.name_of(id).or_else(lo).unwrap_or_else(|| format!("if{}", node.ifindex(id).0))
+}
+
+/// Reassembly under Linux's names.
+fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
+    let state = |(table, name): (Table, &str)| {
+        let usage = reassembly.usage(table);
+        FragmentsState { name: name.to_owned(), inuse: usage.queues as u64, memory: usage.memory as u64 }
+    };
+    [(Table::V4, "FRAG"), (Table::V6, "FRAG6")].map(state).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use base::{Counters, Prefix};
+    use ipsec::Ipsec;
+    use wire::{FlowKey, Protocol};
+    use xfrm::{Flowi, Mode, SaDir};
+
+    use super::*;
+
+    #[test]
+    fn acquired_sa_is_shown_until_it_is_added_or_expires() {
+        let any = xfrm::Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
+        let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse().unwrap());
+        let (mode, level) = (xfrm::Mode::Tunnel, xfrm::Level::Required);
+        let template = xfrm::Template { src: Some(src), dst: Some(dst), spi: None, mode, reqid: 4, level };
+        let policy = xfrm::PolicyConfig { templates: vec![template], ..xfrm::PolicyConfig::new(xfrm::Dir::Out, any) };
+        let mut ipsec = Ipsec::new();
+        ipsec.add_policy(policy).unwrap();
+        ipsec.set_listener(true);
+        let [from, to] = ["10.0.0.1", "10.0.0.2"].map(|addr| addr.parse().unwrap());
+        let flow = FlowKey { src: from, dst: to, protocol: Protocol::UDP, sport: 8, dport: 9 };
+        let (now, mut counters) = (Instant::ZERO, Counters::default());
+        ipsec.lookup(now, &Flowi::from(flow), &mut counters);
+        let shown = |ipsec: &Ipsec| ipsec.sad().larvae().map(larval).collect::<Vec<_>>();
+        let states = shown(&ipsec);
+        let [state] = states.as_slice() else { panic!("{states:?}") };
+        assert_eq!((state.src, state.dst, state.spi, state.state.as_str()), (src, dst, 0, "acq"));
+        assert_eq!((state.mode, state.reqid, state.dir), (Mode::Tunnel, 4, Some(SaDir::Out)));
+        let selector = state.selector.unwrap();
+        assert_eq!((selector.src, selector.dst), (Prefix::host(from), Prefix::host(to)));
+        assert_eq!((selector.proto, selector.sport, selector.dport), (Some(17), Some(8), Some(9)));
+        ipsec.handle_timeout(now + Duration::from_secs(30), &mut counters);
+        assert!(shown(&ipsec).is_empty());
+    }
+
+    #[test]
+    fn a_path_mtu_is_shown_until_it_is_forgotten() {
+        let (mut fib, to, now) = (Fib::default(), "192.0.2.2".parse().unwrap(), Instant::ZERO);
+        assert!(fib.lower_path_mtu(now, base::Domain::DEFAULT, to, 1400, 1500));
+        let at = |secs| pmtus(&fib, now + Duration::from_secs(secs), |_| None);
+        assert_eq!(at(17), [PmtuState { to, vrf: None, mtu: 1400, expires_secs: 583 }]);
+        assert!(at(600).is_empty());
+    }
+
+    #[test]
+    fn a_window_is_shown_from_its_highest_number_down() {
+        let mut window = ReplayWindow::new(64, false, 0);
+        assert_eq!(bitmap(&window), [0, 0]);
+        for seq in [1, 3, 40] {
+            window.mark(seq).unwrap();
+        }
+        assert_eq!(bitmap(&window), [1, 1 << (37 - 32) | 1 << (39 - 32)]);
+        assert!(bitmap(&ReplayWindow::new(0, false, 0)).is_empty());
+    }
+}

@@ -1,0 +1,274 @@
+//! Counters of SAs over a restart: of those that are saved, and of those of the configuration, which send no number
+//! twice.
+//!
+//! A peer drops numbers that it has seen, so an SA has to send higher numbers after a restart than it sent before, also
+//! if the process died before it could save the last one. Therefore numbers are saved ahead of their use: the checkpoint in
+//! the file is one that the SA has not reached. A thread looks every second, and moves checkpoints that an SA comes near.
+//! Initialisation vectors do not depend on this: each start draws them from another random place.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use client::CliError;
+use ipsec::Ipsec;
+use wire::Spi;
+
+use super::file::{State, Store};
+use super::names::{Checkpoint, SaName};
+use crate::command::{Handle, WorkerGone};
+use crate::threads::Threads;
+
+/// Distance by which a number is saved ahead of its use. A restart skips as many at most, and an SA without ESN has
+/// only 2⁸ times as many. A second's packets have to fit in half of it.
+const LEAD: u64 = 1 << 24;
+
+/// Interval at which the thread looks.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// SAs that are asked for at once: the worker moves packets between two answers.
+const CHUNK: usize = 512;
+
+impl Checkpoint {
+    /// The checkpoint of an SA that is `now` there and had this checkpoint: ahead again, if it has come near.
+    fn moved(self, now: Now) -> Self {
+        let ahead = now.checkpoint.oseq.saturating_add(LEAD).min(now.last);
+        let near = now.checkpoint.oseq.saturating_add(LEAD / 2) > self.oseq;
+        let later = |before: [u64; 2], now: [u64; 2]| [before[0].max(now[0]), before[1].max(now[1])];
+        Self {
+            oseq: if near { self.oseq.max(ahead) } else { self.oseq },
+            seq: self.seq.max(now.checkpoint.seq),
+            used: later(self.used, now.checkpoint.used),
+        }
+    }
+}
+
+/// Counters of an SA now.
+#[derive(Clone, Copy, Debug)]
+struct Now {
+    checkpoint: Checkpoint,
+    /// The last number that it can send.
+    last: u64,
+}
+
+fn now(ipsec: &Ipsec, name: &SaName) -> Option<Now> {
+    let sa = ipsec.sa(ipsec.sad().named(name.dst, Spi(name.spi), name.mark)?)?;
+    let stats = sa.stats();
+    let checkpoint = Checkpoint { oseq: sa.oseq(), seq: sa.replay().top(), used: [stats.bytes, stats.packets] };
+    let last = if sa.flags().esn || sa.flags().oseq_may_wrap { u64::MAX } else { u32::MAX.into() };
+    Some(Now { checkpoint, last })
+}
+
+/// Counters of those of `names` that exist.
+fn ask(worker: &Handle, names: &[SaName]) -> Result<HashMap<SaName, Now>, WorkerGone> {
+    let mut found = HashMap::with_capacity(names.len());
+    for chunk in names.chunks(CHUNK) {
+        let chunk = chunk.to_vec();
+        let here = worker.call(move |node| {
+            let ipsec = &node.datapath.ipsec;
+            chunk.into_iter().filter_map(|name| Some((name, now(ipsec, &name)?))).collect::<Vec<_>>()
+        })?;
+        found.extend(here);
+    }
+    Ok(found)
+}
+
+/// The store, and the thread that keeps its checkpoints ahead.
+#[derive(Clone, Debug)]
+pub(crate) struct Checkpointer(Arc<Mutex<Checkpoints>>);
+
+#[derive(Debug)]
+struct Checkpoints {
+    store: Store,
+    checkpoints: HashMap<SaName, Checkpoint>,
+    /// Whether the last try to move checkpoints failed.
+    failing: bool,
+}
+
+/// Advances SAs that were not restored past every number that they may have sent before.
+///
+/// # Errors
+/// The worker does not answer.
+pub(crate) fn skip(
+    checkpoints: &HashMap<SaName, Checkpoint>,
+    names: impl Iterator<Item = SaName>,
+    worker: &Handle,
+) -> Result<(), WorkerGone> {
+    let due: Vec<(SaName, u64)> = names.filter_map(|name| Some((name, checkpoints.get(&name)?.oseq))).collect();
+    for chunk in due.chunks(CHUNK) {
+        let chunk = chunk.to_vec();
+        worker.call(move |node| {
+            let ipsec = &mut node.datapath.ipsec;
+            for (name, oseq) in chunk {
+                if let Some(id) = ipsec.sad().named(name.dst, Spi(name.spi), name.mark)
+                    && let Some(sa) = ipsec.sa_mut(id)
+                {
+                    sa.skip_to(oseq);
+                }
+            }
+        })?;
+    }
+    Ok(())
+}
+
+impl Checkpointer {
+    /// Keeps the checkpoints in `store` ahead: `checkpoints`, at which SAs have been restored, and those of `others`. All
+    /// are moved before a packet is sent.
+    ///
+    /// # Errors
+    /// They cannot be moved.
+    pub(crate) fn start(
+        store: Store,
+        mut checkpoints: HashMap<SaName, Checkpoint>,
+        others: impl Iterator<Item = SaName>,
+        worker: &Handle,
+        threads: &Threads,
+    ) -> Result<Self, CliError> {
+        add_names(&mut checkpoints, others);
+        let failed = |path: &std::path::Path, err: &dyn std::fmt::Display| {
+            CliError::failed(format!("{}: {err}", path.display()))
+        };
+        let path = store.path().to_owned();
+        let mut kept = Checkpoints { store, checkpoints, failing: false };
+        kept.move_ahead(worker).map_err(|err| failed(&path, &err))?;
+        let checkpointer = Self(Arc::new(Mutex::new(kept)));
+        let (theirs, worker) = (checkpointer.clone(), worker.clone());
+        // The thread answers once in each period, without being woken.
+        let pulse = threads.watch("state", |_| ());
+        let spawned = threads.spawn("state", move || -> Result<(), Infallible> {
+            loop {
+                thread::sleep(PERIOD);
+                theirs.lock().look(&worker);
+                pulse.answer();
+            }
+        });
+        spawned.map_err(|err| failed(&path, &err))?;
+        Ok(checkpointer)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Checkpoints> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps checkpoints of the SAs `names`, too.
+    pub(crate) fn follow(&self, names: impl Iterator<Item = SaName>) {
+        add_names(&mut self.lock().checkpoints, names);
+    }
+
+    /// Writes `state` to the file, with checkpoints for its SAs and for `others`.
+    ///
+    /// # Errors
+    /// The file cannot be written, and holds what it held.
+    pub(crate) fn save(
+        &self,
+        mut state: State,
+        others: impl Iterator<Item = SaName>,
+        worker: &Handle,
+    ) -> Result<String, String> {
+        let mut kept = self.lock();
+        let names: Vec<SaName> = state.sas.iter().map(|(name, _)| *name).chain(others).collect();
+        let now = ask(worker, &names).map_err(|gone| gone.to_string())?;
+        let checkpoint = |name: &SaName| {
+            let before = kept.checkpoints.get(name).copied().unwrap_or_default();
+            now.get(name).map_or(before, |now| before.moved(*now))
+        };
+        state.checkpoints = names.iter().map(|name| (*name, checkpoint(name))).collect();
+        kept.store.replace(&state).map_err(|err| format!("{}: {err}", kept.store.path().display()))?;
+        kept.checkpoints = state.checkpoints;
+        Ok(kept.store.path().display().to_string())
+    }
+
+    /// Saves the exact counters of the SAs, which send no more.
+    ///
+    /// # Errors
+    /// They cannot be saved; the SAs continue farther ahead then.
+    pub(crate) fn end(&self, worker: &Handle) -> Result<(), String> {
+        let mut kept = self.lock();
+        let names: Vec<SaName> = kept.checkpoints.keys().copied().collect();
+        let now = ask(worker, &names).map_err(|gone| gone.to_string())?;
+        let exact: HashMap<SaName, Checkpoint> = now.iter().map(|(name, now)| (*name, now.checkpoint)).collect();
+        if !exact.is_empty() {
+            kept.store.checkpoint(exact.iter()).map_err(|err| format!("{}: {err}", kept.store.path().display()))?;
+        }
+        // The gateway ends: its checkpoints are not moved ahead again.
+        kept.checkpoints.clear();
+        Ok(())
+    }
+}
+
+fn add_names(checkpoints: &mut HashMap<SaName, Checkpoint>, names: impl Iterator<Item = SaName>) {
+    for name in names {
+        checkpoints.entry(name).or_default();
+    }
+}
+
+impl Checkpoints {
+    /// Moves checkpoints, and tells when that begins or ceases to fail.
+    fn look(&mut self, worker: &Handle) {
+        match (self.move_ahead(worker), self.failing) {
+            (Ok(()), true) => tracing::info!("{}: sequence numbers are saved again", self.store.path().display()),
+            (Err(err), false) => tracing::error!(
+                "{}: sequence numbers cannot be saved: {err}; peers would drop packets sent after a restart",
+                self.store.path().display()
+            ),
+            (outcome, _) => return self.failing = outcome.is_err(),
+        }
+        self.failing = !self.failing;
+    }
+
+    fn move_ahead(&mut self, worker: &Handle) -> Result<(), String> {
+        let names: Vec<SaName> = self.checkpoints.keys().copied().collect();
+        let now = ask(worker, &names).map_err(|gone| gone.to_string())?;
+        let moved = now.iter().filter_map(|(name, now)| {
+            let before = self.checkpoints.get(name)?;
+            let checkpoint = before.moved(*now);
+            (checkpoint != *before).then_some((*name, checkpoint))
+        });
+        let moved: HashMap<SaName, Checkpoint> = moved.collect();
+        if !moved.is_empty() {
+            self.store.checkpoint(moved.iter()).map_err(|err| err.to_string())?;
+            self.checkpoints.extend(moved);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoint_is_ahead_of_sent_numbers_and_moves_as_they_near() {
+        let esn = u64::MAX;
+        let max = u64::from(u32::MAX);
+        let cases = [
+            // (checkpoint, sent, the last number, moved)
+            (0, 0, esn, LEAD),
+            (LEAD, 0, esn, LEAD),
+            (LEAD, LEAD / 2, esn, LEAD),
+            (LEAD, LEAD / 2 + 1, esn, LEAD / 2 + 1 + LEAD),
+            (LEAD, 5 * LEAD, esn, 6 * LEAD),
+            (7 * LEAD, 0, esn, 7 * LEAD), // it was made anew under its old name
+            (max - 5, max - 9, max, max),
+            (max, max, max, max),
+            (max - 5, max - 9, esn, max - 9 + LEAD),
+            (esn - 1, esn - 2, esn, esn),
+        ];
+        for (checkpoint, sent, last, want) in cases {
+            let now = Now { checkpoint: Checkpoint { oseq: sent, ..Checkpoint::default() }, last };
+            let moved = Checkpoint { oseq: checkpoint, ..Checkpoint::default() }.moved(now);
+            assert_eq!(moved.oseq, want, "{checkpoint:#x} with {sent:#x} sent");
+            assert_eq!(moved.moved(now), moved);
+        }
+    }
+
+    #[test]
+    fn received_numbers_and_counters_never_go_back() {
+        let checkpoint = Checkpoint { oseq: LEAD, seq: 90, used: [10, 3] };
+        let now = |seq, used| Now { checkpoint: Checkpoint { oseq: 0, seq, used }, last: u64::MAX };
+        assert_eq!(checkpoint.moved(now(100, [20, 4])), Checkpoint { oseq: LEAD, seq: 100, used: [20, 4] });
+        assert_eq!(checkpoint.moved(now(4, [0, 0])), checkpoint);
+    }
+}

@@ -1,0 +1,109 @@
+//! Routes, rules and neighbours of netlink's clients, in the terms of crate `fib`, and back.
+
+use std::net::IpAddr;
+
+use base::{LinkId, TableId};
+use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, Route, RouteKind, Then};
+use ila::RouteEncap;
+use netlink::rtnl::nums::*;
+use netlink::rtnl::{self, Delta, NeighbourNow};
+use wire::eth::MacAddr;
+
+/// All neighbours, as netlink shows them.
+pub(crate) fn neighbours(all: &Neighbours) -> Vec<NeighbourNow> {
+    all.iter().map(|neighbour| shown(&neighbour)).collect()
+}
+
+/// A neighbour, as netlink shows it.
+pub(crate) fn shown(neighbour: &Neighbour) -> NeighbourNow {
+    let state = match neighbour.state {
+        "INCOMPLETE" => NUD_INCOMPLETE,
+        "REACHABLE" => NUD_REACHABLE,
+        "STALE" => NUD_STALE,
+        "DELAY" => NUD_DELAY,
+        "PROBE" => NUD_PROBE,
+        "PERMANENT" => NUD_PERMANENT,
+        _ => NUD_FAILED,
+    };
+    let &Neighbour { link, addr, protocol, .. } = neighbour;
+    NeighbourNow { link, addr, mac: neighbour.mac.map(|mac| mac.0), state, protocol }
+}
+
+/// A neighbour's state as a client sets it. `None`: a client sets no such state.
+pub(crate) fn known(wanted: &NeighbourNow) -> Option<(LinkId, IpAddr, Known)> {
+    let known = match (wanted.state, wanted.mac.map(MacAddr)) {
+        (0, _) => Known::Nothing,
+        (NUD_PERMANENT, Some(mac)) => Known::Permanent(mac),
+        (NUD_REACHABLE, Some(mac)) => Known::Reachable(mac),
+        (NUD_STALE, Some(mac)) => Known::Stale(mac),
+        _ => return None,
+    };
+    Some((wanted.link, wanted.addr, known))
+}
+
+/// Applies a netlink client's change of the model to `fib`, which has no routes and addresses that decide on no packet.
+pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
+    match delta {
+        Delta::AddRoute { table, route, ahead } => {
+            if let Some(route) = to_fib(route) {
+                fib.insert(*table, route, *ahead);
+            }
+        }
+        Delta::RemoveRoute { table, route, .. } => {
+            if let Some(route) = to_fib(route) {
+                fib.remove(*table, &route);
+            }
+        }
+        Delta::ReplaceRoute { table, old, new } => match (to_fib(old), to_fib(new)) {
+            (Some(old), Some(new)) => drop(fib.exchange(*table, &old, new)),
+            (Some(old), None) => drop(fib.remove(*table, &old)),
+            (None, Some(new)) => fib.insert(*table, new, false),
+            (None, None) => {}
+        },
+        // No packet leaves this node with an address that is for itself alone.
+        Delta::AddAddress(_, address) | Delta::RemoveAddress(_, address) if address.scope >= RT_SCOPE_HOST => {}
+        Delta::AddAddress(link, address) => fib.set_address(*link, address.addr, true),
+        Delta::RemoveAddress(link, address) => fib.set_address(*link, address.addr, false),
+        Delta::Rules { v4, rules } => fib.set_rules(*v4, rules.iter().map(|rule| to_rule(*v4, rule)).collect()),
+        Delta::Vrf(device, vrf) => fib.set_vrf(*device, vrf.as_ref().map(to_vrf)),
+        Delta::Domain(link, domain) => fib.set_domain(*link, *domain),
+        Delta::ChangeAddress(..) => {}
+    }
+}
+
+const fn to_vrf(vrf: &rtnl::Vrf) -> fib::Vrf {
+    fib::Vrf { table: vrf.table, up: vrf.up }
+}
+
+fn to_rule(v4: bool, rule: &rtnl::Rule) -> fib::Rule {
+    let then = match rule.verdict(v4).as_ref().and_then(to_fib) {
+        Some(route) => Then::Take(route),
+        None if rule.l3mdev => Then::AskVrf,
+        None => Then::Ask(TableId(rule.table)),
+    };
+    fib::Rule { to: rule.prefix(), l3mdev: rule.l3mdev, then }
+}
+
+/// Type of a route with this encapsulation, if it has one.
+pub(crate) const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
+    match encap {
+        Some(encap) => RouteKind::Ila { encap, to },
+        None => to.plain(),
+    }
+}
+
+fn to_fib(route: &rtnl::Route) -> Option<Route> {
+    let dev = LinkId(route.dev);
+    let kind = match route.kind {
+        RTN_UNICAST => translated(route.encap, IlaRoute::Unicast { via: route.via, dev }),
+        RTN_LOCAL => translated(route.encap, IlaRoute::Local { dev }),
+        RTN_BROADCAST => RouteKind::Broadcast { dev },
+        RTN_ANYCAST => RouteKind::Anycast { dev },
+        RTN_BLACKHOLE => RouteKind::Blackhole,
+        RTN_UNREACHABLE => RouteKind::Unreachable,
+        RTN_PROHIBIT => RouteKind::Prohibit,
+        RTN_THROW => RouteKind::Throw,
+        _ => return None,
+    };
+    Some(Route { prefix: route.prefix, kind, metric: route.metric })
+}

@@ -1,0 +1,581 @@
+//! The node's ports: configuration and state of each link in the datapath, and the queue of packets to be sent on it.
+
+use base::{Counters, DropReason, LinkId, Origin};
+use offload::{Features, gso};
+use packet::{CopyReason, Cut, Memory, Packet};
+use wire::eth::{self, MacAddr};
+
+use crate::node::qdisc::PortQdisc;
+
+/// Limit of the truesize of packets queued for a busy link.
+pub const TX_QUEUE_BYTES: usize = 8 << 20;
+
+/// Configuration of a port.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// The link's name.
+    pub name: String,
+    /// The station address of an Ethernet link; `None` for a link that carries bare IP packets.
+    pub mac: Option<MacAddr>,
+    /// The layer-3 MTU in bytes.
+    pub mtu: usize,
+    /// Offloads of the link.
+    pub features: Features,
+    /// Whether packets that it receives, and those decrypted from them, are coalesced (`ethtool -K … gro`).
+    pub gro: bool,
+    /// Whether ESP that it receives may be decrypted before IP input, where Linux's GRO does it (`ethtool -K … rx-esp-gro`).
+    pub esp_gro: bool,
+}
+
+/// Role of the host's own network stack at a link. With a role, the stack shares addresses with the node.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum HostRole {
+    /// The stack has no part in the link: packet sockets and AF_XDP.
+    #[default]
+    None,
+    /// The stack is at the other end: TUN and TAP devices.
+    Peer,
+    /// The stack shares the link's address: UDP sockets.
+    SharesAddress,
+}
+
+/// Fat packets of a port, and the wire packets that each stands for (`segs`).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct FatCounts {
+    /// Received packets that were fat at IP input: coalesced here, or by the link.
+    pub rx_gro_packets: u64,
+    /// The wire packets in them.
+    pub rx_gro_segs: u64,
+    /// Received ESP packets that were decrypted before IP input.
+    pub rx_esp_gro_packets: u64,
+    /// Sent packets that were fat, for the link to segment.
+    pub tx_gso_packets: u64,
+    /// The wire packets in them.
+    pub tx_gso_segs: u64,
+    /// Packets that were segmented here before they were sent.
+    pub tx_gso_cut_packets: u64,
+    /// The wire packets that they were segmented into.
+    pub tx_gso_cut_segs: u64,
+}
+
+/// Device behind a port.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Device {
+    /// A link: packets are received and sent by it.
+    Link,
+    /// A device of the host side, in a table of its own.
+    HostSide,
+    /// A bridge: its own port, by which this node sends and receives frames (Linux `br_device.c`).
+    Bridge,
+    /// A VLAN of another link (Linux `net/8021q`).
+    Vlan {
+        /// The link below.
+        lower: LinkId,
+        /// The VLAN, 1 to 4094.
+        vid: u16,
+    },
+    /// A VRF (Linux `drivers/net/vrf.c`): IP packets of its links pass by it on their way in, and packets of the node itself in
+    /// its domain on their way out.
+    Vrf,
+}
+
+/// IP packets that passed by a virtual port. A link counts its own.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Traffic {
+    /// Packets in; a super-packet is one (Linux `vrf_rx_stats`).
+    pub rx_packets: u64,
+    /// Bytes in, from the IP header on.
+    pub rx_bytes: u64,
+    /// Packets out.
+    pub tx_packets: u64,
+    /// Bytes out, from the IP header on.
+    pub tx_bytes: u64,
+    /// Packets without a route when they were dequeued from the queueing discipline (Linux `vrf_tx_error`).
+    pub tx_errors: u64,
+}
+
+/// Port of the datapath: a link or a virtual device.
+#[derive(Debug)]
+pub struct Port {
+    /// Configuration.
+    pub config: PortConfig,
+    /// Device.
+    pub device: Device,
+    /// Counters of a virtual device.
+    pub traffic: Traffic,
+    /// Whether packets may be sent by the port.
+    pub up: bool,
+    /// Own port of the bridge that this port is a port of.
+    pub(crate) bridge: Option<LinkId>,
+    /// Whether it has devices of its VLANs.
+    pub(crate) has_vlans: bool,
+    /// Counts of super-packets.
+    pub fat: FatCounts,
+    /// Packets that fit the link, in the order in which they leave.
+    tx: Vec<Packet>,
+    /// Sum of the truesize of `tx`; `None` when a caller has taken packets, so that it has to be added up again.
+    tx_bytes: Option<usize>,
+    /// Whether the link was busy when packets were last offered.
+    is_busy: bool,
+    /// Queueing discipline that packets pass before `tx`.
+    pub(crate) qdisc: Option<Box<PortQdisc>>,
+    /// Places at which packets are copied for captures.
+    pub(crate) tap: TapPoints,
+    /// Whether packet sockets of the host side get copies of passing frames.
+    pub(crate) is_watched: bool,
+    /// Place of the host's own stack.
+    pub(crate) host: HostRole,
+    /// Counters of IPv6, those that [links have](base::Mib::is_of_links).
+    pub counters: Box<Counters>,
+    shortcuts: Shortcuts,
+}
+
+/// Shortcuts that the packets received by a port may take: every stage that they skip is a no-op there. Only
+/// [`Datapath::update_shortcuts`](crate::Datapath) decides that.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Shortcuts {
+    /// Run of ESP packets that match the receive template (`rx::shortcut::esp_run`).
+    pub(crate) esp_run: bool,
+    /// Train of fragments behind equal headers (`rx::shortcut::fragment_train`).
+    pub(crate) fragment_train: bool,
+}
+
+impl Port {
+    fn new(device: Device, config: PortConfig) -> Self {
+        Self {
+            config,
+            device,
+            traffic: Traffic::default(),
+            up: true,
+            bridge: None,
+            has_vlans: false,
+            fat: FatCounts::default(),
+            tx: Vec::new(),
+            tx_bytes: None,
+            is_busy: false,
+            qdisc: None,
+            tap: TapPoints::default(),
+            is_watched: false,
+            host: HostRole::default(),
+            counters: Box::default(),
+            shortcuts: Shortcuts::default(),
+        }
+    }
+
+    /// Tells whether packets may be sent by the port: it is a link, a bridge or a VLAN device, and up.
+    pub(crate) fn is_running(&self) -> bool {
+        self.up && matches!(self.device, Device::Link | Device::Bridge | Device::Vlan { .. })
+    }
+
+    /// Offset of the IP header in packets that this port sends.
+    pub(crate) fn l3(&self) -> usize {
+        if self.config.mac.is_some() { eth::Header::LEN } else { 0 }
+    }
+
+    /// The shortcuts that packets received by this port may take.
+    #[inline]
+    pub(crate) fn shortcuts(&self) -> Shortcuts {
+        self.shortcuts
+    }
+
+    /// Sets the shortcuts; `is_clear` is true if received packets pass no tap, hook or VRF.
+    pub(crate) fn set_shortcuts(&mut self, is_clear: bool) {
+        self.shortcuts = Shortcuts { esp_run: is_clear && self.config.esp_gro, fragment_train: is_clear };
+    }
+
+    /// Queue of packets to be sent, for the caller to take from.
+    pub(crate) fn take_tx(&mut self) -> &mut Vec<Packet> {
+        self.tx_bytes = None;
+        &mut self.tx
+    }
+
+    /// Truesize of the packets queued for the link.
+    pub(crate) fn tx_bytes(&self) -> usize {
+        self.tx_bytes.unwrap_or_else(|| self.tx.iter().map(Packet::truesize).sum())
+    }
+
+    /// Tells whether the link was busy when packets were last offered.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
+    /// Fits `pkt`, whose IP header begins at `l3`, to the link, and queues it.
+    ///
+    /// # Errors
+    /// As [`offload::fit`]; [`DropReason::EspWrongDevice`] for a packet that a device is to encrypt, if the link has no such
+    /// device (the packet would be sent in clear); [`DropReason::TxQueueFull`] when the queue is at its limit.
+    pub(crate) fn enqueue(&mut self, mem: &Memory, pkt: Packet, l3: usize) -> Result<&[Packet], DropReason> {
+        let before = self.tx.len();
+        let waiting = self.tx_bytes();
+        if pkt.meta.esp.is_none() {
+            let is_fat = pkt.meta.cut.gso().is_some();
+            offload::fit(mem, &self.config.features, pkt, l3, &mut self.tx)?;
+            if is_fat {
+                self.count_fat(before);
+            }
+        } else if self.config.features.esp {
+            self.tx.push(pkt);
+        } else {
+            return Err(DropReason::EspWrongDevice);
+        }
+        let added = |tx: &[Packet]| tx[before..].iter().map(Packet::truesize).sum::<usize>();
+        let mut all = waiting + added(&self.tx);
+        if all > TX_QUEUE_BYTES {
+            self.tx.truncate(before);
+            self.tx_bytes = Some(waiting);
+            return Err(DropReason::TxQueueFull);
+        }
+        if self.is_busy {
+            self.tx[before..].iter_mut().for_each(|pkt| pkt.release_device_frames(mem));
+            all = waiting + added(&self.tx);
+        }
+        self.tx_bytes = Some(all);
+        Ok(&self.tx[before..])
+    }
+
+    /// Sets whether the link is busy. Packets queued for a busy link are copied out of device frames, so that the device which
+    /// received them does not run out of frames.
+    pub(crate) fn set_busy(&mut self, mem: &Memory, is_busy: bool) {
+        if is_busy && !self.is_busy {
+            self.take_tx().iter_mut().for_each(|pkt| pkt.release_device_frames(mem));
+        }
+        self.is_busy = is_busy;
+    }
+
+    /// Counts a fat packet, which was queued as the packets from that index on.
+    fn count_fat(&mut self, from: usize) {
+        let Self { fat, tx, .. } = self;
+        match &tx[from..] {
+            [one] if one.meta.cut.gso().is_some() => {
+                fat.tx_gso_packets += 1;
+                fat.tx_gso_segs += one.meta.cut.segs();
+            }
+            cut => {
+                fat.tx_gso_cut_packets += 1;
+                fat.tx_gso_cut_segs += cut.len() as u64;
+            }
+        }
+    }
+}
+
+/// Captures that are on at a port.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TapPoints {
+    /// Packets of the wire: before GRO, after segmentation.
+    pub wire: bool,
+    /// Packets of the datapath: after GRO, before segmentation.
+    pub fat: bool,
+}
+
+/// A packet copied for a capture.
+#[derive(Debug)]
+pub struct Tapped {
+    /// The link.
+    pub link: LinkId,
+    /// Whether the capture was of fat packets, or of the wire.
+    pub fat: bool,
+    /// Whether the packet was outbound.
+    pub outbound: bool,
+    /// Bytes from the link-layer header on in a capture of the wire, from the IP header on in one of fat packets.
+    pub bytes: Vec<u8>,
+}
+
+/// Limit of captured packets in the queue; later ones are lost to the capture only.
+const MAX_TAPPED: usize = 4096;
+
+/// Destination of frames that are copied for packet sockets: no station's address.
+const NO_STATION: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 1]);
+
+/// Ports by number.
+#[derive(Debug, Default)]
+pub(crate) struct PortTable {
+    ports: Vec<Option<Port>>,
+}
+
+impl PortTable {
+    /// The port of that number.
+    #[inline]
+    pub(crate) fn get(&self, id: LinkId) -> Option<&Port> {
+        self.ports.get(id.0 as usize)?.as_ref()
+    }
+
+    /// The port of that number.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: LinkId) -> Option<&mut Port> {
+        self.ports.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// Adds a port, or changes the configuration of an existing one; the packets queued in it stay.
+    pub(crate) fn set(&mut self, id: LinkId, device: Device, config: PortConfig) {
+        let at = id.0 as usize;
+        if self.ports.len() <= at {
+            self.ports.resize_with(at + 1, || None);
+        }
+        match &mut self.ports[at] {
+            Some(port) => {
+                port.config = config;
+                port.device = device;
+            }
+            empty => *empty = Some(Port::new(device, config)),
+        }
+    }
+
+    /// Removes a port, with the packets queued in it.
+    pub(crate) fn remove(&mut self, id: LinkId) -> Option<Port> {
+        self.ports.get_mut(id.0 as usize)?.take()
+    }
+
+    /// Tells whether there never was a port.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ports.is_empty()
+    }
+
+    /// Every port with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkId, &Port)> {
+        self.ports.iter().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_ref()?)))
+    }
+
+    /// Every port with its number.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut Port)> {
+        self.ports.iter_mut().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_mut()?)))
+    }
+
+    /// As `Port::enqueue`.
+    pub(crate) fn enqueue(
+        &mut self,
+        mem: &Memory,
+        id: LinkId,
+        pkt: Packet,
+        l3: usize,
+    ) -> Result<&[Packet], DropReason> {
+        self.get_mut(id).ok_or(DropReason::LinkDown)?.enqueue(mem, pkt, l3)
+    }
+
+    /// Copies a frame that is about to be sent by a link to the device of that link, for promiscuous packet sockets.
+    #[cold]
+    fn copy_sent(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
+        // A packet that the device will encrypt does not appear on the wire in clear.
+        if !frame.meta.of_socket && frame.meta.esp.is_none() {
+            self.copy_frame(mem, link, frame);
+        }
+    }
+
+    /// Copies a frame to the device of a link, addressed to no station. If the queue is full, the copy is lost to packet sockets
+    /// only.
+    pub(crate) fn copy_frame(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
+        let Ok(copy) = frame.copy(mem, CopyReason::HostSide) else { return };
+        let mut frames = Vec::new();
+        match copy.meta.cut {
+            Cut::Frames(_) => copy.into_frames(&mut frames),
+            Cut::Whole | Cut::Gso(_) | Cut::Fragment => frames.push(copy),
+        }
+        for mut frame in frames {
+            let Ok(head) = frame.writable_head(mem) else { return };
+            let Ok(header) = eth::Header::mut_from(head) else { return };
+            header.set_dst(NO_STATION);
+            frame.meta.esp = None;
+            let _ = self.enqueue(mem, link, frame, eth::Header::LEN);
+        }
+    }
+}
+
+/// The ports by their number, and the drops of each.
+#[derive(Debug, Default)]
+pub struct Ports {
+    table: PortTable,
+    /// Devices of the host side, by the numbers of their links.
+    pub(crate) hosts: PortTable,
+    /// Links that have a queueing discipline.
+    pub(crate) shaped: Vec<LinkId>,
+    drops: Vec<[u64; DropReason::COUNT]>,
+    tapped: Vec<Tapped>,
+}
+
+impl Ports {
+    /// The port of that link.
+    pub fn get(&self, link: LinkId) -> Option<&Port> {
+        self.table.get(link)
+    }
+
+    /// The port of that link.
+    pub fn get_mut(&mut self, link: LinkId) -> Option<&mut Port> {
+        self.table.get_mut(link)
+    }
+
+    /// Adds a port, or changes the configuration of an existing one; the packets queued in it stay.
+    pub(crate) fn set(&mut self, link: LinkId, device: Device, config: PortConfig) {
+        self.table.set(link, device, config);
+    }
+
+    /// Removes a port, with the packets queued in it.
+    pub(crate) fn remove(&mut self, link: LinkId) -> Option<Port> {
+        self.shaped.retain(|&shaped| shaped != link);
+        self.table.remove(link)
+    }
+
+    /// Tells whether packets pass a queueing discipline before they go to the link.
+    #[inline]
+    pub(crate) fn is_shaped(&self, link: LinkId) -> bool {
+        !self.shaped.is_empty() && self.get(link).is_some_and(|port| port.qdisc.is_some())
+    }
+
+    /// Every port with its number.
+    pub fn iter(&self) -> impl Iterator<Item = (LinkId, &Port)> {
+        self.table.iter()
+    }
+
+    /// Every port.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut Port)> {
+        self.table.iter_mut()
+    }
+
+    /// Passes an IP packet by a VRF: counts it, and copies it for a capture.
+    #[inline]
+    pub(crate) fn pass_vrf(&mut self, mem: &Memory, vrf: LinkId, outbound: bool, pkt: &Packet) {
+        let Some(port) = self.get_mut(vrf).filter(|port| port.device == Device::Vrf) else { return };
+        let bytes = pkt.len() as u64;
+        let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = &mut port.traffic;
+        let (packets, total) = if outbound { (tx_packets, tx_bytes) } else { (rx_packets, rx_bytes) };
+        *packets += 1;
+        *total += bytes;
+        let tap = port.tap;
+        if tap.fat {
+            record(&mut self.tapped, mem, Tapped { link: vrf, fat: true, outbound, bytes: Vec::new() }, pkt);
+        }
+        if tap.wire {
+            record_cut(&mut self.tapped, mem, vrf, outbound, pkt, 0);
+        }
+    }
+
+    /// Passes a frame by a VLAN device on its way out, with its IP header at `l3`: counts it, and copies it for captures.
+    pub(crate) fn pass_vlan(&mut self, mem: &Memory, own: LinkId, pkt: &Packet, l3: usize) {
+        let Self { table, tapped, hosts, .. } = self;
+        let Some(port) = table.get_mut(own) else { return };
+        port.traffic.tx_packets += 1;
+        port.traffic.tx_bytes += pkt.len() as u64;
+        if port.is_watched {
+            hosts.copy_sent(mem, own, pkt);
+        }
+        if port.tap.wire {
+            record_cut(tapped, mem, own, true, pkt, l3);
+        }
+    }
+
+    /// Counts a packet for which a VRF has no route.
+    #[cold]
+    pub(crate) fn fail_vrf(&mut self, vrf: LinkId) {
+        if let Some(port) = self.get_mut(vrf) {
+            port.traffic.tx_errors += 1;
+        }
+    }
+
+    /// Copies a packet for a capture of fat packets, if one is on.
+    #[inline]
+    pub(crate) fn tap_fat(&mut self, mem: &Memory, link: LinkId, outbound: bool, pkt: &Packet) {
+        if self.get(link).is_some_and(|port| port.tap.fat) {
+            record(&mut self.tapped, mem, Tapped { link, fat: true, outbound, bytes: Vec::new() }, pkt);
+        }
+    }
+
+    /// Copies a received packet for a capture of the wire, if one is on.
+    #[inline]
+    pub(crate) fn tap_wire(&mut self, mem: &Memory, link: LinkId, pkt: &Packet) {
+        if let Some(port) = self.get(link)
+            && port.tap.wire
+        {
+            let l3 = port.l3();
+            record_cut(&mut self.tapped, mem, link, false, pkt, l3);
+        }
+    }
+
+    /// As `Port::enqueue`, with a copy for a capture of the wire.
+    pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
+        let Self { table, tapped, hosts, .. } = self;
+        let port = table.get_mut(link).ok_or(DropReason::LinkDown)?;
+        if port.is_watched {
+            hosts.copy_sent(mem, link, &pkt);
+        }
+        let tap = port.tap.wire;
+        let queued = port.enqueue(mem, pkt, l3)?;
+        if tap {
+            queued.iter().for_each(|pkt| record_cut(tapped, mem, link, true, pkt, l3));
+        }
+        Ok(())
+    }
+
+    /// Counts a packet that came in, if it is fat.
+    #[inline]
+    pub(crate) fn count_fat_received(&mut self, link: LinkId, pkt: &Packet) {
+        if pkt.meta.cut.gso().is_some()
+            && let Some(port) = self.get_mut(link)
+        {
+            port.fat.rx_gro_packets += 1;
+            port.fat.rx_gro_segs += pkt.meta.cut.segs();
+        }
+    }
+
+    /// Captured packets.
+    pub(crate) fn take_tapped(&mut self) -> std::vec::Drain<'_, Tapped> {
+        self.tapped.drain(..)
+    }
+
+    /// Counts a packet from there that was dropped.
+    pub fn drop(&mut self, origin: Origin, reason: DropReason) {
+        self.drops(origin, reason, 1);
+    }
+
+    /// Counts `n` packets from there that were dropped.
+    pub fn drops(&mut self, origin: Origin, reason: DropReason, n: u64) {
+        if n == 0 {
+            return;
+        }
+        let link = origin.port();
+        let name = link.and_then(|link| self.get(link)).map_or("-", |port| &port.config.name);
+        tracing::trace!(link = name, reason = reason.name(), n, "drop");
+        // No link has the number 0.
+        let at = link.map_or(0, |link| link.0 as usize);
+        if self.drops.len() <= at {
+            self.drops.resize(at + 1, [0; DropReason::COUNT]);
+        }
+        self.drops[at][reason as usize] += n;
+    }
+
+    /// Counts of drops, by input link (`None` for packets of this node) and reason.
+    pub fn drop_counts(&self) -> impl Iterator<Item = (Option<LinkId>, DropReason, u64)> + '_ {
+        self.drops.iter().enumerate().flat_map(|(at, counts)| {
+            let counted = DropReason::ALL.iter().zip(counts).filter(|&(_, &count)| count > 0);
+            let link = (at > 0).then_some(LinkId(at as u32));
+            counted.map(move |(&reason, &count)| (link, reason, count))
+        })
+    }
+}
+
+/// Copies a packet for a capture, frame by frame if it has several, unless the capture queue is full.
+fn record(tapped: &mut Vec<Tapped>, mem: &Memory, what: Tapped, pkt: &Packet) {
+    let room = MAX_TAPPED.saturating_sub(tapped.len());
+    let mut copy = |bytes: Vec<u8>| {
+        mem.copied(CopyReason::Tap, bytes.len());
+        tapped.push(Tapped { bytes, ..what });
+    };
+    match pkt.meta.cut {
+        Cut::Frames(_) => pkt.frames().take(room).for_each(|frame| copy(frame.to_vec())),
+        Cut::Whole | Cut::Gso(_) | Cut::Fragment if room > 0 => copy(pkt.to_vec()),
+        Cut::Whole | Cut::Gso(_) | Cut::Fragment => {}
+    }
+}
+
+/// Copies a packet, whose IP header begins at `l3`, for a capture of the wire: a fat packet in its segments.
+#[cold]
+fn record_cut(tapped: &mut Vec<Tapped>, mem: &Memory, link: LinkId, outbound: bool, pkt: &Packet, l3: usize) {
+    let tap = || Tapped { link, fat: false, outbound, bytes: Vec::new() };
+    let mut segments = Vec::new();
+    let is_fat = pkt.meta.cut.gso().is_some() && tapped.len() < MAX_TAPPED;
+    if is_fat
+        && let Ok(copy) = pkt.copy(mem, CopyReason::Tap)
+        && gso::segment(mem, &Features::NONE, copy, l3, &mut segments).is_ok()
+    {
+        return segments.iter().for_each(|segment| record(tapped, mem, tap(), segment));
+    }
+    record(tapped, mem, tap(), pkt);
+}

@@ -1,0 +1,214 @@
+//! State of the trace: the filter, and the steps recorded for selected packets.
+
+use std::net::IpAddr;
+
+use base::{Domain, DropReason, Instant, LinkId, Origin, Prefix, SaId, TableId};
+use fib::Fib;
+use host::icmp::Problem;
+use packet::{Csum, Gso, Packet};
+use wire::{FlowKey, Protocol, Version};
+
+use super::hooks::HookPoint;
+
+/// Limit of recorded steps in the queue; later ones are lost to the trace only.
+pub(crate) const MAX_RECORDED: usize = 8192;
+
+/// One term of a filter.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum TraceTerm {
+    /// The IP version.
+    Version(Version),
+    /// The protocol, behind extension headers.
+    Protocol(Protocol),
+    /// The source address is in the prefix.
+    Src(Prefix),
+    /// The destination address is in the prefix.
+    Dst(Prefix),
+    /// One of the addresses is in the prefix.
+    Either(Prefix),
+    /// The source port.
+    SrcPort(u16),
+    /// The destination port.
+    DstPort(u16),
+    /// One of the ports.
+    Port(u16),
+    /// The link that the packet came in by, or the VRF of that link.
+    Dev(LinkId),
+}
+
+/// Packets to trace: those for which every term is true, or, where a term is negated, false.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TraceFilter {
+    /// Terms, each with whether it is negated.
+    pub terms: Vec<(bool, TraceTerm)>,
+}
+
+impl TraceFilter {
+    /// Tells whether a packet that begins with its IP header is to be traced.
+    pub(crate) fn matches(&self, pkt: &Packet, fib: &Fib) -> bool {
+        let mut front = [0; 128];
+        let len = pkt.len().min(front.len());
+        if !pkt.read_at(0, &mut front[..len]) {
+            return false;
+        }
+        let Ok(flow) = FlowKey::parse(&front[..len], pkt.len()) else { return self.terms.is_empty() };
+        let has_ports = matches!(flow.protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP | Protocol::UDPLITE);
+        self.terms.iter().all(|&(is_negated, term)| {
+            let is_true = match term {
+                TraceTerm::Version(version) => Version::of_addr(flow.dst) == version,
+                TraceTerm::Protocol(protocol) => flow.protocol == protocol,
+                TraceTerm::Src(prefix) => prefix.contains(flow.src),
+                TraceTerm::Dst(prefix) => prefix.contains(flow.dst),
+                TraceTerm::Either(prefix) => prefix.contains(flow.src) || prefix.contains(flow.dst),
+                TraceTerm::SrcPort(port) => has_ports && flow.sport == port,
+                TraceTerm::DstPort(port) => has_ports && flow.dport == port,
+                TraceTerm::Port(port) => has_ports && (flow.sport == port || flow.dport == port),
+                TraceTerm::Dev(dev) => {
+                    let origin = pkt.meta.origin;
+                    origin.port() == Some(dev) || fib.domain(origin.device()).vrf_device() == Some(dev)
+                }
+            };
+            is_true != is_negated
+        })
+    }
+}
+
+/// Geometry of a packet in memory, and its pending offloads.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Geometry {
+    /// Bytes.
+    pub len: usize,
+    /// Bytes in the head.
+    pub head: usize,
+    /// Page slots.
+    pub slots: usize,
+    /// Child packets.
+    pub children: usize,
+    /// Memory charged for the packet, in bytes.
+    pub truesize: usize,
+    /// Checksum state.
+    pub csum: Csum,
+    /// Segmentation, if it is a super-packet.
+    pub gso: Option<Gso>,
+    /// Whether it is a fragment.
+    pub is_fragment: bool,
+}
+
+/// Step of a packet through the datapath.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// IP input.
+    Input,
+    /// A hook.
+    Hook {
+        /// The point.
+        point: HookPoint,
+        /// The device.
+        dev: LinkId,
+    },
+    /// Translation of the destination by ILA. From here on the flow has the new one.
+    Ila {
+        /// The destination so far.
+        from: std::net::Ipv6Addr,
+    },
+    /// The route lookup.
+    Route {
+        /// The table that has the route; `None` without a route, or with one that a rule is.
+        table: Option<TableId>,
+        /// The route's prefix, if there is a route.
+        prefix: Option<Prefix>,
+        /// The domain of the lookup.
+        domain: Domain,
+    },
+    /// Local input.
+    Local,
+    /// Forwarding.
+    Forward {
+        /// The link.
+        dev: LinkId,
+        /// The neighbour.
+        next_hop: IpAddr,
+    },
+    /// Output, before the policies.
+    Output {
+        /// The link.
+        dev: LinkId,
+    },
+    /// Delivery to the host side.
+    Up {
+        /// The link, whose device of the host side it is.
+        dev: LinkId,
+    },
+    /// Submission to the ciphers for decryption.
+    Decrypt,
+    /// Submission to the ciphers, by the outermost SA.
+    Encrypt {
+        /// The SA.
+        sa: SaId,
+    },
+    /// Transmission: fits the path.
+    Transmit {
+        /// The link.
+        dev: LinkId,
+        /// The neighbour.
+        next_hop: IpAddr,
+    },
+    /// Wait for the link-layer address of the next hop.
+    Resolve {
+        /// The link.
+        dev: LinkId,
+    },
+    /// In the queue of a link, as one packet or in segments.
+    Queued {
+        /// The link.
+        dev: LinkId,
+    },
+    /// Drop.
+    Drop(DropReason),
+    /// Drop, with an ICMP error to the sender as far as rules and rate limits allow.
+    Reject(DropReason, Problem),
+}
+
+/// Step of a traced packet.
+#[derive(Clone, Copy, Debug)]
+pub struct TraceStep {
+    /// Number of the packet, from 1; after 65 535 it is 1 again.
+    pub packet: u16,
+    /// Time.
+    pub at: Instant,
+    /// Place where the packet entered this node.
+    pub origin: Origin,
+    /// Addresses and ports, if the packet begins with an IP header.
+    pub flow: Option<FlowKey>,
+    /// The step.
+    pub step: Step,
+    /// The packet's shape at that step.
+    pub geometry: Geometry,
+}
+
+/// The running trace.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    pub(crate) filter: Option<TraceFilter>,
+    /// Packets that may still be chosen.
+    pub(crate) left: u32,
+    /// Number of the packet that was chosen last, by this trace or one before.
+    pub(crate) last: u16,
+    /// Packets that this trace has chosen.
+    pub(crate) chosen: u32,
+    pub(crate) steps: Vec<TraceStep>,
+}
+
+impl Trace {
+    /// Tells whether packets are traced.
+    #[inline(always)]
+    pub(crate) fn is_on(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// Tells whether this trace has chosen the packet of that number. A packet that was held while another trace ran may still
+    /// have a number of that one.
+    pub(crate) fn has_chosen(&self, number: u16) -> bool {
+        number != 0 && u32::from(self.last.wrapping_sub(number)) < self.chosen
+    }
+}

@@ -1,0 +1,37 @@
+//! Crates that the program for users links: none of those that are for measurements and tests.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+/// Crates that `fatpath` must not link.
+const FOR_MEASUREMENTS: [&str; 4] = ["fatpath-bench", "fatpath-ibmveth", "fatpath-sim", "fatpath-system-tests"];
+
+/// Names of the packages that `package` links, itself among them, with all of its features.
+fn linked_by(package: &str) -> Vec<String> {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+    cargo.args(["tree", "--locked", "--offline", "--all-features", "--edges", "normal", "--prefix", "none"]);
+    let output = cargo.args(["--format", "{p}", "--package", package]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn shipped_programs_link_no_crate_for_measurements() {
+    for package in ["fatpath", "fatpath-preload"] {
+        let linked = linked_by(package);
+        assert!(linked.iter().any(|name| name == "fatpath-launch" || name == "fatpath-nlsock"), "{linked:?}");
+        let wrong: Vec<_> = linked.iter().filter(|name| FOR_MEASUREMENTS.contains(&name.as_str())).collect();
+        assert!(wrong.is_empty(), "{package} links {wrong:?}");
+    }
+}
+
+#[test]
+fn crates_for_measurements_are_found_where_they_are_linked() {
+    let linked = linked_by("fatpath-bench");
+    for name in ["fatpath-bench", "fatpath-ibmveth", "fatpath-sim"] {
+        assert!(linked.iter().any(|linked| linked == name), "{name}: {linked:?}");
+    }
+}
