@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use ::reassembly::User;
 use base::{DropReason, Mib};
 use host::icmp::Problem;
-use ipsec::Dir;
 use packet::PktType;
 use wire::Version;
+use xfrm::Dir;
 
 use crate::local::reassembly;
 use crate::mib::MibPair;

@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::ops::{Deref, DerefMut};
 
 use base::{DropReason, LinkId};
-use ipsec::Flowi;
 use offload::ip_headers;
 use packet::{Cut, GsoKind, Packet};
 use wire::ip::Info;
 use wire::{FlowKey, Protocol, Version, tcp, udp};
+use xfrm::Flowi;
 
 use crate::next::Cx;
 

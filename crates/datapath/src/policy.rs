@@ -1,8 +1,8 @@
 //! Policy checks of packets in clear (Linux `xfrm_policy_check`).
 
 use base::{DropReason, LinkId, Mib};
-use ipsec::{Dir, Flowi};
 use wire::Protocol;
+use xfrm::{Dir, Flowi};
 
 use crate::icmp_quote::answer_to_quoted;
 use crate::{Cx, Datapath, IpPacket};

@@ -75,4 +75,3 @@ pub use sad::Larval;
 pub use sad::spi::SpiRequest;
 pub use seal_job::Train;
 pub use spd::PolicyId;
-pub use xfrm::{Dir, EspInUdp, Flowi, Mode};

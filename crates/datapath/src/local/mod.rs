@@ -11,8 +11,8 @@ pub(crate) mod udp;
 
 use base::{Domain, DropReason};
 use host::icmp::Problem;
-use ipsec::Dir;
 use wire::{Protocol, Version};
+use xfrm::Dir;
 
 use crate::host_side::deliver::deliver;
 use crate::mib::MibPair;

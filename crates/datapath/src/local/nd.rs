@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use base::{DropReason, Mib};
 use fib::{Station, nd};
-use ipsec::Mode;
+use xfrm::Mode;
 
 use crate::addresses::{LINK_LOCAL_ROUTERS, is_link_local};
 use crate::host_side::up;

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use base::{Counters, Domain, DropReason, LinkId, Mib, Origin};
 use fib::Decision;
 use host::icmp::Problem;
-use ipsec::Dir;
 use packet::{Burst, Packet};
 use reassembly::{ReassemblyContext, Table, Train, TruncatedChain, User, Verdict};
 use wire::{Protocol, Version};
+use xfrm::Dir;
 
 use crate::ip_packet::Framing;
 use crate::next::Cast;

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 
 use base::{DropReason, Origin};
-use ipsec::{EspInUdp, KEEPALIVE, Keepalive};
+use ipsec::{KEEPALIVE, Keepalive};
 use packet::Packet;
 use wire::{Protocol, Version, checksum, ipv4, ipv6, udp};
+use xfrm::EspInUdp;
 
 use crate::mib::MibPair;
 use crate::next::Hop;

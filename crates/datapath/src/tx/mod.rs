@@ -11,8 +11,9 @@ pub(crate) mod tcp;
 pub(crate) mod transmit;
 pub(crate) mod xfrm;
 
+use ::xfrm::Dir;
 use base::{DropReason, Mib};
-use ipsec::{Decision as Policy, Dir, PolicyId};
+use ipsec::{Decision as Policy, PolicyId};
 
 use crate::next::Hop;
 use crate::node::hooks::HookPoint;

@@ -7,10 +7,11 @@ use base::{DropReason, LinkId, Mib, Origin};
 use fib::{Action, Resolution, Station, arp, nd};
 use host::icmp::Problem;
 use ipsec::device::OffloadDecision;
-use ipsec::{Bundle, Decision as Policy, Flowi, Mode};
+use ipsec::{Bundle, Decision as Policy};
 use packet::{Esp, Packet};
 use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr};
+use xfrm::{Flowi, Mode};
 
 use super::sa_path::{self, SaStack};
 use super::{device, esp_device};

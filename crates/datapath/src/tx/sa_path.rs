@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 
 use base::{DropReason, LinkId, SaId};
-use ipsec::{Mode, Train};
+use ipsec::Train;
 use packet::Packet;
 use wire::ipv6;
+use xfrm::Mode;
 
 use crate::next::Hop;
 use crate::{Cx, Datapath};

@@ -3,9 +3,10 @@
 //! are made for the MTU of its device, are cut.
 
 use base::{DropReason, LinkId};
-use ipsec::{Decision as Policy, Flowi};
+use ipsec::Decision as Policy;
 use packet::{Csum, Cut, Gso, GsoKind, Memory};
 use wire::{Protocol, Version, checksum, tcp};
+use xfrm::Flowi;
 
 use crate::ip_packet::wire_len;
 use crate::next::Hop;

@@ -3,9 +3,10 @@
 use ipsec::device::OffloadDecision;
 
 use base::{DropReason, Mib, SaId};
-use ipsec::{Bundle, Mode, Train};
+use ipsec::{Bundle, Train};
 use packet::Packet;
 use wire::Version;
+use xfrm::Mode;
 
 use super::sa_path::{Path, SaStack, path_through, seal};
 use super::{esp_device, mtu};
