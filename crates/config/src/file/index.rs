@@ -1,5 +1,5 @@
-//! What a file has said already, by what nothing after it may repeat and by what templates and routes ask for: a file of
-//! many SAs or routes is read once, and not once for each of them.
+//! Index of the entries of a file that have been read: hash maps that find duplicate entries, and the SAs and routes that
+//! later entries refer to, without a scan of the whole file per entry.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,7 +11,7 @@ use xfrm::{Mark, Mode, PolicyConfig, PolicyKey, SaConfig, Template};
 
 use crate::model::{LinkConfig, LinkKind, RouteConfig};
 
-/// What tells a route from others: where to, its table and its metric.
+/// Key of a route: destination prefix, table and metric.
 pub(super) type RouteName = (Prefix, TableId, u32);
 
 /// Key of an SA (RFC 4301 §4.1).
@@ -30,7 +30,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// That of a file which has named these links.
+    /// Index of a file with these links.
     pub(super) fn of_links(links: &[LinkConfig]) -> Self {
         let mut index = Self::default();
         let vrfs = links.iter().filter_map(|link| match link.kind {
@@ -57,7 +57,7 @@ impl Index {
         self.domains.values().any(|&its| its == table)
     }
 
-    /// Where a route of that name stands.
+    /// Position of the route with that key.
     pub(super) fn route(&self, name: &RouteName) -> Option<usize> {
         self.routes.get(name).map(|&at| at as usize)
     }
@@ -77,7 +77,7 @@ impl Index {
         self.direct.link_of(via, may_be)
     }
 
-    /// Where an SA of that name stands.
+    /// Position of the SA with that key.
     pub(super) fn sa(&self, name: &SaName) -> Option<usize> {
         self.sas.get(name).copied()
     }
@@ -87,7 +87,7 @@ impl Index {
         self.sas.insert((sa.dst, sa.spi, sa.mark), self.sas.len());
     }
 
-    /// Where a policy of that name stands.
+    /// Position of the policy with that key.
     pub(super) fn policy(&self, key: &PolicyKey) -> Option<usize> {
         self.policies.get(key).copied()
     }
@@ -143,7 +143,7 @@ impl Direct {
     }
 }
 
-/// What a template says of its SA: `reqid`, source and destination, each if it does.
+/// SA that a template requires: `reqid`, source and destination, each `None` if the template leaves it open.
 type Wanted = (Option<u32>, Option<IpAddr>, Option<IpAddr>);
 
 /// SAs by what templates say of theirs: a table for each choice of what is said, made when the first template makes it.

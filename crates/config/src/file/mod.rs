@@ -28,7 +28,7 @@ use reader::{Result, Source};
 
 use crate::model::Config;
 
-/// What a file consists of.
+/// Top-level keys of a file.
 const ROOT_KEYS: &[&str] = &[
     "link",
     "route",

@@ -8,7 +8,7 @@ use base::{IfAddr, Prefix, PrefixError};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What is wrong with a configuration file, and what would be right. Displayed in one line:
+/// Error in a configuration file, with the values that would be valid. Displayed in one line:
 /// `gw.toml:14: sa[0].aead.icv: 80 is not an ICV length; use 64, 96 or 128.`
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ConfigError {
@@ -124,7 +124,7 @@ impl<'a> Table<'a> {
         self.get(key).ok_or_else(|| self.missing(key, hint))
     }
 
-    /// That `key` is missing, at the line where the table begins.
+    /// Error for a missing `key`, at the line where the table begins.
     pub(super) fn missing(&self, key: &str, hint: &str) -> ConfigError {
         self.source.error(self.span.start, &self.path_of(key), format!("missing; {hint}"))
     }
@@ -148,7 +148,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// How much of a wrong value an error repeats, in bytes.
+/// Longest part of a wrong value that an error quotes, in bytes.
 const MAX_QUOTED: usize = 48;
 
 impl<'a> Value<'a> {
@@ -255,7 +255,7 @@ impl<'a> Value<'a> {
         self.item.get_ref().is_table()
     }
 
-    /// That the value has the wrong TOML type. Says which it has, but not what it is: it may be a key.
+    /// Error for a value of the wrong TOML type. Names the type but does not quote the value, which may be a secret key.
     fn wrong_type(&self, want: &str) -> ConfigError {
         let has = match self.item.get_ref() {
             DeValue::String(_) => "a text",

@@ -30,7 +30,7 @@ pub(super) use create::{MAX_WISH, write_enslaving, write_request};
 pub(super) use header::put_header_of;
 pub(super) use message::{arphrd, counters, operstate, write};
 
-/// What a request for links names.
+/// Filter of a request for links.
 #[derive(Clone, Debug, Default)]
 struct Filter {
     ext_mask: u32,

@@ -17,7 +17,7 @@ pub trait Database {
     /// Adds an SA, or completes or changes one.
     ///
     /// # Errors
-    /// Why not.
+    /// Refusal of the request.
     fn add_sa(&mut self, sa: Box<NewSa>, update: bool) -> Result<(), Error>;
 
     /// Finds an SA.
@@ -71,10 +71,10 @@ pub trait Database {
     /// Adds a policy; `update`: or replaces the one that is there.
     ///
     /// # Errors
-    /// Why not.
+    /// Refusal of the request.
     fn add_policy(&mut self, policy: Box<Policy>, update: bool) -> Result<(), Error>;
 
-    /// Finds a policy, and takes it out if that is wanted.
+    /// Finds a policy, and removes it if requested.
     ///
     /// # Errors
     /// `ENOENT`: there is none.

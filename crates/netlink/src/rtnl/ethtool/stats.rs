@@ -1,7 +1,7 @@
-//! Sets of names, and what a link has counted: `ethtool -S`.
+//! String sets and the counters of a link: `ethtool -S`.
 //!
-//! What a link counts depends on its kind alone, so that names and numbers that are asked for one after the other belong
-//! together. The numbers are those of `fatpath show links` and `fatpath show drops`.
+//! Counters of a link depend on its kind alone, so names and values that two successive commands read belong
+//! together. The values are those of `fatpath show links` and `fatpath show drops`.
 
 use base::DropReason;
 use nlsock::ethtool::{STRING_LEN, command};
@@ -19,7 +19,7 @@ const STATS: u32 = 1;
 const PRIV_FLAGS: u32 = 2;
 const FEATURES: u32 = 4;
 
-/// What every link counts.
+/// Counters of every link.
 fn of_link(stats: &LinkStats) -> [(&'static str, u64); 11] {
     let LinkStats { rx_packets, rx_bytes, rx_wire_packets, rx_calls, rx_dropped, .. } = *stats;
     let LinkStats { tx_packets, tx_bytes, tx_wire_packets, tx_calls, tx_dropped, tx_errors, .. } = *stats;
@@ -38,7 +38,7 @@ fn of_link(stats: &LinkStats) -> [(&'static str, u64); 11] {
     ]
 }
 
-/// What one counts that receives into a ring, all its queues together.
+/// Counters of a link with a receive ring, summed over all queues.
 fn of_ring(ring: &RingState) -> [(&'static str, u64); 8] {
     [
         ("ring_held", ring.held),
@@ -67,7 +67,7 @@ fn all<H: Host>(asked: &mut Asked<'_, H>) -> Result<Vec<(String, u64)>, Error> {
     Ok(counts.map(|(name, count)| (name.to_owned(), count)).chain(dropped).collect())
 }
 
-/// How many there are.
+/// Number of counters.
 pub(super) fn count<H: Host>(asked: &mut Asked<'_, H>) -> Result<usize, Error> {
     Ok(all(asked)?.len())
 }
