@@ -1,4 +1,4 @@
-//! The configuration file: what it says when it is right, and what is said of it when it is wrong.
+//! Configuration files: the `Config` of a valid file, and the error of an invalid one.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -110,8 +110,8 @@ impl Groups {
     }
 }
 
-/// Bytes of answers to one datagram above which nothing more of it is looked up: it may ask for as many dumps as it has
-/// room for.
+/// Limit of the reply to one datagram, in bytes. Further requests in the datagram are refused: a datagram has room for
+/// very many dump requests.
 const MAX_ANSWERS: usize = 256 << 10;
 
 /// Datagrams that are to be sent. It is emptied and used again.
@@ -277,7 +277,7 @@ impl Part<'_> {
         self.end_flags |= flag::DUMP_FILTERED;
     }
 
-    /// Says whether what was dumped so far is of another generation than what is dumped now.
+    /// Marks the dump as interrupted, if the tables have changed since it began.
     pub const fn interrupted(&mut self, interrupted: bool) {
         self.interrupted |= interrupted;
     }

@@ -1,4 +1,4 @@
-//! A cursor over a TOML document that knows where it is: each value carries its key's path and its line, so that each
+//! Cursor over a TOML document: each value carries its key's path and its line, so that each
 //! refusal can name both.
 
 use std::fmt;
@@ -270,7 +270,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A wrong value as an error repeats it: not if it is long, and then perhaps a key that stands in the wrong place.
+/// A wrong value as an error quotes it. Long values are not quoted: they may be a secret key under the wrong name.
 pub(super) fn quoted(text: &str) -> String {
     match text {
         _ if !is_short(text) => "this text".to_owned(),
@@ -279,7 +279,7 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
-/// Whether an error may repeat `text`. The shortest key of AES has 16 bytes, that is 34 characters in hexadecimal; the
+/// Whether an error may quote `text`. The shortest key of AES has 16 bytes, that is 34 characters in hexadecimal; the
 /// longest prefix has 43 characters, and colons.
 fn is_short(text: &str) -> bool {
     text.len() < 16 || (text.len() <= MAX_QUOTED && text.contains([':', '.', '(']))

@@ -132,7 +132,7 @@ impl<H: Host> Protocol for Rtnl<H> {
             | (RTM_GETTCLASS | RTM_GETTFILTER | RTM_GETCHAIN | RTM_GETACTION, _) => {
                 Ok(Box::new(|_: &mut Self, _: &mut Part<'_>| Ok(Progress::Done)) as _)
             }
-            // A family that has nothing of its own gets what there is (Linux `rtnl_get_link`).
+            // A family without its own dump of links gets the generic one (Linux `rtnl_get_link`).
             (RTM_GETLINK, _) => link::dump(request, family),
             (RTM_GETADDR, _) => addr::dump(self, request, family),
             (RTM_GETROUTE, _) => route::dump(self, request, family),

@@ -1,4 +1,4 @@
-//! The node as the files of `/proc/sys/net` show it and let it be set.
+//! Files of `/proc/sys/net` for the node.
 //!
 //! Values that a running node can change are in [`Settings`]. A name that Linux has and whose value is fixed here reads as that
 //! value, and refuses any other (`EOPNOTSUPP`). Other names do not exist. Texts are read, bounded and written as by Linux
@@ -164,7 +164,7 @@ impl File {
             }
             Value::Flush => return Ok(Written::ForgetPaths),
             Value::Fixed { min, max, .. } => min.into()..=max.into(),
-            // What IPv6 needs, and what the link has (Linux `addrconf_sysctl_mtu`).
+            // From the minimum MTU of IPv6 to the MTU of the link (Linux `addrconf_sysctl_mtu`).
             Value::Mtu => 1280..=self.mtu.into(),
         };
         let value = Some(number::within(bounds, text)?);

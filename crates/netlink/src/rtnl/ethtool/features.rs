@@ -84,7 +84,7 @@ fn now<H: Host>(asked: &mut Asked<'_, H>) -> Result<Now, Error> {
     Ok(Now { can: detail.can, wanted, on: detail.on })
 }
 
-/// `struct ethtool_gfeatures`, of which a program has room for `size` words.
+/// `struct ethtool_gfeatures`, for a program with room for `size` words.
 fn all(now: Now, size: u32) -> Answer {
     let Now { can, wanted, on } = now;
     let half = |set: FeatureSet, at: usize| (set.0 >> (32 * at)) as u32;

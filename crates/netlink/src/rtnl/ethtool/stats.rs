@@ -85,7 +85,7 @@ fn set<H: Host>(asked: &mut Asked<'_, H>, set: u32) -> Result<Option<Vec<String>
     })
 }
 
-/// `struct ethtool_sset_info`: how many names those of the wanted sets have that the link has.
+/// `struct ethtool_sset_info`: the number of names in each requested set that the link has.
 pub(super) fn set_info<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error> {
     let wanted = u64::from(word(&block[8..])) | u64::from(word(&block[12..])) << 32;
     let (mut has, mut counts) = (0_u64, Vec::new());
@@ -121,8 +121,8 @@ pub(super) fn values<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<
     Ok(answer)
 }
 
-/// Whether a program has room for `count` that says it has it for `room`. One that says another number has asked for it
-/// before something changed, and gets none (Linux since 6.19); one that says none has as much as is needed.
+/// Whether `count` entries fit into a block for which the program states `room` entries. A different number is stale, and
+/// the program gets no entries (Linux since 6.19); 0 means that the program has allocated enough.
 const fn fits(count: usize, room: u32) -> bool {
     room == 0 || room as usize == count
 }

@@ -32,7 +32,7 @@ pub(super) fn change<H: Host>(
     let now = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
     let wanted = Wanted::of(&rtnl.model, (index, now), header, attrs)?;
     let before = now.master;
-    // No packet passes by it, so the packets' side has none to change.
+    // No packet passes by a virtual link, so the datapath has nothing to change.
     let is_virtual = now.is_virtual();
     if let Some(mac) = wanted.mac {
         if !is_virtual {
@@ -251,7 +251,7 @@ pub(super) fn wanted_mac(attr: &Attr<'_>, now: Option<[u8; 6]>) -> Result<Option
     }
 }
 
-/// Whether a link is what this says of it.
+/// Whether a link has the value of the attribute already.
 fn is_so(link: &Link, lower: Option<IfIndex>, attr: &Attr<'_>) -> bool {
     match attr.kind {
         IFLA_LINK => lower.is_some_and(|lower| lower.0 == attr.u32()),
