@@ -72,7 +72,7 @@ pub(crate) fn end_on_signal(connection: UnixStream) -> io::Result<()> {
 pub(crate) fn end_with_reader(output: impl AsFd, connection: UnixStream) -> io::Result<()> {
     let output = output.as_fd().try_clone_to_owned()?;
     thread::Builder::new().name("reader".to_owned()).spawn(move || {
-        // Nothing is asked for: a hang-up and an error are told all the same.
+        // No events are requested: poll(2) reports a hang-up and an error in any case.
         let mut fds = [PollFd::new(&output, PollFlags::empty())];
         while poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
         if fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {

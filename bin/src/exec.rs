@@ -25,7 +25,7 @@ pub(crate) fn main(args: &ExecArgs) -> Result<(), CliError> {
     exec(&args.instance, args.sockets, args.vrf.as_deref(), program, rest)
 }
 
-/// Becomes the system's `ip`. It needs no gateway to tell of itself.
+/// Executes the system's `ip`. `ip` without an object, such as `ip -V`, needs no gateway.
 ///
 /// # Errors
 /// As [`main`].

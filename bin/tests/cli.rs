@@ -156,7 +156,7 @@ fn alone(dir: &Dir, args: &[&str]) -> (PathBuf, Command) {
     (program, command)
 }
 
-/// A program `fatpath-bench` at `place`, which prints `name`, its arguments and the path that it is told.
+/// Stand-in for `fatpath-bench` at `place`, which prints `name`, its arguments and the path of `fatpath` that it gets.
 fn stand_in(dir: &Dir, place: &Path, name: &str) {
     let text = format!("#!/bin/sh\necho {name} \"$@\"\necho \"$FATPATH_PROGRAM\" >&2\nexit 7\n");
     install(dir.file(name, text), &place.join("fatpath-bench"));
@@ -192,7 +192,7 @@ fn bench_program_gets_the_same_words_and_gives_its_exit_code() {
     let told = format!("{}\n", program.display());
     stand_in(&dir, &dir.0.join("empty"), "path");
     assert_output(&command.output().unwrap(), 7, "path bench esp --only a b --json\n", &told);
-    // The one beside it comes first.
+    // The program in the directory of `fatpath` is found first.
     stand_in(&dir, &dir.0, "beside");
     assert_output(&command.output().unwrap(), 7, "beside bench esp --only a b --json\n", &told);
 }

@@ -105,7 +105,7 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// Four decimals: more than any measurement here knows.
+/// Four decimals: more than the precision of any measurement here.
 pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }

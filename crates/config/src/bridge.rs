@@ -12,7 +12,7 @@ pub struct BridgeConfig {
     pub vlan_filtering: bool,
     /// VLAN that new ports are in, untagged; none if `None`.
     pub default_pvid: Option<Vid>,
-    /// Time after which a learnt address is forgotten; 0 forgets none.
+    /// Ageing time of learnt addresses; with 0 they do not age.
     pub ageing_time: Duration,
     /// Link-local groups that are forwarded.
     pub group_mask: GroupMask,
@@ -23,7 +23,7 @@ pub struct BridgeConfig {
 }
 
 impl Default for BridgeConfig {
-    /// A bridge as Linux makes it.
+    /// Linux's default settings of a bridge.
     fn default() -> Self {
         Self {
             vlan_filtering: false,
@@ -83,8 +83,8 @@ pub struct BridgePort {
 }
 
 impl BridgePort {
-    /// Gives a port, or the bridge's own port (`None`), these settings. VLANs that it is in and keeps stay as they are, with what
-    /// was learnt there.
+    /// Gives a port, or the bridge's own port (`None`), these settings. VLANs that are in both the old and the new settings keep
+    /// their learnt addresses.
     ///
     /// # Errors
     /// [`BridgeError::NoPort`].

@@ -16,45 +16,45 @@ macro_rules! features {
 pub struct FeatureSet(pub u64);
 
 features! {
-    /// Packets in pieces: head and page slots.
+    /// Scatter-gather: packets with a head and frags.
     SG = 0,
-    /// Checksums of TCP and UDP over IPv4.
+    /// Checksum offload of TCP and UDP over IPv4.
     IP_CSUM = 1,
-    /// Checksums that a start and an offset describe.
+    /// Checksum offload by `csum_start` and `csum_offset`, for any protocol.
     HW_CSUM = 3,
-    /// Checksums of TCP and UDP over IPv6 without extension headers.
+    /// Checksum offload of TCP and UDP over IPv6 without extension headers.
     IPV6_CSUM = 4,
-    /// Packets with children, too.
+    /// Scatter-gather of packets with a frag list.
     FRAGLIST = 6,
-    /// It carries no VLAN tags.
+    /// The link carries no VLAN tags.
     VLAN_CHALLENGED = 10,
-    /// Fat packets are cut here where the link does not do it.
+    /// Super-packets are segmented in software where the link does not do it.
     GSO = 11,
     /// ESP may be decrypted before IP input, where Linux's GRO does it. Linux has no flag for that, and no name for this bit.
     ESP_GRO = 12,
-    /// Received packets, and what was inside of them, are merged here.
+    /// Received packets, and decapsulated ones, are merged in software.
     GRO = 14,
-    /// The link cuts TCP over IPv4.
+    /// The link segments TCP over IPv4.
     TSO = 16,
-    /// It keeps CWR on the first segment alone.
+    /// The link sets CWR on the first segment alone.
     TSO_ECN = 18,
-    /// It cuts TCP over IPv6.
+    /// The link segments TCP over IPv6.
     TSO6 = 20,
-    /// It cuts UDP trains.
+    /// The link segments UDP super-packets.
     UDP_SEGMENTATION = 33,
-    /// It says of what it receives whether checksums are right.
+    /// The link verifies checksums of received packets.
     RX_CSUM = 40,
-    /// Packets that are sent come back here.
+    /// Sent packets are received again by this node.
     LOOPBACK = 42,
-    /// It seals ESP.
+    /// The link encrypts ESP.
     ESP = 50,
-    /// It glues what it receives.
+    /// The link merges received packets (hardware GRO).
     GRO_HW = 55,
-    /// UDP is glued also if it goes on to others.
+    /// UDP packets are merged also if they are forwarded.
     UDP_GRO_FORWARDING = 59,
 }
 
-/// Every name, in the order of the bits; without one, none has the bit.
+/// Feature names by bit; empty for a bit without a feature.
 pub const NAMES: [&str; 64] = [
     "tx-scatter-gather",
     "tx-checksum-ipv4",
@@ -123,17 +123,17 @@ pub const NAMES: [&str; 64] = [
 ];
 
 impl FeatureSet {
-    /// None.
+    /// Empty set.
     pub const NONE: Self = Self(0);
 
     /// Checksums that a link completes (Linux `NETIF_F_CSUM_MASK`).
     pub const CSUM: Self = Self(Self::IP_CSUM.0 | Self::HW_CSUM.0 | Self::IPV6_CSUM.0);
 
-    /// Cutting TCP (Linux `NETIF_F_ALL_TSO`, of those that a link here can have).
+    /// TCP segmentation (Linux `NETIF_F_ALL_TSO`, of those that a link here can have).
     pub const ALL_TSO: Self = Self(Self::TSO.0 | Self::TSO6.0 | Self::TSO_ECN.0);
 
-    /// Features of a VRF's device (Linux `vrf_setup`, of those that have a name here): what passes there is whole and unfinished, and the link
-    /// behind it sees to that.
+    /// Features of a VRF's device (Linux `vrf_setup`, of those that have a name here): packets pass unsegmented and
+    /// without checksums, which the link behind it completes.
     pub const OF_VRF: Self = Self(
         Self::SG.0
             | Self::FRAGLIST.0
@@ -144,32 +144,32 @@ impl FeatureSet {
             | Self::UDP_SEGMENTATION.0,
     );
 
-    /// Features that this node has for every link, whatever the link can do.
+    /// Features that this node implements in software for every link.
     pub const OF_NODE: Self = Self(Self::GRO.0 | Self::ESP_GRO.0);
 
-    /// All that can be switched on some link: what is done to packets that it sends, and gluing what it receives.
+    /// Features that can be switched on some link: transmit offloads and GRO.
     pub const SWITCHED: Self = Self(
         Self::SG.0 | Self::FRAGLIST.0 | Self::CSUM.0 | Self::ALL_TSO.0 | Self::UDP_SEGMENTATION.0 | Self::OF_NODE.0,
     );
 
-    /// Features of [`SWITCHED`](Self::SWITCHED) that are wanted of a link with or without `offloads` and ESP GRO, until a client
+    /// Features of [`SWITCHED`](Self::SWITCHED) that are requested of a link with or without `offloads` and ESP GRO, until a client
     /// switches them.
     pub const fn wanted_first(offloads: bool, esp_gro: bool) -> Self {
         let wanted = if offloads { Self::SWITCHED } else { Self(Self::SWITCHED.0 & !Self::OF_NODE.0) };
         if esp_gro { wanted } else { Self(wanted.0 & !Self::ESP_GRO.0) }
     }
 
-    /// Whether all of `other` are in it.
+    /// Whether the set contains all of `other`.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether none is in it.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// `of` if `on`.
+    /// The set itself if `on`, else the empty set.
     pub const fn only_if(self, on: bool) -> Self {
         if on { self } else { Self::NONE }
     }

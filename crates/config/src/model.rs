@@ -1,6 +1,6 @@
-//! The typed model: what a node can be told to be.
+//! Typed configuration of a node.
 //!
-//! A [`Config`] is plain data. Its reader ([`Config::from_toml`]) checks it as a whole, so code that applies it need not: names
+//! A [`Config`] is plain data. [`Config::from_toml`] validates the whole file, so code that applies a `Config` need not: names
 //! are unique, routes lead to links that exist, keys have their algorithm's length.
 
 use std::net::IpAddr;
@@ -31,9 +31,9 @@ pub struct Config {
     pub xfrm: XfrmOptions,
     /// The thread that moves packets.
     pub worker: WorkerConfig,
-    /// Who does the ciphers' work.
+    /// Crypto threads.
     pub crypto: CryptoConfig,
-    /// How fragments wait for each other.
+    /// Fragment reassembly.
     pub reassembly: ReassemblyConfig,
     /// The network namespace of the node's own.
     pub host: HostConfig,
@@ -48,10 +48,10 @@ pub struct Config {
 /// Treatment of ICMPv6 errors about packets that a route of this node has translated.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum IlaErrors {
-    /// The quoted destination is translated back, so that sockets know their packet.
+    /// The quoted destination is translated back, so that the error matches the socket that sent the packet.
     #[default]
     Restored,
-    /// They stay as they are, as in Linux.
+    /// The quoted destination stays translated, as in Linux.
     Linux,
 }
 
@@ -119,21 +119,21 @@ pub struct WorkerConfig {
     pub cpu: Option<u16>,
 }
 
-/// Who does the ciphers' work (Linux `pcrypt`).
+/// Threads that encrypt and decrypt ESP packets (Linux `pcrypt`).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct CryptoConfig {
-    /// Threads beside the worker that moves packets; 0 leaves all of it to that.
+    /// Number of crypto threads; with 0 the worker encrypts and decrypts inline.
     pub workers: u16,
     /// The CPUs that the threads are bound to, one after the other; any if empty.
     pub cpus: Vec<u16>,
 }
 
-/// How fragments for this node wait for each other. The defaults are Linux's, but for the policy.
+/// Reassembly of fragments for this node. The defaults are Linux's, except for the eviction policy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ReassemblyConfig {
-    /// What happens when memory is full.
+    /// Eviction policy when the reassembly memory is full.
     pub policy: Eviction,
-    /// What happens to the pages that fragments came in.
+    /// Treatment of the receive pages that hold fragments.
     pub coalesce: Coalesce,
     /// IPv4.
     pub v4: FragLimits,
@@ -143,36 +143,36 @@ pub struct ReassemblyConfig {
     pub max_distance: u32,
 }
 
-/// What may wait of one family, and how long.
+/// Reassembly limits of one address family: memory and time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FragLimits {
-    /// Memory in bytes (`ipfrag_high_thresh`); 0 takes nothing.
+    /// Memory limit in bytes (`ipfrag_high_thresh`); 0 drops every fragment.
     pub high_thresh: u64,
-    /// At most as much (`ipfrag_low_thresh`), which is kept for those who set it and has no effect, as in Linux since 4.17.
+    /// `ipfrag_low_thresh`, at most `high_thresh`. Stored and shown, but without effect, as in Linux since 4.17.
     pub low_thresh: u64,
-    /// How long a datagram may take from the fragment that comes first (`ipfrag_time`).
+    /// Time in seconds from the first fragment that arrives until the datagram is dropped (`ipfrag_time`).
     pub timeout_secs: u32,
 }
 
-/// Who makes room when the memory for fragments is full.
+/// Eviction policy when the reassembly memory is full.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Eviction {
-    /// The datagram that is least likely to become whole.
+    /// Evicts the datagram that is least likely to be completed.
     #[default]
     Fair,
-    /// Nobody, until datagrams time out.
+    /// Evicts nothing: new fragments are dropped until datagrams time out.
     Linux,
 }
 
-/// What happens to the pages that fragments came in.
+/// Treatment of the receive pages that hold fragments.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Coalesce {
-    /// They become slots of one packet.
+    /// Moves the pages into the frags of the reassembled packet, without a copy.
     #[default]
     Move,
-    /// They go home at once: fragments are copied.
+    /// Copies each fragment and returns its page to the pool at once.
     Copy,
-    /// They wait, each fragment a packet of its own.
+    /// Keeps each fragment as a packet of its own until the datagram is complete.
     Off,
 }
 
@@ -187,28 +187,28 @@ impl Default for ReassemblyConfig {
 /// A link of the node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LinkConfig {
-    /// Its name: 1 to 15 bytes, as Linux's `IFNAMSIZ` allows.
+    /// Name: 1 to 15 bytes, as Linux's `IFNAMSIZ` allows.
     pub name: String,
-    /// What moves its bytes.
+    /// Driver or virtual device, with its settings.
     pub kind: LinkKind,
-    /// Its layer-3 MTU in bytes; `None` is the kind's own: the interface's for `packet` and `xdp`, 1500 for the
-    /// others.
+    /// Layer-3 MTU in bytes; `None` is the default of the link's kind: the interface's MTU for `packet` and `xdp`, 1500 for the
+    /// other kinds.
     pub mtu: Option<u16>,
-    /// This node's own addresses on the link. That of a UDP link is where it is bound, and is not repeated here.
+    /// This node's own addresses on the link, without the address that the socket of a UDP link is bound to.
     pub addresses: Vec<IfAddr>,
-    /// Whether IKE is for a key manager: of a UDP link what stands on its port behind the non-ESP marker, of a packet or XDP
-    /// link what comes to ports 500 and 4500 of this node's addresses.
+    /// Whether IKE messages are delivered to a key manager. On a UDP link these are the datagrams with a non-ESP marker; on a
+    /// packet or XDP link, datagrams to ports 500 and 4500 of this node's addresses.
     pub ike: bool,
-    /// Whether the MSS of forwarded SYNs that come or leave by it is lowered to what its paths take.
+    /// Whether the MSS of SYNs that are forwarded from or to the link is clamped to the path MTU.
     pub clamp_mss: bool,
-    /// Whether datagrams that are forwarded to the host behind a TUN link go whole.
+    /// Whether fragmented datagrams that are forwarded to the host behind a TUN link are reassembled first.
     pub defrag: bool,
     /// False switches every offload off, and sends and receives one packet at a time.
     pub offloads: bool,
     /// Whether ESP may be decrypted before IP input, unless a client switches it.
     pub esp_gro: bool,
-    /// Those that are to be on of the features that can be switched while it is open (Linux `wanted_features`). A file does
-    /// not say.
+    /// Requested features, among those that can be switched while the link is open (Linux `wanted_features`). A file
+    /// does not set them.
     pub features: FeatureSet,
     /// The VRF or bridge that it belongs to, by the name of its device.
     pub master: Option<String>,
@@ -298,11 +298,11 @@ pub struct PolicyDefault {
 pub struct XfrmOptions {
     /// Packets whose SA is missing are dropped, and do not wait for it.
     pub larval_drop: bool,
-    /// Seconds that an SA may take which was asked for.
+    /// Lifetime in seconds of a larval SA, which waits for a key manager.
     pub acq_expires: u32,
-    /// Packets after which an SA's numbers are told of; 0 for never.
+    /// Packets after which an SA's sequence numbers are reported to netlink listeners; 0 for never.
     pub aevent_rseqth: u32,
-    /// Tenths of a second after which they are told of again; 0 for never.
+    /// Tenths of a second after which an SA's sequence numbers are reported again; 0 for never.
     pub aevent_etime: u32,
 }
 
@@ -311,9 +311,9 @@ pub struct XfrmOptions {
 pub struct RouteConfig {
     /// The destinations.
     pub to: Prefix,
-    /// What becomes of their packets.
+    /// Action on packets that match the route.
     pub action: RouteAction,
-    /// The smallest wins among routes to one prefix.
+    /// Metric; among routes to one prefix the smallest wins.
     pub metric: u32,
     /// The table that it stands in.
     pub table: TableId,
@@ -321,7 +321,7 @@ pub struct RouteConfig {
     pub encap: Option<RouteEncap>,
 }
 
-/// What a route does with a packet: Linux's `RTN_*` types.
+/// Action of a route on a packet: Linux's `RTN_*` types.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RouteAction {
     /// Send it on.
@@ -346,7 +346,7 @@ impl Default for XfrmOptions {
 }
 
 impl LinkConfig {
-    /// Features that are wanted until a client switches them.
+    /// Requested features until a client switches them.
     pub const fn first_features(&self) -> FeatureSet {
         FeatureSet::wanted_first(self.offloads, self.esp_gro)
     }

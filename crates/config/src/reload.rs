@@ -24,24 +24,24 @@ pub struct Change {
     pub routes: bool,
     /// Whether the policies differ, which are then replaced as a whole: among equals in priority the first one wins.
     pub policies: bool,
-    /// Whether what becomes of packets that no policy is for differs.
+    /// Whether the default policy actions differ.
     pub policy_default: bool,
-    /// Whether the thread that moves packets is to run elsewhere.
+    /// Whether the CPU of the worker differs.
     pub worker: bool,
-    /// Whether the ciphers' work is to be done by others.
+    /// Whether the crypto threads differ.
     pub crypto: bool,
     /// Whether ILA's mappings or their setting differ; they are then replaced as a whole.
     pub ila: bool,
-    /// Whether what can be [set](crate::settings) while it runs differs.
+    /// Whether the [settings](crate::settings) that can change at run time differ.
     pub settings: bool,
 }
 
 /// Differences of a list's items.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ListChange {
-    /// Positions in the old list of what goes.
+    /// Positions in the old list of removed items.
     pub removed: Vec<usize>,
-    /// Positions in the new list of what comes.
+    /// Positions in the new list of added items.
     pub added: Vec<usize>,
     /// Items that stay with their state at run time.
     pub kept: Vec<Kept>,
@@ -54,7 +54,7 @@ pub struct Kept {
     pub old: usize,
     /// Position in the new list.
     pub new: usize,
-    /// Whether something about it is different that can be changed in place.
+    /// Whether a property differs that can be changed in place.
     pub changed: bool,
 }
 
@@ -85,8 +85,8 @@ impl Change {
 }
 
 impl ListChange {
-    /// Pairs the items of `old` and `new` that have the same `name` and are `same`. What is configured has a name of its
-    /// own in its list, so each is compared with one at most.
+    /// Pairs the items of `old` and `new` that have the same `name` and are `same`. Names are unique in a list,
+    /// so each item is compared with one at most.
     fn between<'a, T: PartialEq, N: Eq + Hash>(
         old: &'a [T],
         new: &'a [T],
@@ -109,7 +109,7 @@ impl ListChange {
         change
     }
 
-    /// Whether every item stays as it is. Where it stands in the list does not matter.
+    /// Whether every item stays unchanged, wherever it is in the list.
     pub fn is_empty(&self) -> bool {
         self.removed.is_empty() && self.added.is_empty() && self.kept.iter().all(|kept| !kept.changed)
     }
@@ -122,8 +122,8 @@ fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
     (old.kind == new.kind || is_bridge(old) && is_bridge(new)) && old.offloads == new.offloads
 }
 
-/// The same SA in the SAD, where destination, SPI and mark name it (RFC 4301 §4.1), with the same key. What else is different
-/// is changed in place: a new window would take old packets once more.
+/// The same SA in the SAD, where destination, SPI and mark name it (RFC 4301 §4.1), with the same key. Other differences
+/// are changed in place: an SA with a new replay window would accept old packets again.
 fn same_sa(old: &SaConfig, new: &SaConfig) -> bool {
     old.algorithm == new.algorithm
 }

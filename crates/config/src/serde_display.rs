@@ -1,4 +1,4 @@
-//! Serialises what has a text form as that text, so that JSON reads as the command line does.
+//! Serialises values by their `Display` text, so that JSON has the notation of the command line.
 
 use std::fmt::Display;
 use std::str::FromStr;

@@ -21,9 +21,9 @@ pub struct Settings {
 /// `sysctl_udp_l3mdev_accept`). Raw sockets always do.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct L3mdevAccept {
-    /// Those of TCP.
+    /// TCP sockets.
     pub tcp: bool,
-    /// Those of UDP.
+    /// UDP sockets.
     pub udp: bool,
 }
 
@@ -50,7 +50,7 @@ impl Default for EarlyDemux {
 }
 
 impl Settings {
-    /// Settings that a file has.
+    /// Settings of a configuration file.
     pub const fn of(config: &Config) -> Self {
         Self {
             reassembly: config.reassembly,

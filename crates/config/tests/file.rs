@@ -1,4 +1,4 @@
-//! The configuration file: what it says when it is right, and what is said of it when it is wrong.
+//! Configuration files: the `Config` of a valid file, and the error of an invalid one.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn prefix(text: &str) -> Prefix {
 }
 
 #[test]
-fn a_file_becomes_the_model_that_it_describes() {
+fn file_with_every_section_becomes_the_expected_config() {
     let config = Config::from_toml(GOOD, "gw.toml").unwrap();
     let link = |name: &str, kind| LinkConfig {
         name: name.to_owned(),
@@ -123,7 +123,7 @@ fn a_file_becomes_the_model_that_it_describes() {
 }
 
 #[test]
-fn an_sa_that_only_sends_has_extended_numbers_without_a_window() {
+fn outbound_sa_has_esn_without_a_replay_window() {
     let sa = |text: &str| Config::from_toml(&GOOD.replace("replay-window = 1024", text), "f").unwrap().sas.remove(0);
     for (text, dir, window) in [
         ("dir = \"out\"", SaDir::Out, 0),
@@ -136,7 +136,7 @@ fn an_sa_that_only_sends_has_extended_numbers_without_a_window() {
 }
 
 #[test]
-fn what_an_sa_does_about_a_nat_and_about_sizes_is_read() {
+fn sa_nat_and_tfc_settings_are_read() {
     let sa = |text: &str| Config::from_toml(&GOOD.replace("replay-window = 1024", text), "f").unwrap().sas.remove(0);
     let out = sa("dir = \"out\"\ntfcpad = 1500\nnat-keepalive-interval = 20");
     let nat = NatTraversal { keepalive_interval: 20, ..NatTraversal::default() };
@@ -147,7 +147,7 @@ fn what_an_sa_does_about_a_nat_and_about_sizes_is_read() {
 }
 
 #[test]
-fn a_route_leads_by_a_neighbour_of_whatever_stands_before_or_behind_it() {
+fn route_via_neighbour_finds_its_link_in_any_order_of_the_file() {
     let link = |name, net| format!("[[link]]\nname = \"{name}\"\nkind = \"tun\"\naddresses = [\"{net}\"]\n");
     let links = link("a", "10.1.0.1/16") + &link("b", "10.2.0.1/16") + &link("c", "10.1.2.1/24");
     let by = "[[route]]\nto = \"default\"\nvia = \"VIA\"\n";
@@ -197,7 +197,7 @@ fn a_key_text_without_0x_stands_for_its_own_bytes() {
 }
 
 #[test]
-fn sequence_numbers_go_on_from_where_the_file_says() {
+fn sa_sequence_numbers_start_at_the_value_of_the_file() {
     let read = |text: &str| {
         let text = GOOD.replace("replay-window = 1024", &format!("replay-window = 1024\n{text}"));
         let sa = Config::from_toml(&text, "f").unwrap().sas.remove(0);
@@ -261,7 +261,7 @@ fn part(case: &str, mark: &str) -> String {
 }
 
 #[test]
-fn every_mistake_is_named_by_line_key_and_remedy() {
+fn config_error_names_line_key_and_valid_values() {
     let cases = include_str!("refused.txt").split("\n\n").skip(1);
     let mut wrong = Vec::new();
     for case in cases {
@@ -279,7 +279,7 @@ fn every_mistake_is_named_by_line_key_and_remedy() {
 }
 
 #[test]
-fn a_single_table_where_many_may_stand_is_explained() {
+fn single_table_instead_of_an_array_is_explained() {
     let err = Config::from_toml("[link]\nname = \"tun0\"\n", "f").unwrap_err();
     assert_eq!(err.to_string(), "f:1: link: is a single table; begin each link with [[link]].");
 }
@@ -312,7 +312,7 @@ fn no_error_shows_key_material() {
 }
 
 #[test]
-fn a_file_that_is_cut_or_garbled_anywhere_is_read_or_refused_in_one_line() {
+fn truncated_or_garbled_file_is_read_or_refused_in_one_line() {
     let mut refused = 0;
     let mut read = |text: &str| {
         if let Err(err) = Config::from_toml(text, "gw.toml") {
@@ -359,7 +359,7 @@ fn marks_and_limits_are_read() {
 }
 
 #[test]
-fn what_holds_for_all_sas_and_policies_is_read() {
+fn ipsec_and_policy_default_tables_are_read() {
     let config = read(&["[ipsec]\nlarval-drop = false\nacq-expires = 9\naevent-rseqth = 0\naevent-etime = 5\n[policy-default]\nin = \"block\"\n"]).unwrap();
     assert_eq!(config.xfrm, XfrmOptions { larval_drop: false, acq_expires: 9, aevent_rseqth: 0, aevent_etime: 5 });
     assert_eq!(config.policy_default, PolicyDefault { block_in: true, ..PolicyDefault::default() });
@@ -412,7 +412,7 @@ fn wrong_marks_and_limits_are_refused_with_what_would_be_right() {
 }
 
 #[test]
-fn an_xdp_link_has_a_ring_and_a_mode_of_its_own_or_the_usual_ones() {
+fn xdp_link_ring_and_mode_are_read_or_default() {
     let head = "[[link]]\nname = \"a\"\nkind = \"xdp\"\ninterface = \"eth1\"\n";
     let kind = |rest: &str| Config::from_toml(&format!("{head}{rest}"), "f").unwrap().links.remove(0).kind;
     let want = |ring, mode| LinkKind::Driver(DriverKind::Xdp { interface: "eth1".to_owned(), ring, mode });

@@ -1,6 +1,6 @@
 //! The node as the files of `/proc/net` show it, in Linux's layout: what `nstat`, `netstat`, `route` and `arp` read.
 //!
-//! What is not counted here is 0, as in a kernel that never did it.
+//! Linux counters that fatpath does not have read as 0, as in a kernel where the event never happened.
 
 mod tables;
 
@@ -127,7 +127,7 @@ fn counts(groups: &[(&str, &str)], counters: &[CounterState]) -> String {
             // A router, whose own packets have this TTL.
             ("Ip", "Forwarding") => "1".to_owned(),
             ("Ip", "DefaultTTL") => "64".to_owned(),
-            // What Linux says of a TCP that was never used.
+            // Values that Linux shows for a TCP that was never used.
             ("Tcp", "RtoAlgorithm") => "1".to_owned(),
             ("Tcp", "RtoMin") => "200".to_owned(),
             ("Tcp", "RtoMax") => "120000".to_owned(),

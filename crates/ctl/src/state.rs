@@ -1,4 +1,4 @@
-//! What a running node shows of itself: plain values, taken at one moment, that go through JSON and come back equal.
+//! State of a running node for `fatpath show`: plain values, one snapshot, that survive a round trip through JSON.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,13 +14,13 @@ use xfrm::{
 /// A link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LinkState {
-    /// Its number, from 1.
+    /// Interface index, from 1.
     pub index: u32,
-    /// Its name.
+    /// Name.
     pub name: String,
     /// `tun`, `tap`, `udp`, `packet`, `xdp` or `vrf`.
     pub kind: String,
-    /// What it stands on, if that has a name of its own: a socket's address, an interface.
+    /// Address of the link's socket or name of the host interface below it, for kinds that have one.
     pub on: Option<String>,
     /// The VRF that it belongs to, by the name of its device.
     pub vrf: Option<String>,
@@ -30,13 +30,13 @@ pub struct LinkState {
     pub guest: Option<GuestState>,
     /// The table of the VRF that it is the device of.
     pub table: Option<u32>,
-    /// Its layer-3 MTU in bytes.
+    /// Layer-3 MTU in bytes.
     pub mtu: u32,
     /// Whether it carries packets.
     pub up: bool,
-    /// Why it does not, if that is known.
+    /// Reason for which the link is down, if known.
     pub why_down: Option<String>,
-    /// Its link-layer address, if it has one.
+    /// Link-layer address, if the link has one.
     pub lladdr: Option<String>,
     /// This node's own addresses on it.
     #[serde(with = "config::serde_display::list")]
@@ -48,7 +48,7 @@ pub struct LinkState {
     /// Queueing discipline, if it was given one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qdisc: Option<QdiscState>,
-    /// What it has moved.
+    /// Packet counters.
     pub stats: LinkStats,
     /// Linux's counters of IPv6 and ICMPv6, as far as they are this link's and not 0.
     #[serde(default)]
@@ -81,7 +81,7 @@ pub struct QdiscState {
 pub struct HostState {
     /// `on`; `off`, as the configuration says; or `failed`.
     pub side: String,
-    /// Why it could not be made.
+    /// Reason for which the namespace could not be created.
     pub why: Option<String>,
     /// The file that it is bound to.
     pub namespace: Option<String>,
@@ -112,11 +112,11 @@ pub struct HostDeviceState {
     pub kind: String,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Why it is not there.
+    /// Reason for which the device is missing.
     pub why_not: Option<String>,
 }
 
-/// How a device's ring fares, all its queues together. The last six are the kernel's own counters (`struct xdp_statistics`).
+/// Receive ring of an AF_XDP device, with counters summed over all queues. The last six are the kernel's own (`struct xdp_statistics`).
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RingState {
     /// `native`: the driver hands frames over; `generic`: the network stack does.
@@ -131,7 +131,7 @@ pub struct RingState {
     pub frame_size: u32,
     /// Frames that packets hold now.
     pub held: u64,
-    /// How often a queue ran dry because packets held all its frames.
+    /// Times that a queue ran out of frames because packets held all of them.
     pub rx_no_buffer: u64,
     /// Packets dropped, but for descriptors that are wrong: above all because there was no frame.
     pub rx_dropped: u64,
@@ -141,25 +141,25 @@ pub struct RingState {
     pub tx_invalid_descs: u64,
     /// Packets dropped because too many waited to be read.
     pub rx_ring_full: u64,
-    /// How often the kernel looked for a frame and found none.
+    /// Times that the kernel found the fill ring empty.
     pub rx_fill_ring_empty_descs: u64,
-    /// How often the kernel looked for something to send and found nothing.
+    /// Times that the kernel found the transmit ring empty.
     pub tx_ring_empty_descs: u64,
 }
 
 /// One offload of a link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct OffloadState {
-    /// Its name, such as `tso4`.
+    /// Name, such as `tso4`.
     pub name: String,
     /// Whether it is in use.
     pub on: bool,
-    /// Why not, or how it was found to work.
+    /// Reason for which the offload is off, or the probe that found it to work.
     pub why: Option<String>,
 }
 
-/// What a link has moved. A *packet* is what fatpath handles, up to 64 KiB; a *wire packet* is what it stands for on
-/// the wire: a segment of it.
+/// Packet counters of a link. A *packet* may be a super-packet of up to 64 KiB; a *wire packet* is one segment of it, as it
+/// travels on the wire.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LinkStats {
     /// Packets received.
@@ -225,15 +225,15 @@ pub struct IlaEncapState {
 /// A neighbour on an Ethernet link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NeighbourState {
-    /// Its address.
+    /// Address of the neighbour.
     pub to: IpAddr,
     /// The link.
     pub dev: String,
-    /// Its link-layer address, once known.
+    /// Link-layer address, once resolved.
     pub lladdr: Option<String>,
     /// Linux's word for its state, such as `REACHABLE`.
     pub state: String,
-    /// How many packets wait for its link-layer address.
+    /// Packets queued until the link-layer address is resolved.
     pub queued: u32,
 }
 
@@ -323,16 +323,16 @@ pub struct BridgePortState {
     pub tx_errors: u64,
 }
 
-/// What is known of a path beyond its first link.
+/// Cached path MTU of a destination.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PmtuState {
-    /// Where it ends.
+    /// Destination.
     pub to: IpAddr,
     /// The VRF that it is in, by the name of its device.
     pub vrf: Option<String>,
-    /// The largest IP packet that it takes, in bytes.
+    /// Path MTU in bytes.
     pub mtu: u32,
-    /// When that is forgotten.
+    /// Seconds until the entry expires.
     pub expires_secs: u64,
 }
 
@@ -498,16 +498,16 @@ pub struct PolicyState {
     pub ages: Ages,
 }
 
-/// What was counted. Every counter is here, those at zero too.
+/// Counters of the node. Every counter is listed, also at zero.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CountersState {
     /// Linux's counters.
     pub counters: Vec<CounterState>,
-    /// What packets cost in copies. The cipher's own pass and the kernel's copies are not among them.
+    /// Bytes copied between packet buffers, without the cipher's pass over the payload and the kernel's copies.
     pub copies: Vec<CopyState>,
-    /// Packets that went from one link to another, as this node handled them.
+    /// Packets forwarded from one link to another; a super-packet counts once.
     pub forwarded_packets: u64,
-    /// Their bytes; `copies` are judged against these.
+    /// Bytes of the forwarded packets, to which `copies` are compared.
     pub forwarded_bytes: u64,
 }
 
@@ -516,18 +516,18 @@ pub struct CountersState {
 pub struct CounterState {
     /// Linux's name, such as `IpForwDatagrams`.
     pub name: String,
-    /// Its value.
+    /// Value.
     pub value: u64,
 }
 
-/// How much was copied for one reason.
+/// Copies made for one reason.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CopyState {
     /// The reason's name.
     pub reason: String,
-    /// How often.
+    /// Number of copies.
     pub copies: u64,
-    /// How many bytes.
+    /// Bytes copied.
     pub bytes: u64,
 }
 
@@ -538,7 +538,7 @@ pub struct DropState {
     pub link: Option<String>,
     /// The reason's name.
     pub reason: String,
-    /// How many.
+    /// Number of packets.
     pub count: u64,
 }
 
@@ -560,7 +560,7 @@ pub struct FlowState {
     pub proto: String,
     /// Address and port of the socket.
     pub local: SocketAddr,
-    /// Those of the other end.
+    /// Address and port of the peer.
     pub peer: SocketAddr,
     /// The VRF that it is in.
     #[serde(skip_serializing_if = "Option::is_none")]

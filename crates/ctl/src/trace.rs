@@ -64,7 +64,7 @@ impl PacketTrace {
     /// Reads one line of JSON.
     ///
     /// # Errors
-    /// Why it is none.
+    /// Error of the JSON parser, if the line is no trace.
     pub fn from_line(line: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(line)
     }

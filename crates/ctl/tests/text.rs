@@ -1,4 +1,4 @@
-//! What `fatpath show` prints, to the last blank, and that its JSON comes back equal.
+//! Exact output of `fatpath show`, and the round trip of its JSON.
 
 use ctl::state::*;
 use ctl::{Reply, Shown};

@@ -12,7 +12,7 @@ use rustix::net::{SocketFlags, accept_with};
 /// Size of the reserve: descriptors of eight connections, and of the judgement of one peer.
 const RESERVE: usize = 8 + JUDGEMENT;
 
-/// Descriptors that are open at a time while a peer is judged: a pidfd, two directories and a file.
+/// Descriptors that a credential check of a peer has open at a time: a pidfd, two directories and a file.
 const JUDGEMENT: usize = 4;
 
 /// A listening socket.
@@ -43,7 +43,7 @@ impl Acceptor {
         acceptor
     }
 
-    /// Gives up as many descriptors of the reserve as the judgement of a peer needs. They come back by
+    /// Closes as many descriptors of the reserve as the credential check of a peer needs. They come back by
     /// [`refill`](Self::refill).
     pub(super) fn make_room(&mut self) {
         self.reserve.truncate(self.reserve.len().saturating_sub(JUDGEMENT));

@@ -10,7 +10,7 @@ use super::processors;
 use super::translate::reassembly;
 use super::xfrm;
 
-/// Applies `plan`. The MTUs come first: only they may be refused.
+/// Applies `plan`. MTUs are set first: no other step can be refused.
 pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     node.set_mtus(&plan.mtus)?;
     if let Some(socket) = plan.ike_socket {

@@ -18,7 +18,7 @@ use switch::FdbChange;
 pub(crate) enum News {
     /// Event of an SA or a policy.
     Xfrm(Event),
-    /// Event of a link, which has failed or come back.
+    /// Event of a link that has failed or recovered.
     Link(LinkNow),
     /// Event of a neighbour.
     Neighbour {
@@ -60,7 +60,7 @@ pub(crate) struct Queue {
     pub(crate) lost: Groups,
 }
 
-/// Events that may wait in a queue. With more, the listeners of all its groups are told that some were lost.
+/// Limit of queued events. On overflow the listeners of all groups of the queue are notified that events were lost.
 const MAX_WAITING: usize = 4096;
 
 impl Bell {
@@ -121,21 +121,21 @@ impl Bell {
     }
 }
 
-/// Groups of `NETLINK_XFRM` that are told of events that no client has caused.
+/// Groups of `NETLINK_XFRM` with events that no client has caused.
 pub(crate) fn xfrm_groups() -> Groups {
     let mut groups = Groups::default();
     [group::ACQUIRE, group::EXPIRE, group::AEVENTS, group::MAPPING].iter().for_each(|&group| groups.set(group, true));
     groups
 }
 
-/// Groups of rtnetlink that are told of events that no client has caused.
+/// Groups of rtnetlink with events that no client has caused.
 pub(crate) fn route_groups() -> Groups {
     let mut groups = Groups::default();
     [RTNLGRP_LINK, RTNLGRP_NEIGH].iter().for_each(|&group| groups.set(group, true));
     groups
 }
 
-/// The listeners of rtnetlink that are told of links and neighbours, and the links that have changed.
+/// Listeners of rtnetlink for links and neighbours, and the links that have changed.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     bell: Option<Arc<Bell>>,
@@ -144,13 +144,13 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// The listeners of the groups in `heard`, which are told by `bell`.
+    /// Listeners of the groups in `heard`, which `bell` wakes.
     pub(crate) fn new(heard: Groups, bell: Arc<Bell>) -> Self {
         let is_heard = heard.intersects(route_groups());
         Self { bell: is_heard.then_some(bell), links: heard.has(RTNLGRP_LINK), changed: Vec::new() }
     }
 
-    /// Notes that a link has failed or come back.
+    /// Records that a link has failed or recovered.
     pub(crate) fn link_changed(&mut self, id: LinkId) {
         if self.links && !self.changed.contains(&id) {
             self.changed.push(id);

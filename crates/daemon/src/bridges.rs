@@ -71,7 +71,7 @@ pub(crate) fn bridging(node: &Node, id: LinkId) -> Option<Bridging> {
     let bridge = node.datapath.bridge(node.datapath.bridge_of(id)?)?;
     let port = bridge.port(id)?;
     let (number, config, vlans) = (port.number(), *port.config(), port.vlans().clone());
-    // Of TAP devices Linux believes 10 Mb/s, of others it is told more.
+    // Linux assumes 10 Mb/s for TAP devices; other drivers report their speed.
     let is_tap =
         matches!(node.slots.get(id.0 as usize)?.as_ref()?.config.kind, LinkKind::Driver(DriverKind::Tap { .. }));
     let cost = if is_tap { 100 } else { 2 };

@@ -11,10 +11,10 @@ use super::captures::{CaptureLink, Frame};
 use super::command::Handle;
 use super::unix_socket::{LOOK_EVERY, is_gone};
 
-/// Packets that may wait for a slow reader; packets that come while the queue is full are lost to the capture alone.
+/// Limit of packets queued for a slow reader; packets that arrive while the queue is full are missing from the capture, and are forwarded.
 const QUEUE: usize = 1024;
 
-/// Answers a capture request and then writes packets until the client goes.
+/// Answers a capture request and then writes packets until the client disconnects.
 pub(crate) fn stream_capture(
     mut stream: &UnixStream,
     worker: &Handle,

@@ -140,14 +140,14 @@ impl Handle {
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<Receiver<T>, WorkerGone> {
         let (sender, receiver) = mpsc::channel();
-        // A caller that has lost patience does not want the answer.
+        // The answer has no receiver if the caller has timed out.
         self.send(Command::Call(Box::new(move |node| drop(sender.send(what(node))))))?;
         Ok(receiver)
     }
 }
 
 impl Inbox {
-    /// Descriptor to wait for besides the links.
+    /// Descriptor that the worker polls in addition to the links.
     pub(crate) fn wake_fd(&self) -> &OwnedFd {
         &self.bell.fd
     }
@@ -186,7 +186,7 @@ impl Inbox {
         }
     }
 
-    /// Moves the changes that have been told to the end of `into`. Tells whether there were any.
+    /// Appends the queued changes to `into`. Returns whether there were any.
     pub(crate) fn take_deltas(&self, into: &mut Vec<Delta>) -> bool {
         if !self.deltas.some.load(Ordering::Acquire) {
             return false;
@@ -197,7 +197,7 @@ impl Inbox {
         true
     }
 
-    /// Whether commands have come since this was asked.
+    /// Whether commands have been queued since the last call.
     pub(crate) fn has_commands(&self) -> bool {
         self.bell.some.load(Ordering::Relaxed) && self.bell.some.swap(false, Ordering::SeqCst)
     }

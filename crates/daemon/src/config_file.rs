@@ -13,7 +13,7 @@ use crate::ip_batch::{self, IpLines};
 /// Largest buffer that is allocated at first, in bytes, whatever length the system reports.
 const MAX_GUESS: u64 = 1 << 20;
 
-/// The most that a file may have, in bytes: many times what one of a hundred thousand SAs has. A device has no end.
+/// Largest file in bytes: many times the size of a file with 100 000 SAs. The limit ends a read from a device without end.
 const MAX_LEN: usize = 256 << 20;
 
 /// Content of all configuration files together.
@@ -23,7 +23,7 @@ pub(crate) struct Sources {
     pub(crate) file: Option<PathBuf>,
     /// Content of the TOML file.
     pub(crate) config: Config,
-    /// Lines of `ip`, which come after it.
+    /// Lines of `ip`, which are carried out after the TOML file is applied.
     pub(crate) lines: Vec<IpLines>,
 }
 

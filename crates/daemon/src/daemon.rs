@@ -38,7 +38,7 @@ pub(super) struct Daemon {
     ike: IkePlace,
     /// State that netlink clients see and change.
     shared: Shared,
-    /// Saver of what netlink clients have set, and what of the node is the files' and not the clients'.
+    /// Saver of the objects that netlink clients have set, and the list of objects that come from the files instead.
     saved: Option<(Checkpointer, OfFiles)>,
 }
 

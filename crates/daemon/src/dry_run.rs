@@ -30,7 +30,7 @@ use crate::config_file::{self, Sources};
 pub struct ObjectCounts {
     /// Links.
     pub links: usize,
-    /// Routes but those that addresses make.
+    /// Routes without the connected ones.
     pub routes: usize,
     /// SAs.
     pub sas: usize,
@@ -53,16 +53,16 @@ impl ObjectCounts {
 /// Checks configuration files together, as at a start, and counts the objects that they make. Nothing is changed.
 ///
 /// # Errors
-/// Those of a start with the files; devices and privileges are not checked.
+/// Errors of a start with the files; devices and privileges are not checked.
 pub fn check(paths: &[PathBuf]) -> Result<ObjectCounts, CliError> {
     let sources = config_file::load_all(paths)?;
     if sources.lines.is_empty() { Ok(ObjectCounts::by(&sources.config)) } else { dry_run(sources) }
 }
 
-/// Dry run: applies `sources` to a gateway in memory, without crypto threads, and counts what it then has.
+/// Dry run: applies `sources` to a gateway in memory, without crypto threads, and counts its links, routes, SAs and policies.
 ///
 /// # Errors
-/// Those of a start with `sources`; devices and privileges are not checked.
+/// Errors of a start with `sources`; devices and privileges are not checked.
 fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
     // The signals that end it leave nothing behind.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;

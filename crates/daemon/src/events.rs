@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 
 /// An event for the main thread.
 pub(crate) enum Event {
-    /// A signal has come.
+    /// A signal has arrived.
     Signal(i32),
     /// A client's request to apply a file.
     Load { file: PathBuf, reply: Sender<Result<String, String>> },

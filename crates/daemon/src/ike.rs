@@ -24,7 +24,7 @@ const BURST: usize = 64;
 /// under `fatpath exec`.
 const LISTENER: &str = "-";
 
-/// The socket's file. When this is dropped it goes, and with it the files of those that listened.
+/// File of the socket. Drop removes it, and the files of all listeners.
 #[derive(Debug)]
 pub(crate) struct IkeFile(PathBuf);
 

@@ -57,7 +57,7 @@ pub(crate) struct IpLines {
 }
 
 impl IpLines {
-    /// The lines of the file of that name, of which none has been carried out.
+    /// Lines of the file of that name, before the first one is carried out.
     ///
     /// # Errors
     /// Exit code 2: a line is about another object.
@@ -134,7 +134,7 @@ fn check(text: &[u8]) -> Result<(), (usize, String)> {
         if line.contains(&0) {
             return Err((number, "a byte of zero is no text".to_owned()));
         }
-        // Where a comment begins and whether a line goes on, as `getcmdline` of iproute2 has it.
+        // Comments and continued lines are parsed as by `getcmdline` of iproute2.
         let said = line.split(|&byte| byte == b'#').next().unwrap_or_default();
         match said.strip_suffix(b"\\\n") {
             Some(said) => {

@@ -16,7 +16,7 @@ use super::node::Node;
 use super::slot::{Down, RETRY_DEVICE, RETRY_DOWN, Slot};
 use super::translate::features;
 
-/// Bursts that came while a link was down and are dropped when it is up again; should more come at once, they are new.
+/// Limit of bursts received while a link was down that are dropped when it is up again; any further burst counts as new.
 const MOST_DISCARDED: usize = 1024;
 
 /// Change of a link.
@@ -354,7 +354,7 @@ impl Node {
         loop {
             let Some(waiting) = datapath.take_tx(id).filter(|waiting| !waiting.is_empty()) else { return };
             match slot.link.send(waiting) {
-                // More may come of the queueing discipline.
+                // The queueing discipline may release more packets.
                 Ok(Sent::All) => datapath.set_busy(now, mem, id, false),
                 Ok(Sent::Busy) => {
                     datapath.set_busy(now, mem, id, true);

@@ -10,10 +10,10 @@ use super::command::Handle;
 use super::notifications;
 use super::unix_socket::{LOOK_EVERY, is_gone};
 
-/// Events that may wait for a slow reader; events that come while the queue is full are lost to that reader alone.
+/// Limit of events queued for a slow reader; events that occur while the queue is full are lost to that reader alone.
 const QUEUE: usize = 1024;
 
-/// Answers a request to monitor and then writes events until the client goes.
+/// Answers a request to monitor and then writes events until the client disconnects.
 pub(crate) fn stream_events(mut stream: &UnixStream, worker: &Handle) -> io::Result<()> {
     let (sink, events) = sync_channel(QUEUE);
     if let Err(gone) = worker.call(|node| notifications::monitor(node, sink)) {

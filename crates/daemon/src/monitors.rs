@@ -1,4 +1,4 @@
-//! Monitors: control clients that are told events of SAs and policies.
+//! Monitors: control clients that receive events of SAs and policies.
 
 use std::sync::mpsc::{SyncSender, TrySendError};
 

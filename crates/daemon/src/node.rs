@@ -71,7 +71,7 @@ pub(crate) struct Node {
     pub(crate) listeners: Listeners,
     /// Packets that were received last. Kept for its storage.
     pub(crate) burst: Vec<Packet>,
-    /// Whether no packet is to move. Packets that come meanwhile wait in the devices.
+    /// Whether forwarding is paused. Packets that arrive meanwhile wait in the devices.
     pub(crate) held: bool,
 }
 
@@ -106,7 +106,7 @@ impl Node {
         }
     }
 
-    /// The time, as every core is told it.
+    /// Current time, which every core gets as a parameter.
     pub(crate) fn now(&self) -> Instant {
         self.clock.now()
     }

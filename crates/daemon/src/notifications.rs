@@ -1,4 +1,4 @@
-//! Events of SAs, policies, links, neighbours and bridges' addresses: noted as they happen, and told to netlink's
+//! Events of SAs, policies, links, neighbours and bridges' addresses: queued as they happen, and sent to netlink's
 //! listeners and to monitors.
 
 use std::sync::Arc;

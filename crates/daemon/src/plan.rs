@@ -25,13 +25,13 @@ pub(crate) struct Plan {
     pub(crate) config: Arc<Config>,
     /// Links that go, but VRFs.
     pub(crate) removed: Vec<LinkId>,
-    /// Links that come.
+    /// Links to add.
     pub(crate) opened: Vec<(LinkId, Box<dyn Link>, LinkConfig)>,
     /// Links that stay and get another MTU.
     pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
-    /// The links that come and those that have changed, and which of their features are wanted.
+    /// Added and changed links, with their requested features.
     pub(crate) ports: Vec<(LinkId, FeatureSet)>,
-    /// Links that come with a queueing discipline, and those that get another one or none.
+    /// Added links with a queueing discipline, and links whose discipline changes or is removed.
     pub(crate) qdiscs: Vec<(LinkId, Option<qdisc::Options>)>,
     /// The ports of IKE, all of them.
     pub(crate) ike: Vec<(LinkId, IkeAt)>,

@@ -27,7 +27,7 @@ const MAX_READY: usize = 64;
 /// A ready descriptor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ready {
-    /// A command has come.
+    /// A command is queued.
     Inbox,
     /// A key manager has sent something.
     Ike,
@@ -145,7 +145,7 @@ impl Poller {
     }
 }
 
-/// The system refuses this only for want of memory; the link is then silent, and its operator knows why.
+/// The system refuses this only when it is out of memory; the link then moves no packets, and the log says why.
 fn told(link: &dyn Link, result: rustix::io::Result<()>) {
     if let Err(err) = result {
         tracing::error!("{}: epoll: {err}", link.name());

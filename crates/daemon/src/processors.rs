@@ -3,7 +3,7 @@
 use client::CliError;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Checks that this process may run on a CPU; `what` is to.
+/// Checks that this process may run on the CPU that `what` is to be bound to.
 ///
 /// # Errors
 /// It may not.

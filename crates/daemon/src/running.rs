@@ -102,7 +102,7 @@ impl Running {
         }
     }
 
-    /// Reason for which the worker ended without being told to.
+    /// Reason for which the worker ended without a stop command.
     pub(super) fn failure(self) -> CliError {
         match self.thread.join() {
             Ok(Ok(())) => CliError::failed("the worker ended"),
@@ -125,7 +125,7 @@ mod tests {
     use super::super::snapshot::show;
     use super::*;
 
-    /// Failure reported for a worker that does `work` and is not told to stop.
+    /// Failure reported for a worker that does `work` and gets no stop command.
     fn said_of(work: fn() -> io::Result<()>) -> String {
         let mut signals = Signals::new([SIGHUP]).unwrap();
         let (handle, _inbox) = command::channel().unwrap();

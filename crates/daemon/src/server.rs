@@ -32,7 +32,7 @@ use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
 use super::unix_socket;
 
-/// Clients at a time; another one is told to come back.
+/// Limit of simultaneous clients; a further client is refused and may retry.
 const MAX_CLIENTS: usize = 32;
 
 /// Longest time that a client may take to read its answer.
@@ -46,7 +46,7 @@ struct Served {
     events: Sender<Event>,
 }
 
-/// The listening socket. Its file goes when this is dropped.
+/// Listening socket. Drop removes its file.
 #[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
@@ -172,7 +172,7 @@ fn accept(
     }
 }
 
-/// Answers one client until it goes.
+/// Answers one client until it disconnects.
 fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
     let Served { worker, host_side, events } = served;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;

@@ -12,7 +12,7 @@ pub(super) fn ready(status: &str) {
 
 /// Reports that the gateway reads its file again, until it is [`ready`] once more.
 pub(super) fn reloading() {
-    // `Type=notify-reload` wants to know since when.
+    // `Type=notify-reload` requires the time of the reload.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(err) => tracing::warn!("service manager: clock: {err}"),

@@ -25,7 +25,7 @@ pub(crate) const RETRY_DOWN: Duration = Duration::from_secs(1);
 /// Interval at which the worker checks whether the thread that reopens a link is done.
 const REOPEN_POLL: Duration = Duration::from_millis(10);
 
-/// A link with what the worker knows of it.
+/// A link with the worker's state of it.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) link: Box<dyn Link>,
@@ -37,7 +37,7 @@ pub(crate) struct Slot {
     pub(crate) can: FeatureSet,
     /// Features of `can` that are wanted.
     pub(crate) wanted: FeatureSet,
-    /// Whether the operator wants the link to be up.
+    /// Whether the link is set up by the operator.
     pub(crate) admin_up: bool,
     /// Failure for which the link is not read and written, if there was one.
     pub(crate) down: Option<Down>,

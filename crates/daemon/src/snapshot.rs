@@ -259,7 +259,7 @@ fn ring_state(ring: &link::RingState) -> RingState {
     }
 }
 
-/// Counters of a link; for a bridge, those of its own port.
+/// Counters of a link; for a bridge, the counters of its own port.
 fn stats_of(node: &Node, id: LinkId, slot: &Slot) -> LinkStats {
     if let (LinkKind::Vlan { .. }, Some(port)) = (&slot.config.kind, node.datapath.ports.get(id)) {
         return traffic_stats(port.traffic);
@@ -513,7 +513,7 @@ fn counters(node: &Node) -> CountersState {
     }
 }
 
-/// Drops of the path and of the links themselves. Those of removed links are gone.
+/// Drops of the datapath and of the links, without removed links.
 fn drops(node: &Node) -> Vec<DropState> {
     let mut counts: BTreeMap<(Option<LinkId>, DropReason), u64> = BTreeMap::new();
     let slots = node.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::events::Event;
 
-/// Starter of threads, and list of those that the watchdog asks.
+/// Starter of threads, and list of the threads that the watchdog checks.
 #[derive(Clone, Debug)]
 pub(crate) struct Threads {
     events: Sender<Event>,
@@ -63,7 +63,7 @@ impl Threads {
         pulse
     }
 
-    /// The names of the threads that have not answered since they were asked last. Asks all of those that have.
+    /// Names of the threads that have not answered the last ping of the watchdog. Pings all other threads again.
     fn ask_all(&self) -> Vec<&'static str> {
         let pulses = self.pulses.lock().unwrap_or_else(PoisonError::into_inner);
         let silent = pulses.iter().filter(|pulse| !pulse.ask_again()).map(|pulse| pulse.name);
@@ -218,7 +218,7 @@ mod tests {
         hang
     }
 
-    /// Asks until exactly the threads named by `want` are silent.
+    /// Polls until exactly the threads named by `want` do not answer.
     fn look_until(threads: &Threads, want: &[&str]) {
         let limit = Instant::now() + LONG;
         while threads.ask_all() != want {

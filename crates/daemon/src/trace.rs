@@ -14,7 +14,7 @@ use super::unix_socket::{LOOK_EVERY, is_gone};
 /// Traces that may wait for a slow reader; later ones are lost.
 const QUEUE: usize = 1024;
 
-/// Answers a request to trace, and then writes traces until the client goes.
+/// Answers a request to trace, and then writes traces until the client disconnects.
 pub(crate) fn stream_traces(mut stream: &UnixStream, worker: &Handle, filter: &str, packets: u32) -> io::Result<()> {
     let (sink, traces) = sync_channel(QUEUE);
     let text = filter.to_owned();

@@ -60,7 +60,7 @@ impl Worker {
         })
     }
 
-    /// Works until it is told to stop.
+    /// Runs until a stop command.
     pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
             while self.node.held {
@@ -140,7 +140,7 @@ impl Worker {
         rung
     }
 
-    /// Takes the commands that have come. False: stop.
+    /// Carries out queued commands. False: stop.
     fn obey(&mut self) -> bool {
         if !self.inbox.has_commands() {
             return true;

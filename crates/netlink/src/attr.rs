@@ -32,7 +32,7 @@ pub enum Kind {
     Str(u16),
     /// A text of at most so many bytes, with the zero byte that has to be behind it.
     NulStr(u16),
-    /// Nothing: it is there or not.
+    /// Flag without a payload.
     Flag,
     /// Attributes.
     Nested,
@@ -127,7 +127,7 @@ impl<'a> Attr<'a> {
         parse(self.data, self.offset + HEADER_LEN as u32, policy, strict)
     }
 
-    /// The attributes in it, one after the other, whatever they are.
+    /// Nested attributes, without validation.
     pub fn iter(&self) -> Iter<'a> {
         Iter::new(self.data, self.offset + HEADER_LEN as u32)
     }
@@ -171,12 +171,12 @@ impl<'a> Attr<'a> {
 pub struct Attrs<'a, const N: usize>([Option<Attr<'a>>; N]);
 
 impl<'a, const N: usize> Attrs<'a, N> {
-    /// The one of that type, if it is there.
+    /// Attribute of type `kind`, if present.
     pub fn get(&self, kind: u16) -> Option<&Attr<'a>> {
         self.0.get(usize::from(kind))?.as_ref()
     }
 
-    /// Those that are there, by type.
+    /// Attributes that are present, in the order of their types.
     pub fn iter(&self) -> impl Iterator<Item = &Attr<'a>> {
         self.0.iter().flatten()
     }
@@ -218,7 +218,7 @@ pub struct Iter<'a> {
 }
 
 impl<'a> Iter<'a> {
-    /// Those in `bytes`, which begin `offset` bytes behind the message's header.
+    /// Attributes in `bytes`, which begin `offset` bytes behind the message's header.
     pub const fn new(bytes: &'a [u8], offset: u32) -> Self {
         Self { rest: bytes, offset }
     }

@@ -17,7 +17,7 @@ pub mod errno {
     pub const ENOMEM: i32 = 12;
     /// Device or resource busy.
     pub const EBUSY: i32 = 16;
-    /// No buffer space available: too much is asked for at once.
+    /// No buffer space available: too many requests at once.
     pub const ENOBUFS: i32 = 105;
     /// File exists.
     pub const EEXIST: i32 = 17;
@@ -88,7 +88,7 @@ impl Error {
         Self { errno, text: Some(Cow::Owned(text)), offset: None, missing: None }
     }
 
-    /// Refusal of what is not supported, which `text` names.
+    /// Refusal of an unsupported feature, which `text` names.
     pub const fn unsupported(text: &'static str) -> Self {
         Self::text(errno::EOPNOTSUPP, text)
     }
@@ -136,12 +136,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Detail of errors that a client wants.
+/// Detail of errors that a client has requested.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AckOptions {
     /// `NETLINK_CAP_ACK`: its request is not quoted.
     pub cap: bool,
-    /// `NETLINK_EXT_ACK`: reason and attribute are told.
+    /// `NETLINK_EXT_ACK`: with the reason and the attribute.
     pub ext: bool,
 }
 
@@ -161,7 +161,7 @@ pub fn write_ack(w: &mut Writer, request: &Message<'_>, port: u32, outcome: &Res
     });
 }
 
-/// Ends the dump that `request` asked for, with what stopped it if something did (Linux `netlink_dump_done`).
+/// Ends the dump of `request`, with the error that stopped it, if any (Linux `netlink_dump_done`).
 pub fn write_done(w: &mut Writer, seq: u32, port: u32, flags: u16, outcome: &Result<(), Error>, options: AckOptions) {
     let error = outcome.as_ref().err();
     let told = error.filter(|error| options.ext && error.has_attributes());

@@ -17,17 +17,17 @@ pub mod kind {
 
 /// Flags of a message (`NLM_F_*`).
 pub mod flag {
-    /// It asks for something.
+    /// Request.
     pub const REQUEST: u16 = 0x1;
-    /// It is one of several, of which [`DONE`](super::kind::DONE) is the last.
+    /// One message of several, the last of which is [`DONE`](super::kind::DONE).
     pub const MULTI: u16 = 0x2;
-    /// It wants to be acknowledged.
+    /// Requests an acknowledgement.
     pub const ACK: u16 = 0x4;
-    /// It wants the notification of what it does.
+    /// Requests a copy of the notifications that the request causes.
     pub const ECHO: u16 = 0x8;
     /// The dump was interrupted by a change.
     pub const DUMP_INTR: u16 = 0x10;
-    /// The dump is of what the request names.
+    /// The dump is filtered by the attributes of the request.
     pub const DUMP_FILTERED: u16 = 0x20;
     /// Get: all of them.
     pub const ROOT: u16 = 0x100;
@@ -35,15 +35,15 @@ pub mod flag {
     pub const MATCH: u16 = 0x200;
     /// Get: a dump.
     pub const DUMP: u16 = ROOT | MATCH;
-    /// New: replaces what is there.
+    /// New: replaces an existing object.
     pub const REPLACE: u16 = 0x100;
-    /// New: not if it is there.
+    /// New: fails if the object exists.
     pub const EXCL: u16 = 0x200;
     /// Flag of a delete request for every object that fits (`NLM_F_BULK`).
     pub const BULK: u16 = 0x200;
-    /// New: makes it if it is not there.
+    /// New: creates the object if it does not exist.
     pub const CREATE: u16 = 0x400;
-    /// New: behind what is there.
+    /// New: adds the object behind existing ones.
     pub const APPEND: u16 = 0x800;
     /// An error: the request is not quoted.
     pub const CAPPED: u16 = 0x100;
@@ -58,7 +58,7 @@ pub struct Header {
     pub kind: u16,
     /// See [`flag`].
     pub flags: u16,
-    /// The requester's number of its request.
+    /// Sequence number, which the requester chooses.
     pub seq: u32,
     /// The requester's port.
     pub port: u32,
@@ -98,7 +98,7 @@ pub const fn align(len: usize) -> usize {
 pub struct Messages<'a>(&'a [u8]);
 
 impl<'a> Messages<'a> {
-    /// Those of `datagram`.
+    /// Messages of `datagram`.
     pub const fn new(datagram: &'a [u8]) -> Self {
         Self(datagram)
     }
@@ -169,7 +169,7 @@ impl Writer {
         self.bytes.shrink_to(capacity);
     }
 
-    /// Forgets what was written behind the first `len` bytes.
+    /// Truncates the buffer to its first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.bytes.truncate(len);
     }

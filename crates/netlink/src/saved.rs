@@ -7,7 +7,7 @@ use super::message::{HEADER_LEN, Header, Writer, align, flag};
 /// More than any request has.
 const CAPACITY: usize = 4096;
 
-/// A request that brings something about, and what that is called.
+/// Request that restores one object, with the name of the object for messages.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Saved {
     /// Kind of thing, such as `route`.

@@ -1,7 +1,7 @@
-//! One client's netlink socket, as the kernel's side sees it: its options, its groups, its dump.
+//! Kernel side of one client's netlink socket: options, multicast groups, and the dump in progress.
 //!
-//! A [`Session`] is a core. Datagrams go in; what is to be sent comes out in an [`Outbox`]. What requests mean is a
-//! [`Protocol`]'s matter.
+//! A [`Session`] is a core. Datagrams go in; what is to be sent comes out in an [`Outbox`]. A [`Protocol`]
+//! carries the requests out.
 
 use std::fmt;
 
@@ -22,20 +22,20 @@ pub trait Protocol {
     /// Whether a request with those flags begins a dump.
     fn is_dump(request: &Request<'_>) -> bool;
 
-    /// Carries a request out, and writes what it is to be answered with besides an acknowledgement.
+    /// Carries a request out, and writes the reply messages, without the acknowledgement.
     ///
     /// # Errors
-    /// Why not; nothing has changed then.
+    /// Refusal of the request; nothing has changed then.
     fn handle(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error>;
 
     /// Begins a dump.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Refusal of the dump.
     fn dump(&mut self, request: &Request<'_>) -> Result<Dump<Self>, Error>;
 }
 
-/// A dump that is under way. Each call writes what has room in one datagram, going on where the last one ended.
+/// A dump in progress. Each call writes what has room in one datagram, going on where the last one ended.
 pub type Dump<P> = Box<dyn FnMut(&mut P, &mut Part<'_>) -> Result<Progress, Error> + Send>;
 
 /// Progress of a dump.
@@ -52,7 +52,7 @@ pub enum Progress {
 pub struct Request<'a> {
     /// The message.
     pub message: Message<'a>,
-    /// Whether the client wants its dumps' requests checked (`NETLINK_GET_STRICT_CHK`).
+    /// Whether dump requests of the client are validated strictly (`NETLINK_GET_STRICT_CHK`).
     pub strict: bool,
     /// Whether the client may change things.
     pub privileged: bool,
@@ -93,13 +93,13 @@ impl Groups {
         self.0 = if on { self.0 | bit } else { self.0 & !bit };
     }
 
-    /// Those of either.
+    /// Union of both sets.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether some are in both.
+    /// Whether the sets intersect.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -110,8 +110,8 @@ impl Groups {
     }
 }
 
-/// Bytes of answers to one datagram above which nothing more of it is looked up: it may ask for as many dumps as it has
-/// room for.
+/// Limit of the reply to one datagram, in bytes. Further requests in the datagram are refused: a datagram has room for
+/// very many dump requests.
 const MAX_ANSWERS: usize = 256 << 10;
 
 /// Datagrams that are to be sent. It is emptied and used again.
@@ -125,21 +125,21 @@ pub struct Outbox {
 /// Addressee of a datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum To {
-    /// For the client that asked: an answer, which is lost if the client has no room for it.
+    /// To the requesting client: a reply, which is lost if the client's receive buffer is full.
     Requester,
-    /// For the client that asked: a part of a dump, which waits for room.
+    /// To the requesting client: a part of a dump, which waits for space in the receive buffer.
     Dumper,
     /// For the members of a group.
     Group {
         /// The group.
         group: u32,
-        /// The client that asked is sent it besides, and not as a member.
+        /// Whether the requesting client receives its own copy as a reply (`NLM_F_ECHO`) and not as a member.
         echoed: bool,
     },
 }
 
 impl To {
-    /// Whether it is for the client that asked.
+    /// Whether the datagram is for the requesting client.
     pub const fn is_own(self) -> bool {
         matches!(self, Self::Requester | Self::Dumper)
     }
@@ -152,14 +152,14 @@ impl Outbox {
         starts.zip(&self.ends).map(|(start, &(end, to))| (to, &self.writer.as_bytes()[start..end]))
     }
 
-    /// Forgets them.
+    /// Removes all datagrams.
     pub fn clear(&mut self) {
         self.writer.clear();
         self.writer.shrink_to(MAX_ANSWERS);
         self.ends.clear();
     }
 
-    /// Forgets them, and leaves no byte of them in memory.
+    /// Removes all datagrams and overwrites their bytes in memory.
     pub fn wipe(&mut self) {
         self.writer.wipe();
         self.ends.clear();
@@ -212,12 +212,12 @@ impl<'a> Reply<'a> {
         self.outbox.push(To::Requester, |w| w.message(header, body));
     }
 
-    /// Whether a client wants to hear what happens in `group`: a member, or the requester by `NLM_F_ECHO`.
+    /// Whether a notification of `group` has a receiver: a member, or the requester by `NLM_F_ECHO`.
     pub const fn is_heard(&self, group: u32) -> bool {
         self.echo || self.listeners.has(group)
     }
 
-    /// Tells `group` what has happened, and the requester if it wants to know (Linux `rtnl_notify`).
+    /// Sends a notification to `group`, and to the requester if it set `NLM_F_ECHO` (Linux `rtnl_notify`).
     pub fn notify(&mut self, group: u32, kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) {
         if !self.is_heard(group) {
             return;
@@ -264,7 +264,7 @@ impl Part<'_> {
         let before = self.writer.len();
         let intr = if self.interrupted { flag::DUMP_INTR } else { 0 };
         self.writer.message(Header { kind, flags: self.header.flags | intr | flags, ..self.header }, body);
-        // One that is alone is written however long it is.
+        // The first message of a datagram is written whatever its length.
         if before > self.start && self.writer.len() - self.start > self.limit {
             self.writer.truncate(before);
             return false;
@@ -272,12 +272,12 @@ impl Part<'_> {
         true
     }
 
-    /// Says that the dump is of what the request names, and not of everything.
+    /// Marks the dump as filtered by the request (`NLM_F_DUMP_FILTERED`).
     pub const fn filtered(&mut self) {
         self.end_flags |= flag::DUMP_FILTERED;
     }
 
-    /// Says whether what was dumped so far is of another generation than what is dumped now.
+    /// Marks the dump as interrupted, if the tables have changed since it began.
     pub const fn interrupted(&mut self, interrupted: bool) {
         self.interrupted |= interrupted;
     }
@@ -345,7 +345,7 @@ impl<P: Protocol> Session<P> {
         self.groups
     }
 
-    /// Whether it is to be told when notifications were lost.
+    /// Whether the client is notified (`ENOBUFS`) when notifications were lost.
     pub const fn wants_overruns(&self) -> bool {
         !self.no_enobufs
     }
@@ -411,7 +411,7 @@ impl<P: Protocol> Session<P> {
         self.full = full;
     }
 
-    /// Carries out what a datagram asks for, and answers. What follows a dump's first part comes by
+    /// Carries out the requests of a datagram, and writes the replies. Later parts of a dump are written by
     /// [`continue_dump`](Self::continue_dump).
     pub fn handle(&mut self, datagram: &[u8], protocol: &mut P, listeners: Groups, outbox: &mut Outbox) {
         for message in Messages::new(datagram) {
@@ -468,12 +468,12 @@ impl<P: Protocol> Session<P> {
         }
     }
 
-    /// Whether a dump is under way.
+    /// Whether a dump is in progress.
     pub const fn is_dumping(&self) -> bool {
         self.dump.is_some()
     }
 
-    /// Writes the next datagram of the dump that is under way, if one is.
+    /// Writes the next datagram of the dump in progress, if there is one.
     pub fn continue_dump(&mut self, protocol: &mut P, outbox: &mut Outbox) {
         let Some(running) = &mut self.dump else { return };
         let Outbox { writer, ends } = outbox;
@@ -487,7 +487,7 @@ impl<P: Protocol> Session<P> {
         let end_flags = part.end_flags;
         let done = match progress {
             Ok(Progress::More) => {
-                // It may have looked at what it was not asked for.
+                // The dump may have visited entries that the request does not select.
                 if writer.len() > start {
                     ends.push((writer.len(), To::Dumper));
                 }
@@ -510,7 +510,7 @@ impl<P: Protocol> Session<P> {
 /// Carries out one request with all rights, and notifies no client.
 ///
 /// # Errors
-/// Why it is refused. What is no message is `EINVAL`.
+/// Refusal of the request; `EINVAL` for bytes that are no netlink message.
 pub fn carry_out<P: Protocol>(protocol: &mut P, bytes: &[u8]) -> Result<(), Error> {
     let message = Messages::new(bytes).next().filter(|message| message.header.kind >= kind::MIN);
     let message = message.ok_or(Error::text(errno::EINVAL, "Invalid message"))?;

@@ -1,4 +1,4 @@
-//! `ioctl(SIOCETHTOOL)` as the daemon answers it, byte for byte, whoever asks and whatever.
+//! Replies to `ioctl(SIOCETHTOOL)`, byte for byte, to privileged and unprivileged clients.
 
 #[path = "common/node.rs"]
 mod common;
@@ -19,7 +19,7 @@ const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 
-/// What is answered to a block about that link: the bytes for it and what the call returns.
+/// Reply to a command block for the link `name`: the bytes of the block and the result of the call.
 fn ask(node: &mut Rtnl<Obedient>, privileged: bool, name: &str, block: &[u8]) -> Result<(Vec<u8>, u32), i32> {
     let mut w = Writer::default();
     w.message(Header { kind: MESSAGE, flags: flag::REQUEST, seq: 1, port: 0 }, |w| {
@@ -53,7 +53,7 @@ fn block(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// The words of what is answered to those.
+/// Words of the reply to a block of words.
 fn words(node: &mut Rtnl<Obedient>, asked: &[u32]) -> Result<Vec<u32>, i32> {
     let (answer, _) = ask(node, true, "eth0", &block(asked))?;
     Ok(answer.chunks_exact(4).map(|word| u32::from_ne_bytes(*word.first_chunk().unwrap())).collect())
@@ -66,7 +66,7 @@ fn names(node: &mut Rtnl<Obedient>, set: u32) -> Vec<String> {
     texts.map(|text| String::from_utf8(text.to_vec()).unwrap()).collect()
 }
 
-/// What can be switched of the link in the tests, and is on at first.
+/// Features of the test link that can be switched, all of them on at first.
 const CAN: FeatureSet =
     FeatureSet(FeatureSet::SWITCHED.0 & !FeatureSet::IP_CSUM.0 & !FeatureSet::IPV6_CSUM.0 & !FeatureSet::TSO6.0);
 
@@ -74,14 +74,14 @@ fn halves(set: FeatureSet) -> [u32; 2] {
     [set.0 as u32, (set.0 >> 32) as u32]
 }
 
-/// A request that has those of `valid` be as in `wanted`.
+/// Request that sets the features in `valid` as in `wanted`.
 fn set(valid: FeatureSet, wanted: FeatureSet) -> Vec<u32> {
     let ([v0, v1], [w0, w1]) = (halves(valid), halves(wanted));
     vec![SFEATURES, 2, v0, w0, v1, w1]
 }
 
 #[test]
-fn a_link_says_what_it_is() {
+fn ethtool_shows_driver_link_state_and_channels() {
     let mut node = node();
     let (info, 0) = ask(&mut node, false, "eth0", &block(&[GDRVINFO])).unwrap() else { panic!() };
     let text = |at: usize| String::from_utf8(info[at..at + 32].to_vec()).unwrap().trim_end_matches('\0').to_owned();
@@ -102,7 +102,7 @@ fn a_link_says_what_it_is() {
 }
 
 #[test]
-fn the_settings_of_an_interface_are_the_hosts() {
+fn link_settings_are_those_of_the_host_interface() {
     let mut node = node();
     let mut asked = |words: i8| {
         let mut request = block(&[GLINKSETTINGS]);
@@ -120,7 +120,7 @@ fn the_settings_of_an_interface_are_the_hosts() {
 }
 
 #[test]
-fn only_who_may_change_things_gets_past_what_changes_nothing() {
+fn unprivileged_client_gets_only_read_commands() {
     let mut node = node();
     for command in [SRXCSUM, SGRO, SFEATURES, SFLAGS, 0x2, 0x11, 0x3d, 0x4d, 0x4b, u32::MAX] {
         let request = [block(&[command]), vec![0; 44]].concat();
@@ -134,7 +134,7 @@ fn only_who_may_change_things_gets_past_what_changes_nothing() {
 }
 
 #[test]
-fn names_and_numbers_of_what_was_counted_belong_together() {
+fn ethtool_stats_have_one_name_per_counter() {
     let mut node = node();
     let count = 18 + DropReason::COUNT as u32;
     assert_eq!(words(&mut node, &[GSSET_INFO, 0, 0x1e, 0]), Ok(vec![GSSET_INFO, 0, 0x16, 0, count, 0, 64]));
@@ -152,7 +152,7 @@ fn names_and_numbers_of_what_was_counted_belong_together() {
 }
 
 #[test]
-fn who_has_asked_for_another_number_gets_none() {
+fn ethtool_stats_with_a_stale_count_get_none() {
     let mut node = node();
     let count = 18 + DropReason::COUNT as u32;
     for (said, want) in [(0, count), (count, count), (count - 1, 0), (1, 0), (1 << 31, 0), (u32::MAX, 0)] {
@@ -209,7 +209,7 @@ fn features_are_switched_as_in_linux() {
 }
 
 #[test]
-fn old_commands_are_about_the_same_features() {
+fn legacy_feature_commands_switch_the_same_features() {
     let mut node = node();
     let pairs = [(GTXCSUM, STXCSUM), (GSG, SSG), (GTSO, STSO), (GGRO, SGRO)];
     for (get, set) in pairs {
@@ -229,7 +229,7 @@ fn old_commands_are_about_the_same_features() {
 }
 
 #[test]
-fn a_block_that_is_cut_short_is_refused() {
+fn ethtool_block_cut_short_is_refused() {
     let mut node = node();
     for (whole, command) in [(4, GDRVINFO), (8, SGRO), (8, GSTATS), (12, GSTRINGS), (16, GSSET_INFO), (24, SFEATURES)] {
         let mut request = block(&[command, 2, 4, 0, 0, 0]);
@@ -243,7 +243,7 @@ fn a_block_that_is_cut_short_is_refused() {
 
 proptest! {
     #[test]
-    fn whatever_is_asked_no_more_is_answered_than_there_is_room_for(
+    fn ethtool_answer_never_exceeds_the_room_of_the_caller(
         command in 0_u32..0x60,
         rest in proptest::collection::vec(any::<u8>(), 44),
         privileged: bool,

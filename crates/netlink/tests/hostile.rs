@@ -1,4 +1,4 @@
-//! Requests that are wrong: the node survives them, and the packets' side knows what its clients see.
+//! Malformed requests: the node survives them, and the datapath has the same state that netlink clients see.
 
 #[path = "common/node.rs"]
 mod node;
@@ -18,7 +18,7 @@ use proptest::sample::Index;
 use node::{Obedient, check, node};
 use recording::recorded;
 
-/// A session that wants to be told everything.
+/// A session that is a member of all groups.
 fn session(privileged: bool) -> Session<Rtnl<Obedient>> {
     let mut session = Session::new(privileged);
     session.bind(9, 0).unwrap();
@@ -68,7 +68,7 @@ fn route(more: impl FnOnce(&mut Writer)) -> Vec<u8> {
 }
 
 #[test]
-fn who_may_not_change_anything_may_look() {
+fn unprivileged_client_may_dump_but_not_change() {
     let mut node = node();
     for datagram in recorded() {
         let kind = u16::from_ne_bytes([datagram[4], datagram[5]]);
@@ -146,7 +146,7 @@ fn dump_with_filter_looks_at_few_routes_at_a_time() {
 }
 
 #[test]
-fn what_is_not_supported_says_so_and_names_the_attribute() {
+fn unsupported_attribute_is_refused_by_name() {
     let attributes: [(u16, &[u8], &str); 6] = [
         (RTA_METRICS, &[8, 0, 2, 0, 0, 5, 0, 0], "fatpath has no route metrics"),
         (RTA_MULTIPATH, &[16, 0, 0, 0, 2, 0, 0, 0], "fatpath has no multipath routes"),
@@ -172,7 +172,7 @@ fn what_is_not_supported_says_so_and_names_the_attribute() {
 }
 
 #[test]
-fn a_udp_link_is_bound_to_the_address_of_its_near_end_and_has_it() {
+fn new_udp_link_is_bound_to_its_local_address() {
     let add = |address: Option<&[u8]>| {
         request(RTM_NEWLINK, flag::CREATE | flag::EXCL, |w| {
             w.fixed(&[0; 16]);
@@ -226,7 +226,7 @@ fn malformed_requests_get_linuxs_errno() {
 }
 
 #[test]
-fn a_dump_goes_on_where_it_ended_whatever_changes() {
+fn dump_resumes_at_its_position_after_changes() {
     let mut node = node();
     let mut session = session(true);
     let with = |third: u8, kind: u16| {
@@ -265,7 +265,7 @@ fn a_dump_goes_on_where_it_ended_whatever_changes() {
 }
 
 #[test]
-fn a_dump_of_a_hundred_thousand_routes_has_each_that_stays_once_while_others_come_and_go() {
+fn dump_of_100000_routes_has_each_stable_route_once() {
     const COUNT: u32 = 100_000;
     let mut node = node();
     let mut session = session(true);
@@ -317,7 +317,7 @@ fn a_dump_of_a_hundred_thousand_routes_has_each_that_stays_once_while_others_com
 }
 
 #[test]
-fn an_address_that_leads_to_two_peers_stays_until_both_are_gone() {
+fn address_with_two_peers_stays_until_both_are_removed() {
     let mut node = node();
     let mut session = session(true);
     let request = |kind, peer: u8| {
@@ -335,7 +335,7 @@ fn an_address_that_leads_to_two_peers_stays_until_both_are_gone() {
 }
 
 #[test]
-fn as_many_dumps_as_a_datagram_has_room_for_are_not_all_answered() {
+fn datagram_full_of_dump_requests_gets_a_bounded_answer() {
     let dump = request(RTM_GETLINK, flag::DUMP, |w| w.fixed(&[0; 16]));
     let datagram = dump.repeat((64 << 10) / dump.len());
     let (mut node, mut outbox) = (node(), Outbox::default());
@@ -358,7 +358,7 @@ fn mutated() -> impl Strategy<Value = Mutated> {
 
 proptest! {
     #[test]
-    fn whatever_is_asked_the_packets_side_knows_what_clients_see(requests in prop::collection::vec(mutated(), 1..60)) {
+    fn mutated_requests_leave_datapath_and_model_equal(requests in prop::collection::vec(mutated(), 1..60)) {
         let recorded = recorded();
         let mut node = node();
         let mut session = session(true);

@@ -8,7 +8,7 @@ use netlink::xfrm::{Counts, Database, NewSa, NewSpi, Policy, PolicyQuery, Sa, Sa
 use netlink::{Error, Groups, Outbox, Session};
 use xfrm::MAX_KEY;
 
-/// Has nothing, takes everything, and remembers what it took.
+/// Empty database that accepts every SA and policy, and records them.
 #[derive(Debug, Default)]
 struct Empty {
     sas: Vec<NewSa>,
@@ -141,7 +141,7 @@ fn policy() -> Vec<u8> {
 }
 
 #[test]
-fn an_sa_and_a_policy_arrive_as_they_were_said() {
+fn sa_and_policy_are_decoded_with_every_attribute() {
     let (error, got) = ask(Empty::default(), true, msg::NEW_SA, &sa());
     assert_eq!((error, got.sas.len()), (Some(0), 1));
     let sa = &got.sas[0];
@@ -156,7 +156,7 @@ fn an_sa_and_a_policy_arrive_as_they_were_said() {
 
 /// One that is taken is shown, twice in a message that has room for 64 KiB.
 #[test]
-fn a_key_has_to_fit_the_message_that_shows_its_sa() {
+fn sa_key_too_long_for_its_dump_message_is_refused() {
     for (len, refused) in [(16, 0), (MAX_KEY, 0), (MAX_KEY + 1, 22), (65_000, 22)] {
         let mut bytes = sa()[..224].to_vec();
         let mut w = Writer::default();
@@ -176,14 +176,14 @@ fn a_key_has_to_fit_the_message_that_shows_its_sa() {
 }
 
 #[test]
-fn who_may_not_change_anything_sees_no_keys_either() {
+fn xfrm_request_of_unprivileged_client_is_refused() {
     for kind in [msg::NEW_SA, msg::GET_SA, msg::FLUSH_SA, msg::GET_POLICY, msg::GET_SAD_INFO, msg::GET_DEFAULT] {
         assert_eq!(ask(Empty::default(), false, kind, &sa()).0, Some(1), "{kind:#x}");
     }
 }
 
 #[test]
-fn what_is_cut_short_or_altered_is_answered() {
+fn truncated_or_altered_xfrm_message_is_answered() {
     for (kind, whole) in [(msg::NEW_SA, sa()), (msg::UPD_SA, sa()), (msg::NEW_POLICY, policy())] {
         for len in 0..whole.len() {
             let (error, _) = ask(Empty::default(), true, kind, &whole[..len]);
@@ -201,7 +201,7 @@ fn what_is_cut_short_or_altered_is_answered() {
 }
 
 #[test]
-fn every_type_is_answered_whatever_follows() {
+fn every_xfrm_type_with_any_payload_is_answered() {
     for kind in 16..64 {
         for filler in [0, 1, 2, 0xff] {
             for len in [0, 1, 3, 4, 24, 48, 64, 168, 176, 224, 232, 280, 400] {

@@ -86,7 +86,7 @@ fn links_of_the_host_have_its_numbers_and_others_their_own() {
 }
 
 #[test]
-fn wish_for_a_number_is_granted_or_refused_by_name() {
+fn requested_link_number_is_granted_or_refused_by_name() {
     let mut node = node();
     let own = IfIndex::FIRST_OWN;
     assert_eq!(carry_out(&mut node, &add("red", "vrf", own + 9)), Ok(()));

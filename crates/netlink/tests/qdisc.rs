@@ -197,7 +197,7 @@ fn discipline_goes_with_its_link() {
 }
 
 #[test]
-fn events_tell_what_went_and_what_came() {
+fn qdisc_events_name_the_old_and_the_new_qdisc() {
     let mut node = node();
     let mut session = Session::new(true);
     session.bind(9, 1 << (RTNLGRP_TC - 1)).unwrap();

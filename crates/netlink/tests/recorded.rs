@@ -1,4 +1,4 @@
-//! What Linux answered to iproute2, command by command, and what we answer to the same bytes.
+//! Recorded replies of Linux to iproute2, command by command, compared with ours to the same requests.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,8 +21,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     hex.as_bytes().chunks(2).map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap()).collect()
 }
 
-/// A message without what is another time another: sequence and port numbers, time stamps. `None` for one of a link, and of
-/// what a router alone has.
+/// A message without the values that differ from run to run: sequence and port numbers, time stamps. `None` for messages
+/// about links, and about anycast addresses that only a router has.
 fn comparable(header: Header, message: &[u8]) -> Option<Vec<u8>> {
     let mut message = message.to_vec();
     message[8..16].fill(0);
@@ -51,7 +51,7 @@ fn comparable(header: Header, message: &[u8]) -> Option<Vec<u8>> {
     Some(message)
 }
 
-/// What a session answers to a datagram, dump and all.
+/// Replies of a session to a datagram, with all parts of a dump.
 fn answers(session: &mut Session<Rtnl<Obedient>>, node: &mut Rtnl<Obedient>, datagram: &[u8]) -> Vec<Vec<u8>> {
     let mut outbox = Outbox::default();
     session.handle(datagram, node, Groups::default(), &mut outbox);
@@ -62,7 +62,7 @@ fn answers(session: &mut Session<Rtnl<Obedient>>, node: &mut Rtnl<Obedient>, dat
     own.flat_map(|(_, bytes)| Messages::new(bytes)).filter_map(|m| comparable(m.header, m.bytes)).collect()
 }
 
-/// A message in hexadecimal digits, and if it is an error what it says.
+/// A message in hexadecimal digits, and the text of an error.
 fn shown(message: &[u8]) -> String {
     let hex: String = message.iter().map(|byte| format!("{byte:02x}")).collect();
     let text: String =

@@ -1,4 +1,4 @@
-//! What is saved of a node makes the same node again.
+//! Saved state of a node, which restores an equal node.
 
 #[path = "common/node.rs"]
 mod node;
@@ -18,7 +18,7 @@ use netlink::{Error, Groups, Outbox, Session, carry_out, flags_of, set_flags};
 use node::{Obedient, check, node};
 use recording::recorded;
 
-/// All that lasts of what clients see of a node.
+/// Persistent state of a node, as netlink clients see it.
 fn seen(node: &mut Rtnl<Obedient>) -> String {
     let number = |id: u32| node.model.ifindex(id).0;
     let links = node.model.links_after(0).map(|(id, link)| {
@@ -40,7 +40,7 @@ fn seen(node: &mut Rtnl<Obedient>) -> String {
     format!("{links}{routes:#?}{kept:?}{rules:?}")
 }
 
-/// A node like another, from what is saved of that.
+/// Node restored from the saved state of another one.
 fn again(of: &mut Rtnl<Obedient>) -> Rtnl<Obedient> {
     let mut node = Rtnl { model: Model::default(), host: Obedient::default() };
     for saved in of.saved().unwrap() {
@@ -49,7 +49,7 @@ fn again(of: &mut Rtnl<Obedient>) -> Rtnl<Obedient> {
     node
 }
 
-/// Has a node do all that was recorded, one thing after the other.
+/// Replays all recorded requests at a node, and calls `look` after each.
 fn after_each(mut look: impl FnMut(&mut Rtnl<Obedient>)) {
     let mut node = node();
     let mut session = Session::new(true);
@@ -66,7 +66,7 @@ fn after_each(mut look: impl FnMut(&mut Rtnl<Obedient>)) {
 const NOUNS: [&str; 5] = ["address", "link", "neighbour", "qdisc", "route"];
 
 #[test]
-fn a_node_is_the_same_again_after_every_recorded_request() {
+fn saved_state_after_each_request_restores_an_equal_node() {
     let mut saved = BTreeSet::new();
     after_each(|node| {
         saved.extend(node.saved().unwrap().into_iter().map(|saved| saved.noun));
@@ -106,7 +106,7 @@ fn links_keep_their_names_where_their_numbers_change() {
 }
 
 #[test]
-fn a_link_that_is_to_come_has_its_number_unless_that_is_taken() {
+fn saved_link_keeps_its_number_unless_taken() {
     let mut before = node();
     let saved = before.saved().unwrap().remove(0);
     for (taken, want) in [(false, 2), (true, 3)] {
@@ -207,7 +207,7 @@ fn vrfs_are_there_again_with_their_links_rules_and_routes() {
     let any = [AF_INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let no_rule = of_lo(RTM_DELRULE, flag::REQUEST, &any, FRA_PRIORITY, &1000_u32.to_ne_bytes());
     let (red, blue) = (vrf(b"red\0", 10), vrf(b"blue", 20));
-    // What is done, and then eth0's table and how many rules ask VRFs' tables.
+    // Requests, then the table of eth0 and the number of rules that look up VRF tables.
     let steps = [
         (vec![&red, &address, &to_red, &up], Some(10), 2),
         (vec![&red, &blue, &address, &to_red, &to_blue], Some(20), 2),
@@ -241,7 +241,7 @@ fn vrfs_are_there_again_with_their_links_rules_and_routes() {
 }
 
 #[test]
-fn a_link_whose_number_nobody_may_wish_for_gets_another() {
+fn saved_link_with_a_reserved_number_gets_another() {
     let saved = node().saved().unwrap().remove(0);
     let last = IfIndex::FIRST_OWN + 65535;
     for (number, want) in
@@ -280,7 +280,7 @@ fn of_kinds(kinds: &[u8]) -> Rtnl<Obedient> {
 }
 
 #[test]
-fn routes_beside_one_that_is_there_come_where_they_were() {
+fn saved_routes_next_to_an_existing_one_keep_their_order() {
     // All orders of four, in which each of them is there already, or two are.
     let mut orders = vec![vec![]];
     for _ in 0..4 {
@@ -312,7 +312,7 @@ fn routes_beside_one_that_is_there_come_where_they_were() {
 }
 
 #[test]
-fn routes_of_which_none_is_there_are_alone_or_not_at_all() {
+fn saved_routes_are_refused_next_to_an_unknown_route() {
     let all = of_kinds(&EQUALS).saved().unwrap();
     let saved = without(all.clone(), |_| false);
     assert_eq!(saved, all);

@@ -44,7 +44,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Tells of something that could not be removed. Standard error may be gone as well, which changes nothing.
+/// Reports an object that could not be removed. An error of the write to standard error is ignored.
 pub(super) fn warn(what: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "Warning: {what}");
 }

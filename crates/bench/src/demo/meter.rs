@@ -81,7 +81,7 @@ fn seconds(ticks: u64) -> f64 {
     ticks as f64 / clock_ticks_per_second() as f64
 }
 
-/// Processor time so far of a process's threads of that name, in seconds. Of those that have ended it is nothing.
+/// Processor time so far of a process's threads of that name, in seconds, without threads that have ended.
 pub(super) fn thread_seconds(pid: u32, name: &str) -> f64 {
     let name = format!(" ({name}) ");
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

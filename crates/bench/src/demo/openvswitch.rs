@@ -12,7 +12,7 @@ use super::process::{Scratch, command, tool};
 use super::site::Site;
 use super::topology::Side;
 
-/// Limit of the time until a daemon it can be told something.
+/// Limit of the time until a daemon accepts commands.
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// Seconds that `ovs-vsctl` waits until the switch is as it said.
 const APPLIED_LIMIT: &str = "--timeout=10";
@@ -38,7 +38,7 @@ impl OpenVswitch {
         let Site { topology, scratch, stop, .. } = site;
         let file = |name: &str| scratch.path().join(name).display().to_string();
         let (database, socket) = (file("ovs.db"), file("ovsdb.sock"));
-        // Those of a switch before it.
+        // Files that an earlier switch has left.
         for left in [&database, &socket].into_iter().filter(|path| std::fs::exists(path).unwrap_or(false)) {
             std::fs::remove_file(left).map_err(|err| Failure::step(left, err))?;
         }

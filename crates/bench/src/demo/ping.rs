@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 const PAYLOAD_LEN: usize = 56;
 const MESSAGE_LEN: usize = Header::LEN + PAYLOAD_LEN;
 
-/// Asks until `to` answers.
+/// Pings until `to` answers.
 pub(super) fn ping(from: &Namespace, to: Ipv4Addr, stop: &Stop) -> Result<(), Failure> {
     let doing = format!("ping {to}");
     let fail = |err: io::Error| Failure::step(&doing, err);

@@ -32,7 +32,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Fails once a signal has come.
+    /// Fails once a signal has arrived.
     pub(super) fn check(&self) -> Result<(), Failure> {
         if self.0.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
     }

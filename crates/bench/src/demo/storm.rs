@@ -98,7 +98,7 @@ impl End {
         changes_of(0, &mut first);
         write.write_all(first.as_bytes()).map_err(failed)?;
         stop.wait("ip -batch", limit, || {
-            // One that ends before it reads has its reasons, which are told at the end.
+            // The error of a program that ends before it reads is reported at the end.
             let has_ended = end.ip.as_mut().is_none_or(|ip| !matches!(ip.try_wait(), Ok(None)));
             let unread = ioctl_fionread(&write).map_err(|err| failed(err.into()))?;
             Ok((has_ended || unread == 0).then_some(()))

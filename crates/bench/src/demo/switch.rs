@@ -133,7 +133,7 @@ impl Drop for Devices<'_> {
 
 /// Through Open vSwitch.
 fn open_vswitch(site: &Site, tso: bool) -> Result<Sample, Failure> {
-    // Its devices outlive it.
+    // The devices outlive the switch.
     let _devices = Devices(site);
     let mut switch = OpenVswitch::start(site, TAPS, tso)?;
     attach(site)?;

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_bridge_cannot_be_is_refused_by_name() {
+    fn bridge_with_invalid_settings_is_refused_by_name() {
         let refused = |toml: &str| Config::from_toml(toml, "f").unwrap_err().to_string();
         for (port, want) in [
             ("pvid = 4095", "4095 is out of range; use 0 to 4094"),

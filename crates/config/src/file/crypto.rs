@@ -1,4 +1,4 @@
-//! `[crypto]`: who does the ciphers' work.
+//! `[crypto]`: the threads that encrypt and decrypt ESP packets.
 
 use super::reader::{Result, Table};
 use crate::model::CryptoConfig;

@@ -30,7 +30,7 @@ const CSUM_MODES: &[(&str, CsumMode)] = &[
     (CsumMode::NoAction.name(), CsumMode::NoAction),
 ];
 
-/// Those that iproute2 knows.
+/// Keys of `encap` as iproute2 names them.
 const IDENT_TYPES: &[(&str, IdentType)] =
     &[(IdentType::Luid.name(), IdentType::Luid), (IdentType::UseFormat.name(), IdentType::UseFormat)];
 

@@ -1,5 +1,5 @@
-//! Index of the items of a file that were read: by the keys that may not repeat, and by the addresses that templates and routes
-//! refer to. A file of many SAs or routes is read once, and not once for each of them.
+//! Index of the entries of a file that have been read: hash maps that find duplicate entries, and the SAs and routes that
+//! later entries refer to, without a scan of the whole file per entry.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

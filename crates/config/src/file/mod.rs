@@ -1,7 +1,7 @@
 //! The configuration file: TOML with iproute2's words.
 //!
-//! Everything is checked before anything is returned, in the order links, routes, SAs, policies, ILA mappings, and the first thing
-//! that is wrong is the error. What a file may say, table by table, is in the modules below.
+//! Everything is checked before anything is returned, in the order links, routes, SAs, policies, ILA mappings, and the first fault
+//! is the error. Each table of the file has a module.
 
 mod algorithm;
 mod bridge;
@@ -28,7 +28,7 @@ use reader::{Result, Source};
 
 use crate::model::Config;
 
-/// What a file consists of.
+/// Top-level keys of a file.
 const ROOT_KEYS: &[&str] = &[
     "link",
     "route",
@@ -49,7 +49,7 @@ impl Config {
     /// Reads and checks a whole file. `file` is its name, for errors alone.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first fault in the file.
     pub fn from_toml(text: &str, file: &str) -> Result<Self> {
         Document::read(Source::new(file, text), Self::from_document)
     }

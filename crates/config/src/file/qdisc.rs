@@ -60,7 +60,7 @@ fn tbf(table: &Table<'_>) -> Result<Tbf> {
         (Some(limit), None) => size(&limit)?,
         (None, Some(latency)) => {
             let seconds = time(&latency)?;
-            // As `tc` does: what the rates let pass in that time, beside a burst of each.
+            // As `tc` does: the bytes that the rates let pass in that time, plus a burst of each.
             let bytes = |rate: RateSpec, burst: u32| rate.rate as f64 * seconds + f64::from(burst);
             let by_peak = peak.map_or(f64::INFINITY, |(rate, mtu)| bytes(rate, mtu));
             whole(&latency, bytes(rate, burst).min(by_peak), u32::MAX.into())? as u32

@@ -1,4 +1,4 @@
-//! A cursor over a TOML document that knows where it is: each value carries its key's path and its line, so that each
+//! Cursor over a TOML document: each value carries its key's path and its line, so that each
 //! refusal can name both.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use base::{IfAddr, Prefix, PrefixError};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What is wrong with a configuration file, and what would be right. Displayed in one line:
+/// Error in a configuration file, with the values that would be valid. Displayed in one line:
 /// `gw.toml:14: sa[0].aead.icv: 80 is not an ICV length; use 64, 96 or 128.`
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ConfigError {
@@ -124,7 +124,7 @@ impl<'a> Table<'a> {
         self.get(key).ok_or_else(|| self.missing(key, hint))
     }
 
-    /// That `key` is missing, at the line where the table begins.
+    /// Error for a missing `key`, at the line where the table begins.
     pub(super) fn missing(&self, key: &str, hint: &str) -> ConfigError {
         self.source.error(self.span.start, &self.path_of(key), format!("missing; {hint}"))
     }
@@ -148,7 +148,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// How much of a wrong value an error repeats, in bytes.
+/// Longest part of a wrong value that an error quotes, in bytes.
 const MAX_QUOTED: usize = 48;
 
 impl<'a> Value<'a> {
@@ -255,7 +255,7 @@ impl<'a> Value<'a> {
         self.item.get_ref().is_table()
     }
 
-    /// That the value has the wrong TOML type. Says which it has, but not what it is: it may be a key.
+    /// Error for a value of the wrong TOML type. Names the type but does not quote the value, which may be a secret key.
     fn wrong_type(&self, want: &str) -> ConfigError {
         let has = match self.item.get_ref() {
             DeValue::String(_) => "a text",
@@ -270,7 +270,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A wrong value as an error repeats it: not if it is long, and then perhaps a key that stands in the wrong place.
+/// A wrong value as an error quotes it. Long values are not quoted: they may be a secret key under the wrong name.
 pub(super) fn quoted(text: &str) -> String {
     match text {
         _ if !is_short(text) => "this text".to_owned(),
@@ -279,7 +279,7 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
-/// Whether an error may repeat `text`. The shortest key of AES has 16 bytes, that is 34 characters in hexadecimal; the
+/// Whether an error may quote `text`. The shortest key of AES has 16 bytes, that is 34 characters in hexadecimal; the
 /// longest prefix has 43 characters, and colons.
 fn is_short(text: &str) -> bool {
     text.len() < 16 || (text.len() <= MAX_QUOTED && text.contains([':', '.', '(']))

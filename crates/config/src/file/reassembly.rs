@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_what_can() {
+    fn reassembly_value_out_of_range_is_refused_with_the_range() {
         let refused = [
             ("policy = \"lru\"", "policy: lru is not known here; use fair or linux."),
             ("coalesce = true", "coalesce: is a truth value; use a text in quotes."),

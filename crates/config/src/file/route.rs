@@ -30,8 +30,8 @@ const TYPES: &[(&str, Type)] = &[
     ("prohibit", Type::Prohibit),
 ];
 
-/// Notes on which link the destinations of a route are neighbours, if it says so: others may lead by one of them, in whatever
-/// order they stand. What is wrong with it is found when it is read.
+/// Records the link of a route without a gateway, whose destinations are neighbours on that link: gateways of other routes,
+/// before or behind it in the file, may be among them. Errors in the route are found when it is read.
 pub(super) fn note_direct(table: &Table<'_>, index: &mut Index) {
     let word = |key| table.get(key).and_then(|value| value.str().ok());
     if let (Some(to), Some(dev), None) = (word("to"), word("dev"), table.get("via"))
@@ -41,7 +41,7 @@ pub(super) fn note_direct(table: &Table<'_>, index: &mut Index) {
     }
 }
 
-/// Reads one route. `config` holds every link, and `index` what else is on them and the routes before it.
+/// Reads one route. `config` holds every link, and `index` the direct routes and the routes that were read before.
 pub(super) fn read(table: &Table<'_>, config: &Config, index: &Index) -> Result<RouteConfig> {
     let via = table.get("via").map(|value| Ok((address(&value)?, value))).transpose()?;
     let to_value = table.need("to", "use a prefix such as \"10.2.0.0/24\", or \"default\"")?;
@@ -82,7 +82,7 @@ fn address(value: &Value<'_>) -> Result<IpAddr> {
     Ok(addr)
 }
 
-/// The table that a route stands in: its VRF's, if it names one.
+/// Table of a route: the table of its VRF, if it names one.
 fn wanted_table(table: &Table<'_>, config: &Config) -> Result<TableId> {
     let Some(value) = table.get("vrf") else {
         return table.get("table").map_or(Ok(TableId::MAIN), |value| table_id(&value));

@@ -29,7 +29,7 @@ pub(super) struct MirroredAddress {
     pub(super) broadcast: Option<Ipv4Addr>,
     /// Label of an IPv4 address.
     pub(super) label: Option<String>,
-    /// `RT_SCOPE_*` of an IPv4 address; the kernel knows that of others itself.
+    /// `RT_SCOPE_*` of an IPv4 address; the kernel derives the scope of IPv6 addresses.
     pub(super) scope: u8,
 }
 

@@ -236,7 +236,7 @@ fn set(name: &str, value: &str) -> Result<(), String> {
     let path = format!("/proc/sys/net/{name}");
     match write(&path, value) {
         Err(err) if err.kind() == ErrorKind::NotFound => Ok(()),
-        // Where all of /proc/sys is read-only it is enough that it says so already.
+        // If /proc/sys is read-only, the file may already have the value.
         Err(_) if fs::read_to_string(&path).is_ok_and(|now| now.trim() == value) => Ok(()),
         done => done.map_err(named(path)),
     }
@@ -247,7 +247,7 @@ fn write(path: &str, text: &str) -> io::Result<()> {
 }
 
 pub(super) fn rtnetlink(groups: u32) -> Result<OwnedFd, Errno> {
-    // Its protocol 0 is rtnetlink.
+    // Netlink protocol 0 is rtnetlink.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrNetlink::new(0, groups))?;
     Ok(socket)

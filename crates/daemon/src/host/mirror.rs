@@ -40,7 +40,7 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    /// Mirror that wants nothing yet, by a netlink socket in the namespace.
+    /// Mirror with empty content, by a netlink socket in the namespace.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         for of in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, of, Some(PATIENCE))?;
@@ -78,7 +78,7 @@ impl Mirror {
         Ok(steps)
     }
 
-    /// Carries out steps. An object that is there already, or gone already, is as good.
+    /// Carries out steps. Adding an object that exists, or removing one that does not, counts as success.
     ///
     /// # Errors
     /// The socket does not answer.

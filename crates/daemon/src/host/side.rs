@@ -57,7 +57,7 @@ enum State {
     On(Box<On>),
 }
 
-/// A host side that is there.
+/// A host side whose namespace exists.
 #[derive(Debug)]
 struct On {
     config: HostConfig,
@@ -67,7 +67,7 @@ struct On {
     control: OwnedFd,
     /// File that the namespace is bound to.
     place: Option<PathBuf>,
-    /// Whether TUN and TAP devices cannot be made: pairs of devices stand for them.
+    /// Whether TUN and TAP devices cannot be created, so that veth pairs replace them.
     in_pairs: bool,
     mirror: Mirror,
     made: Vec<Made>,
@@ -156,7 +156,7 @@ impl HostSide {
         matches!(*self.lock(), State::On(_))
     }
 
-    /// Descriptors by which a program enters it; `None` if the configuration wants none.
+    /// Descriptors by which a program enters the namespace; `None` if the configuration has no host side.
     ///
     /// # Errors
     /// Reason for which the host side does not exist.
@@ -210,7 +210,7 @@ impl HostSide {
                 }
             }
             std::thread::sleep(SETTLE);
-            // Other messages that have come meanwhile are covered by the same check.
+            // Other messages that have arrived meanwhile are covered by the same check.
             while matches!(recv(events, buffer.as_mut_slice(), RecvFlags::DONTWAIT), Ok(_) | Err(Errno::NOBUFS)) {}
             let checked = match &mut *self.lock() {
                 State::On(on) => on.check(),
@@ -287,7 +287,7 @@ impl On {
             if !self.is_limited {
                 return self.follow_routes(model, changed);
             }
-            // Default routes stand for the others until links, addresses or VRFs change.
+            // Default routes replace the others until links, addresses or VRFs change.
             if !routes.any(|route| route.is_some_and(|route| route.prefix.len() == 0)) {
                 return Ok(());
             }
@@ -336,7 +336,7 @@ impl On {
         self.mirror.carry_out(&steps)
     }
 
-    /// Makes the devices of links that have come, and removes those of links that are gone or other devices now.
+    /// Creates the devices of added links, and removes the devices of links that were removed or have another device now.
     fn follow_links(&mut self, model: &Model) -> io::Result<()> {
         let mut wanted = wanted::devices(model, self.config, self.in_pairs);
         let above = wanted.split_off(wanted.len().min(self.config.max_links.into()));
@@ -359,7 +359,7 @@ impl On {
             self.take_from_worker(before.id);
             // With another address or MTU it is attached to again.
             if now.is_none() || self.in_pairs {
-                // Its removal is the same as one by another program.
+                // A removal by this program is handled like one by another program.
                 let _ = self.mirror.remove(before.device.index);
             }
         }

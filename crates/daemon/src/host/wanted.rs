@@ -12,7 +12,7 @@ use wire::eth::MacAddr;
 
 use super::content::{Content, Device, MirroredAddress, MirroredRoute, MirroredRule};
 
-/// The most routes that are mirrored. Of more, one default route of each family stands for all of a table.
+/// Limit of mirrored routes. Above it, one default route of each family replaces all routes of a table.
 pub(super) const MAX_ROUTES: usize = 10_000;
 
 /// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`).
@@ -56,7 +56,7 @@ const fn own_mac(id: u32) -> MacAddr {
     MacAddr([0x02, 0xfb, a, b, c, d])
 }
 
-/// The content that a namespace with these devices is to have, and whether default routes stand for the node's.
+/// Content that a namespace with these devices is to have, and whether default routes replace the node's routes.
 pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Content, bool) {
     let view = View { model, config, made };
     let mut content = Content::default();

@@ -31,7 +31,7 @@ pub(super) struct Received {
     pub(super) len: usize,
     /// The number of the process that sent it.
     pub(super) sender: Option<u32>,
-    /// Descriptor to which the sender wants its answer.
+    /// Descriptor that the sender passed for the answer.
     pub(super) answer: Option<OwnedFd>,
 }
 
@@ -85,13 +85,13 @@ pub(super) struct Client {
     /// Whether a dump has begun a part and not found anything to put into it. No datagram is received before it has, so that
     /// an answer on a pipe still says that all that is due has been sent.
     looking: bool,
-    /// Receive buffer that the client wants. It is allocated at the first need, which is rare.
+    /// Receive buffer size that the client requested. The buffer is allocated at the first need, which is rare.
     room: Option<u32>,
     /// Whether the receive buffer was allocated.
     grown: bool,
-    /// Whether answers or notifications were lost and it has yet to be told.
+    /// Whether answers or notifications were lost and the client has not been notified yet (`ENOBUFS`).
     overrun: bool,
-    /// Events that epoll was last told to wait for.
+    /// Events that are registered with epoll.
     pub(super) interest: EventFlags,
     /// UDP ports of its program that bypass policies.
     bypass: Vec<u16>,
@@ -308,7 +308,7 @@ impl Client {
                 let is_truncated = looked.flags.contains(ReturnFlags::CTRUNC);
                 if is_truncated || !may_be_sent(&rights) { Err(Gone) } else { Ok(true) }
             }
-            // A datagram that comes later is judged first, too.
+            // A later datagram needs the same check first.
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
             Err(_) => Err(Gone),
         }
@@ -510,7 +510,7 @@ impl Client {
         Ok(Ok(()))
     }
 
-    /// Gives it the room that it wants, by the kernel's account of this end. False: it has that.
+    /// Sets the socket buffer to the size that the client requested. False: the buffer has that size already.
     fn give_room(&mut self) -> bool {
         let Some(bytes) = self.room.take() else { return false };
         self.grown = true;
@@ -633,7 +633,7 @@ impl Client {
         (std::mem::replace(&mut self.interest, interest) != interest).then_some(interest)
     }
 
-    /// Goes on with waiting parts and with the dump, until the client takes no more or all is done.
+    /// Sends queued parts and continues the dump, until the client's buffer is full or the dump is complete.
     pub(super) fn go_on(&mut self, protocols: &mut Protocols, outbox: &mut Outbox) -> Result<(), Gone> {
         self.flush()?;
         if !self.waiting.is_empty() {

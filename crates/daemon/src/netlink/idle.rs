@@ -14,7 +14,7 @@ impl IdleDetector {
     /// Time without packets after which none are expected soon.
     const LONG: Duration = Duration::from_millis(10);
 
-    /// Tells whether no packets have come for long; `bursts` counts wake-ups of the worker to packets so far.
+    /// Tells whether no packets have arrived for long; `bursts` counts wake-ups of the worker to packets so far.
     pub(super) fn is_long(&mut self, bursts: u32, now: Instant) -> bool {
         if self.bursts != bursts {
             (self.bursts, self.since) = (bursts, Some(now));

@@ -95,7 +95,7 @@ impl Sysctl {
         self.settings = settings;
     }
 
-    /// Forgets the path MTUs of IPv4 destinations that ICMP has reported.
+    /// Flushes the cached path MTUs of IPv4 destinations that ICMP has reported.
     pub(super) fn forget_paths(&self) -> Result<(), i32> {
         self.worker.call(|node| node.datapath.fib.forget_path_mtus_v4()).map_err(|_| errno::EIO)
     }

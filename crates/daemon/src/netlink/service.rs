@@ -61,7 +61,7 @@ const BELL: u64 = 1;
 /// The token of the set of clients that may only look. Clients' begin behind it.
 const READERS: u64 = 2;
 
-/// The listening socket. Its file goes when this is dropped.
+/// Listening socket. Drop removes its file.
 #[derive(Debug)]
 pub(crate) struct NetlinkServer {
     path: PathBuf,
@@ -307,8 +307,8 @@ impl Service {
         Ok(self.last_token)
     }
 
-    /// Whether there is room for one more. Clients that may only look can take neither the places of those that may change
-    /// things, nor those of other users.
+    /// Whether one more client is below the limits. Unprivileged clients have a limit of their own, in total and per user, so
+    /// they cannot use up the slots of privileged clients or other users.
     fn has_room_for(&self, new: &Client) -> bool {
         let Limits { clients, readers, of_reader } = self.limits;
         let others = self.clients.values().filter(|client| !client.privileged);
@@ -320,7 +320,7 @@ impl Service {
         }
     }
 
-    /// Serves a request of a client, or goes on with an earlier one.
+    /// Serves a request of a client, or continues an earlier one.
     fn serve(&mut self, token: u64, flags: EventFlags) {
         let served = self.try_serve(token, flags);
         let Some(client) = self.clients.get_mut(&token) else { return };
@@ -354,7 +354,7 @@ impl Service {
         }
     }
 
-    /// Passes on the worker's events, and tells the listeners of which events were lost.
+    /// Forwards the worker's events, and notifies the listeners that have lost events.
     fn tell_news(&mut self) {
         let rung = self.bell.take();
         for (of, queue) in [(protocol::XFRM, rung.xfrm), (protocol::ROUTE, rung.route)] {
@@ -553,7 +553,7 @@ mod tests {
         thread::spawn(move || thread.run());
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        // Tests run at the same time, also those of another run.
+        // Tests run in parallel, and several test runs may.
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("fatpath-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         rustix::net::bind(&listener, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();

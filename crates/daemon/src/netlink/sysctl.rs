@@ -5,7 +5,7 @@ use nlsock::{Answer, Sysctl as Ask, errno};
 
 use super::protocols::Protocols;
 
-/// Bytes of names that are told at once.
+/// Largest list of names in one reply, in bytes.
 const NAMES: usize = 32 << 10;
 
 /// A file that is open to be written, of a client that may write it.

@@ -1,4 +1,4 @@
-//! State of a node, and what of it does not come from its files.
+//! State of a node, and the part that does not come from its files.
 
 use std::collections::{HashMap, HashSet};
 
@@ -51,7 +51,7 @@ impl Collected {
         let mut collected = Self { links, route, sas, limited, policies, ila, defaults, settings };
         each(|below| database.sas(below, CHUNK), |sa| collected.add_sa(&sa))?;
         each(|below| database.policies(below, CHUNK), |policy: Policy| collected.policies.push(policy.saved()))?;
-        // They come the newest first.
+        // The newest is listed first.
         collected.sas.reverse();
         collected.policies.reverse();
         Ok(collected)
@@ -157,10 +157,10 @@ impl Counts {
     }
 }
 
-/// Objects of a node that come from its files, and so are not saved.
+/// Objects of a node that its files define, and that are not saved therefore.
 #[derive(Debug, Default)]
 pub(crate) struct OfFiles {
-    /// Labels of requests for objects of which there is one.
+    /// Labels of requests for objects that exist at most once.
     alone: HashSet<String>,
     /// Requests without flags, as these place a route among others.
     messages: HashSet<Vec<u8>>,

@@ -34,7 +34,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         }
         Err(error) => Err(refused(path, &kept.label, &words(&error))),
     };
-    // Those that the configuration has, and so none of them is restored.
+    // Objects that the configuration defines, none of which is restored.
     let mut of_files = HashSet::new();
     let gone = |label: &str, number: u32, links: &BTreeMap<u32, String>| {
         let name = links.get(&number).map_or("?", String::as_str);
@@ -44,7 +44,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
     let of_configuration: HashSet<String> =
         of_configuration.into_iter().filter(Saved::is_alone).map(|saved| saved.label).collect();
     for kept in route {
-        // A link's own request is judged when it is carried out: the numbers of links are found by it.
+        // The request for a link itself is checked when it is carried out, because it assigns the link's number.
         if kind_of(&kept.message) != RTM_NEWLINK && of_configuration.contains(&kept.label) {
             take(kept, Err(Error::new(errno::EEXIST)))?;
             continue;

@@ -61,7 +61,7 @@ fn now(ipsec: &Ipsec, name: &SaName) -> Option<Now> {
     Some(Now { checkpoint, last })
 }
 
-/// Counters of those of `names` that exist.
+/// Counters of the SAs in `names` that exist.
 fn ask(worker: &Handle, names: &[SaName]) -> Result<HashMap<SaName, Now>, WorkerGone> {
     let mut found = HashMap::with_capacity(names.len());
     for chunk in names.chunks(CHUNK) {
@@ -160,7 +160,7 @@ impl Checkpointer {
     /// Writes `state` to the file, with checkpoints for its SAs and for `others`.
     ///
     /// # Errors
-    /// The file cannot be written, and holds what it held.
+    /// The file cannot be written, and keeps its old content.
     pub(crate) fn save(
         &self,
         mut state: State,

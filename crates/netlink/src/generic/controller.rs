@@ -1,4 +1,4 @@
-//! Family `nlctrl`, which tells of the families.
+//! Family `nlctrl`, which lists the families.
 
 use super::family::{ATTRS_AT, CAN_DO, CAN_DUMP, Call, HAS_POLICY, Info, Op};
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, parse, policy};
@@ -8,9 +8,9 @@ use crate::session::{Dump, Progress, Protocol, Reply};
 
 /// Type of the controller's messages (`GENL_ID_CTRL`).
 pub(super) const ID: u16 = 16;
-/// Command that tells of a family.
+/// Reply that describes a family.
 const NEWFAMILY: u8 = 1;
-/// Command that asks for a family.
+/// Request for a family.
 pub(super) const GETFAMILY: u8 = 3;
 
 pub(super) mod attr {
@@ -38,7 +38,7 @@ pub(super) const INFO: Info = Info {
     groups: &[(16, "notify")],
 };
 
-/// Tells of one of `families`, by its name or number.
+/// Describes one of `families`, by its name or number.
 pub(super) fn handle(families: &[&'static Info], call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let attrs = parse(call.attrs, ATTRS_AT, &POLICY, Strictness::Liberal)?;
     let id = attrs.get(attr::FAMILY_ID).map(Attr::u16);
@@ -53,7 +53,7 @@ pub(super) fn handle(families: &[&'static Info], call: &Call<'_>, reply: &mut Re
     Ok(())
 }
 
-/// Tells of all `families`.
+/// Lists all `families`.
 pub(super) fn dump<P: Protocol>(families: &'static [&'static Info]) -> Dump<P> {
     let mut next = 0;
     Box::new(move |_, part| {

@@ -1,4 +1,4 @@
-//! Families as the controller tells of them, and requests to them.
+//! Families as the controller lists them, and requests to them.
 
 use crate::error::{Error, errno};
 use crate::message::HEADER_LEN;

@@ -125,7 +125,7 @@ pub(super) fn handle(host: &mut impl IlaHost, call: &Call<'_>, reply: &mut Reply
     }
 }
 
-/// Dumps what there is when the dump begins.
+/// Dumps the mappings that exist when the dump begins.
 pub(super) fn dump<P: Protocol>(host: &mut impl IlaHost) -> Result<Dump<P>, Error> {
     let mut left = host.all()?.into_iter().peekable();
     Ok(Box::new(move |_, part| {

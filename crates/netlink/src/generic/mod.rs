@@ -46,7 +46,7 @@ impl<I: ila::IlaHost + 'static> Generic<I> {
         },
     ];
 
-    /// The family of a request and what it is asked for (Linux `genl_family_rcv_msg`).
+    /// Family and command of a request (Linux `genl_family_rcv_msg`).
     fn find<'a>(request: &Request<'a>) -> Result<(&'static Family<I>, &'static Op, Call<'a>), Error> {
         let family = const { &Self::FAMILIES }.iter().find(|family| family.info.id == request.kind());
         let family = family.ok_or(Error::new(errno::ENOENT))?;

@@ -1,4 +1,4 @@
-//! Current state of a bridge and of its ports, as the packets' side reports it.
+//! Current state of a bridge and of its ports, as the datapath reports it.
 
 use ::switch::{PortConfig, Vlans};
 

@@ -1,4 +1,4 @@
-//! Links and their addresses, and what an address makes of routes.
+//! Links and their addresses, and the connected routes that an address creates.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,11 +22,11 @@ pub(super) const METRIC_V6_CONNECTED: u32 = 256;
 pub struct Address {
     /// The address, in its subnet.
     pub addr: IfAddr,
-    /// Its peer, if the link leads to one alone.
+    /// Peer address of a point-to-point link.
     pub peer: Option<IpAddr>,
     /// The broadcast address that was named.
     pub broadcast: Option<Ipv4Addr>,
-    /// Its name, if it is not the link's.
+    /// Label, unless it is the name of the link.
     pub label: Option<String>,
     /// `RT_SCOPE_*`.
     pub scope: u8,
@@ -36,7 +36,7 @@ pub struct Address {
     pub metric: u32,
     /// `IFAPROT_*`.
     pub protocol: u8,
-    /// Its lifetimes.
+    /// Lifetimes.
     pub lifetime: Lifetime,
 }
 
@@ -62,21 +62,21 @@ impl LinkQdisc {
 /// A link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Link {
-    /// What it was made from. Its addresses are those below.
+    /// Configuration that the link was created with; `addresses` replaces the addresses in it.
     pub config: LinkConfig,
     /// The number of the host's interface that it is; `None` if it is none.
     pub host_index: Option<u32>,
-    /// Its MTU.
+    /// Layer-3 MTU.
     pub mtu: u32,
-    /// Its link-layer address; `None` if it has none.
+    /// Link-layer address; `None` if the link has none.
     pub mac: Option<[u8; 6]>,
-    /// Whether a client gave it that.
+    /// Whether a client set the link-layer address.
     pub mac_set: bool,
     /// Whether it is set up.
     pub up: bool,
     /// Whether it ever was.
     pub was_up: bool,
-    /// Its addresses, in the order in which they are listed.
+    /// Addresses, in the order of a dump.
     pub addresses: Vec<Address>,
     /// `ip link set … group`.
     pub group: u32,
@@ -123,7 +123,7 @@ pub(super) fn loopback_addresses() -> [Address; 2] {
 }
 
 impl Address {
-    /// How many leading bits are its subnet's.
+    /// Prefix length of the subnet.
     pub fn prefix_len(&self) -> u8 {
         self.addr.prefix().len()
     }
@@ -310,7 +310,7 @@ impl Link {
         }
     }
 
-    /// What it would be made from again, but for its master.
+    /// Configuration that would create the link again, without its master.
     pub(super) fn to_config(&self) -> LinkConfig {
         let bound = match self.config.kind {
             LinkKind::Driver(DriverKind::Udp { bind }) => Some(IfAddr::host(bind.ip())),
@@ -320,7 +320,7 @@ impl Link {
         LinkConfig { addresses: addresses.collect(), ..self.config.clone() }
     }
 
-    /// Its `IFF_*` flags.
+    /// `IFF_*` flags of the link.
     pub fn flags(&self, running: bool) -> u32 {
         let kind = match self.config.kind {
             LinkKind::Bridge(_)

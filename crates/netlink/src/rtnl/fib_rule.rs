@@ -1,4 +1,4 @@
-//! Rule by which a table is asked (Linux `struct fib_rule`).
+//! Rule that selects a table for a route lookup (Linux `struct fib_rule`).
 
 use std::net::IpAddr;
 
@@ -12,19 +12,19 @@ pub(super) const FR_ACT_BLACKHOLE: u8 = 6;
 pub(super) const FR_ACT_UNREACHABLE: u8 = 7;
 pub(super) const FR_ACT_PROHIBIT: u8 = 8;
 
-/// The priority of the rule by which VRFs' tables are asked (`FIB_RULE_PREF`).
+/// Priority of the rule that looks up the tables of VRFs (`FIB_RULE_PREF`).
 pub(super) const L3MDEV_PRIORITY: u32 = 1000;
 
 /// A rule.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Rule {
-    /// The smallest is asked first.
+    /// Priority; the rule with the smallest is tried first.
     pub priority: u32,
     /// The destinations that it is for, as they were written; all if `None`.
     pub to: Option<(IpAddr, u8)>,
     /// `FR_ACT_*`.
     pub action: u8,
-    /// The table that is asked; 0 if none is, or that of the packet's VRF.
+    /// Table to look up; 0 for none, or for the table of the packet's VRF.
     pub table: u32,
     /// Whether it is for packets in VRFs alone.
     pub l3mdev: bool,
@@ -33,7 +33,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Those that Linux begins with.
+    /// Linux's default rules.
     pub(super) fn first(v4: bool) -> Vec<Self> {
         let (to, action, l3mdev, protocol) = (None, FR_ACT_TO_TBL, false, RTPROT_KERNEL);
         let rule = |(priority, table)| Self { priority, to, action, table, l3mdev, protocol };

@@ -1,4 +1,4 @@
-//! The packets' side, as rtnetlink uses it.
+//! Interface to the datapath for rtnetlink.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,12 +14,12 @@ use crate::error::Error;
 use config::features::FeatureSet;
 use config::model::LinkConfig;
 
-/// Calls to the packets' side.
+/// Calls to the datapath.
 pub trait Host: fmt::Debug + Send + 'static {
     /// Current state of the links.
     ///
     /// # Errors
-    /// The packets' side does not answer.
+    /// The datapath does not answer.
     fn links(&mut self) -> Result<Vec<LinkNow>, Error>;
 
     /// Applies changes, before the client gets its reply.
@@ -34,7 +34,7 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// Closes a link.
     ///
     /// # Errors
-    /// The packets' side does not answer.
+    /// The datapath does not answer.
     fn close(&mut self, id: LinkId) -> Result<(), Error>;
 
     /// Sets the MTU of a link.
@@ -52,7 +52,7 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// Sets the queueing discipline of a link, or removes it. Packets in the old one are dropped.
     ///
     /// # Errors
-    /// The packets' side does not answer, or refuses the options.
+    /// The datapath does not answer, or refuses the options.
     fn set_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), Error>;
 
     /// Changes the options of a link's queueing discipline, of the same kind. Packets in it stay.
@@ -64,19 +64,19 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// Counters of every queueing discipline.
     ///
     /// # Errors
-    /// The packets' side does not answer.
+    /// The datapath does not answer.
     fn qdisc_stats(&mut self) -> Result<Vec<(LinkId, Stats)>, Error>;
 
     /// Makes a link a port of a bridge, or a link of this node again with `None`.
     ///
     /// # Errors
-    /// The packets' side does not answer, or the bridge refuses it.
+    /// The datapath does not answer, or the bridge refuses it.
     fn set_bridge(&mut self, id: LinkId, bridge: Option<LinkId>) -> Result<(), Error>;
 
-    /// Reads or changes a bridge, at the time of the packets' side.
+    /// Reads or changes a bridge, at the time of the datapath.
     ///
     /// # Errors
-    /// The packets' side does not answer, or has no such bridge.
+    /// The datapath does not answer, or has no such bridge.
     fn with_bridge<T: Send + 'static>(
         &mut self,
         bridge: LinkId,
@@ -86,13 +86,13 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// Sets a link up or down.
     ///
     /// # Errors
-    /// The packets' side does not answer.
+    /// The datapath does not answer.
     fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error>;
 
     /// State of a link as `ethtool` shows it.
     ///
     /// # Errors
-    /// The packets' side does not answer, or has no such link.
+    /// The datapath does not answer, or has no such link.
     fn detail(&mut self, id: LinkId) -> Result<LinkDetail, Error>;
 
     /// Link settings that the driver of an interface of the host reports: `struct ethtool_link_settings` with
@@ -105,7 +105,7 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// Switches on those features of a link that are `wanted` and that the link can have, and the others off.
     ///
     /// # Errors
-    /// The packets' side does not answer.
+    /// The datapath does not answer.
     fn set_features(&mut self, id: LinkId, wanted: FeatureSet) -> Result<(), Error>;
 
     /// Time by the node's clock.
@@ -114,19 +114,19 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// Every neighbour, by link and address.
     ///
     /// # Errors
-    /// The packets' side does not answer.
+    /// The datapath does not answer.
     fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error>;
 
     /// The neighbour of that link and address, if there is one.
     ///
     /// # Errors
-    /// The packets' side does not answer.
+    /// The datapath does not answer.
     fn neighbour(&mut self, link: LinkId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error>;
 
     /// Adds or changes a neighbour, or removes it if its state is 0.
     ///
     /// # Errors
-    /// The packets' side does not answer.
+    /// The datapath does not answer.
     fn set_neighbour(&mut self, neighbour: &NeighbourNow) -> Result<(), Error>;
 }
 

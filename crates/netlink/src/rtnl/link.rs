@@ -30,7 +30,7 @@ pub(super) use create::{MAX_WISH, write_enslaving, write_request};
 pub(super) use header::put_header_of;
 pub(super) use message::{arphrd, counters, operstate, write};
 
-/// What a request for links names.
+/// Filter of a request for links.
 #[derive(Clone, Debug, Default)]
 struct Filter {
     ext_mask: u32,
@@ -118,7 +118,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     Ok(())
 }
 
-/// Carries out an `RTM_NEWLINK` or `RTM_SETLINK`, and tells of it.
+/// Carries out an `RTM_NEWLINK` or `RTM_SETLINK`, and notifies listeners.
 pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
@@ -150,7 +150,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     rtnl.announce_link(made, reply)
 }
 
-/// Carries out an `RTM_DELLINK`, and tells of it.
+/// Carries out an `RTM_DELLINK`, and notifies listeners.
 pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
@@ -201,7 +201,7 @@ fn remove_one<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) ->
     Ok(())
 }
 
-/// Sets a link down before it is deleted, and tells of it (Linux `unregister_netdevice_many_notify`, `dev_close_many`).
+/// Sets a link down before it is deleted, and notifies listeners (Linux `unregister_netdevice_many_notify`, `dev_close_many`).
 fn set_down<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
     let Some(link) = rtnl.model.link(index).filter(|link| link.up) else { return Ok(()) };
     if !link.is_virtual() {

@@ -1,4 +1,4 @@
-//! Current state of a link, as the packets' side reports it.
+//! Current state of a link, as the datapath reports it.
 
 use base::LinkId;
 

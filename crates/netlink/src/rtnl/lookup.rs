@@ -19,7 +19,7 @@ use crate::error::{Error, errno};
 use crate::message::Writer;
 use crate::session::{Reply, Request};
 
-/// Flags of what was found, as a cache of routes has them (`RTCF_*`).
+/// Flags of the route that was found (`RTCF_*`).
 const LOCAL: u32 = 0x8000_0000;
 const BROADCAST: u32 = 0x1000_0000;
 
@@ -42,7 +42,7 @@ const ASKED: AttrPolicy<RTA_MAX> = policy(&[
     (RTA_DPORT, Kind::Any),
 ]);
 
-/// Linux's words for what is wrong with a request of one family.
+/// Linux's error texts for requests of one family.
 struct Words {
     header: &'static str,
     values: &'static str,
@@ -51,7 +51,7 @@ struct Words {
     attribute: &'static str,
 }
 
-/// Those of `inet_rtm_valid_getroute_req`.
+/// Error texts of `inet_rtm_valid_getroute_req`.
 const WORDS_V4: Words = Words {
     header: "ipv4: Invalid header for route get request",
     values: "ipv4: Invalid values in header for route get request",
@@ -60,7 +60,7 @@ const WORDS_V4: Words = Words {
     attribute: "ipv4: Unsupported attribute in route get request",
 };
 
-/// Those of `inet6_rtm_valid_getroute_req`.
+/// Error texts of `inet6_rtm_valid_getroute_req`.
 const WORDS_V6: Words = Words {
     header: "ipv6: Invalid header for get route request",
     values: "ipv6: Invalid values in header for get route request",
@@ -69,7 +69,7 @@ const WORDS_V6: Words = Words {
     attribute: "ipv6: Unsupported attribute in get route request",
 };
 
-/// Reads the header and the attributes of a request; a strict one is checked first for what a lookup cannot name.
+/// Reads the header and the attributes of a request; a strict one is checked first for attributes that a lookup does not take.
 fn read<'a>(request: &Request<'a>) -> Result<(bool, u32, Attrs<'a, RTA_MAX>), Error> {
     let v4 = request.payload().first() == Some(&AF_INET);
     let words = if v4 { &WORDS_V4 } else { &WORDS_V6 };
@@ -93,7 +93,7 @@ fn read<'a>(request: &Request<'a>) -> Result<(bool, u32, Attrs<'a, RTA_MAX>), Er
     Ok((v4, flags, attrs))
 }
 
-/// Checks the protocol of a flow whose route is asked for (Linux `rtm_getroute_parse_ip_proto`).
+/// Checks the protocol of the flow to look up (Linux `rtm_getroute_parse_ip_proto`).
 fn check_protocol(attrs: &Attrs<'_, RTA_MAX>, v4: bool) -> Result<(), Error> {
     let known = [IPPROTO_TCP, IPPROTO_UDP, if v4 { IPPROTO_ICMP } else { IPPROTO_ICMPV6 }];
     match attrs.get(RTA_IP_PROTO) {
@@ -123,7 +123,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         && v4
         && iif.is_none()
         && !matches!(model.lookup(0, src, |_| true), Some((_, route)) if route.kind == RTN_LOCAL)
-        // Of whatever domain (`__ip_dev_find`).
+        // The address may be in any domain (`__ip_dev_find`).
         && !model.links_after(0).any(|(_, link)| link.addresses.iter().any(|own| own.addr.addr() == src))
     {
         return Err(Error::new(errno::ENETUNREACH));
@@ -172,7 +172,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     };
     let own = own.or_else(|| if iif.is_none() { select() } else { None });
     let uid = attrs.get(RTA_UID).map_or(0, Attr::u32);
-    // What is local has arrived at its domain's device.
+    // The link of a local route is its domain's device.
     let dev = match (found.kind, model.domain(found.dev)) {
         (RTN_LOCAL | RTN_ANYCAST, 0) => LOOPBACK,
         (RTN_LOCAL | RTN_ANYCAST, vrf) => vrf,
@@ -212,7 +212,7 @@ fn on_link(model: &Model, dst: IpAddr, dev: u32, flags: u32) -> Result<Route, Er
     }
 }
 
-/// A packet whose route is asked for.
+/// Packet to look up a route for.
 struct Asked {
     dst: IpAddr,
     /// Source that the request names.

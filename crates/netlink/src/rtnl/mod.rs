@@ -50,7 +50,7 @@ pub use saved::{RouteKey, renumber, without};
 pub use table::{Key, Route, Table};
 pub use vrf::Vrf;
 
-/// What `RTM_*` types of one object have in common: New, Del, Get, Set.
+/// Kinds of `RTM_*` types, which are the same for each object: New, Del, Get, Set.
 const KIND_NEW: u16 = 0;
 const KIND_GET: u16 = 2;
 
@@ -59,7 +59,7 @@ impl<H: Host> Protocol for Rtnl<H> {
     const ANYONE_LISTENS: bool = true;
 
     fn only_reads(request: &Request<'_>) -> bool {
-        // Of what `ethtool` asks, too, which judges by itself who may have something changed.
+        // Also `ethtool` requests, whose handler checks the permission of each command.
         request.kind() & 3 == KIND_GET
     }
 
@@ -70,7 +70,7 @@ impl<H: Host> Protocol for Rtnl<H> {
     }
 
     fn handle(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
-        // Shorter than `struct rtgenmsg`: nothing is asked (Linux `rtnetlink_rcv_msg`).
+        // Shorter than `struct rtgenmsg`: no request (Linux `rtnetlink_rcv_msg`).
         let Some(&family) = request.payload().first() else { return Ok(()) };
         let inet = matches!(family, AF_INET | AF_INET6);
         self.model.now = self.host.now();
@@ -132,7 +132,7 @@ impl<H: Host> Protocol for Rtnl<H> {
             | (RTM_GETTCLASS | RTM_GETTFILTER | RTM_GETCHAIN | RTM_GETACTION, _) => {
                 Ok(Box::new(|_: &mut Self, _: &mut Part<'_>| Ok(Progress::Done)) as _)
             }
-            // A family that has nothing of its own gets what there is (Linux `rtnl_get_link`).
+            // A family without its own dump of links gets the generic one (Linux `rtnl_get_link`).
             (RTM_GETLINK, _) => link::dump(request, family),
             (RTM_GETADDR, _) => addr::dump(self, request, family),
             (RTM_GETROUTE, _) => route::dump(self, request, family),
@@ -143,7 +143,7 @@ impl<H: Host> Protocol for Rtnl<H> {
             (RTM_GETNETCONF, _) => Ok(shown::netconf(family)),
             (kind, _) => Err(unsupported(kind, family)),
         };
-        // What is wrong with a request is found when its dump is under way, and said at its end.
+        // An error in the request is found while the dump is in progress, and reported in its last message.
         Ok(begun.unwrap_or_else(|error| Box::new(move |_, _| Err(error.clone()))))
     }
 }

@@ -1,7 +1,7 @@
 //! The node as rtnetlink sees it: links with their addresses, and routing tables.
 //!
 //! Every way to change a node ends here: a file is read into a [`Model`] as a whole, and netlink changes one at a time.
-//! What the packets' side has to know of a change is a [`Delta`].
+//! A [`Delta`] is a change that the datapath has to apply.
 
 mod addresses;
 mod vrf;
@@ -30,52 +30,52 @@ const FIRST_HANDLE: u32 = 0x8000_0000;
 /// Difference of two such numbers.
 const NEXT_HANDLE: u32 = 1 << 16;
 
-/// Change that the packets' side has to know.
+/// Change that the datapath has to apply.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Delta {
-    /// A route comes, in front of its equals or behind them.
+    /// A route is added, in front of routes with the same prefix and metric or behind them.
     AddRoute {
         /// Table.
         table: TableId,
         /// The route.
         route: Route,
-        /// Whether it stands in front.
+        /// Whether the route is added in front.
         ahead: bool,
     },
-    /// A route goes.
+    /// A route is removed.
     RemoveRoute {
         /// Table.
         table: TableId,
         /// The route.
         route: Route,
-        /// Whether no listener is told: IPv4's that go with a link or an address (Linux `fib_flush`).
+        /// Whether listeners are not notified: IPv4 routes removed with their link or address (Linux `fib_flush`).
         quiet: bool,
     },
     /// A route takes the place of another with its prefix and metric.
     ReplaceRoute {
         /// Their table.
         table: TableId,
-        /// The one that goes.
+        /// Old route.
         old: Route,
-        /// The one that comes.
+        /// New route.
         new: Route,
     },
-    /// A link gets an address. The routes that this makes come by themselves.
+    /// A link gets an address. Its connected routes are deltas of their own.
     AddAddress(LinkId, Address),
     /// A link loses an address.
     RemoveAddress(LinkId, Address),
-    /// A family has other rules.
+    /// The rules of a family change.
     Rules {
-        /// Whether it is IPv4.
+        /// Whether the family is IPv4.
         v4: bool,
         /// All of them, in order.
         rules: Vec<Rule>,
     },
-    /// Nothing of a link's address has changed that packets meet.
+    /// An address changes in a way that the datapath does not depend on; for notifications.
     ChangeAddress(LinkId, Address),
-    /// A VRF comes, changes or goes. Its device has that number.
+    /// A VRF is added, changed or removed (`None`). Its device has that number.
     Vrf(LinkId, Option<Vrf>),
-    /// A link belongs to that domain from now on.
+    /// A link moves to that domain.
     Domain(LinkId, Domain),
 }
 
@@ -89,7 +89,7 @@ type Tables = BTreeMap<(u8, std::cmp::Reverse<u64>), (u32, Table)>;
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(super) links: BTreeMap<u32, Link>,
-    /// Numbers of links that are gone, until their clients are told of it.
+    /// Numbers of removed links, until listeners are notified.
     departed: BTreeMap<u32, IfIndex>,
     last_index: u32,
     /// Number that the last queueing discipline got that came without one.
@@ -262,7 +262,7 @@ impl Model {
         &self.deltas
     }
 
-    /// Changes that the packets' side is to be told, in order. Empties the list.
+    /// Takes the changes that the datapath has to apply, in order.
     pub fn take_deltas(&mut self) -> std::vec::Drain<'_, Delta> {
         self.departed.clear();
         self.deltas.drain(..)
@@ -444,7 +444,7 @@ impl Model {
         self.changed = true;
     }
 
-    /// Makes a table, with or without routes.
+    /// Creates a table, with or without routes.
     pub(super) fn make_table(&mut self, v4: bool, id: u32) {
         self.family_mut(v4).get_or_make(id);
     }
@@ -478,7 +478,7 @@ impl Model {
         }
     }
 
-    /// Takes every route away that `goes` with something else.
+    /// Removes every route for which `goes` is true.
     pub(super) fn remove_routes(&mut self, v4: bool, goes: impl Fn(u32, &Route) -> bool) {
         let tables = self.family(v4).tables.values();
         let each = tables.flat_map(|(id, table)| table.after(None).map(move |(key, route)| (*id, key, route)));
@@ -486,7 +486,7 @@ impl Model {
         gone.into_iter().for_each(|(id, key)| self.take_route(v4, id, key, v4));
     }
 
-    /// Adds a route unless it is there.
+    /// Adds a route unless it exists.
     fn ensure_route(&mut self, table: u32, route: Route) {
         let there = self.table(route.prefix.is_ipv4(), table);
         if !there.is_some_and(|table| table.exact(route.prefix).any(|(_, other)| *other == route)) {
@@ -507,7 +507,7 @@ impl Model {
         self.links.get_mut(&index)
     }
 
-    /// Takes a link away that is [clear](Self::clear_link), and to which no other link belongs.
+    /// Removes a link that is [clear](Self::clear_link), and that is no other link's master.
     pub(super) fn remove_link(&mut self, index: u32) -> Option<Link> {
         self.touch();
         let ifindex = self.ifindex(index);

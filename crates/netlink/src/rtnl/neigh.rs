@@ -93,7 +93,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         NUD_NOARP => return Err(Error::unsupported("fatpath's neighbours on such a link cannot be noarp")),
         state @ (NUD_PERMANENT | NUD_REACHABLE | NUD_STALE) => state,
         NUD_DELAY | NUD_PROBE => NUD_STALE,
-        // Nothing is known, and nothing asks.
+        // No link-layer address, and no resolution in progress.
         _ => return Err(Error::unsupported("fatpath's neighbours are looked for when a packet needs them")),
     };
     let protocol = match named.attrs.get(NDA_PROTOCOL).map_or(0, Attr::u8) {

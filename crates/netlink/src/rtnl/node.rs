@@ -1,4 +1,4 @@
-//! The node: the model of what clients have configured, and the packets' side.
+//! The node: the model of what clients have configured, and the datapath.
 
 use super::host::Host;
 use super::link_now::LinkNow;
@@ -10,7 +10,7 @@ use crate::error::Error;
 pub struct Rtnl<H> {
     /// The node.
     pub model: Model,
-    /// The packets' side.
+    /// The datapath.
     pub host: H,
 }
 

@@ -1,4 +1,4 @@
-//! Notifications: messages to the members of groups, and changes to the packets' side.
+//! Notifications: messages to the members of groups, and changes to the datapath.
 
 use ::switch::FdbChange;
 use base::{IfIndex, LinkId, TableId};
@@ -70,7 +70,7 @@ impl<H> Rtnl<H> {
 }
 
 impl<H: Host> Rtnl<H> {
-    /// Notifies listeners and the packets' side of the changes since the last call.
+    /// Notifies listeners and the datapath of the changes since the last call.
     pub(super) fn publish(&mut self, reply: &mut Reply<'_>) {
         for delta in self.model.deltas() {
             tell(&self.model, delta, reply);

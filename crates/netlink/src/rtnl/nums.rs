@@ -227,14 +227,14 @@ pub const IFLA_INFO_SLAVE_DATA: u16 = 5;
 pub const IFLA_VRF_TABLE: u16 = 1;
 /// In the data of what belongs to one.
 pub const IFLA_VRF_PORT_TABLE: u16 = 1;
-/// Of `IFLA_INFO_DATA`, fatpath's own and in no other message than those that are saved: the features that are wanted of a link.
+/// Private attribute of `IFLA_INFO_DATA`, written in saved state alone: the requested features of a link.
 pub const IFLA_FATPATH_FEATURES: u16 = 0x100;
 
 pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 
 pub const IFF_UP: u32 = 0x1;
 pub const IFF_BROADCAST: u32 = 0x2;
-/// Who gave `lo` its IPv6 address (`IFAPROT_KERNEL_LO`).
+/// Origin of the IPv6 address of `lo` (`IFAPROT_KERNEL_LO`).
 pub const IFAPROT_KERNEL_LO: u8 = 1;
 pub const IFF_LOOPBACK: u32 = 0x8;
 pub const IFF_POINTOPOINT: u32 = 0x10;
@@ -243,7 +243,7 @@ pub const IFF_NOARP: u32 = 0x80;
 pub const IFF_MASTER: u32 = 0x400;
 pub const IFF_MULTICAST: u32 = 0x1000;
 pub const IFF_LOWER_UP: u32 = 0x10000;
-/// The flags that follow from what a device is and does: nobody sets them (`IFF_VOLATILE`).
+/// Flags that follow from the kind and state of a device, which no client can set (`IFF_VOLATILE`).
 pub const IFF_VOLATILE: u32 = 0x70c5a;
 
 pub const ARPHRD_ETHER: u16 = 1;

@@ -39,7 +39,7 @@ const POLICY: AttrPolicy<TCA_MAX> = policy(&[
 /// A request about the discipline of one link.
 struct Asked<'a> {
     id: u32,
-    /// The link as it is.
+    /// Current state of the link.
     link: &'a Link,
     handle: u32,
     parent: u32,
@@ -149,7 +149,7 @@ impl<'a> Asked<'a> {
         Ok(Some(found))
     }
 
-    /// Refuses what fatpath does not have.
+    /// Refuses attributes that fatpath does not support.
     fn refuse_unsupported(&self) -> Result<(), Error> {
         const UNSUPPORTED: [(u16, &str); 4] = [
             (TCA_INGRESS_BLOCK, "Ingress block sharing is not supported"),
@@ -194,7 +194,7 @@ fn users(link: &Link) -> u32 {
     1 + if link.qdisc.is_some() { link.queues() } else { 1 }
 }
 
-/// Carries out an `RTM_NEWQDISC`, and tells of it.
+/// Carries out an `RTM_NEWQDISC`, and notifies listeners.
 pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let asked = Asked::read(&rtnl.model, request)?;
     let id = asked.id;
@@ -224,7 +224,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     tell(rtnl, id, flag::REPLACE, reply)
 }
 
-/// Carries out an `RTM_DELQDISC`, and tells of it.
+/// Carries out an `RTM_DELQDISC`, and notifies listeners.
 pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let asked = Asked::read(&rtnl.model, request)?;
     let found = asked.existing()?;

@@ -1,4 +1,4 @@
-//! `RTM_*RULE`: in which order tables are asked (`net/core/fib_rules.c`). A rule chooses by destination, and by whether a
+//! `RTM_*RULE`: the order in which tables are looked up (`net/core/fib_rules.c`). A rule matches by destination, and by whether a
 //! packet is in a VRF.
 
 use std::net::IpAddr;

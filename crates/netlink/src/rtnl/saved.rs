@@ -22,7 +22,7 @@ impl<H: Host> Rtnl<H> {
     /// out are the routes that addresses make, and neighbours that will be learnt again.
     ///
     /// # Errors
-    /// The packets' side does not answer.
+    /// The datapath does not answer.
     pub fn saved(&mut self) -> Result<Vec<Saved>, Error> {
         let neighbours = self.host.neighbours()?;
         let links = self.links_now()?;

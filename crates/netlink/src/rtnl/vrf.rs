@@ -1,6 +1,6 @@
 //! VRFs (`drivers/net/vrf.c`): devices that give the links which belong to them a routing table of their own.
 //!
-//! No packet passes by such a device, so the packets' side is not asked for one; it is told of the VRF.
+//! No packet passes by such a device, so the datapath opens none; it gets the table and the members of the VRF.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub(super) const MTU: u32 = 65575;
 /// The smallest (`IPV6_MIN_MTU`).
 pub(super) const MIN_MTU: u32 = 1280;
 
-/// State of a VRF for the packets' side.
+/// State of a VRF for the datapath.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Vrf {
     /// The name of its device.

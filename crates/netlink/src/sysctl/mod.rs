@@ -1,7 +1,7 @@
-//! The node as the files of `/proc/sys/net` show it and let it be set.
+//! Files of `/proc/sys/net` for the node.
 //!
-//! What of these a node can change while it runs is a [`Settings`]. What has a name in Linux and is fixed here reads as what
-//! it is, and takes no other value (`EOPNOTSUPP`). All else is not there. Texts are read, bounded and written as by Linux
+//! Values that a running node can change are in [`Settings`]. A name that Linux has and whose value is fixed here reads as that
+//! value, and refuses any other (`EOPNOTSUPP`). Other names do not exist. Texts are read, bounded and written as by Linux
 //! (`kernel/sysctl.c`, `net/ipv4/ip_fragment.c`, `net/ipv6/reassembly.c`, `net/xfrm/xfrm_sysctl.c`): a value that Linux
 //! does not take is `EINVAL`, and each file holds one number and the end of a line.
 
@@ -164,7 +164,7 @@ impl File {
             }
             Value::Flush => return Ok(Written::ForgetPaths),
             Value::Fixed { min, max, .. } => min.into()..=max.into(),
-            // What IPv6 needs, and what the link has (Linux `addrconf_sysctl_mtu`).
+            // From the minimum MTU of IPv6 to the MTU of the link (Linux `addrconf_sysctl_mtu`).
             Value::Mtu => 1280..=self.mtu.into(),
         };
         let value = Some(number::within(bounds, text)?);

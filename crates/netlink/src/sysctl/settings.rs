@@ -86,7 +86,7 @@ impl Setting {
         }
     }
 
-    /// Sets what `text` says.
+    /// Sets the value in `text`.
     ///
     /// # Errors
     /// `EINVAL` if Linux would not take it; else as [`set`](Self::set).
@@ -109,10 +109,10 @@ impl Setting {
         }
     }
 
-    /// Sets what is within the bounds.
+    /// Sets a value that is within the bounds.
     ///
     /// # Errors
-    /// `EOPNOTSUPP`: no node can be like that.
+    /// `EOPNOTSUPP`: a node does not support the value.
     fn set(self, settings: &mut Settings, value: i128) -> Result<(), i32> {
         let unable = errno::EOPNOTSUPP;
         let narrow = |value: i128| u32::try_from(value).map_err(|_| unable);

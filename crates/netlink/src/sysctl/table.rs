@@ -3,7 +3,7 @@
 use super::number::{INT, SECONDS};
 use super::settings::{Family, Setting};
 
-/// A file, or one for each link and what is beside links.
+/// A file, or one for each link and for `all` and `default`.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: &'static str,
@@ -21,7 +21,7 @@ pub(super) enum Value {
     },
     /// A link's.
     Mtu,
-    /// None: to write it forgets what is known of IPv4 paths.
+    /// None: a write flushes the cached path MTUs of IPv4.
     Flush,
 }
 

@@ -74,7 +74,7 @@ pub trait Database {
     /// Reason of the refusal.
     fn add_policy(&mut self, policy: Box<Policy>, update: bool) -> Result<(), Error>;
 
-    /// Finds a policy, and takes it out if that is wanted.
+    /// Finds a policy, and removes it if requested.
     ///
     /// # Errors
     /// `ENOENT`: there is none.

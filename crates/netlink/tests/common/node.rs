@@ -1,4 +1,4 @@
-//! A node without packets, which keeps what it is told.
+//! Node without a datapath, for tests: records every change that netlink makes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,21 +15,21 @@ use qdisc::{Options, Stats};
 use switch::Bridge;
 use wire::MacAddr;
 
-/// A packets' side that does as it is told.
+/// Datapath that accepts and records every change.
 #[derive(Debug, Default)]
 pub(crate) struct Obedient {
-    /// Every route that it was told of and that was not taken back.
+    /// Routes that were added and not removed.
     pub(crate) routes: Vec<(TableId, Route)>,
-    /// Every address.
+    /// Addresses that were added and not removed.
     pub(crate) addresses: Vec<(LinkId, IfAddr)>,
-    /// Of each family, how many rules ask the tables of VRFs.
+    /// Number of rules of each family that look up VRF tables.
     pub(crate) l3mdev: [usize; 2],
     neighbours: BTreeMap<(LinkId, IpAddr), NeighbourNow>,
-    /// What is wanted of the link that was asked for last.
+    /// Requested features of the link that was opened last.
     pub(crate) wanted: Option<FeatureSet>,
-    /// The number on the host of interfaces that are opened from now on, if it is not their link's.
+    /// Host interface index of devices that are opened from now on, if it differs from the link's number.
     pub(crate) host_index: Option<u32>,
-    /// What it counts besides.
+    /// Receive ring of the link, if it has one.
     pub(crate) ring: Option<RingState>,
     /// Every VRF by its device, and the domains of the links that belong to one.
     vrfs: BTreeMap<LinkId, Vrf>,
@@ -242,10 +242,10 @@ pub(crate) fn node() -> Rtnl<Obedient> {
     Rtnl { model, host: Obedient { routes, ..Obedient::default() } }
 }
 
-/// Whether the packets' side knows the routes and addresses that netlink's clients see.
+/// Checks that the datapath has the routes and addresses that netlink clients see.
 ///
 /// # Panics
-/// It does not.
+/// If they differ.
 #[allow(dead_code, reason = "not every test asks")]
 pub(crate) fn check(node: &Rtnl<Obedient>) {
     let key = |(table, route): &(TableId, Route)| (*table, route.prefix, route.metric, format!("{route:?}"));

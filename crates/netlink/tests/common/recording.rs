@@ -1,4 +1,4 @@
-//! What was recorded of real programs.
+//! Recorded requests of real programs.
 
 /// The requests that programs of iproute2 made, as they were recorded.
 pub(crate) fn recorded() -> Vec<Vec<u8>> {

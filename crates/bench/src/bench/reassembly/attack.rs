@@ -73,7 +73,7 @@ impl Flood {
             })
             .map(|mut bytes| {
                 if self == Self::Overlaps {
-                    // Of one datagram, two by two.
+                    // Two fragments of one datagram at a time.
                     bytes[47] &= !1;
                 }
                 bytes

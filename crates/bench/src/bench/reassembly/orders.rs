@@ -107,7 +107,7 @@ impl Shape {
         Load { packets, payload: packets * self.size(), small: true }
     }
 
-    /// The fragments of datagram `id`, as they come.
+    /// Fragments of datagram `id`, in the order of arrival.
     fn fragments(self, id: usize, chance: &mut Rng) -> Vec<(Vec<u8>, Info)> {
         let one = |n: usize| {
             let bytes = fragment(self.version, id as u32, n * self.size(), self.size(), n + 1 < self.count);
@@ -135,7 +135,7 @@ struct Receiving {
     reassembly: Reassembly,
     counters: Counters,
     fragments: Vec<(Vec<u8>, Info)>,
-    /// Fragments that come together, if more than one does.
+    /// Fragments that arrive in one burst, if more than one does.
     bursts: Vec<Vec<Packet>>,
     at_once: usize,
     /// Datagrams to a turn, those that should have come, and those that have.

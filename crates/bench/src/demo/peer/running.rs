@@ -1,4 +1,4 @@
-//! A peer that runs, and what it needs for that.
+//! Running peer, with its processes and files.
 
 use std::path::PathBuf;
 

@@ -31,7 +31,7 @@ impl<H: Host> Asked<'_, H> {
         self.config.kind == LinkKind::Loopback
     }
 
-    /// Whether no packet passes by the link, so that the packets' side has no state of it.
+    /// Whether no packet passes by the link, so that the datapath has no state of it.
     pub(super) fn is_virtual(&self) -> bool {
         self.is_loopback() || matches!(self.config.kind, LinkKind::Vrf { .. })
     }

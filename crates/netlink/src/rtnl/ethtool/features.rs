@@ -10,9 +10,9 @@ use crate::rtnl::fixed_part::word;
 use crate::rtnl::host::Host;
 use config::features::FeatureSet;
 
-/// Some of what was asked for cannot be switched on this link (`ETHTOOL_F_UNSUPPORTED`).
+/// Some of the requested features cannot be switched on this link (`ETHTOOL_F_UNSUPPORTED`).
 const UNSUPPORTED: u32 = 1;
-/// Some of it is wanted now, and will be when other features allow it (`ETHTOOL_F_WISH`).
+/// Some of the requested features take effect only when other features allow them (`ETHTOOL_F_WISH`).
 const WISH: u32 = 2;
 
 /// The features that no device ever changes, of those with a name here (`NETIF_F_NEVER_CHANGE`).
@@ -21,7 +21,7 @@ const NEVER_CHANGED: FeatureSet = FeatureSet::VLAN_CHALLENGED;
 /// `ETH_FLAG_*`: hardware VLANs out and in, LRO, filters, hashes. No link has one of them.
 const ETH_FLAGS: u32 = 1 << 7 | 1 << 8 | 1 << 15 | 1 << 27 | 1 << 28;
 
-/// What can be switched of a link, and what is on.
+/// Features of a link: which can be switched, which are requested, and which are on.
 #[derive(Clone, Copy, Debug)]
 struct Now {
     can: FeatureSet,
@@ -84,11 +84,11 @@ fn now<H: Host>(asked: &mut Asked<'_, H>) -> Result<Now, Error> {
     Ok(Now { can: detail.can, wanted, on: detail.on })
 }
 
-/// `struct ethtool_gfeatures`, of which a program has room for `size` words.
+/// `struct ethtool_gfeatures`, for a program with room for `size` words.
 fn all(now: Now, size: u32) -> Answer {
     let Now { can, wanted, on } = now;
     let half = |set: FeatureSet, at: usize| (set.0 >> (32 * at)) as u32;
-    // What can be switched; what is wanted; what is on; what nobody switches.
+    // Words `available`, `requested`, `active` and `never_changed` of `struct ethtool_get_features_block`.
     let block = |at: usize| [can, (wanted & can) | (on & !can), on, NEVER_CHANGED].map(|set| half(set, at));
     let blocks = (0..FEATURE_WORDS.min(size as usize)).flat_map(block);
     Answer::words([command::GFEATURES, FEATURE_WORDS as u32].into_iter().chain(blocks))
@@ -121,7 +121,7 @@ fn set<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error>
     Ok(Answer { block: Vec::new(), result })
 }
 
-/// Has those of `valid` be as `wanted` says, and tells what has come of it.
+/// Sets the features in `valid` as in `wanted`, and returns the features of the link afterwards.
 fn switch<H: Host>(asked: &mut Asked<'_, H>, now: Now, valid: FeatureSet, wanted: FeatureSet) -> Result<Now, Error> {
     let wanted = (now.wanted & !valid) | (wanted & valid);
     if wanted == now.wanted {

@@ -1,4 +1,4 @@
-//! What `ethtool` asks of a link (Linux `net/ethtool/ioctl.c`), as [`nlsock::ethtool`] carries it.
+//! Commands of `ethtool` (Linux `net/ethtool/ioctl.c`), as [`nlsock::ethtool`] carries them.
 
 mod answer;
 mod asked;
@@ -25,7 +25,7 @@ pub(super) use nlsock::ethtool::MESSAGE;
 
 const ATTRS: AttrPolicy<6> = policy(&[(NAME, Kind::Str(15)), (BLOCK, Kind::Max(LINK_SETTINGS_LEN as u16))]);
 
-/// Answers a command of whoever asks: it says itself who may.
+/// Answers a command of any client, and refuses commands that need privileges to an unprivileged one.
 pub(super) fn serve<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (_, rest) = fixed::<FIXED>(request)?;
     let attrs = parse(rest, behind(FIXED), &ATTRS, Strictness::Liberal)?;
@@ -53,10 +53,10 @@ pub(super) fn serve<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &
     Ok(())
 }
 
-/// Whether a command changes nothing, and so is everybody's (Linux `__dev_ethtool`).
+/// Whether a command changes nothing, so that every client may send it (Linux `__dev_ethtool`).
 fn is_for_all(command: u32) -> bool {
     use nlsock::ethtool::command::*;
-    /// Others that Linux lets everybody ask, and fatpath does not have.
+    /// Other commands that Linux allows to every client, and that fatpath does not have.
     const OTHERS: [u32; 20] = [
         0x1, 0x7, 0xe, 0x12, 0x20, 0x21, 0x27, 0x29, 0x2d, 0x2e, 0x2f, 0x30, 0x38, 0x41, 0x44, 0x46, 0x48, 0x4a, 0x4e,
         0x50,

@@ -1,7 +1,7 @@
-//! Sets of names, and what a link has counted: `ethtool -S`.
+//! String sets and the counters of a link: `ethtool -S`.
 //!
-//! What a link counts depends on its kind alone, so that names and numbers that are asked for one after the other belong
-//! together. The numbers are those of `fatpath show links` and `fatpath show drops`.
+//! Counters of a link depend on its kind alone, so names and values that two successive commands read belong
+//! together. The values are those of `fatpath show links` and `fatpath show drops`.
 
 use base::DropReason;
 use nlsock::ethtool::{STRING_LEN, command};
@@ -19,7 +19,7 @@ const STATS: u32 = 1;
 const PRIV_FLAGS: u32 = 2;
 const FEATURES: u32 = 4;
 
-/// What every link counts.
+/// Counters of every link.
 fn of_link(stats: &LinkStats) -> [(&'static str, u64); 11] {
     let LinkStats { rx_packets, rx_bytes, rx_wire_packets, rx_calls, rx_dropped, .. } = *stats;
     let LinkStats { tx_packets, tx_bytes, tx_wire_packets, tx_calls, tx_dropped, tx_errors, .. } = *stats;
@@ -38,7 +38,7 @@ fn of_link(stats: &LinkStats) -> [(&'static str, u64); 11] {
     ]
 }
 
-/// What one counts that receives into a ring, all its queues together.
+/// Counters of a link with a receive ring, summed over all queues.
 fn of_ring(ring: &RingState) -> [(&'static str, u64); 8] {
     [
         ("ring_held", ring.held),
@@ -67,7 +67,7 @@ fn all<H: Host>(asked: &mut Asked<'_, H>) -> Result<Vec<(String, u64)>, Error> {
     Ok(counts.map(|(name, count)| (name.to_owned(), count)).chain(dropped).collect())
 }
 
-/// How many there are.
+/// Number of counters.
 pub(super) fn count<H: Host>(asked: &mut Asked<'_, H>) -> Result<usize, Error> {
     Ok(all(asked)?.len())
 }
@@ -85,7 +85,7 @@ fn set<H: Host>(asked: &mut Asked<'_, H>, set: u32) -> Result<Option<Vec<String>
     })
 }
 
-/// `struct ethtool_sset_info`: how many names those of the wanted sets have that the link has.
+/// `struct ethtool_sset_info`: the number of names in each requested set that the link has.
 pub(super) fn set_info<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error> {
     let wanted = u64::from(word(&block[8..])) | u64::from(word(&block[12..])) << 32;
     let (mut has, mut counts) = (0_u64, Vec::new());
@@ -121,8 +121,8 @@ pub(super) fn values<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<
     Ok(answer)
 }
 
-/// Whether a program has room for `count` that says it has it for `room`. One that says another number has asked for it
-/// before something changed, and gets none (Linux since 6.19); one that says none has as much as is needed.
+/// Whether `count` entries fit into a block for which the program states `room` entries. A different number is stale, and
+/// the program gets no entries (Linux since 6.19); 0 means that the program has allocated enough.
 const fn fits(count: usize, room: u32) -> bool {
     room == 0 || room as usize == count
 }

@@ -72,7 +72,7 @@ pub(super) fn kind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<Str
     attrs.get(IFLA_LINKINFO).map_or(Ok(None), |info| Ok(info_of(info)?.kind))
 }
 
-/// The features that are wanted of a link that was saved.
+/// Requested features of a saved link.
 pub(super) fn features_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<FeatureSet>, Error> {
     const INFO: AttrPolicy<6> = policy(&[(IFLA_INFO_DATA, Kind::Nested)]);
     let Some(info) = attrs.get(IFLA_LINKINFO) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! What a link may be told, and how one that is there becomes it.
+//! Changes of an existing link: validation of the request, then its application.
 
 use base::{IfIndex, LinkId};
 
@@ -17,7 +17,7 @@ use crate::rtnl::{bridge, enslave};
 use crate::session::Reply;
 use config::model::LinkKind;
 
-/// Linux's `do_setlink`. All is judged before anything changes.
+/// Linux's `do_setlink`. The whole request is validated before anything changes.
 pub(super) fn change<H: Host>(
     rtnl: &mut Rtnl<H>,
     index: u32,
@@ -32,7 +32,7 @@ pub(super) fn change<H: Host>(
     let now = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
     let wanted = Wanted::of(&rtnl.model, (index, now), header, attrs)?;
     let before = now.master;
-    // No packet passes by it, so the packets' side has none to change.
+    // No packet passes by a virtual link, so the datapath has nothing to change.
     let is_virtual = now.is_virtual();
     if let Some(mac) = wanted.mac {
         if !is_virtual {
@@ -81,17 +81,17 @@ pub(super) fn change<H: Host>(
     Ok(())
 }
 
-/// What a request wants of a link that is there; `None` where that stays as it is.
+/// Requested changes of an existing link; `None` for a property that stays.
 struct Wanted {
     mac: Option<[u8; 6]>,
     mtu: Option<u32>,
     up: Option<bool>,
-    /// The VRF or bridge that it is to belong to, also if it does already.
+    /// The new VRF or bridge, which may be the current one.
     master: Option<Master>,
 }
 
 impl Wanted {
-    /// Judges a request for link `now` of number `index`.
+    /// Validates a request for link `now` of number `index`.
     fn of(
         model: &Model,
         (index, now): (u32, &Link),
@@ -119,7 +119,7 @@ impl Wanted {
         let master = match attrs.get(IFLA_MASTER).map(|master| model.id_of(master.u32())) {
             None => now.master,
             Some(0) => None,
-            // `do_set_master` asks no more of one that is there.
+            // `do_set_master` checks no more of an existing master.
             Some(master) if now.master.is_some_and(|before| before.index == master) => now.master,
             Some(master) => Some(enslave::check(model, Some(index), &now.config.kind, master)?),
         };
@@ -150,7 +150,7 @@ fn refuse_other_name(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Erro
     name.map_or(Ok(()), |name| Err(Error::unsupported("fatpath's links keep their names").at(name.offset)))
 }
 
-/// Notes what packets do not depend on.
+/// Stores the properties that the datapath does not use.
 fn note(link: &mut Link, attrs: &Attrs<'_, IFLA_MAX>) {
     if let Some(group) = attrs.get(IFLA_GROUP) {
         link.group = group.u32();
@@ -163,7 +163,7 @@ fn note(link: &mut Link, attrs: &Attrs<'_, IFLA_MAX>) {
     }
 }
 
-/// What fatpath does not have of what a link may be told.
+/// Attributes that Linux can change and fatpath cannot, with the error text for each.
 const UNSUPPORTED: [(u16, &str); 16] = [
     (IFLA_NET_NS_PID, "fatpath's instances do not give each other links"),
     (IFLA_NET_NS_FD, "fatpath's instances do not give each other links"),
@@ -184,7 +184,7 @@ const UNSUPPORTED: [(u16, &str); 16] = [
 ];
 const FAT: &str = "fatpath's links keep the sizes of their fat packets";
 
-/// Refuses what fatpath does not have, unless it `is_so` already.
+/// Refuses attributes in `UNSUPPORTED`, unless the link has the requested value already (`is_so`).
 pub(super) fn refuse_unsupported<const N: usize>(
     attrs: &Attrs<'_, N>,
     is_so: impl Fn(&Attr<'_>) -> bool,
@@ -207,7 +207,7 @@ pub(super) fn refuse_unsupported<const N: usize>(
     Ok(())
 }
 
-/// What the flags of a request are to be (Linux `rtnl_dev_combine_flags`), and which of them somebody can set.
+/// Flags of a request (Linux `rtnl_dev_combine_flags`), and the mask of those that it changes, without volatile ones.
 fn wanted_flags(header: &[u8; LEN]) -> (u32, u32) {
     let (flags, change) = (word(&header[8..]), word(&header[12..]));
     let all = if change == 0 && flags != 0 { u32::MAX } else { change };
@@ -229,7 +229,7 @@ fn refuse_flags(header: &[u8; LEN], now: u32) -> Result<(), Error> {
     }
 }
 
-/// The MTU that a request wants for a link of that kind.
+/// Requested MTU for a link of that kind.
 pub(super) fn wanted_mtu<const N: usize>(attrs: &Attrs<'_, N>, kind: &LinkKind) -> Result<Option<u32>, Error> {
     let Some(mtu) = attrs.get(IFLA_MTU) else { return Ok(None) };
     let (min, max) = mtus(kind);
@@ -240,7 +240,7 @@ pub(super) fn wanted_mtu<const N: usize>(attrs: &Attrs<'_, N>, kind: &LinkKind) 
     }
 }
 
-/// The link-layer address that a request wants for a link that has one, or has none (Linux `dev_set_mac_address`).
+/// Requested link-layer address, for a link with or without one (Linux `dev_set_mac_address`).
 pub(super) fn wanted_mac(attr: &Attr<'_>, now: Option<[u8; 6]>) -> Result<Option<[u8; 6]>, Error> {
     let Some(now) = now else { return Err(Error::new(errno::EOPNOTSUPP)) };
     match attr.data.first_chunk() {
@@ -251,7 +251,7 @@ pub(super) fn wanted_mac(attr: &Attr<'_>, now: Option<[u8; 6]>) -> Result<Option
     }
 }
 
-/// Whether a link is what this says of it.
+/// Whether a link has the value of the attribute already.
 fn is_so(link: &Link, lower: Option<IfIndex>, attr: &Attr<'_>) -> bool {
     match attr.kind {
         IFLA_LINK => lower.is_some_and(|lower| lower.0 == attr.u32()),

@@ -27,7 +27,7 @@ use config::model::{BridgeConfig, LinkConfig, LinkKind};
 /// The port of ESP in UDP (RFC 3948 §2).
 const ESP_IN_UDP: u16 = 4500;
 
-/// Where a `udp` link is to be bound: to the address of its near end, as a tunnel device has it.
+/// Address that a `udp` link is to be bound to: the local address of a tunnel device.
 fn bind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<SocketAddr, Error> {
     let missing = || {
         Error::unsupported(

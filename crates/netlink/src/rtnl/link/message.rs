@@ -14,7 +14,7 @@ use crate::rtnl::vrf;
 use config::model::LinkKind;
 use ctl::state::LinkStats;
 
-/// What Linux says of a link of which it knows nothing more: `IFLA_*` of the 6.18 kernel, in its order.
+/// Generic attributes of a link, without those of its kind: `IFLA_*` of the 6.18 kernel, in its order.
 struct Plain {
     mtu: u32,
     min_mtu: u32,
@@ -70,7 +70,7 @@ pub(in super::super) fn arphrd(link: &Link) -> u16 {
     }
 }
 
-/// Whether packets can pass; and RFC 2863's state, as `linux/if.h` numbers them. Nobody knows of `lo`.
+/// Whether packets can pass; and RFC 2863's state, as `linux/if.h` numbers them. The state of `lo` is unknown.
 pub(in super::super) fn operstate(link: &Link, now: Option<&LinkNow>) -> (bool, u8) {
     match (link.up, link.is_virtual() || now.is_some_and(|now| now.running)) {
         (true, true) if link.is_loopback() => (true, 0),
@@ -79,7 +79,7 @@ pub(in super::super) fn operstate(link: &Link, now: Option<&LinkNow>) -> (bool, 
     }
 }
 
-/// How often its carrier came and went.
+/// Number of carrier changes.
 fn put_carrier(w: &mut Writer, [ups, downs]: [u32; 2]) {
     let counts = [(IFLA_CARRIER_CHANGES, ups.wrapping_add(downs)), (IFLA_CARRIER_UP_COUNT, ups)];
     counts.into_iter().chain([(IFLA_CARRIER_DOWN_COUNT, downs)]).for_each(|(kind, count)| w.put_u32(kind, count));
@@ -124,13 +124,13 @@ pub(in crate::rtnl) fn write(
     });
 }
 
-/// How a link makes addresses by itself. Linux would have `lo` do it as others do, but it does not either.
+/// Address generation mode of a link. Linux reports the same mode for `lo`, which generates no addresses either.
 fn addr_gen_mode(link: &Link) -> u8 {
     const EUI64: u8 = 0;
     if link.is_virtual() { EUI64 } else { IN6_ADDR_GEN_MODE_NONE }
 }
 
-/// The link of id `id`, as Linux's `inet6_fill_ifinfo` writes it for those who ask about IPv6 alone.
+/// The link of id `id`, as Linux's `inet6_fill_ifinfo` writes it for a request of family `AF_INET6`.
 pub(super) fn write_v6(w: &mut Writer, id: u32, link: &Link, now: Option<&LinkNow>) {
     let (running, operstate) = operstate(link, now);
     put_header_of(w, AF_INET6, arphrd(link), link.ifindex(id), link.flags(running), 0);

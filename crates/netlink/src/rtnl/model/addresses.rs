@@ -67,7 +67,7 @@ impl Model {
         self.links.iter().filter(|(_, link)| link.group == group).map(|(&index, _)| index).collect()
     }
 
-    /// Changes what is said of an address. With another metric its routes have that one, too (Linux
+    /// Changes the properties of an address. With another metric its routes have that one, too (Linux
     /// `fib_modify_prefix_metric`); what else IPv6 may say anew may make other routes (`inet6_addr_modify`).
     pub(in crate::rtnl) fn change_address(&mut self, index: u32, at: usize, address: Address) {
         self.touch();
@@ -90,7 +90,7 @@ impl Model {
         self.deltas.push(Delta::ChangeAddress(LinkId(index), address));
     }
 
-    /// Takes one route away, if it is there.
+    /// Removes one route, if it exists.
     fn remove_equal(&mut self, table: u32, route: &Route) {
         let v4 = route.prefix.is_ipv4();
         let of = self.table(v4, table);

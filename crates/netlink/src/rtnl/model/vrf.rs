@@ -57,7 +57,7 @@ impl Model {
         Ok(())
     }
 
-    /// Tells the packets' side how a VRF is now.
+    /// Records the new state of a VRF for the datapath.
     pub(in crate::rtnl) fn tell_vrf(&mut self, index: u32) {
         let Some(link) = self.links.get(&index) else { return };
         if let LinkKind::Vrf { table } = link.config.kind {
@@ -67,7 +67,7 @@ impl Model {
         }
     }
 
-    /// Adds the rules by which VRFs' tables are asked, unless they have ever been added (Linux `vrf_add_fib_rules`). Returns
+    /// Adds the rules that look up the tables of VRFs, unless they were ever added (Linux `vrf_add_fib_rules`). Returns
     /// the families that have got theirs.
     pub(in crate::rtnl) fn add_vrf_rules(&mut self) -> Vec<bool> {
         if std::mem::replace(&mut self.had_vrf, true) {

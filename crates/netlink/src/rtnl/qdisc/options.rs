@@ -88,12 +88,12 @@ fn read_rate(spec: &[u8], rate64: u64) -> RateSpec {
     }
 }
 
-/// Which attributes are written.
+/// Attributes that are written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Scope {
-    /// Those that Linux shows.
+    /// Attributes that Linux shows.
     Shown,
-    /// Also those that only a request has, by which the options are read again as they are.
+    /// Also attributes of requests alone, so that the same options can be restored from the message.
     Request,
 }
 
