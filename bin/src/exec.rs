@@ -25,7 +25,7 @@ pub(crate) fn main(args: &ExecArgs) -> Result<(), CliError> {
     exec(&args.instance, args.sockets, args.vrf.as_deref(), program, rest)
 }
 
-/// Executes the system's `ip`. `ip` without an object, such as `ip -V`, needs no gateway.
+/// Executes the system's `ip`. Words about `ip` itself, such as `-V`, need no gateway.
 ///
 /// # Errors
 /// As [`main`].

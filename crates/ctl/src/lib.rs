@@ -1,4 +1,4 @@
-//! Requests of the control socket and their replies, the [state](state) of a node that replies show, and its text.
+//! Requests of the control socket and their replies, the [state] of a node that replies show, and its text.
 //!
 //! - A [`Request`] is one line of JSON, as is each [`Reply`]; [`event`] and [`trace`] are the lines that follow a `monitor` and
 //!   a `trace`.

@@ -232,7 +232,7 @@ fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
     }
 }
 
-/// Those of the links at these places that have a device.
+/// Links at these places that have a device.
 fn real<'a>(config: &'a Config, places: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
     places.iter().copied().filter(|&at| !matches!(config.links[at].kind, LinkKind::Vrf { .. }))
 }

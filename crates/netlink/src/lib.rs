@@ -1,4 +1,4 @@
-//! Linux's interfaces of the control plane, as the kernel's side speaks them: netlink (RFC 3549,
+//! Linux's interfaces of the control plane, in the role of the kernel: netlink (RFC 3549,
 //! `net/netlink/af_netlink.c`) and the files of `/proc/sys/net`.
 //!
 //! - [`message`] and [`attr`] are the codec: messages are cut out of datagrams, attributes judged by tables of

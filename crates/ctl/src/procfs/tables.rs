@@ -96,7 +96,7 @@ pub(super) fn arp(neighbours: &[NeighbourState]) -> String {
     text
 }
 
-/// `/proc/net/sockstat`: a gateway has no sockets, but fragments that wait.
+/// `/proc/net/sockstat`: a gateway has no sockets, only queued fragments.
 pub(super) fn sockstat(all: &[FragmentsState]) -> String {
     let head = "sockets: used 0\nTCP: inuse 0 orphan 0 tw 0 alloc 0 mem 0\nUDP: inuse 0 mem 0\nUDPLITE: inuse 0\n\
                 RAW: inuse 0\n";

@@ -510,7 +510,7 @@ impl Client {
         Ok(Ok(()))
     }
 
-    /// Sets the socket buffer to the size that the client requested. False: the buffer has that size already.
+    /// Sets the socket buffer to the size that the client requested. False if no size was requested.
     fn give_room(&mut self) -> bool {
         let Some(bytes) = self.room.take() else { return false };
         self.grown = true;

@@ -158,7 +158,7 @@ impl Wanted {
 pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
     let wanted = Wanted::of(model, request)?;
     let v4 = wanted.own.is_ipv4();
-    // The device of a VRF is what lo is to other links.
+    // The device of a VRF is the loopback device of its members.
     let is_virtual = model.link(wanted.index).is_some_and(Link::is_virtual);
     match wanted.own {
         IpAddr::V6(own) if own.is_multicast() => {
@@ -178,7 +178,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
     let addr = IfAddr::new(wanted.own, wanted.len).map_err(|_| Error::new(errno::EINVAL))?;
     let computed = model.new_address(wanted.index, addr);
     let name = model.link(wanted.index).map(|link| link.config.name.clone());
-    // No temporary ones are made beside one that may have them, as where `use_tempaddr` is 0.
+    // No temporary addresses are created, as with `use_tempaddr` 0.
     let only_v6 = IFA_F_HOMEADDRESS | IFA_F_MANAGETEMPADDR;
     let keep = IFA_F_NOPREFIXROUTE | IFA_F_NODAD | if v4 { 0 } else { only_v6 };
     if !v4 && wanted.flags & IFA_F_MANAGETEMPADDR != 0 && wanted.len != 64 {

@@ -166,7 +166,7 @@ fn next_hop_of_any_family(via: &Attr<'_>) -> Result<IpAddr, Error> {
 pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
     let wanted = Wanted::of(model, request)?;
     let flags = request.message.header.flags;
-    // It is there from now on, whatever becomes of the route.
+    // The table exists from now on, even if the route is refused.
     model.make_table(wanted.v4, wanted.table);
     if wanted.v4 { add_v4(model, &wanted, flags) } else { add_v6(model, wanted, flags) }
 }
@@ -204,7 +204,7 @@ fn add_v4(model: &mut Model, wanted: &Wanted, flags: u16) -> Result<(), Error> {
 
 /// Linux's `fib_create_info` and `fib_check_nh`: whether there can be such a route, and which link it leads to.
 fn check_v4(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Error> {
-    // `fib_props`: what scope a type has at least.
+    // `fib_props`: the minimum scope of each route type.
     let least = match wanted.kind {
         RTN_LOCAL => RT_SCOPE_HOST,
         RTN_BROADCAST | RTN_ANYCAST => RT_SCOPE_LINK,
@@ -297,7 +297,7 @@ fn check_gateway_v4(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
         }
         let own = model.table(true, locals_of(model, wanted.dev)).and_then(|table| table.lookup(via, |_| true));
         let own = own.filter(|route| matches!(route.kind, RTN_LOCAL | RTN_BROADCAST));
-        // What is local on another link may be a neighbour on this one.
+        // A local address of another link may be a neighbour on this one.
         let own = own.filter(|route| route.dev == wanted.dev);
         return if own.is_some() || via.is_multicast() { Err(invalid(TEXT)) } else { Ok(wanted.dev) };
     }
@@ -340,7 +340,7 @@ fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error
             model.replace_route(wanted.table, first, route);
             return Ok(());
         }
-        // Of encapsulations Linux compares the locators alone (`ila_encap_cmp`).
+        // Linux compares only the locators of encapsulations (`ila_encap_cmp`).
         let nexthop = |route: &Route| (route.dev, route.via, route.encap.map(|encap| encap.locator));
         if equals.iter().any(|(_, other)| nexthop(other) == nexthop(&route)) {
             return Err(Error::new(errno::EEXIST));
@@ -441,7 +441,7 @@ pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Err
         common && (v4 || !wanted.v4)
     };
     let routes = || model.table(wanted.v4, wanted.table).into_iter().flat_map(|table| table.exact(wanted.prefix));
-    // Where IPv6 has no default route, its tree has one that cannot go (`fib6_null_entry`).
+    // Without a default route, Linux's IPv6 tree has an entry that cannot be removed (`fib6_null_entry`).
     let is_null = !wanted.v4
         && wanted.prefix.len() == 0
         && wanted.via.is_none()

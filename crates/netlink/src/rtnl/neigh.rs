@@ -17,7 +17,7 @@ use crate::session::{Dump, Reply, Request};
 
 /// Length of `struct ndmsg`.
 const LEN: usize = 12;
-/// Flags of an entry that make it another kind of thing: proxies, and what others keep (`NTF_*`).
+/// Flag of a proxy entry, which fatpath does not have.
 const NTF_PROXY: u8 = 0x08;
 
 const POLICY: AttrPolicy<NDA_MAX> = policy(&[

@@ -225,7 +225,7 @@ pub const IFLA_INFO_SLAVE_KIND: u16 = 4;
 pub const IFLA_INFO_SLAVE_DATA: u16 = 5;
 /// In the data of a VRF.
 pub const IFLA_VRF_TABLE: u16 = 1;
-/// In the data of what belongs to one.
+/// In the data of a member of a VRF.
 pub const IFLA_VRF_PORT_TABLE: u16 = 1;
 /// Private attribute of `IFLA_INFO_DATA`, written in saved state alone: the requested features of a link.
 pub const IFLA_FATPATH_FEATURES: u16 = 0x100;

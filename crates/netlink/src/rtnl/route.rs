@@ -128,7 +128,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         AF_INET6 if missing(false) => return Ok(no_table("ipv6: FIB table does not exist")),
         _ => {}
     }
-    // Routes that router advertisements have made are none; nor are those of a cache, for which strict requests alone ask.
+    // There are no routes from router advertisements, and no cached routes, which only strict requests select.
     let none_of = RTM_F_PREFIX | if request.strict { RTM_F_CLONED } else { 0 };
     if fixed::<LEN>(request).is_ok_and(|(header, _)| word(&header[8..]) & none_of != 0) {
         return Ok(Box::new(|_, _| Ok(Progress::Done)));

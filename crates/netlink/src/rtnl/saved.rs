@@ -68,10 +68,10 @@ impl<H: Host> Rtnl<H> {
                 LinkKind::Driver(DriverKind::Udp { .. }) => link.config.own_addresses().collect(),
                 _ => Vec::new(),
             };
-            // Of IPv6 the newest is listed first.
+            // The newest IPv6 address is listed first.
             let v4 = link.addresses.iter().filter(|address| address.addr.addr().is_ipv4());
             let v6 = link.addresses.iter().rev().filter(|address| address.addr.addr().is_ipv6());
-            // One with a finite lifetime is for its DHCP client to ask for again.
+            // An address with a finite lifetime is not saved: its DHCP client requests it again.
             let each = v4.chain(v6).filter(|it| !bound.contains(&it.addr) && it.lifetime.is_permanent());
             all.extend(each.map(|address| {
                 let label = format!("address {} dev {name}", address.addr);
@@ -80,7 +80,7 @@ impl<H: Host> Rtnl<H> {
                 })
             }));
         }
-        // It is there, and has its own addresses only if it has no others when it is set up.
+        // `lo` exists always, and gets its default addresses only if it has no others when it is set up.
         if let Some(lo) = model.link(LOOPBACK).filter(|lo| !lo.is_as_it_was()) {
             all.push(Saved::new("link", "link lo".to_owned(), RTM_NEWLINK, 0, |w| {
                 link::write_request(w, LOOPBACK, lo, None);
@@ -89,7 +89,7 @@ impl<H: Host> Rtnl<H> {
         for v4 in [true, false] {
             let rules = model.rules(v4);
             let mut first = Rule::first(v4);
-            // It comes with the first VRF.
+            // The rule is added with the first VRF.
             if model.links_after(0).any(|(_, link)| link.is_vrf()) {
                 first.push(Rule::l3mdev());
             }
@@ -133,7 +133,7 @@ impl<H: Host> Rtnl<H> {
     fn saved_routes(&self) -> Vec<Saved> {
         let routes = self.model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL);
         let routes: Vec<(TableId, &Route)> = routes.collect();
-        // Equals stand beside each other, and their order is kept.
+        // Routes with equal keys are adjacent, and keep their order.
         let equal = |a: &(TableId, &Route), b: &(TableId, &Route)| {
             a.0 == b.0 && a.1.prefix == b.1.prefix && a.1.metric == b.1.metric
         };

@@ -28,7 +28,7 @@ pub struct Route {
     pub via: Option<IpAddr>,
     /// The address that this node's own packets come from.
     pub src: Option<IpAddr>,
-    /// Whether `via` is believed to be on the link, whatever addresses say.
+    /// Whether `via` is on the link without a check against the link's subnets (`onlink`).
     pub onlink: bool,
     /// The ILA translation of destinations.
     pub encap: Option<RouteEncap>,

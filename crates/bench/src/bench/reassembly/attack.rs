@@ -73,7 +73,7 @@ impl Flood {
             })
             .map(|mut bytes| {
                 if self == Self::Overlaps {
-                    // Two fragments of one datagram at a time.
+                    // Each pair of fragments belongs to one datagram.
                     bytes[47] &= !1;
                 }
                 bytes

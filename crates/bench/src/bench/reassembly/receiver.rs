@@ -154,7 +154,7 @@ impl Receiver {
         let bytes = ((delivered - since.delivered) * payload as u64).max(1) as f64;
         let nanos = self.now.since(from).as_nanos() as f64;
         Sample {
-            // All fragments are of one datagram.
+            // Time of one datagram.
             nanos: nanos / (bytes / payload as f64),
             gbps: bytes * 8.0 / nanos.max(1.0),
             ns_per_packet: (cpu - since.cpu).as_nanos() as f64 / fragments,

@@ -188,7 +188,7 @@ fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error
     let removed = move |bridge: &mut Bridge, now| {
         let entries: Vec<FdbEntry> = bridge.fdb_entries(now).filter(fits).collect();
         for entry in &entries {
-            // It is there.
+            // The entry exists.
             let _ = bridge.remove_fdb_entry(entry.mac, entry.vid);
         }
     };
@@ -309,7 +309,7 @@ fn put_header(w: &mut Writer, model: &Model, bridge: LinkId, entry: &FdbEntry, f
     w.fixed(&[low, high, flags | sticky, 0]);
 }
 
-/// The request that makes an entry which a client has made.
+/// Request that restores an entry that a client has added.
 pub(in super::super) fn write_request(w: &mut Writer, model: &Model, bridge: LinkId, entry: &FdbEntry) {
     let to = if entry.port.is_some() { NTF_MASTER } else { NTF_SELF };
     put_header(w, model, bridge, entry, to);

@@ -19,7 +19,7 @@ use crate::saved::Saved;
 /// Priority of a port, which a bridge without spanning tree does not use.
 const PRIORITY: u16 = 32;
 
-/// Settings that fatpath's ports do not have, by what Linux has for them.
+/// Settings that fatpath's ports do not have, with the error text of each.
 const UNSUPPORTED: [(u16, &str); 13] = [
     (IFLA_BRPORT_GUARD, STP),
     (IFLA_BRPORT_PROTECT, STP),
@@ -65,7 +65,7 @@ pub(in super::super) fn change<H: Host>(
         bridge.configure(port, config)?;
         if flushes {
             let filter = FlushFilter { port: Some(Some(port)), ..FlushFilter::default() };
-            // The port is there.
+            // The port exists.
             let _ = bridge.flush_fdb(&filter);
         }
         Ok(())

@@ -77,7 +77,7 @@ fn number(attr: &Attr<'_>) -> u64 {
     }
 }
 
-/// Settings that a request wants of a bridge that has those of `now`.
+/// Settings of a bridge after a request; `now` holds its current settings.
 pub(in super::super) fn wanted(data: Option<&Attr<'_>>, now: &BridgeConfig) -> Result<BridgeConfig, Error> {
     let mut wanted = now.clone();
     let Some(data) = data else { return Ok(wanted) };
@@ -138,7 +138,7 @@ fn to_ticks(time: Duration) -> u32 {
     u32::try_from(time.as_millis() * u128::from(HZ) / 1000).unwrap_or(u32::MAX)
 }
 
-/// Changes a bridge that is there.
+/// Changes an existing bridge.
 pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: LinkId, data: &Attr<'_>) -> Result<(), Error> {
     let now = rtnl.host.with_bridge(bridge, |bridge, _| BridgeConfig::of(bridge))?;
     let wanted = wanted(Some(data), &now)?;

@@ -44,7 +44,7 @@ fn bind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<SocketAddr, Error> {
     addr.map(|addr| SocketAddr::new(addr, ESP_IN_UDP)).ok_or_else(|| missing().at(attr.offset))
 }
 
-/// The VLAN device that a request wants (Linux `vlan_validate`, `vlan_newlink`).
+/// Requested VLAN device (Linux `vlan_validate`, `vlan_newlink`).
 fn wanted_vlan<const N: usize>(
     model: &Model,
     attrs: &Attrs<'_, N>,
@@ -110,7 +110,7 @@ pub(super) fn create<H: Host>(
     };
     let is_vlan = matches!(kind, LinkKind::Vlan { .. });
     refuse_unsupported(attrs, |attr| is_vlan && attr.kind == IFLA_LINK)?;
-    // A udp link's is that of its socket.
+    // The address of a udp link is that of its socket.
     let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Driver(DriverKind::Udp { .. })));
     let mtu = wanted_mtu(attrs, &kind)?;
     if let LinkKind::Vrf { table } = kind {
@@ -250,7 +250,7 @@ const fn is_of_host(kind: &LinkKind) -> bool {
     }
 }
 
-/// Checks the number of the host's interface that a new link is: whether it is the one that was asked for, and no other link's.
+/// Checks the host interface index of a new link: it has to be the requested one, and no other link's.
 fn check_number(model: &Model, name: &str, host_index: Option<u32>, wish: IfIndex) -> Result<(), Error> {
     let Some(number) = host_index else { return Ok(()) };
     if wish != IfIndex::default() && wish.0 != number {
@@ -274,7 +274,7 @@ const MAX_LINKS: usize = 1024;
 /// The highest id that a link may be given by the number that its maker wishes for: tables that are indexed by ids begin at 0.
 pub(in super::super) const MAX_WISH: u32 = 65535;
 
-/// The request that makes a link like one that a client has made.
+/// Request that restores a link that a client has created.
 pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link, lower: Option<IfIndex>) {
     let wish = match link.config.kind {
         // The host numbers it.

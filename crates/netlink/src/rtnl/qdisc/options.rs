@@ -77,7 +77,7 @@ fn read_tbf(attr: &Attr<'_>) -> Result<Tbf, Error> {
     Ok(Tbf { limit, rate: read_rate(rate, rate64(TCA_TBF_RATE64)), burst: depth(TCA_TBF_BURST, buffer), peak })
 }
 
-/// `struct tc_ratespec`, beside which a rate of 64 bits may stand (Linux `psched_ratecfg_precompute`).
+/// `struct tc_ratespec`, which an attribute with a rate of 64 bits may override (Linux `psched_ratecfg_precompute`).
 fn read_rate(spec: &[u8], rate64: u64) -> RateSpec {
     let half = |at: usize| u16::from_ne_bytes([spec[at], spec[at + 1]]);
     RateSpec {
