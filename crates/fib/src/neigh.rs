@@ -1,7 +1,7 @@
 //! Neighbours: the link-layer addresses of next hops, and the packets that wait for them (RFC 4861 §7.3, RFC 826).
 //!
 //! One state machine serves ARP and neighbour discovery, as in Linux. An unknown next hop is solicited three times, a
-//! second apart, while its packets wait. A known one is used, and probed when it has not been heard of for long
+//! second apart, while its packets wait. A known one is used, and probed when it was not confirmed for long
 //! (RFC 4861 App. C).
 //!
 //! Other stations can make this node create entries and send solicitations, so all of that is limited. Each link has a

@@ -1,4 +1,4 @@
-//! Translation of addresses, and of packets whatever the state of their checksum (Linux `ila_update_ipv6_locator`).
+//! Translation of addresses, and of packets with any state of their checksum (Linux `ila_update_ipv6_locator`).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -14,9 +14,9 @@ use crate::locator::Locator;
 /// Direction of a translation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Direction {
-    /// From the address that applications know to the node's place.
+    /// From the address that applications use to that of the node's place.
     SirToIla,
-    /// From the place to the address that applications know.
+    /// From the address of the node's place to that which applications use.
     IlaToSir,
 }
 
@@ -56,10 +56,10 @@ struct Check {
 }
 
 impl Rewrite {
-    /// The destination that a packet gets.
+    /// Destination of a packet after the translation.
     ///
-    /// A neutral mapping changes the identifier only if its C bit says, or with `neutral-map-auto` without asking, that the last 16
-    /// bits are to be changed; otherwise the locator is all that changes, as in Linux.
+    /// `neutral-map` changes the last 16 bits of the identifier only if its C bit says so, `neutral-map-auto` always; otherwise only the
+    /// locator changes, as in Linux.
     #[inline]
     pub fn address(&self, dst: Ipv6Addr, direction: Direction) -> Ipv6Addr {
         let identifier = Identifier::of(dst);
@@ -77,11 +77,11 @@ impl Rewrite {
     /// Translates a packet that begins with the IPv6 header of which `info` is the summary, and returns its new destination.
     ///
     /// The packet's checksum state stays true: a [complete](Csum::Complete) sum is that of the changed bytes, and a fat packet whose
-    /// segments would otherwise get checksums of the new address, which are not asked for, becomes [partial](Csum::Partial) with
-    /// the pseudo-header of the old one. As in Linux, a verified packet stays so also if its checksum is wrong from now on.
+    /// segments would otherwise get checksums of the new address becomes [partial](Csum::Partial) with
+    /// the pseudo-header of the old one. As in Linux, a verified packet stays verified, also if its checksum is wrong from now on.
     ///
     /// # Errors
-    /// [`DropReason::Ipv6Header`] for a packet of IPv4, [`DropReason::NoMemory`]; the packet is as it was.
+    /// [`DropReason::Ipv6Header`] for a packet of IPv4, [`DropReason::NoMemory`]; the packet is unchanged.
     pub fn packet(
         &self,
         mem: &Memory,
@@ -95,7 +95,7 @@ impl Rewrite {
         let check = self.check_of(mem, pkt, info)?;
         let complete = pkt.meta.csum;
         pkt.writable_head(mem)?;
-        // Nothing fails from here on.
+        // No step fails from here on.
         let adjusts = self.csum_mode == CsumMode::AdjTransport && info.plain && info.fragment.is_none();
         let stays_right = is_sum_same(old, new) || adjusts && sign == AdjTransport::Rfc1624;
         if let Some(check) = check
@@ -131,11 +131,11 @@ impl Rewrite {
         self.diff.unwrap_or_else(|| Diff::between(Locator::of(dst), self.locator))
     }
 
-    /// The checksum of a packet, brought into the head, if that has to be looked at.
+    /// The checksum field of a packet, pulled into the head, if the mode adjusts it.
     fn check_of(&self, mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<Option<Check>, DropReason> {
         let is_needed = self.csum_mode == CsumMode::AdjTransport || pkt.meta.cut.gso().is_some();
         let Some(check) = Check::find(info).filter(|_| is_needed) else { return Ok(None) };
-        // A header that is cut short has no checksum to be adjusted.
+        // A truncated header has no checksum to adjust.
         Ok(pkt.may_pull(mem, check.l4 + check.header_len)?.then_some(check))
     }
 }
@@ -152,13 +152,13 @@ impl Check {
         info.has_transport().then_some(found)
     }
 
-    /// Tells whether the packet's checksum is this one, still to be made.
+    /// Tells whether this checksum is the partial one of the packet.
     fn is_partial(self, pkt: &Packet) -> bool {
         let Self { l4, offset, .. } = self;
         matches!(pkt.meta.csum, Csum::Partial { start, offset: at } if usize::from(start) == l4 && usize::from(at) == offset)
     }
 
-    /// Leaves the checksum to be made, with the pseudo-header of these addresses.
+    /// Makes the checksum partial, with the pseudo-header of these addresses.
     fn make_partial(self, pkt: &mut Packet, src: Ipv6Addr, dst: Ipv6Addr) {
         let pseudo = sums::fold(sums::pseudo_v6(src, dst, self.protocol, pkt.len() - self.l4));
         if let Some(field) = self.field(pkt) {
@@ -167,7 +167,7 @@ impl Check {
         }
     }
 
-    /// Adds `diff` to the sum that the checksum stands for. Returns how the sum of the packet's bytes has changed.
+    /// Adds `diff` to the sum that the checksum represents. Returns the difference of the sum of the packet's bytes.
     fn adjust(self, pkt: &mut Packet, diff: u32) -> u32 {
         let is_partial = self.is_partial(pkt);
         let is_udp = self.protocol == Protocol::UDP;
@@ -188,7 +188,7 @@ impl Check {
     }
 }
 
-/// Offset of the checksum in an ICMPv6 header (RFC 4443 §2.1), and the length of the header as Linux asks for it.
+/// Offset of the checksum in an ICMPv6 header (RFC 4443 §2.1), and the length of the header that Linux requires.
 const ICMPV6_CHECK_AT: usize = 2;
 const ICMPV6_LEN: usize = 8;
 

@@ -36,7 +36,7 @@ pub struct Bridge {
     ageing_time: Duration,
 }
 
-/// Change of the forwarding database that an operator asks for (`bridge fdb add|append|replace`).
+/// Request of an operator to change the forwarding database (`bridge fdb add|append|replace`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FdbRequest {
     /// Port that the address is behind; `None` for the bridge itself.

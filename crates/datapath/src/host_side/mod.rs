@@ -1,8 +1,8 @@
 //! Host side: the sockets of the node, which are in a kernel's network namespace of the node's own.
 //!
 //! A link may have a device of the same name in that namespace. Packets for this node that no protocol of the node consumes are
-//! [delivered](mod@deliver) by the device of their input link, each as one packet of any length; packets that sockets send are [output of
-//! the node](mod@down): policies, ESP and routes are the node's.
+//! [delivered](deliver::deliver) by the device of their input link, each as one packet of any length; packets that sockets send are [output of
+//! the node](down::take): policies, ESP and routes are the node's.
 //!
 //! A device of the host side is a [`Port`](crate::Port) with a queue, offloads and counters of its own, and has the number of its
 //! link. Without such a device the node answers pings, and refuses TCP and UDP (reset, port unreachable).

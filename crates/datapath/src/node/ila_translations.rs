@@ -32,11 +32,11 @@ pub(crate) struct IlaErrors {
 #[derive(Debug, Default)]
 pub(crate) struct Translations {
     /// Generation of the routes, and the time at which they were read.
-    pub(crate) read: Option<(u64, Instant)>,
+    read: Option<(u64, Instant)>,
     /// Destinations of host routes, by the translated address.
-    pub(crate) hosts: HashMap<Ipv6Addr, Vec<Ipv6Addr>>,
+    hosts: HashMap<Ipv6Addr, Vec<Ipv6Addr>>,
     /// Prefixes of other routes, by the locator that they translate to.
-    pub(crate) prefixes: HashMap<Locator, Vec<(RouteEncap, Prefix)>>,
+    prefixes: HashMap<Locator, Vec<(RouteEncap, Prefix)>>,
 }
 
 impl Default for IlaErrors {

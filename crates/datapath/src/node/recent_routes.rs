@@ -11,12 +11,12 @@ const SLOTS: usize = 64;
 
 /// Cached decision about a destination in a domain, valid for one generation of the routes.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    pub(crate) generation: Cell<u64>,
-    pub(crate) domain: Cell<Domain>,
+struct Slot {
+    generation: Cell<u64>,
+    domain: Cell<Domain>,
     /// Entry of an empty slot.
-    pub(crate) dst: Cell<Option<IpAddr>>,
-    pub(crate) decision: Cell<Decision>,
+    dst: Cell<Option<IpAddr>>,
+    decision: Cell<Decision>,
 }
 
 impl Default for Slot {
@@ -33,7 +33,7 @@ impl Default for Slot {
 /// Direct-mapped cache of decisions about destinations.
 #[derive(Debug)]
 pub(crate) struct RecentRoutes {
-    pub(crate) slots: [Slot; SLOTS],
+    slots: [Slot; SLOTS],
 }
 
 impl Default for RecentRoutes {

@@ -89,8 +89,8 @@ pub(crate) struct SocketLookups {
     pub(crate) is_asked: bool,
     pub(crate) accept: L3mdevAccept,
     pub(crate) waiting: VecDeque<WaitingPacket>,
-    pub(crate) known: Vec<Option<CachedBinding>>,
-    pub(crate) hasher: RandomState,
+    known: Vec<Option<CachedBinding>>,
+    hasher: RandomState,
     pub(crate) budget: Budget,
 }
 
@@ -104,25 +104,25 @@ pub(crate) struct WaitingPacket {
 /// Local end of flows, the key of an answer.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct LocalEnd {
-    pub(crate) link: LinkId,
-    pub(crate) vrf: LinkId,
-    pub(crate) protocol: Protocol,
-    pub(crate) addr: IpAddr,
-    pub(crate) port: u16,
+    link: LinkId,
+    vrf: LinkId,
+    protocol: Protocol,
+    addr: IpAddr,
+    port: u16,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CachedBinding {
-    pub(crate) end: LocalEnd,
-    pub(crate) binding: SocketBinding,
-    pub(crate) at: Instant,
+struct CachedBinding {
+    end: LocalEnd,
+    binding: SocketBinding,
+    at: Instant,
 }
 
 /// Token bucket of questions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    pub(crate) left: f64,
-    pub(crate) at: Instant,
+    left: f64,
+    at: Instant,
 }
 
 impl Default for Budget {

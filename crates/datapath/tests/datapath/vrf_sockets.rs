@@ -237,7 +237,7 @@ fn node_without_answers_delivers_by_the_link() {
     node.datapath.ask_for_sockets(false);
     node.rx_bytes(NOW, INSIDE, &to_us()[0].udp(10));
     assert_eq!((node.datapath.socket_question(), up_by(&mut node)), (None, [1, 0, 0]));
-    // A link outside any VRF asks no question.
+    // A link outside any VRF causes no question.
     let mut node = self::node();
     node.rx_bytes(NOW, PLAIN, &Flow::new("10.5.0.1", "10.5.0.254").udp(10));
     assert_eq!((node.datapath.socket_question(), up_by(&mut node)), (None, [0, 1, 0]));

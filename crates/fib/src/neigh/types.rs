@@ -106,7 +106,7 @@ pub enum Action {
         /// The frame, from its Ethernet header on.
         frame: Packet,
     },
-    /// Drop a packet that waited. [`DropReason::NeighbourFailed`] asks for an ICMP error to its sender.
+    /// Drop a packet that waited. For [`DropReason::NeighbourFailed`] its sender gets an ICMP error.
     Drop {
         /// The link by which it should have left.
         link: LinkId,
@@ -129,10 +129,10 @@ pub enum Action {
 /// Statement of a neighbour's message about the sender's link-layer address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Heard {
-    /// The sender asked for one of this node's addresses and named its own link-layer address: an ARP request to this
+    /// The message solicits one of this node's addresses and has the sender's link-layer address: an ARP request to this
     /// node, a neighbour solicitation with a source link-layer address (RFC 4861 §7.2.3). It makes a STALE entry.
     Asked(MacAddr),
-    /// The sender named its own address. It changes an entry and makes none. An ARP reply, or a request to others; a
+    /// The message has the sender's own address. It changes an entry and creates none. An ARP reply, or a request to others; a
     /// neighbour advertisement (RFC 4861 §7.2.5).
     Advertised {
         /// The sender's link-layer address, if the message has one.
