@@ -2,7 +2,8 @@
  * A program with a netlink socket while its gateway restarts: prints one line for each thing that happens to it.
  *
  * netlink_restart MODE: how it waits. SIGUSR1: it tries the socket and says how that went, and with MODE `request` it sends a
- * request alone. With MODE `ask` it only sends requests and waits for the answers, and says when their outcome changes.
+ * request alone. With MODE `ask` it only sends requests and waits for the answers, and says when their outcome changes, and
+ * after SIGUSR1 the next outcome in any case.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -92,14 +93,20 @@ static void ask(void)
 {
 	const char *last = "", *now;
 	char buffer[1 << 16];
+	ssize_t len;
 
 	for (;;) {
-		if (request(RTM_NEWROUTE, NLM_F_ACK) < 0)
+		if (request(RTM_NEWROUTE, NLM_F_ACK) < 0) {
 			now = name(errno);
-		else if (recv(fd, buffer, sizeof buffer, 0) <= 0)
-			now = name(errno);
-		else
-			now = "answered";
+		} else {
+			do
+				len = recv(fd, buffer, sizeof buffer, 0);
+			while (len < 0 && errno == EINTR);
+			now = len <= 0 ? name(errno) : "answered";
+		}
+		if (asked)
+			last = "";
+		asked = 0;
 		if (strcmp(last, now))
 			printf("%s\n", now);
 		last = now;
