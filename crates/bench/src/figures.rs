@@ -6,13 +6,13 @@ use serde::Serialize;
 
 /// The whole result of a benchmark whose cases have figures `F` besides their throughput.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report<F> {
+pub(crate) struct Results<F> {
     /// The benchmark.
     pub(crate) bench: &'static str,
     /// Number of measurements of each case.
     pub(crate) rounds: usize,
     /// Medians over the rounds.
-    pub(crate) cases: Vec<Case<F>>,
+    pub(crate) cases: Vec<CaseResults<F>>,
     /// Quotients of throughput.
     pub(crate) ratios: Vec<Ratio>,
     /// Cases that could not be measured.
@@ -31,7 +31,7 @@ pub(crate) struct Missing {
 
 /// One case.
 #[derive(Debug, Serialize)]
-pub(crate) struct Case<F> {
+pub(crate) struct CaseResults<F> {
     /// Name of the case, a path.
     pub(crate) name: String,
     /// Payload, in 10⁹ bits per second.
@@ -56,14 +56,14 @@ pub(crate) struct Ratio {
     pub(crate) max: f64,
 }
 
-impl<F: Serialize> Report<F> {
+impl<F: Serialize> Results<F> {
     /// One line of JSON.
     pub(crate) fn to_json(&self) -> String {
         serde_json::to_string(self).expect("finite numbers under text keys always serialise")
     }
 }
 
-impl<F> Report<F> {
+impl<F> Results<F> {
     /// The lines of the ratios, in columns, without a last newline.
     pub(crate) fn ratio_lines(&self) -> String {
         let width = |text: fn(&Ratio) -> &str| self.ratios.iter().map(|ratio| text(ratio).len()).max().unwrap_or(0);

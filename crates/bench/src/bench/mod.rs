@@ -17,7 +17,7 @@ pub(crate) use vhost::back_end as vhost_back_end;
 
 use case::{Case, Group, Plan};
 use ipsec::engine::Library;
-use report::{Report, Tally};
+use report::{BenchReport, Tally};
 
 use crate::progress::Progress;
 use client::{BenchArgs, BenchName, CliError, print};
@@ -53,7 +53,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
         measure(group, args, &mut tally)?;
     }
     drop(progress);
-    let report: Report = tally.report(bench, args.rounds as usize);
+    let report: BenchReport = tally.report(bench, args.rounds as usize);
     let text = if args.json { report.to_json() } else { report.to_string() };
     print((text + "\n").as_bytes())
 }

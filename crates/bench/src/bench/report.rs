@@ -27,12 +27,12 @@ pub(super) struct Costs {
 }
 
 /// The whole result.
-pub(super) type Report = figures::Report<Costs>;
+pub(super) type BenchReport = figures::Results<Costs>;
 
 /// Collects the groups of a benchmark.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    cases: Vec<figures::Case<Costs>>,
+    cases: Vec<figures::CaseResults<Costs>>,
     ratios: Vec<Ratio>,
 }
 
@@ -47,7 +47,7 @@ impl Tally {
                 let values = case.rounds.iter().filter_map(|sample| sample.more.get(at));
                 (name, rounded(median(values.map(|&(_, value)| value))))
             });
-            self.cases.push(figures::Case {
+            self.cases.push(figures::CaseResults {
                 name: format!("{}/{}", group.name, case.name),
                 gbps: of(|sample| sample.gbps),
                 figures: Costs {
@@ -74,12 +74,12 @@ impl Tally {
     }
 
     /// The report of all groups.
-    pub(super) fn report(self, bench: &'static str, rounds: usize) -> Report {
-        Report { bench, rounds, cases: self.cases, ratios: self.ratios, missing: Vec::new() }
+    pub(super) fn report(self, bench: &'static str, rounds: usize) -> BenchReport {
+        BenchReport { bench, rounds, cases: self.cases, ratios: self.ratios, missing: Vec::new() }
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for BenchReport {
     /// The table, without a last newline.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "medians of {} rounds; Gb/s of payload, packets as the wire has them\n", self.rounds)?;
@@ -109,8 +109,8 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
 
-    fn report() -> Report {
-        let case = |name: &str, gbps, mpps| figures::Case {
+    fn report() -> BenchReport {
+        let case = |name: &str, gbps, mpps| figures::CaseResults {
             name: format!("tx/tunnel/null/{name}"),
             gbps,
             figures: Costs {
@@ -123,7 +123,7 @@ mod tests {
             },
         };
         let pairs = [(30.0, 10.0), (31.0, 10.0)];
-        Report {
+        BenchReport {
             bench: "esp",
             rounds: 2,
             cases: vec![case("baseline", 10.0, None), case("fat", 30.5, Some(2.5))],

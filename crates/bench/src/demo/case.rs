@@ -5,7 +5,7 @@ use super::{fragments, ila, switch};
 
 /// The ways of the same stream.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Case {
+pub(super) enum DemoCase {
     /// Between the hosts over veth alone: the ceiling.
     Veth,
     /// Through the tunnel with every offload off.
@@ -15,16 +15,16 @@ pub(super) enum Case {
     /// The same while routes and SAs are added and deleted.
     Storm,
     /// Through gateways with sockets of their own.
-    Large(fragments::Setting),
+    Large(fragments::FragmentsSetting),
     /// Between guests of a bridge.
-    Switch(switch::Setting),
+    Switch(switch::SwitchSetting),
     /// Requests and responses between sockets of the gateways' own.
-    Requests(ila::Setting),
+    Requests(ila::IlaSetting),
     /// Through another tunnel.
     Peer(Peer),
 }
 
-impl Case {
+impl DemoCase {
     /// Cases of every demo, in the order in which a round measures them.
     pub(super) const OWN: [Self; 3] = [Self::Veth, Self::Thin, Self::Fat];
 
@@ -33,21 +33,21 @@ impl Case {
 
     /// Cases of a demo of a switch, and the tunnel of every demo to compare with.
     pub(super) const SWITCH: [Self; 5] = [
-        Self::Switch(switch::Setting::Bare),
-        Self::Switch(switch::Setting::Thin),
-        Self::Switch(switch::Setting::Fat),
-        Self::Switch(switch::Setting::Esp),
+        Self::Switch(switch::SwitchSetting::Bare),
+        Self::Switch(switch::SwitchSetting::Thin),
+        Self::Switch(switch::SwitchSetting::Fat),
+        Self::Switch(switch::SwitchSetting::Esp),
         Self::Fat,
     ];
 
     /// Cases of a demo of large datagrams.
     pub(super) fn datagrams() -> Vec<Self> {
-        [Self::Veth].into_iter().chain(fragments::Setting::ALL.map(Self::Large)).collect()
+        [Self::Veth].into_iter().chain(fragments::FragmentsSetting::ALL.map(Self::Large)).collect()
     }
 
     /// Cases of a demo of requests.
     pub(super) fn requests() -> Vec<Self> {
-        ila::Setting::ALL.map(Self::Requests).to_vec()
+        ila::IlaSetting::ALL.map(Self::Requests).to_vec()
     }
 
     /// Name in the report.
@@ -68,7 +68,7 @@ impl Case {
     pub(super) fn is_peer(self) -> bool {
         match self {
             Self::Peer(_) => true,
-            Self::Switch(setting) => switch::Setting::PEERS.contains(&setting),
+            Self::Switch(setting) => switch::SwitchSetting::PEERS.contains(&setting),
             _ => false,
         }
     }

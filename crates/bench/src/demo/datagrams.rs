@@ -40,7 +40,7 @@ pub(super) struct Datagrams {
 
 /// The two ends of a stream: where their sockets are, and their addresses.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends<'a> {
+pub(super) struct DatagramEnds<'a> {
     pub(super) sender: &'a Opened,
     pub(super) receiver: &'a Opened,
     pub(super) from: IpAddr,
@@ -56,7 +56,7 @@ pub(super) struct Ends<'a> {
 /// Sends for `length` from one thread and receives on another; `begins` is called right before. A stream of which nothing arrives counts as
 /// one datagram, if it `may_starve`: the most that it can have been.
 pub(super) fn builtin(
-    ends: Ends<'_>,
+    ends: DatagramEnds<'_>,
     length: Duration,
     stop: &Stop,
     begins: impl FnOnce() -> Result<(), Failure>,

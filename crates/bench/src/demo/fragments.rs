@@ -10,11 +10,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::config::{Keys, worker};
-use super::datagrams::{self, Ends};
+use super::datagrams::{self, DatagramEnds};
 use super::failure::Failure;
 use super::gateway::Gateway;
 use super::meter::Cost;
-use super::sample::Sample;
+use super::sample::DemoSample;
 use super::site::{Site, explain, gbps, readings};
 use super::topology::Side;
 
@@ -31,7 +31,7 @@ const RING_WARM_UP: Duration = Duration::from_secs(3);
 
 /// A set-up.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Setting {
+pub(super) enum FragmentsSetting {
     S0Thin,
     S0Fat,
     GcmThin,
@@ -42,7 +42,7 @@ pub(super) enum Setting {
     RingOff,
 }
 
-impl Setting {
+impl FragmentsSetting {
     pub(super) const ALL: [Self; 8] = [
         Self::S0Thin,
         Self::S0Fat,
@@ -94,17 +94,23 @@ impl Setting {
 }
 
 /// The ceiling: the hosts' own sockets, and no gateway.
-pub(super) fn veth(site: &Site) -> Result<Sample, Failure> {
+pub(super) fn veth(site: &Site) -> Result<DemoSample, Failure> {
     let [sender, receiver] = Side::BOTH.map(|side| site.topology.host(side).open());
     let [from, to] = Side::BOTH.map(|side| side.wire().into());
     let (sender, receiver, warm_up) = (&sender?, &receiver?, Duration::ZERO);
-    let ends = Ends { sender, receiver, from, to, window: WINDOW, may_starve: false, warm_up };
+    let ends = DatagramEnds { sender, receiver, from, to, window: WINDOW, may_starve: false, warm_up };
     let sent = datagrams::builtin(ends, site.length, &site.stop, || Ok(()))?;
-    Ok(Sample { gbps: gbps(sent.stream), arrived: Some(sent.arrived), changes: None, transactions: None, cost: None })
+    Ok(DemoSample {
+        gbps: gbps(sent.stream),
+        arrived: Some(sent.arrived),
+        changes: None,
+        transactions: None,
+        cost: None,
+    })
 }
 
 /// One stream through gateways with sockets of their own.
-pub(super) fn measure(site: &Site, setting: Setting) -> Result<Sample, Failure> {
+pub(super) fn measure(site: &Site, setting: FragmentsSetting) -> Result<DemoSample, Failure> {
     let keys = Keys::random()?;
     let start = |side| {
         let config = gateway_toml(setting, side, keys.of_sides());
@@ -114,11 +120,11 @@ pub(super) fn measure(site: &Site, setting: Setting) -> Result<Sample, Failure> 
     let [sender, receiver] = [gateways[0].host_side()?, gateways[1].host_side()?];
     let [from, to] = Side::BOTH.map(|side| setting.address(side));
     let (window, warm_up) = match setting {
-        Setting::RingOn | Setting::RingOff => (RING_WINDOW, RING_WARM_UP),
+        FragmentsSetting::RingOn | FragmentsSetting::RingOff => (RING_WINDOW, RING_WARM_UP),
         _ => (WINDOW, Duration::ZERO),
     };
-    let (sender, receiver, may_starve) = (&sender, &receiver, setting == Setting::RingOff);
-    let ends = Ends { sender, receiver, from, to, window, may_starve, warm_up };
+    let (sender, receiver, may_starve) = (&sender, &receiver, setting == FragmentsSetting::RingOff);
+    let ends = DatagramEnds { sender, receiver, from, to, window, may_starve, warm_up };
     let mut before = None;
     let begins = || readings(&gateways).map(|read| before = Some(read));
     let sent = datagrams::builtin(ends, site.length, &site.stop, begins);
@@ -126,28 +132,28 @@ pub(super) fn measure(site: &Site, setting: Setting) -> Result<Sample, Failure> 
     let before = before.ok_or_else(|| Failure::step("measure", "it has not begun"))?;
     let after = readings(&gateways)?;
     let cost = Some(Cost::of_gateways(&before, &after, sent.stream));
-    Ok(Sample { gbps: gbps(sent.stream), arrived: Some(sent.arrived), changes: None, transactions: None, cost })
+    Ok(DemoSample { gbps: gbps(sent.stream), arrived: Some(sent.arrived), changes: None, transactions: None, cost })
 }
 
 /// The file of one side's gateway.
-fn gateway_toml(setting: Setting, side: Side, keys: [&str; 2]) -> String {
+fn gateway_toml(setting: FragmentsSetting, side: Side, keys: [&str; 2]) -> String {
     let fat = setting.is_fat();
     let mtu = if fat { "largest" } else { "link" };
     let [own, peer] = [setting.address(side), setting.address(side.other())];
     let link = match setting {
-        Setting::TunnelThin | Setting::TunnelFat => format!(
+        FragmentsSetting::TunnelThin | FragmentsSetting::TunnelFat => format!(
             "kind = \"udp\"\nbind = \"{}:4500\"\n\n[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"{own}/32\"]\n\n\
              [[route]]\nto = \"{peer}/32\"\ndev = \"wan\"\n\n[[route]]\nto = \"{}/32\"\ndev = \"wan\"\n",
             side.wire(),
             side.other().wire()
         ),
-        Setting::RingOn | Setting::RingOff if side == Side::B => format!(
+        FragmentsSetting::RingOn | FragmentsSetting::RingOff if side == Side::B => format!(
             "kind = \"xdp\"\nmode = \"generic\"\nring = 256\ninterface = \"bare\"\naddresses = [\"{own}/16\"]\n"
         ),
         _ => format!("kind = \"packet\"\ninterface = \"bare\"\naddresses = [\"{own}/16\"]\n"),
     };
     let mut toml = format!("[host]\nmtu = \"{mtu}\"\n\n[[link]]\nname = \"wan\"\noffloads = {fat}\n{link}");
-    if setting == Setting::RingOff {
+    if setting == FragmentsSetting::RingOff {
         toml += "\n[reassembly]\ncoalesce = \"off\"\n";
     }
     toml += &worker(side);
@@ -161,14 +167,14 @@ fn gateway_toml(setting: Setting, side: Side, keys: [&str; 2]) -> String {
 }
 
 /// Ends of the SA of packets from `from`.
-fn sa_ends(setting: Setting, from: Side) -> [IpAddr; 2] {
+fn sa_ends(setting: FragmentsSetting, from: Side) -> [IpAddr; 2] {
     let end = |side: Side| if setting.is_tunnel() { side.wire().into() } else { setting.address(side) };
     [end(from), end(from.other())]
 }
 
-fn sa(setting: Setting, from: Side, key: &str) -> String {
+fn sa(setting: FragmentsSetting, from: Side, key: &str) -> String {
     let ([src, dst], spi) = (sa_ends(setting, from), 0x1000 + from as u32);
-    let is_s0 = matches!(setting, Setting::S0Thin | Setting::S0Fat);
+    let is_s0 = matches!(setting, FragmentsSetting::S0Thin | FragmentsSetting::S0Fat);
     let (key, icv) = if is_s0 { (S0_KEY, 96) } else { (key, 128) };
     let mode = if setting.is_tunnel() { "tunnel" } else { "transport" };
     let encap = match setting.is_tunnel() {
@@ -184,7 +190,7 @@ fn sa(setting: Setting, from: Side, key: &str) -> String {
 }
 
 /// The policy for packets from the socket of `from` to the other, in one direction seen from this gateway.
-fn policy(setting: Setting, dir: &str, from: Side) -> String {
+fn policy(setting: FragmentsSetting, dir: &str, from: Side) -> String {
     let ([tmpl_src, tmpl_dst], mode) =
         (sa_ends(setting, from), if setting.is_tunnel() { "tunnel" } else { "transport" });
     let [src, dst] = [setting.address(from), setting.address(from.other())];
@@ -204,7 +210,7 @@ mod tests {
     #[test]
     fn files_of_all_settings_are_accepted() {
         let keys = ["1".repeat(72), "2".repeat(72)];
-        for setting in Setting::ALL {
+        for setting in FragmentsSetting::ALL {
             for side in Side::BOTH {
                 let toml = gateway_toml(setting, side, [&keys[0], &keys[1]]);
                 let config =

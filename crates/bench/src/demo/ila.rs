@@ -10,8 +10,8 @@ use super::config::worker;
 use super::failure::Failure;
 use super::gateway::Gateway;
 use super::meter::Cost;
-use super::requests::{self, Ends, Transactions};
-use super::sample::Sample;
+use super::requests::{self, RequestEnds, Transactions};
+use super::sample::DemoSample;
 use super::site::{Site, explain, gbps, readings};
 use super::stream::Stream;
 use super::topology::Side;
@@ -23,13 +23,13 @@ const CPU_US_PER_TRANSACTION: f64 = PAYLOAD as f64 / 1e9 * 1e6;
 
 /// Translator of received packets.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Setting {
+pub(super) enum IlaSetting {
     None,
     Lwt,
     Hook,
 }
 
-impl Setting {
+impl IlaSetting {
     pub(super) const ALL: [Self; 3] = [Self::None, Self::Lwt, Self::Hook];
 
     /// Ratios: the quantity, and the two settings.
@@ -51,11 +51,11 @@ const fn sir(side: Side) -> Ipv6Addr {
 }
 
 /// The streams of one setting, through gateways of their own.
-pub(super) fn measure(site: &Site, setting: Setting, streams: u16) -> Result<Sample, Failure> {
+pub(super) fn measure(site: &Site, setting: IlaSetting, streams: u16) -> Result<DemoSample, Failure> {
     let start = |side| Gateway::launch(&site.topology, &site.scratch, side, &gateway_toml(setting, side), &site.stop);
     let mut gateways = [start(Side::A)?, start(Side::B)?];
     let [client, server] = [gateways[0].host_side()?, gateways[1].host_side()?];
-    let ends = Ends { client: &client, server: &server, to: IpAddr::V6(sir(Side::B)), streams };
+    let ends = RequestEnds { client: &client, server: &server, to: IpAddr::V6(sir(Side::B)), streams };
     let mut before = None;
     let begins = || readings(&gateways).map(|read| before = Some(read));
     let measured = requests::builtin(ends, site.length, &site.stop, begins);
@@ -66,11 +66,11 @@ pub(super) fn measure(site: &Site, setting: Setting, streams: u16) -> Result<Sam
     let cost = Cost::of_gateways(&before, &after, stream);
     let cpu_us = cost.cpu_s_per_gb * CPU_US_PER_TRANSACTION;
     let transactions = Some(Transactions { cpu_us, ..Transactions::of(&mut times, elapsed) });
-    Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions, cost: Some(cost) })
+    Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions, cost: Some(cost) })
 }
 
 /// The file of one side's gateway. A locator for each side, fd0a and fd0b.
-fn gateway_toml(setting: Setting, side: Side) -> String {
+fn gateway_toml(setting: IlaSetting, side: Side) -> String {
     let peer = side.other();
     let wire = |side: Side| Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, side as u16 + 1);
     let place = |side: Side| format!("fd0{}", side.letter());
@@ -82,18 +82,18 @@ fn gateway_toml(setting: Setting, side: Side) -> String {
         sir(peer),
         wire(peer)
     );
-    if setting != Setting::None {
+    if setting != IlaSetting::None {
         toml +=
             &format!("encap = {{ type = \"ila\", loc = \"{}:0:0:0\", csum-mode = \"neutral-map\" }}\n", place(peer));
     }
     toml += &match setting {
-        Setting::None => String::new(),
-        Setting::Lwt => format!(
+        IlaSetting::None => String::new(),
+        IlaSetting::Lwt => format!(
             "\n[[route]]\nto = \"{}:0:0:0:2000::/67\"\ndev = \"wan\"\n\
              encap = {{ type = \"ila\", loc = \"3333:0:0:1\", csum-mode = \"neutral-map\", hook-type = \"input\" }}\n",
             place(side)
         ),
-        Setting::Hook => format!(
+        IlaSetting::Hook => format!(
             "\n[[ila]]\nloc_match = \"{}:0:0:0\"\nloc = \"3333:0:0:1\"\ncsum-mode = \"neutral-map\"\n",
             place(side)
         ),
@@ -109,16 +109,16 @@ mod tests {
 
     #[test]
     fn files_of_all_settings_are_accepted() {
-        for setting in Setting::ALL {
+        for setting in IlaSetting::ALL {
             for side in Side::BOTH {
                 let toml = gateway_toml(setting, side);
                 let config =
                     Config::from_toml(&toml, "demo.toml").unwrap_or_else(|err| panic!("{setting:?}: {err}\n{toml}"));
                 let encaps = config.routes.iter().filter(|route| route.encap.is_some()).count();
                 let want = match setting {
-                    Setting::None => (0, 0),
-                    Setting::Lwt => (2, 0),
-                    Setting::Hook => (1, 1),
+                    IlaSetting::None => (0, 0),
+                    IlaSetting::Lwt => (2, 0),
+                    IlaSetting::Hook => (1, 1),
                 };
                 assert_eq!((encaps, config.ila.len()), want);
             }

@@ -41,11 +41,11 @@ use client::{CliError, DemoArgs, print, raise_descriptor_limit};
 
 use crate::figures::Missing;
 use crate::progress::Progress;
-use case::Case;
+use case::DemoCase;
 use failure::Failure;
 use peer::Peer;
 use process::Scratch;
-use report::{Report, Round, report};
+use report::{DemoReport, DemoRound, report};
 use site::Site;
 use stop::Stop;
 use topology::{Deployment, Topology};
@@ -97,7 +97,7 @@ impl From<&DemoArgs> for Plan {
 }
 
 impl Plan {
-    fn run(self) -> Result<Report, Failure> {
+    fn run(self) -> Result<DemoReport, Failure> {
         machine::check(self.deployment, self.iperf3)?;
         // Both ends of each connection are in this process.
         raise_descriptor_limit().map_err(|err| Failure::step("limit of descriptors", err))?;
@@ -115,7 +115,7 @@ impl Plan {
         let rounds = Rounds { plan: self, progress, site };
         let rounds = (1..=self.rounds)
             .map(|number| rounds.round(number, &mut cases))
-            .collect::<Result<Vec<Round>, Failure>>()?;
+            .collect::<Result<Vec<DemoRound>, Failure>>()?;
         let bench = match self.storm {
             Some(_) => report::STORM,
             None if self.udp_fragments => report::UDP_FRAGMENTS,
@@ -123,7 +123,7 @@ impl Plan {
             None if self.switch => report::SWITCH,
             None => report::TCP,
         };
-        Ok(Report { bench, missing: cases.missing, ..report(&rounds) })
+        Ok(DemoReport { bench, missing: cases.missing, ..report(&rounds) })
     }
 
     fn announcement(self, cases: usize) -> String {
@@ -137,22 +137,22 @@ impl Plan {
 /// Cases of each round, and cases that cannot be measured here.
 #[derive(Debug)]
 struct Cases {
-    wanted: Vec<Case>,
+    wanted: Vec<DemoCase>,
     missing: Vec<Missing>,
 }
 
 impl Cases {
     fn of(plan: Plan) -> Self {
         let wanted = match plan.storm {
-            Some(_) => Case::STORM.to_vec(),
-            None if plan.udp_fragments => Case::datagrams(),
-            None if plan.rr.is_some() => Case::requests(),
-            None if plan.switch => Case::SWITCH.to_vec(),
-            None => Case::OWN.to_vec(),
+            Some(_) => DemoCase::STORM.to_vec(),
+            None if plan.udp_fragments => DemoCase::datagrams(),
+            None if plan.rr.is_some() => DemoCase::requests(),
+            None if plan.switch => DemoCase::SWITCH.to_vec(),
+            None => DemoCase::OWN.to_vec(),
         };
         let mut cases = Self { wanted, missing: Vec::new() };
         if plan.peers && plan.switch {
-            let peers = switch::Setting::PEERS.map(Case::Switch);
+            let peers = switch::SwitchSetting::PEERS.map(DemoCase::Switch);
             cases.wanted.extend(peers);
             if let Err(why) = openvswitch::check() {
                 peers.into_iter().for_each(|case| cases.give_up(case, &why));
@@ -161,14 +161,14 @@ impl Cases {
         }
         for peer in Peer::ALL.into_iter().filter(|_| plan.peers) {
             match peer.check() {
-                Ok(()) => cases.wanted.push(Case::Peer(peer)),
-                Err(why) => cases.give_up(Case::Peer(peer), &why),
+                Ok(()) => cases.wanted.push(DemoCase::Peer(peer)),
+                Err(why) => cases.give_up(DemoCase::Peer(peer), &why),
             }
         }
         cases
     }
 
-    fn give_up(&mut self, case: Case, why: &Failure) {
+    fn give_up(&mut self, case: DemoCase, why: &Failure) {
         self.wanted.retain(|&wanted| wanted != case);
         self.missing.push(Missing { name: case.name().to_owned(), why: why.to_string() });
     }
@@ -184,20 +184,20 @@ struct Rounds {
 
 impl Rounds {
     /// Measures each case once. A peer that fails is given up; the others go on.
-    fn round(&self, number: u32, cases: &mut Cases) -> Result<Round, Failure> {
-        let (mut round, mut last) = (Round::new(), String::new());
+    fn round(&self, number: u32, cases: &mut Cases) -> Result<DemoRound, Failure> {
+        let (mut round, mut last) = (DemoRound::new(), String::new());
         for case in cases.wanted.clone() {
             self.progress.say(&format!("round {number} of {}: {}{last}", self.plan.rounds, case.name()));
             let sample = match case {
-                Case::Veth if self.plan.udp_fragments => fragments::veth(&self.site),
-                Case::Large(setting) => fragments::measure(&self.site, setting),
-                Case::Requests(setting) => ila::measure(&self.site, setting, self.plan.rr.unwrap_or(1)),
-                Case::Switch(setting) => switch::measure(&self.site, setting),
-                Case::Veth => tunnel::veth(&self.site),
-                Case::Thin => tunnel::measure(&self.site, false, None),
-                Case::Fat => tunnel::measure(&self.site, true, None),
-                Case::Storm => tunnel::measure(&self.site, true, self.plan.storm),
-                Case::Peer(peer) => tunnel::peer(&self.site, peer),
+                DemoCase::Veth if self.plan.udp_fragments => fragments::veth(&self.site),
+                DemoCase::Large(setting) => fragments::measure(&self.site, setting),
+                DemoCase::Requests(setting) => ila::measure(&self.site, setting, self.plan.rr.unwrap_or(1)),
+                DemoCase::Switch(setting) => switch::measure(&self.site, setting),
+                DemoCase::Veth => tunnel::veth(&self.site),
+                DemoCase::Thin => tunnel::measure(&self.site, false, None),
+                DemoCase::Fat => tunnel::measure(&self.site, true, None),
+                DemoCase::Storm => tunnel::measure(&self.site, true, self.plan.storm),
+                DemoCase::Peer(peer) => tunnel::peer(&self.site, peer),
             };
             match (case, sample) {
                 (_, Ok(sample)) => {
@@ -235,11 +235,11 @@ mod tests {
 
     #[test]
     fn a_peer_that_fails_is_left_out_from_then_on_and_told_of() {
-        let mut cases = Cases { wanted: Case::OWN.to_vec(), missing: Vec::new() };
-        let peers = [Peer::WireguardGo, Peer::Boringtun].map(Case::Peer);
+        let mut cases = Cases { wanted: DemoCase::OWN.to_vec(), missing: Vec::new() };
+        let peers = [Peer::WireguardGo, Peer::Boringtun].map(DemoCase::Peer);
         cases.wanted.extend(peers);
         cases.give_up(peers[0], &Failure::step("ping 10.2.0.1", "nothing after 4.0 s"));
-        assert_eq!(cases.wanted, [&Case::OWN[..], &peers[1..]].concat());
+        assert_eq!(cases.wanted, [&DemoCase::OWN[..], &peers[1..]].concat());
         let Missing { name, why } = &cases.missing[0];
         assert_eq!((name.as_str(), why.as_str()), ("wireguard-go", "ping 10.2.0.1: nothing after 4.0 s"));
     }

@@ -5,10 +5,10 @@ use std::fmt::{self, Write};
 
 use serde::Serialize;
 
-use super::case::Case;
+use super::case::DemoCase;
 use super::meter::{Cost, GatewayFigures};
 use super::requests::Transactions;
-use super::sample::Sample;
+use super::sample::DemoSample;
 use super::{fragments, ila, switch};
 use crate::figures::{self, Missing, Ratio, median, rounded};
 
@@ -16,7 +16,7 @@ use crate::figures::{self, Missing, Ratio, median, rounded};
 const CIPHER: &str = "aes-gcm-256";
 
 /// The samples of one round.
-pub(super) type Round = BTreeMap<Case, Sample>;
+pub(super) type DemoRound = BTreeMap<DemoCase, DemoSample>;
 
 /// Names of the demos: of TCP, of a storm, of large datagrams, of requests, of a switch.
 pub(super) const TCP: &str = "demo";
@@ -26,7 +26,7 @@ pub(super) const REQUESTS: &str = "demo-rr";
 pub(super) const SWITCH: &str = "demo-switch";
 
 /// The whole result.
-pub(super) type Report = figures::Report<Figures>;
+pub(super) type DemoReport = figures::Results<Figures>;
 
 /// Figures of a stream besides its throughput.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -49,7 +49,7 @@ pub(super) struct Figures {
 }
 
 /// Sums up at least one round: the cases that every round has.
-pub(super) fn report(rounds: &[Round]) -> Report {
+pub(super) fn report(rounds: &[DemoRound]) -> DemoReport {
     let first = rounds.first().expect("a report of no rounds");
     let cases = || first.keys().copied().filter(|case| rounds.iter().all(|round| round.contains_key(case)));
     let mut ratios: Vec<Ratio> = cases().filter_map(|case| ratio(rounds, case)).collect();
@@ -59,17 +59,17 @@ pub(super) fn report(rounds: &[Round]) -> Report {
     ratios.extend(request_ratios(rounds));
     ratios.extend(switch_ratios(rounds));
     let cases = cases().map(|case| case_figures(case, rounds)).collect();
-    Report { bench: TCP, rounds: rounds.len(), cases, ratios, missing: Vec::new() }
+    DemoReport { bench: TCP, rounds: rounds.len(), cases, ratios, missing: Vec::new() }
 }
 
-fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Figures> {
-    let samples: Vec<&Sample> = rounds.iter().map(|round| &round[&case]).collect();
+fn case_figures(case: DemoCase, rounds: &[DemoRound]) -> figures::CaseResults<Figures> {
+    let samples: Vec<&DemoSample> = rounds.iter().map(|round| &round[&case]).collect();
     let costs: Vec<&Cost> = samples.iter().filter_map(|sample| sample.cost.as_ref()).collect();
-    let all = |of: fn(&Sample) -> Option<f64>| {
+    let all = |of: fn(&DemoSample) -> Option<f64>| {
         let values: Vec<f64> = samples.iter().filter_map(|sample| of(sample)).collect();
         (!values.is_empty()).then(|| rounded(median(values.into_iter())))
     };
-    figures::Case {
+    figures::CaseResults {
         name: case.name().to_owned(),
         gbps: rounded(median(samples.iter().map(|sample| sample.gbps))),
         figures: Figures {
@@ -82,47 +82,47 @@ fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Figures> {
     }
 }
 
-fn ratio(rounds: &[Round], under: Case) -> Option<Ratio> {
-    Some(Ratio::new(CIPHER, &under.ratio()?, pairs(rounds, Case::Fat, under)?.into_iter()))
+fn ratio(rounds: &[DemoRound], under: DemoCase) -> Option<Ratio> {
+    Some(Ratio::new(CIPHER, &under.ratio()?, pairs(rounds, DemoCase::Fat, under)?.into_iter()))
 }
 
 /// Throughput of two cases in each round that has both; `None` if none has.
-fn pairs(rounds: &[Round], over: Case, under: Case) -> Option<Vec<(f64, f64)>> {
-    let of = |round: &Round| Some((round.get(&over)?.gbps, round.get(&under)?.gbps));
+fn pairs(rounds: &[DemoRound], over: DemoCase, under: DemoCase) -> Option<Vec<(f64, f64)>> {
+    let of = |round: &DemoRound| Some((round.get(&over)?.gbps, round.get(&under)?.gbps));
     let pairs: Vec<_> = rounds.iter().filter_map(of).collect();
     (!pairs.is_empty()).then_some(pairs)
 }
 
 /// Ratios of streams of large datagrams, if these were measured.
-fn large_ratios(rounds: &[Round]) -> Vec<Ratio> {
-    let all = fragments::Setting::RATIOS.iter().filter_map(|&(name, what, over, under)| {
-        let under = under.map_or(Case::Veth, Case::Large);
-        Some(Ratio::new(name, what, pairs(rounds, Case::Large(over), under)?.into_iter()))
+fn large_ratios(rounds: &[DemoRound]) -> Vec<Ratio> {
+    let all = fragments::FragmentsSetting::RATIOS.iter().filter_map(|&(name, what, over, under)| {
+        let under = under.map_or(DemoCase::Veth, DemoCase::Large);
+        Some(Ratio::new(name, what, pairs(rounds, DemoCase::Large(over), under)?.into_iter()))
     });
     all.collect()
 }
 
 /// Ratios of transactions with and without ILA, if these were measured.
-fn request_ratios(rounds: &[Round]) -> Vec<Ratio> {
-    let all = ila::Setting::RATIOS.iter().filter_map(|&(of, over, under)| {
-        let pairs = pairs(rounds, Case::Requests(over), Case::Requests(under))?;
+fn request_ratios(rounds: &[DemoRound]) -> Vec<Ratio> {
+    let all = ila::IlaSetting::RATIOS.iter().filter_map(|&(of, over, under)| {
+        let pairs = pairs(rounds, DemoCase::Requests(over), DemoCase::Requests(under))?;
         Some(Ratio::new("rr", of, pairs.into_iter()))
     });
     all.collect()
 }
 
 /// Ratios of a bridge to less, and of a tunnel behind one to the tunnel alone.
-fn switch_ratios(rounds: &[Round]) -> Vec<Ratio> {
-    let own = switch::Setting::RATIOS.map(|(of, over, under)| (of, over, Case::Switch(under)));
-    let all = own.into_iter().chain([("esp/tunnel", switch::Setting::Esp, Case::Fat)]);
+fn switch_ratios(rounds: &[DemoRound]) -> Vec<Ratio> {
+    let own = switch::SwitchSetting::RATIOS.map(|(of, over, under)| (of, over, DemoCase::Switch(under)));
+    let all = own.into_iter().chain([("esp/tunnel", switch::SwitchSetting::Esp, DemoCase::Fat)]);
     let all = all.filter_map(|(of, over, under)| {
-        Some(Ratio::new("switch", of, pairs(rounds, Case::Switch(over), under)?.into_iter()))
+        Some(Ratio::new("switch", of, pairs(rounds, DemoCase::Switch(over), under)?.into_iter()))
     });
     all.collect()
 }
 
 /// Each figure's median on its own.
-fn transaction_medians(samples: &[&Sample]) -> Option<Transactions> {
+fn transaction_medians(samples: &[&DemoSample]) -> Option<Transactions> {
     let all: Vec<&Transactions> = samples.iter().filter_map(|sample| sample.transactions.as_ref()).collect();
     let of = |figure: fn(&Transactions) -> f64| rounded(median(all.iter().map(|it| figure(it))));
     (!all.is_empty()).then(|| Transactions {
@@ -136,14 +136,16 @@ fn transaction_medians(samples: &[&Sample]) -> Option<Transactions> {
 
 /// Throughput under a storm, and the time that the workers need for a byte, relative to those without one: the time of
 /// the storm itself, on a machine whose processors are all busy, shows in the throughput alone.
-fn storm_ratios(rounds: &[Round]) -> Vec<Ratio> {
-    if !rounds.iter().all(|round| round.contains_key(&Case::Storm)) {
+fn storm_ratios(rounds: &[DemoRound]) -> Vec<Ratio> {
+    if !rounds.iter().all(|round| round.contains_key(&DemoCase::Storm)) {
         return Vec::new();
     }
-    let of = |figure: fn(&Sample) -> f64| {
-        rounds.iter().filter_map(move |round| Some((figure(round.get(&Case::Storm)?), figure(round.get(&Case::Fat)?))))
+    let of = |figure: fn(&DemoSample) -> f64| {
+        rounds
+            .iter()
+            .filter_map(move |round| Some((figure(round.get(&DemoCase::Storm)?), figure(round.get(&DemoCase::Fat)?))))
     };
-    let worker_cpu = |sample: &Sample| {
+    let worker_cpu = |sample: &DemoSample| {
         let gateways = sample.cost.as_ref().and_then(|cost| cost.gateways.as_ref());
         gateways.map_or(0.0, |gateways| gateways.worker_cpu_s_per_gb)
     };
@@ -186,7 +188,7 @@ fn gateway_medians(rounds: &[&GatewayFigures]) -> GatewayFigures {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DemoReport {
     /// The table, without a last newline.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.bench == REQUESTS {
@@ -262,7 +264,7 @@ impl fmt::Display for Report {
 }
 
 /// The table of transactions, without a last newline.
-fn write_requests(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_requests(report: &DemoReport, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     writeln!(f, "medians of {} rounds of TCP streams, one byte each way in turn\n", report.rounds)?;
     writeln!(
         f,
@@ -298,7 +300,7 @@ mod tests {
     use crate::demo::peer::Peer;
     use crate::demo::sample::Changes;
 
-    fn sample(gbps: f64, tx_copied: f64) -> Sample {
+    fn sample(gbps: f64, tx_copied: f64) -> DemoSample {
         let gateways = GatewayFigures {
             worker_cpu_s_per_gb: 0.2,
             dropped: BTreeMap::new(),
@@ -308,7 +310,7 @@ mod tests {
             rx_copied_bytes_per_byte: 0.0,
             copies: if tx_copied > 0.0 { [("tx/wire-frame".to_owned(), tx_copied)].into() } else { BTreeMap::new() },
         };
-        Sample {
+        DemoSample {
             gbps,
             arrived: None,
             changes: None,
@@ -321,9 +323,9 @@ mod tests {
         Cost { cpu_s_per_gb: 0.25, rss_idle_mib: 9.5, rss_peak_mib: 20.0, gateways: None }
     }
 
-    fn three_rounds() -> [Round; 3] {
-        let veth = |gbps| Sample { gbps, arrived: None, changes: None, transactions: None, cost: None };
-        let round = |samples: [Sample; 3]| Case::OWN.into_iter().zip(samples).collect();
+    fn three_rounds() -> [DemoRound; 3] {
+        let veth = |gbps| DemoSample { gbps, arrived: None, changes: None, transactions: None, cost: None };
+        let round = |samples: [DemoSample; 3]| DemoCase::OWN.into_iter().zip(samples).collect();
         [
             round([veth(40.0), sample(1.0, 0.0), sample(8.0, 1.0)]),
             round([veth(20.0), sample(2.0, 0.0), sample(8.0, 1.0)]),
@@ -366,10 +368,10 @@ ratios of Gb/s, round by round:
         let mut rounds = three_rounds();
         for (at, round) in rounds.iter_mut().enumerate() {
             let sample =
-                Sample { gbps: 4.0, arrived: None, changes: None, transactions: None, cost: Some(peer_cost()) };
-            round.insert(Case::Peer(Peer::WireguardGo), sample.clone());
+                DemoSample { gbps: 4.0, arrived: None, changes: None, transactions: None, cost: Some(peer_cost()) };
+            round.insert(DemoCase::Peer(Peer::WireguardGo), sample.clone());
             if at != 1 {
-                round.insert(Case::Peer(Peer::Boringtun), sample);
+                round.insert(DemoCase::Peer(Peer::Boringtun), sample);
             }
         }
         let text = report(&rounds).to_string();
@@ -385,7 +387,7 @@ ratios of Gb/s, round by round:
         for round in &mut rounds {
             round.values_mut().for_each(|sample| sample.arrived = Some(0.995));
         }
-        let report = Report { bench: UDP_FRAGMENTS, ..report(&rounds) };
+        let report = DemoReport { bench: UDP_FRAGMENTS, ..report(&rounds) };
         let text = report.to_string();
         assert!(text.starts_with("medians of 3 rounds of one UDP stream of large datagrams; "), "{text}");
         assert!(text.contains("\ndatagrams that arrived:\n  veth              99.50 %\n"), "{text}");
@@ -395,15 +397,15 @@ ratios of Gb/s, round by round:
     #[test]
     fn a_storm_is_judged_by_throughput_and_by_the_workers_time() {
         let mut rounds =
-            [(); 3].map(|()| Round::from([(Case::Fat, sample(8.0, 1.0)), (Case::Storm, sample(7.6, 1.0))]));
+            [(); 3].map(|()| DemoRound::from([(DemoCase::Fat, sample(8.0, 1.0)), (DemoCase::Storm, sample(7.6, 1.0))]));
         for (round, dropped) in rounds.iter_mut().zip([0, 2, 1]) {
-            let storm = round.get_mut(&Case::Storm).unwrap();
+            let storm = round.get_mut(&DemoCase::Storm).unwrap();
             storm.changes = Some(Changes { per_second: 999.6, cpu_us: 41.7 });
             let gateways = storm.cost.as_mut().unwrap().gateways.as_mut().unwrap();
             gateways.worker_cpu_s_per_gb = 0.202;
             gateways.dropped.insert("NoRoute".to_owned(), dropped);
         }
-        let report = Report { bench: STORM, ..report(&rounds) };
+        let report = DemoReport { bench: STORM, ..report(&rounds) };
         let of: Vec<(&str, &str, f64)> =
             report.ratios.iter().map(|it| (it.name.as_str(), it.of.as_str(), it.median)).collect();
         let worker = "aes-gcm-256/worker-cpu-per-byte";
@@ -417,8 +419,9 @@ ratios of Gb/s, round by round:
 
     #[test]
     fn a_case_that_moved_nothing_leaves_a_report_that_can_be_read() {
-        let nothing = |case| (case, Sample { gbps: 0.0, arrived: None, changes: None, transactions: None, cost: None });
-        let json = report(&[Case::OWN.map(nothing).into()]).to_json();
+        let nothing =
+            |case| (case, DemoSample { gbps: 0.0, arrived: None, changes: None, transactions: None, cost: None });
+        let json = report(&[DemoCase::OWN.map(nothing).into()]).to_json();
         let ratio = &serde_json::from_str::<serde_json::Value>(&json).unwrap()["ratios"][0];
         assert_eq!(ratio["median"], 0.0);
     }

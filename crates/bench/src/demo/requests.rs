@@ -29,7 +29,7 @@ const NANOS_PER_MICRO: f64 = 1e3;
 
 /// The two ends: the namespaces of their sockets, and the server's address.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends<'a> {
+pub(super) struct RequestEnds<'a> {
     pub(super) client: &'a Opened,
     pub(super) server: &'a Opened,
     pub(super) to: IpAddr,
@@ -72,7 +72,7 @@ impl Transactions {
 /// Runs the streams for `length`, after a transaction of each that does not count; `begins` is called right before. Returns the time of each
 /// transaction, in nanoseconds, and the time that all of them took.
 pub(super) fn builtin(
-    ends: Ends<'_>,
+    ends: RequestEnds<'_>,
     length: Duration,
     stop: &Stop,
     begins: impl FnOnce() -> Result<(), Failure>,

@@ -5,7 +5,7 @@ use super::requests::Transactions;
 
 /// One stream of one round.
 #[derive(Clone, Debug)]
-pub(super) struct Sample {
+pub(super) struct DemoSample {
     /// Payload received, in 10⁹ bits per second.
     pub(super) gbps: f64,
     /// The share of the datagrams that arrived, where the stream is of datagrams.
@@ -18,7 +18,7 @@ pub(super) struct Sample {
     pub(super) cost: Option<Cost>,
 }
 
-impl Sample {
+impl DemoSample {
     /// Main figure, for the line of progress.
     pub(super) fn short(&self) -> String {
         match &self.transactions {

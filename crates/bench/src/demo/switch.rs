@@ -19,7 +19,7 @@ use super::meter::{Cost, Usage};
 use super::netns::Namespace;
 use super::openvswitch::OpenVswitch;
 use super::ping;
-use super::sample::Sample;
+use super::sample::DemoSample;
 use super::site::{Site, explain, gbps, readings};
 use super::stop::Stop;
 use super::stream::Ends;
@@ -27,7 +27,7 @@ use super::topology::{Side, TUNNEL_MTU};
 
 /// A way between the guests.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Setting {
+pub(super) enum SwitchSetting {
     Bare,
     Thin,
     Fat,
@@ -38,7 +38,7 @@ pub(super) enum Setting {
     OvsTso,
 }
 
-impl Setting {
+impl SwitchSetting {
     /// Other switches.
     pub(super) const PEERS: [Self; 2] = [Self::Ovs, Self::OvsTso];
 
@@ -74,14 +74,14 @@ const fn guest(side: Side) -> Ipv4Addr {
 }
 
 /// Measures one stream.
-pub(super) fn measure(site: &Site, setting: Setting) -> Result<Sample, Failure> {
+pub(super) fn measure(site: &Site, setting: SwitchSetting) -> Result<DemoSample, Failure> {
     match setting {
-        Setting::Bare => bare(site),
-        Setting::Thin => bridged(site, false),
-        Setting::Fat => bridged(site, true),
-        Setting::Esp => esp(site),
-        Setting::Ovs => open_vswitch(site, false),
-        Setting::OvsTso => open_vswitch(site, true),
+        SwitchSetting::Bare => bare(site),
+        SwitchSetting::Thin => bridged(site, false),
+        SwitchSetting::Fat => bridged(site, true),
+        SwitchSetting::Esp => esp(site),
+        SwitchSetting::Ovs => open_vswitch(site, false),
+        SwitchSetting::OvsTso => open_vswitch(site, true),
     }
 }
 
@@ -103,7 +103,7 @@ fn ends(site: &Site, address: Ipv4Addr) -> Ends<'_> {
 }
 
 /// Through one bridge.
-fn bridged(site: &Site, fat: bool) -> Result<Sample, Failure> {
+fn bridged(site: &Site, fat: bool) -> Result<DemoSample, Failure> {
     let gateway = Gateway::launch(&site.topology, &site.scratch, Side::A, &switch_toml(fat), &site.stop)?;
     attach(site)?;
     let mut gateways = [gateway];
@@ -114,7 +114,7 @@ fn bridged(site: &Site, fat: bool) -> Result<Sample, Failure> {
     let stream = stream.map_err(|failure| explain(failure, &mut gateways))?;
     let after = Usage::of(gateways[0].pid())?;
     let cost = Some(Cost::between([before, Usage::default()], [after, Usage::default()], stream));
-    Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
+    Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
 }
 
 /// The guests' devices, which are removed on drop, wherever they are.
@@ -132,7 +132,7 @@ impl Drop for Devices<'_> {
 }
 
 /// Through Open vSwitch.
-fn open_vswitch(site: &Site, tso: bool) -> Result<Sample, Failure> {
+fn open_vswitch(site: &Site, tso: bool) -> Result<DemoSample, Failure> {
     // The devices outlive the switch.
     let _devices = Devices(site);
     let mut switch = OpenVswitch::start(site, TAPS, tso)?;
@@ -143,7 +143,7 @@ fn open_vswitch(site: &Site, tso: bool) -> Result<Sample, Failure> {
     let stream = site.stream_between(ends(site, guest(Side::B)));
     let stream = stream.map_err(|failure| switch.explain(failure))?;
     let cost = Some(Cost::between([before, Usage::default()], [switch.usage()?, Usage::default()], stream));
-    Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
+    Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
 }
 
 /// The file of the gateway with one bridge.
@@ -156,7 +156,7 @@ fn switch_toml(fat: bool) -> String {
 }
 
 /// Measures a loop that moves packets from one device to the other.
-fn bare(site: &Site) -> Result<Sample, Failure> {
+fn bare(site: &Site) -> Result<DemoSample, Failure> {
     let [one, other] = site.topology.host(Side::A).enter(|| open(TAPS))?;
     attach(site)?;
     let ends_now = AtomicBool::new(false);
@@ -168,7 +168,7 @@ fn bare(site: &Site) -> Result<Sample, Failure> {
         let moved = moving.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked));
         stream.and_then(|stream| moved.map(|()| stream))
     })?;
-    Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost: None })
+    Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost: None })
 }
 
 fn open(names: [&str; 2]) -> Result<[Box<dyn Link>; 2], Failure> {
@@ -210,7 +210,7 @@ fn move_packets(one: Box<dyn Link>, other: Box<dyn Link>, ends_now: &AtomicBool)
 }
 
 /// Through a bridge, the tunnel behind its own port, and another bridge.
-fn esp(site: &Site) -> Result<Sample, Failure> {
+fn esp(site: &Site) -> Result<DemoSample, Failure> {
     let keys = Keys::random()?;
     let start = |side: Side| {
         let toml = gateway_toml_of(&bridge_toml(side), side, true, &keys);
@@ -225,7 +225,7 @@ fn esp(site: &Site) -> Result<Sample, Failure> {
     let stream = site.stream_between(ends(site, Side::B.host()));
     let stream = stream.map_err(|failure| explain(failure, &mut gateways))?;
     let cost = Some(Cost::of_gateways(&before, &readings(&gateways)?, stream));
-    Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
+    Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
 }
 
 /// A bridge whose own port has the gateway's address, and the guest's device.

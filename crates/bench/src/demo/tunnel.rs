@@ -8,19 +8,19 @@ use super::gateway::Gateway;
 use super::meter::Cost;
 use super::peer::Peer;
 use super::ping;
-use super::sample::Sample;
+use super::sample::DemoSample;
 use super::site::{Site, explain, gbps, readings};
 use super::storm::Storm;
 use super::topology::Side;
 
 /// The ceiling: no gateway runs.
-pub(super) fn veth(site: &Site) -> Result<Sample, Failure> {
+pub(super) fn veth(site: &Site) -> Result<DemoSample, Failure> {
     let stream = site.stream(site.topology.plain_address())?;
-    Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost: None })
+    Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost: None })
 }
 
 /// Through the tunnel, with gateways of its own, and maybe so many changes a second beside it.
-pub(super) fn measure(site: &Site, fat: bool, storm: Option<u32>) -> Result<Sample, Failure> {
+pub(super) fn measure(site: &Site, fat: bool, storm: Option<u32>) -> Result<DemoSample, Failure> {
     let keys = Keys::random()?;
     let start = |side| Gateway::start(&site.topology, &site.scratch, side, fat, &keys, &site.stop);
     let mut gateways = [start(Side::A)?, start(Side::B)?];
@@ -36,7 +36,7 @@ pub(super) fn measure(site: &Site, fat: bool, storm: Option<u32>) -> Result<Samp
     let load = (storm_cpu(&gateways) - storm_before) / start.elapsed().as_secs_f64();
     let after = readings(&gateways)?;
     let changes = storm.map(|storm| storm.end(load, &site.stop)).transpose()?;
-    Ok(Sample {
+    Ok(DemoSample {
         gbps: gbps(stream),
         arrived: None,
         changes,
@@ -46,7 +46,7 @@ pub(super) fn measure(site: &Site, fat: bool, storm: Option<u32>) -> Result<Samp
 }
 
 /// Through another tunnel, with processes of its own.
-pub(super) fn peer(site: &Site, peer: Peer) -> Result<Sample, Failure> {
+pub(super) fn peer(site: &Site, peer: Peer) -> Result<DemoSample, Failure> {
     let mut running = peer.start(&site.topology, &site.scratch, &site.stop)?;
     let host = site.topology.host(Side::A);
     let pinged = ping::ping(host, Side::B.host(), &site.stop);
@@ -55,5 +55,5 @@ pub(super) fn peer(site: &Site, peer: Peer) -> Result<Sample, Failure> {
     let streamed = site.stream(Side::B.host());
     let stream = streamed.map_err(|failure| running.explain(failure))?;
     let cost = Some(Cost::between(before, running.usage()?, stream));
-    Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
+    Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
 }

@@ -16,7 +16,7 @@ use sim::{policy, unique_mask};
 use xfrm::{Dir, Mode, SaConfig, SaDir, SaFlags};
 
 use super::load::FLOW;
-use super::setting::{Measured, STREAMS, Setting, Traffic, Way};
+use super::setting::{EspSetting, Measured, STREAMS, Traffic, Way};
 use crate::bench::case::Load;
 use crate::bench::cpu;
 
@@ -38,7 +38,7 @@ fn net_of(nth: u8) -> String {
 
 /// One gateway.
 #[derive(Debug)]
-pub(super) struct Gateway {
+pub(super) struct EspGateway {
     pub(super) datapath: Datapath,
     pub(super) mem: Memory,
 }
@@ -46,8 +46,8 @@ pub(super) struct Gateway {
 /// A sending gateway and a receiving one.
 #[derive(Debug)]
 pub(super) struct Pair {
-    pub(super) near: Gateway,
-    pub(super) far: Gateway,
+    pub(super) near: EspGateway,
+    pub(super) far: EspGateway,
     pub(super) way: Way,
     pub(super) sa: SaId,
     pub(super) holding: Holding,
@@ -99,10 +99,10 @@ impl Crypto for Helper {
 
 impl Pair {
     /// Two gateways that both go the same way.
-    pub(super) fn new(setting: Setting, way: Way) -> Self {
+    pub(super) fn new(setting: EspSetting, way: Way) -> Self {
         // Segments in turn leave the sending gateway as they come to it.
         let gro = [!matches!(setting.traffic, Traffic::Streams | Traffic::Sas), true];
-        let [mut near, mut far] = [0, 1].map(|at| Gateway::new(at, way, gro[at]));
+        let [mut near, mut far] = [0, 1].map(|at| EspGateway::new(at, way, gro[at]));
         let sas: Vec<SaId> = match setting.traffic {
             Traffic::Sas => (0..STREAMS).map(|nth| link(&mut near, &mut far, setting, nth, &net_of(nth))).collect(),
             _ => vec![link(&mut near, &mut far, setting, 0, NETS[1])],
@@ -140,7 +140,7 @@ fn pool() -> Pool {
 }
 
 /// Adds an SA and policies for packets to `net` from one gateway to the other, the `nth` ones.
-fn link(near: &mut Gateway, far: &mut Gateway, setting: Setting, nth: u8, net: &str) -> SaId {
+fn link(near: &mut EspGateway, far: &mut EspGateway, setting: EspSetting, nth: u8, net: &str) -> SaId {
     let sa = sa(setting, nth);
     let [out, into] = [SaDir::Out, SaDir::In].map(|dir| SaConfig {
         dir: Some(dir),
@@ -157,7 +157,7 @@ fn link(near: &mut Gateway, far: &mut Gateway, setting: Setting, nth: u8, net: &
 }
 
 /// The `nth` SA of a setting.
-fn sa(setting: Setting, nth: u8) -> SaConfig {
+fn sa(setting: EspSetting, nth: u8) -> SaConfig {
     let [src, dst] = match setting.mode {
         Mode::Tunnel => ENDS.map(|end| end.parse().expect("an address")),
         Mode::Transport => [FLOW.src, FLOW.dst],
@@ -173,7 +173,7 @@ fn sa(setting: Setting, nth: u8) -> SaConfig {
     }
 }
 
-impl Gateway {
+impl EspGateway {
     fn new(at: usize, way: Way, gro: bool) -> Self {
         let mut datapath = Datapath::new();
         for (id, name, address) in

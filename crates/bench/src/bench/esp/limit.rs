@@ -8,7 +8,7 @@ use wire::{esp, ipv4};
 use xfrm::Mode;
 
 use super::gateway::Pair;
-use super::setting::{Cipher, Measured, Setting, Traffic};
+use super::setting::{Cipher, EspSetting, Measured, Traffic};
 use crate::bench::case::{Copied, Load, Turn};
 
 /// Offset of ESP in a frame: behind the room for a link's header that the sending gateway leaves, and an outer IPv4
@@ -44,7 +44,7 @@ enum Work {
 
 impl Limit {
     /// The limit of a setting, for frames as this pair has them.
-    pub(super) fn new(setting: Setting, pair: &Pair) -> Self {
+    pub(super) fn new(setting: EspSetting, pair: &Pair) -> Self {
         let cipher = engine::Cipher::new(&setting.cipher.algorithm()).expect("a good key");
         let work = match (setting.cipher, setting.measured) {
             (Cipher::Null, Measured::Tx) => Work::Copy,

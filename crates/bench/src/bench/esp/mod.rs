@@ -28,7 +28,7 @@ use xfrm::Mode;
 use self::forgery::Forgery;
 use self::gateway::Pair;
 use self::limit::Limit;
-use self::setting::{Cipher, Measured, Setting, Traffic, Way};
+use self::setting::{Cipher, EspSetting, Measured, Traffic, Way};
 use self::turn::{Arrivals, Receiving, Sending};
 use super::case::{Comparison, Group, Load, Plan, Turn};
 
@@ -47,19 +47,19 @@ const FLOOD_COMPARISONS: &[Comparison] =
 pub(super) fn groups() -> Vec<Group> {
     let mut groups = Vec::new();
     for measured in [Measured::Tx, Measured::Rx] {
-        let common = Setting { measured, ..Setting::COMMON };
+        let common = EspSetting { measured, ..EspSetting::COMMON };
         for mode in [Mode::Transport, Mode::Tunnel] {
-            groups.extend(Cipher::ALL.map(|cipher| Setting { mode, cipher, ..common }.group()));
+            groups.extend(Cipher::ALL.map(|cipher| EspSetting { mode, cipher, ..common }.group()));
         }
-        groups.push(Setting { udp: true, ..common }.group());
-        groups.push(Setting { traffic: Traffic::Small, ..common }.group());
+        groups.push(EspSetting { udp: true, ..common }.group());
+        groups.push(EspSetting { traffic: Traffic::Small, ..common }.group());
     }
-    groups.extend([Traffic::Streams, Traffic::Sas].map(|traffic| Setting { traffic, ..Setting::COMMON }.group()));
+    groups.extend([Traffic::Streams, Traffic::Sas].map(|traffic| EspSetting { traffic, ..EspSetting::COMMON }.group()));
     groups.extend(Forgery::ALL.map(flood));
     groups
 }
 
-impl Setting {
+impl EspSetting {
     fn group(self) -> Group {
         let through = move |way: Way| -> Box<dyn Turn> {
             let pair = Pair::new(self, way);
@@ -81,7 +81,7 @@ impl Setting {
 
 /// A good flow, forgeries of one kind, and as many of each in turns.
 fn flood(forgery: Forgery) -> Group {
-    let setting = Setting::COMMON;
+    let setting = EspSetting::COMMON;
     let good = Pair::new(setting, Way::Fat).load(setting.traffic);
     let case = |name, load, arrivals| {
         Plan::new(name, load, move || Box::new(Receiving::new(Pair::new(setting, Way::Fat), setting.traffic, arrivals)))
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn fat_packets_leave_whole_and_others_as_they_came() {
         for (way, want) in [(Way::Baseline, 184), (Way::Fat, 4), (Way::Worker, 4)] {
-            let mut turn = Sending::new(Pair::new(Setting::COMMON, way), Traffic::SuperPackets);
+            let mut turn = Sending::new(Pair::new(EspSetting::COMMON, way), Traffic::SuperPackets);
             turn.prepare();
             turn.run();
             assert_eq!(turn.forwarded(), want, "{way:?}");

@@ -14,7 +14,7 @@ pub(super) enum Measured {
 
 /// Common settings of the cases of a group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Setting {
+pub(super) struct EspSetting {
     pub(super) measured: Measured,
     pub(super) mode: Mode,
     pub(super) cipher: Cipher,
@@ -81,7 +81,7 @@ impl Cipher {
     }
 }
 
-impl Setting {
+impl EspSetting {
     /// Setting of most cases.
     pub(super) const COMMON: Self = Self {
         measured: Measured::Rx,

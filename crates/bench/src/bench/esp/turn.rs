@@ -4,7 +4,7 @@ use base::{DropReason, Instant, LinkId};
 use packet::{Buf, Csum, Cut, Memory, Packet};
 
 use super::forgery::Forgery;
-use super::gateway::{Gateway, Holding, LAN, Pair, WAN};
+use super::gateway::{EspGateway, Holding, LAN, Pair, WAN};
 use super::load::{Source, in_bursts};
 use super::setting::Traffic;
 use crate::bench::case::{Copied, Turn};
@@ -18,7 +18,7 @@ const ALIGN: usize = 64;
 /// The sending gateway: from the device to the wire.
 #[derive(Debug)]
 pub(super) struct Sending {
-    gateway: Gateway,
+    gateway: EspGateway,
     source: Source,
     bursts: Vec<Vec<Packet>>,
     expected: Expected,
@@ -64,7 +64,7 @@ struct Expected {
     forgery: Option<DropReason>,
 }
 
-impl Gateway {
+impl EspGateway {
     /// Runs bursts that come at once from one link to the other, which takes all packets.
     fn run(&mut self, from: LinkId, to: LinkId, bursts: &mut [Vec<Packet>]) {
         for burst in bursts {
@@ -257,7 +257,7 @@ impl Expected {
     }
 
     /// Fails if a gateway dropped another packet than a forged one, or has forwarded less than it was given.
-    fn check(self, gateway: &Gateway) -> Result<(), String> {
+    fn check(self, gateway: &EspGateway) -> Result<(), String> {
         let drops = gateway.datapath.ports.drop_counts().map(|(_, reason, count)| (reason, count));
         let (forged, others): (Vec<_>, Vec<_>) = drops.partition(|&(reason, _)| Some(reason) == self.forgery);
         if let Some((reason, count)) = others.first() {

@@ -14,7 +14,7 @@ use wire::Version;
 
 use super::fragment::{BURST, fragment};
 use super::receiver::Receiver;
-use super::stream::Stream;
+use super::stream::FragmentStream;
 use crate::bench::case::{Comparison, Copied, Group, Load, Plan, Round, Sample, Turn};
 
 /// Fragments of the flood for each of the good flow.
@@ -125,7 +125,7 @@ fn cost_of(flood: Flood, at_once: usize, way: &str, name: &str) -> Group {
 #[derive(Debug)]
 struct Beside {
     receiver: Receiver,
-    good: Stream,
+    good: FragmentStream,
     flood: Vec<Vec<u8>>,
     /// Fragments of the flood so far.
     sent: usize,
@@ -136,7 +136,7 @@ impl Beside {
     fn new(flood: Option<Flood>) -> Self {
         Self {
             receiver: Receiver::new(Config::default()),
-            good: Stream::clear(Version::V6, LARGEST),
+            good: FragmentStream::clear(Version::V6, LARGEST),
             flood: flood.map(Flood::fragments).unwrap_or_default(),
             sent: 0,
             device: Memory::heap(),
@@ -196,7 +196,7 @@ fn again(device: &Memory, flood: &[Vec<u8>], n: usize) -> Packet {
 #[derive(Debug)]
 struct Alone {
     receiver: Receiver,
-    good: Stream,
+    good: FragmentStream,
     flood: Vec<Vec<u8>>,
     sent: usize,
     device: Memory,
@@ -210,7 +210,7 @@ impl Alone {
     fn new(flood: Option<Flood>, at_once: usize) -> Self {
         Self {
             receiver: Receiver::new(Config::default()),
-            good: Stream::clear(Version::V6, LARGEST),
+            good: FragmentStream::clear(Version::V6, LARGEST),
             flood: flood.map(Flood::fragments).unwrap_or_default(),
             sent: 0,
             device: Memory::heap(),

@@ -13,7 +13,7 @@ use reassembly::{Coalesce, Config, Policy};
 use sim::Rng;
 
 use super::receiver::Receiver;
-use super::stream::{Stream, sa};
+use super::stream::{FragmentStream, sa};
 use crate::bench::case::{Comparison, Group, Plan, Round, Sample};
 
 /// Frames of the rings.
@@ -82,7 +82,7 @@ struct Run {
     setting: Setting,
     receiver: Receiver,
     ring: Pool,
-    stream: Stream,
+    stream: FragmentStream,
     chance: Rng,
     /// Lost fragments of a hundred thousand.
     loss: usize,
@@ -102,7 +102,7 @@ impl Run {
         Self {
             receiver: Receiver::with_sa(setting.config, &sa),
             ring: Pool::bounded(Memory::SMALL, setting.frames),
-            stream: Stream::sealed(&sa),
+            stream: FragmentStream::sealed(&sa),
             chance: Rng::new(seed),
             loss: 0,
             id: 0,

@@ -37,7 +37,7 @@ const LONGEST: usize = 40 + 65_535;
 
 /// The fragments of one datagram, which is sent again and again under other identifications.
 #[derive(Clone, Debug)]
-pub(super) struct Stream {
+pub(super) struct FragmentStream {
     version: Version,
     fragments: Vec<Vec<u8>>,
     /// Bytes of payload of the datagram.
@@ -51,7 +51,7 @@ pub(super) fn sa() -> SaConfig {
     SaConfig { reqid: 0, replay_window: 0, ..SaConfig::new(src, dst, Spi(0x1000), Mode::Transport, algorithm) }
 }
 
-impl Stream {
+impl FragmentStream {
     /// Datagrams with so many bytes of payload, in clear.
     pub(super) fn clear(version: Version, payload: usize) -> Self {
         let mem = Memory::heap();
@@ -111,10 +111,10 @@ mod tests {
 
     #[test]
     fn the_largest_datagram_fills_what_a_payload_may_have() {
-        let stream = Stream::sealed(&sa());
+        let stream = FragmentStream::sealed(&sa());
         let payload: usize = stream.fragments.iter().map(|bytes| bytes.len() - 48).sum();
         assert_eq!(stream.len(), 46);
         assert!((65_532..=65_535).contains(&payload), "{payload}");
-        assert_eq!(Stream::clear(Version::V4, 65_507).len(), 45);
+        assert_eq!(FragmentStream::clear(Version::V4, 65_507).len(), 45);
     }
 }
