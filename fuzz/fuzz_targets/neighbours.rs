@@ -32,7 +32,7 @@ impl World {
     fn new() -> Self {
         let limits = Limits {
             entries: ENTRIES,
-            asked: Rate::new(100, 64),
+            solicitations: Rate::new(100, 64),
             resolutions: Rate::new(100, 64),
             waiting_packets: 3,
             waiting_bytes_table: 16_384,
@@ -66,7 +66,7 @@ impl World {
                 let resolution = self.neighbours.resolve(self.now, &self.mem, link, addr, packet, &mut self.actions);
                 self.ended += usize::from(!matches!(resolution, Resolution::Queued));
             }
-            16..32 => self.learn(link, addr, Heard::Asked(lladdr)),
+            16..32 => self.learn(link, addr, Heard::Solicitation(lladdr)),
             32..48 => {
                 let mac = (op & 4 == 0).then_some(lladdr);
                 let heard = Heard::Advertised { mac, solicited: op & 1 != 0, overrides: op & 2 != 0 };

@@ -99,13 +99,13 @@ impl BridgePort {
             None => bridge.vlans().clone(),
         };
         let pvid = self.pvid.unwrap_or(bridge.default_pvid());
-        let wanted = |vid: Vid| {
+        let configured = |vid: Vid| {
             let (is_pvid, is_other) = (pvid == Some(vid), self.untagged.contains(vid));
             let is_member = is_pvid || is_other || self.tagged.contains(vid);
             is_member.then_some(VlanFlags { is_pvid, is_untagged: is_pvid || is_other })
         };
         for vid in Vid::range(Vid::FIRST, Vid::LAST) {
-            match wanted(vid) {
+            match configured(vid) {
                 Some(flags) if flags_of(&vlans, vid) != Some(flags) => bridge.add_vlans(port, vid, vid, flags)?,
                 None if vlans.members().contains(vid) => drop(bridge.remove_vlans(port, vid, vid)?),
                 _ => {}

@@ -154,9 +154,9 @@ impl FeatureSet {
 
     /// Features of [`SWITCHED`](Self::SWITCHED) that are requested of a link with or without `offloads` and ESP GRO, until a client
     /// switches them.
-    pub const fn wanted_first(offloads: bool, esp_gro: bool) -> Self {
-        let wanted = if offloads { Self::SWITCHED } else { Self(Self::SWITCHED.0 & !Self::OF_NODE.0) };
-        if esp_gro { wanted } else { Self(wanted.0 & !Self::ESP_GRO.0) }
+    pub const fn initial(offloads: bool, esp_gro: bool) -> Self {
+        let requested = if offloads { Self::SWITCHED } else { Self(Self::SWITCHED.0 & !Self::OF_NODE.0) };
+        if esp_gro { requested } else { Self(requested.0 & !Self::ESP_GRO.0) }
     }
 
     /// Whether the set contains all of `other`.

@@ -348,7 +348,7 @@ impl Default for XfrmOptions {
 impl LinkConfig {
     /// Requested features until a client switches them.
     pub const fn first_features(&self) -> FeatureSet {
-        FeatureSet::wanted_first(self.offloads, self.esp_gro)
+        FeatureSet::initial(self.offloads, self.esp_gro)
     }
 
     /// The node's own addresses on this link, that of a UDP link's socket among them.

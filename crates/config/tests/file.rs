@@ -48,7 +48,7 @@ fn file_with_every_section_becomes_the_expected_config() {
         LinkConfig {
             offloads: false,
             esp_gro: false,
-            features: FeatureSet::wanted_first(false, false),
+            features: FeatureSet::initial(false, false),
             ..link("wan", LinkKind::Driver(DriverKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }))
         },
         LinkConfig {

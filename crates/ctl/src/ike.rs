@@ -36,11 +36,11 @@ pub struct IkeHeader {
 
 /// The address and port that a datagram asks for, if it is a request.
 #[must_use]
-pub fn asked_for(datagram: &[u8]) -> Option<SocketAddr> {
+pub fn requested_port(datagram: &[u8]) -> Option<SocketAddr> {
     let header: &[u8; IKE_HEADER_LEN] = datagram.try_into().ok()?;
     let local = IkeHeader::end(header, 20, 24).filter(|local| local.port() != 0)?;
-    let nobody = SocketAddr::new(if local.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() }, 0);
-    (IkeHeader { peer: nobody, local }.to_bytes() == *header).then_some(local)
+    let no_peer = SocketAddr::new(if local.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() }, 0);
+    (IkeHeader { peer: no_peer, local }.to_bytes() == *header).then_some(local)
 }
 
 impl IkeHeader {
@@ -103,20 +103,20 @@ mod tests {
 
     #[test]
     fn a_port_is_asked_for_with_no_peer_and_no_message() {
-        for (nobody, local) in [("0.0.0.0:0", "0.0.0.0:500"), ("[::]:0", "[2001:db8::1]:4500")] {
-            let request = header(nobody, local).to_bytes();
-            assert_eq!(asked_for(&request), Some(local.parse().unwrap()));
+        for (no_peer, local) in [("0.0.0.0:0", "0.0.0.0:500"), ("[::]:0", "[2001:db8::1]:4500")] {
+            let request = header(no_peer, local).to_bytes();
+            assert_eq!(requested_port(&request), Some(local.parse().unwrap()));
             assert_eq!(IkeHeader::parse(&request), None);
-            assert_eq!(asked_for(&[&request[..], &[1]].concat()), None, "a message");
-            assert_eq!(asked_for(&request[1..]), None);
+            assert_eq!(requested_port(&[&request[..], &[1]].concat()), None, "a message");
+            assert_eq!(requested_port(&request[1..]), None);
             for at in [0, 1, 2, 4, 19, 22] {
                 let mut wrong = request;
                 wrong[at] ^= 1;
-                assert_eq!(asked_for(&wrong), None, "byte {at}");
+                assert_eq!(requested_port(&wrong), None, "byte {at}");
             }
         }
-        assert_eq!(asked_for(&header("0.0.0.0:0", "192.0.2.1:0").to_bytes()), None, "no port");
-        assert_eq!(asked_for(&[]), None);
+        assert_eq!(requested_port(&header("0.0.0.0:0", "192.0.2.1:0").to_bytes()), None, "no port");
+        assert_eq!(requested_port(&[]), None);
     }
 
     #[test]

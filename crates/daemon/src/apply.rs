@@ -26,7 +26,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     for (id, link, config) in plan.opened {
         node.open(id, link, config);
     }
-    plan.ports.into_iter().for_each(|(id, wanted)| node.set_port(id, wanted));
+    plan.ports.into_iter().for_each(|(id, requested)| node.set_port(id, requested));
     // Links that VLAN devices are above may be others now.
     for at in 0..node.slots.len() {
         if node.slots[at].as_ref().is_some_and(|slot| matches!(slot.config.kind, LinkKind::Vlan { .. })) {

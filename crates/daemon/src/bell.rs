@@ -91,9 +91,9 @@ impl Bell {
 
     /// Adds events of SAs and policies; `lost`: there were more.
     pub(crate) fn ring_xfrm(&self, news: impl Iterator<Item = News>, lost: bool) {
-        let told = xfrm_groups();
-        let lost = if lost { told } else { Groups::default() };
-        self.ring(|rung| &mut rung.xfrm, news, lost, told);
+        let groups = xfrm_groups();
+        let lost = if lost { groups } else { Groups::default() };
+        self.ring(|rung| &mut rung.xfrm, news, lost, groups);
     }
 
     /// Adds events of links, neighbours and bridges' addresses; there were more for the groups `lost`.
@@ -106,7 +106,7 @@ impl Bell {
         queue: impl FnOnce(&mut Rung) -> &mut Queue,
         mut news: impl Iterator<Item = News>,
         lost: Groups,
-        told: Groups,
+        groups: Groups,
     ) {
         let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queue(&mut rung);
@@ -114,7 +114,7 @@ impl Bell {
         queue.news.extend(news.by_ref().take(room));
         queue.lost = queue.lost.union(lost);
         if news.next().is_some() {
-            queue.lost = queue.lost.union(told);
+            queue.lost = queue.lost.union(groups);
         }
         // A counter that is full has been written to, and not been read yet.
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());

@@ -37,10 +37,10 @@ impl Node {
     /// Applies the bridges of a file. A port that stays keeps its learnt addresses.
     pub(crate) fn become_bridges(&mut self, plans: &[BridgePlan]) -> Result<(), String> {
         let now = self.now();
-        let wanted = |link: LinkId| plans.iter().find(|plan| plan.ports.iter().any(|(port, _)| *port == link));
+        let requested = |link: LinkId| plans.iter().find(|plan| plan.ports.iter().any(|(port, _)| *port == link));
         let links: Vec<LinkId> = self.datapath.ports.iter().map(|(id, _)| id).collect();
         for link in links {
-            let (before, after) = (self.datapath.bridge_of(link), wanted(link).map(|plan| plan.id));
+            let (before, after) = (self.datapath.bridge_of(link), requested(link).map(|plan| plan.id));
             if before != after {
                 let name = self.name_of(link).unwrap_or_default();
                 let outcome = self.datapath.set_bridge(now, &self.mem, link, after);

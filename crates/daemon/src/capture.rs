@@ -23,8 +23,8 @@ pub(crate) fn stream_capture(
 ) -> io::Result<()> {
     let (sink, frames) = sync_channel(QUEUE);
     let name = link.clone();
-    let asked = worker.call(move |node| node.captures.start(&mut node.datapath, &name, after_gro, sink));
-    let CaptureLink { ethernet, epoch } = match asked.map_err(|err| err.to_string()).and_then(|answer| answer) {
+    let started = worker.call(move |node| node.captures.start(&mut node.datapath, &name, after_gro, sink));
+    let CaptureLink { ethernet, epoch } = match started.map_err(|err| err.to_string()).and_then(|answer| answer) {
         Ok(found) => found,
         Err(message) => return stream.write_all(Reply::Error { message }.to_line().as_bytes()),
     };

@@ -96,7 +96,7 @@ impl Handle {
     }
 
     /// Queues changes that the worker applies before it decides on the next packet that comes in.
-    pub(crate) fn tell(&self, deltas: impl Iterator<Item = Delta>) {
+    pub(crate) fn queue_deltas(&self, deltas: impl Iterator<Item = Delta>) {
         let mut list = self.deltas.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.extend(deltas);
         if list.is_empty() {

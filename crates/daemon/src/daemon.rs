@@ -108,7 +108,7 @@ impl Daemon {
         worker.hold(true).map_err(CliError::failed)?;
         worker.apply(plan).map_err(CliError::failed)?;
         let shared = Shared::new(&worker.handle, open);
-        planner.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
+        planner.publish(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
         {
             let mut protocols = shared.lock();
             protocols.sysctl.follow(Settings::of(planner.config()));
@@ -129,12 +129,12 @@ impl Daemon {
                     service::reloading();
                     let outcome = self.reload();
                     Allocations::trim();
-                    self.tell_of_reload(instance, &outcome);
+                    self.notify_reload(instance, &outcome);
                 }
                 Event::Load { file, reply } => {
                     let outcome = self.load(file);
                     Allocations::trim();
-                    self.tell_of_reload(instance, &outcome);
+                    self.notify_reload(instance, &outcome);
                     // The client may have timed out.
                     let _ = reply.send(outcome.map(|()| self.links().to_string()));
                 }
@@ -165,7 +165,7 @@ impl Daemon {
     }
 
     /// Reports the outcome of a reload to the service manager and the log.
-    fn tell_of_reload(&self, instance: &str, outcome: &Result<(), String>) {
+    fn notify_reload(&self, instance: &str, outcome: &Result<(), String>) {
         let links = self.links();
         match outcome {
             Ok(()) => {
@@ -216,7 +216,7 @@ impl Daemon {
         protocols.sysctl.follow(settings);
         self.ike.keep(ike);
         (self.planner, self.file, self.lines) = (planner, Some(file), None);
-        self.planner.tell(&self.worker.handle, &mut protocols)?;
+        self.planner.publish(&self.worker.handle, &mut protocols)?;
         protocols.begin_host_side();
         if let Some((checkpointer, of_files)) = &mut self.saved {
             *of_files = OfFiles::loaded(Collected::of(&mut protocols)?, self.planner.config());

@@ -71,7 +71,7 @@ fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
     let worker = Running::start(signals.handle()).map_err(|err| CliError::system("start the worker", &err))?;
     worker.apply(plan).map_err(CliError::failed)?;
     let shared = Shared::new(&worker.handle, open);
-    planner.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
+    planner.publish(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
     let dir = PrivateDir::make()?;
     let netlink = dir.0.join("netlink");
     // No main thread takes events: requests to a thread that has ended fail.

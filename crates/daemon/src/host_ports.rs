@@ -14,7 +14,7 @@ use super::slot::RETRY_DEVICE;
 impl Node {
     /// Sets the socket by which the kernel of the host side is asked about sockets, for VRFs.
     pub(crate) fn set_socket_diag(&mut self, diag: Option<SocketDiag>) {
-        self.datapath.ask_for_sockets(diag.is_some());
+        self.datapath.enable_socket_lookups(diag.is_some());
         self.socket_diag = diag;
     }
 
@@ -58,19 +58,19 @@ impl Node {
     }
 
     /// Opens or closes the port of IKE of a link whose address is the host's.
-    fn set_ike_port(&mut self, id: LinkId, wanted: bool) {
+    fn set_ike_port(&mut self, id: LinkId, requested: bool) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         let is_polled = slot.down.is_none() && slot.admin_up;
         if is_polled {
             self.poller.remove(&*slot.link);
         }
-        if let Err(err) = slot.link.set_ike_port(wanted) {
+        if let Err(err) = slot.link.set_ike_port(requested) {
             tracing::info!("host side: {err}; key managers there have port 4500 of it alone");
         }
         if is_polled {
             self.poller.add(id, &*slot.link);
             if slot.full {
-                self.poller.want_room(id, &*slot.link, true);
+                self.poller.watch_room(id, &*slot.link, true);
             }
         }
     }
@@ -79,7 +79,7 @@ impl Node {
     pub(crate) fn host_device_has_room(&mut self, id: LinkId) {
         if let Some(found) = self.host_devices.get_mut(&id).filter(|found| found.full) {
             found.full = false;
-            self.poller.want_room_of_host_device(id, &*found.device, false);
+            self.poller.watch_room_of_host_device(id, &*found.device, false);
         }
     }
 
@@ -118,7 +118,7 @@ impl Node {
                             found.retry_at = Some(now + RETRY_DEVICE);
                         } else {
                             found.full = true;
-                            poller.want_room_of_host_device(id, &*found.device, true);
+                            poller.watch_room_of_host_device(id, &*found.device, true);
                         }
                         break;
                     }

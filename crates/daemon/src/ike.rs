@@ -12,7 +12,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
 use client::CliError;
-use ctl::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN, asked_for};
+use ctl::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN, requested_port};
 use datapath::IkeMessage;
 
 use super::unix_socket;
@@ -121,15 +121,16 @@ impl IkeSocket {
     /// has claimed any address.
     fn listener(&self, local: SocketAddr) -> Option<usize> {
         let any = if local.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0_u16; 8]) };
-        let asked_for =
-            |ip| self.listeners.iter().position(|(asked, _)| (asked.ip(), asked.port()) == (ip, local.port()));
-        asked_for(local.ip()).or_else(|| asked_for(any))
+        let find =
+            |ip| self.listeners.iter().position(|(listener, _)| (listener.ip(), listener.port()) == (ip, local.port()));
+        find(local.ip()).or_else(|| find(any))
     }
 
     /// Sends messages to a port of one address or of any to `who`, in place of an earlier listener of just that
     /// address.
     fn listen(&mut self, at: SocketAddr, who: UnixAddr) {
-        let before = self.listeners.iter().position(|(asked, _)| *asked == at).map(|at| self.listeners.swap_remove(at));
+        let before =
+            self.listeners.iter().position(|(listener, _)| *listener == at).map(|at| self.listeners.swap_remove(at));
         self.listeners.push((at, who));
         before.iter().for_each(|(_, who)| self.forget(who));
     }
@@ -148,7 +149,7 @@ impl IkeSocket {
         for _ in 0..BURST {
             let Ok((len, from)) = self.socket.recv_from(&mut self.buffer) else { return };
             let datagram = &self.buffer[..len];
-            if let Some(at) = asked_for(datagram) {
+            if let Some(at) = requested_port(datagram) {
                 let has_port = has_port(at);
                 // One that does not wait for the answer, or has no name, gets none.
                 let _ = self.socket.send_to_addr(if has_port { datagram } else { &[] }, &from);

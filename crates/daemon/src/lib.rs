@@ -157,7 +157,7 @@ fn pass_on(mut signals: Signals, events: Sender<Event>, threads: &Threads) -> io
 /// Log lines go to standard error.
 fn start_log() -> Result<(), CliError> {
     let filter = match std::env::var(LOG_VARIABLE) {
-        Ok(wanted) => log_filter(&wanted)?,
+        Ok(requested) => log_filter(&requested)?,
         Err(_) => EnvFilter::new("info"),
     };
     let ansi = io::stderr().is_terminal();
@@ -167,16 +167,16 @@ fn start_log() -> Result<(), CliError> {
     Ok(())
 }
 
-/// Filter for the value `wanted`: a level, or several for parts of the program. A word that is no level would be parsed
+/// Filter for the value `requested`: a level, or several for parts of the program. A word that is no level would be parsed
 /// as a part, and hide the lines of all others.
-fn log_filter(wanted: &str) -> Result<EnvFilter, CliError> {
+fn log_filter(requested: &str) -> Result<EnvFilter, CliError> {
     let level = |part: &str| part.rsplit('=').next().unwrap_or_default().trim().to_owned();
-    let mut levels = wanted.split(',').map(level).filter(|level| !level.is_empty());
+    let mut levels = requested.split(',').map(level).filter(|level| !level.is_empty());
     if let Some(wrong) = levels.find(|level| level.parse::<LevelFilter>().is_err()) {
         let text = format!("{LOG_VARIABLE}: {wrong} is no level; use error, warn, info, debug, trace or off.");
         return Err(CliError::failed(text));
     }
-    EnvFilter::try_new(wanted).map_err(|err| CliError::failed(format!("{LOG_VARIABLE}: {err}.")))
+    EnvFilter::try_new(requested).map_err(|err| CliError::failed(format!("{LOG_VARIABLE}: {err}.")))
 }
 
 #[cfg(test)]

@@ -362,7 +362,7 @@ impl Node {
                         slot.retry_at = Some(now + RETRY_DEVICE);
                     } else {
                         slot.full = true;
-                        poller.want_room(id, &*slot.link, true);
+                        poller.watch_room(id, &*slot.link, true);
                     }
                     return;
                 }

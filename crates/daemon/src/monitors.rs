@@ -20,7 +20,7 @@ impl Monitors {
     }
 
     /// Sends `events` to all monitors. A monitor that is gone is removed; a slow one loses some.
-    pub(crate) fn tell(&mut self, events: &[ipsec::Event]) {
+    pub(crate) fn send(&mut self, events: &[ipsec::Event]) {
         for event in events.iter().filter_map(event) {
             self.0.retain(|sink| !matches!(sink.try_send(event.clone()), Err(TrySendError::Disconnected(_))));
         }
@@ -86,14 +86,14 @@ mod tests {
             ipsec.lookup(base::Instant::ZERO, &Flowi::from(flow(protocol)), &mut base::Counters::default());
         };
         ask(&mut ipsec, 17);
-        monitors.tell(&ipsec.take_events().collect::<Vec<_>>());
+        monitors.send(&ipsec.take_events().collect::<Vec<_>>());
         let Ok(Event::Acquire { reqid: 4, selector, policy: 9, .. }) = events.try_recv() else {
             panic!("it is asked for")
         };
         assert_eq!((selector.proto, selector.sport, selector.dport), (Some(17), Some(8), Some(9)));
         drop(events);
         ipsec.handle_timeout(base::Instant::ZERO + std::time::Duration::from_secs(30), &mut base::Counters::default());
-        monitors.tell(&ipsec.take_events().collect::<Vec<_>>());
+        monitors.send(&ipsec.take_events().collect::<Vec<_>>());
         assert!(monitors.is_empty(), "nobody listens any more");
     }
 }

@@ -29,7 +29,7 @@ fn note(node: &mut Node) {
         let events: Vec<ipsec::Event> = node.datapath.ipsec.take_events().collect();
         events.iter().for_each(|event| sadb::note(node, event));
         let was_monitored = !node.monitors.is_empty();
-        node.monitors.tell(&events);
+        node.monitors.send(&events);
         if was_monitored && node.monitors.is_empty() {
             note_listeners(node);
         }
@@ -41,7 +41,7 @@ fn note_listeners(node: &mut Node) {
     let monitored = !node.monitors.is_empty();
     let Node { datapath, xfrm_events, .. } = node;
     datapath.ipsec.set_listener(monitored || xfrm_events.is_heard());
-    datapath.ipsec.set_asked(monitored || xfrm_events.is_asked());
+    datapath.ipsec.set_acquires_heard(monitored || xfrm_events.are_acquires_heard());
     datapath.ipsec.set_numbers_heard(xfrm_events.are_numbers_heard());
 }
 
@@ -62,15 +62,15 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell
 }
 
 /// Tells the events since the last call.
-pub(crate) fn tell(node: &mut Node) {
+pub(crate) fn publish(node: &mut Node) {
     let lost = node.datapath.ipsec.lost_events();
     note(node);
     node.xfrm_events.ring(lost);
-    tell_route(node);
+    publish_route(node);
 }
 
 /// Tells the events of links, neighbours and bridges' addresses.
-fn tell_route(node: &mut Node) {
+fn publish_route(node: &mut Node) {
     let Some((bell, changed)) = node.listeners.take_changed() else { return };
     let neighbours = node.datapath.neighbours.take_changed();
     let fdb = node.datapath.take_fdb_changes();

@@ -108,13 +108,13 @@ impl Planner {
         }
         // A VRF's device may have one, too.
         for kept in change.links.kept.iter().filter(|kept| kept.changed) {
-            let wanted = new.links[kept.new].qdisc;
-            if self.config.links[kept.old].qdisc != wanted {
-                plan.qdiscs.push((ids[kept.new], wanted));
+            let requested = new.links[kept.new].qdisc;
+            if self.config.links[kept.old].qdisc != requested {
+                plan.qdiscs.push((ids[kept.new], requested));
             }
         }
         let added = change.links.added.iter().map(|&at| (ids[at], new.links[at].qdisc));
-        plan.qdiscs.extend(added.filter(|(_, wanted)| wanted.is_some()));
+        plan.qdiscs.extend(added.filter(|(_, requested)| requested.is_some()));
         let is_real = |at: usize| !matches!(new.links[at].kind, LinkKind::Vrf { .. });
         for kept in change.links.kept.iter().filter(|kept| kept.changed && is_real(kept.new)) {
             let (old, new) = (&self.config.links[kept.old], &new.links[kept.new]);
@@ -172,7 +172,7 @@ impl Planner {
     ///
     /// # Errors
     /// The worker does not answer.
-    pub(crate) fn tell(&self, worker: &Handle, protocols: &mut Protocols) -> Result<(), String> {
+    pub(crate) fn publish(&self, worker: &Handle, protocols: &mut Protocols) -> Result<(), String> {
         let now = worker.call(|node| snapshot::links(node)).map_err(|gone| gone.to_string())?;
         protocols.rtnl.model.read(&self.config, &self.ids, &now, self.last_id);
         Ok(())
@@ -335,7 +335,7 @@ mod tests {
             defrag: false,
             offloads: false,
             esp_gro: false,
-            features: FeatureSet::wanted_first(false, false),
+            features: FeatureSet::initial(false, false),
             master: None,
             port: None,
             qdisc: None,
@@ -399,7 +399,7 @@ mod tests {
         let (node, plan) = running(new.clone());
         assert_eq!((node.config(), &*plan.config), (&new, &new));
         assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(2), "wan"));
-        assert_eq!(plan.ports, [(LinkId(2), FeatureSet::wanted_first(false, false))]);
+        assert_eq!(plan.ports, [(LinkId(2), FeatureSet::initial(false, false))]);
         let fib = plan.fib.unwrap();
         let cases = [
             ("127.0.0.1", Decision::Local { dev: LinkId(2) }),

@@ -105,7 +105,7 @@ impl Poller {
     fn add_token(&self, token: u64, link: &dyn Link) {
         let data = epoll::EventData::new_u64(token);
         for fd in link.poll_fds() {
-            told(link, epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN));
+            log_failure(link, epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN));
         }
     }
 
@@ -120,33 +120,33 @@ impl Poller {
     }
 
     /// Says whether to wait until the link takes more.
-    pub(crate) fn want_room(&self, id: LinkId, link: &dyn Link, wanted: bool) {
-        self.want_room_of_token(id.0.into(), link, wanted);
+    pub(crate) fn watch_room(&self, id: LinkId, link: &dyn Link, watch: bool) {
+        self.watch_room_of_token(id.0.into(), link, watch);
     }
 
     /// Says whether to wait until the host side's device of a link takes more.
-    pub(crate) fn want_room_of_host_device(&self, id: LinkId, device: &dyn Link, wanted: bool) {
-        self.want_room_of_token(HOST_DEVICE | u64::from(id.0), device, wanted);
+    pub(crate) fn watch_room_of_host_device(&self, id: LinkId, device: &dyn Link, watch: bool) {
+        self.watch_room_of_token(HOST_DEVICE | u64::from(id.0), device, watch);
     }
 
-    fn want_room_of_token(&self, token: u64, link: &dyn Link, wanted: bool) {
+    fn watch_room_of_token(&self, token: u64, link: &dyn Link, watch: bool) {
         let data = epoll::EventData::new_u64(token);
-        let flags = if wanted { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+        let flags = if watch { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
         for fd in link.room_fds() {
-            told(link, epoll::modify(&self.epoll, fd, data, flags));
+            log_failure(link, epoll::modify(&self.epoll, fd, data, flags));
         }
     }
 
     /// Waits for the link no longer.
     pub(crate) fn remove(&self, link: &dyn Link) {
         for fd in link.poll_fds() {
-            told(link, epoll::delete(&self.epoll, fd));
+            log_failure(link, epoll::delete(&self.epoll, fd));
         }
     }
 }
 
 /// The system refuses this only when it is out of memory; the link then moves no packets, and the log says why.
-fn told(link: &dyn Link, result: rustix::io::Result<()>) {
+fn log_failure(link: &dyn Link, result: rustix::io::Result<()>) {
     if let Err(err) = result {
         tracing::error!("{}: epoll: {err}", link.name());
     }
@@ -174,9 +174,9 @@ mod tests {
         assert_eq!(found(&mut poller), []);
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", port).unwrap();
         assert_eq!(found(&mut poller), [Ready::Link { id: LinkId(7), input: true, room: false }]);
-        poller.want_room(LinkId(7), &*wan, true);
+        poller.watch_room(LinkId(7), &*wan, true);
         assert_eq!(found(&mut poller), [Ready::Link { id: LinkId(7), input: true, room: true }]);
-        poller.want_room(LinkId(7), &*wan, false);
+        poller.watch_room(LinkId(7), &*wan, false);
         poller.remove(&*wan);
         assert_eq!(found(&mut poller), []);
         rustix::io::write(&inbox, &1_u64.to_ne_bytes()).unwrap();

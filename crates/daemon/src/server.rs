@@ -101,14 +101,14 @@ impl Server {
         let mut acceptor = Acceptor::new(listener.into(), "control socket");
         let served = Served { worker: worker.clone(), host_side: host_side.clone(), events: events.clone() };
         let starter = threads.clone();
-        let asked = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
-        let asked = Arc::new(asked);
-        let asking = Arc::clone(&asked);
+        let pinged = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
+        let pinged = Arc::new(pinged);
+        let pinger = Arc::clone(&pinged);
         let pulse = threads.watch("control", move |_| {
             // A full counter already wakes the thread.
-            let _ = rustix::io::write(&asking, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&pinger, &1_u64.to_ne_bytes());
         });
-        let run = move || accept(&mut acceptor, &asked, &pulse, &served, &starter);
+        let run = move || accept(&mut acceptor, &pinged, &pulse, &served, &starter);
         threads.spawn("control", run).map_err(failed)
     }
 }
@@ -121,23 +121,23 @@ impl Drop for Server {
     }
 }
 
-/// Accepts clients, and answers the watchdog when `asked` can be read.
+/// Accepts clients, and answers the watchdog when `pinged` can be read.
 fn accept(
     acceptor: &mut Acceptor,
-    asked: &OwnedFd,
+    pinged: &OwnedFd,
     pulse: &Pulse,
     served: &Served,
     threads: &Threads,
 ) -> Result<(), Errno> {
     let clients = Arc::new(AtomicUsize::new(0));
     loop {
-        let mut ready = [PollFd::new(acceptor, PollFlags::IN), PollFd::new(asked, PollFlags::IN)];
+        let mut ready = [PollFd::new(acceptor, PollFlags::IN), PollFd::new(pinged, PollFlags::IN)];
         match poll(&mut ready, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(err) => return Err(err),
         }
         // There is nothing to read while the watchdog does not ask.
-        let _ = rustix::io::read(asked, &mut [0; 8]);
+        let _ = rustix::io::read(pinged, &mut [0; 8]);
         pulse.answer();
         let stream = match acceptor.accept(SocketFlags::CLOEXEC) {
             Ok(Some(accepted)) => UnixStream::from(accepted.fd),

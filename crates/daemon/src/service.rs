@@ -7,14 +7,14 @@ use sd_notify::{NotifyState, notify};
 
 /// Reports that the gateway serves: units that wait for it may begin. `status` is shown by `systemctl status`.
 pub(super) fn ready(status: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+    send(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
 /// Reports that the gateway reads its file again, until it is [`ready`] once more.
 pub(super) fn reloading() {
     // `Type=notify-reload` requires the time of the reload.
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Ok(now) => send(&[NotifyState::Reloading, now]),
         Err(err) => tracing::warn!("service manager: clock: {err}"),
     }
 }
@@ -26,15 +26,15 @@ pub(super) fn watchdog_limit() -> Option<Duration> {
 
 /// Feeds the service manager's watchdog.
 pub(super) fn well() {
-    tell(&[NotifyState::Watchdog]);
+    send(&[NotifyState::Watchdog]);
 }
 
 /// Reports that the gateway ends.
 pub(super) fn stopping() {
-    tell(&[NotifyState::Stopping]);
+    send(&[NotifyState::Stopping]);
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn send(state: &[NotifyState<'_>]) {
     if let Err(err) = notify(state) {
         tracing::warn!("service manager: {err}");
     }

@@ -57,8 +57,8 @@ impl Threads {
 
     /// Adds a thread for the watchdog to ask. `ask` wakes the thread, which then calls [`Pulse::answer`].
     pub(crate) fn watch(&self, name: &'static str, ask: impl Fn(&Arc<Pulse>) + Send + Sync + 'static) -> Arc<Pulse> {
-        let (asked, answered) = (AtomicU64::new(0), AtomicU64::new(0));
-        let pulse = Arc::new(Pulse { name, ask: Box::new(ask), asked, answered });
+        let (pings, answered) = (AtomicU64::new(0), AtomicU64::new(0));
+        let pulse = Arc::new(Pulse { name, ask: Box::new(ask), pings, answered });
         self.pulses.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&pulse));
         pulse
     }
@@ -79,22 +79,22 @@ pub(crate) struct Pulse {
     name: &'static str,
     ask: Box<Ask>,
     /// Number of questions.
-    asked: AtomicU64,
-    /// Value of `asked` at the last answer.
+    pings: AtomicU64,
+    /// Value of `pings` at the last answer.
     answered: AtomicU64,
 }
 
 impl Pulse {
     /// Answers all questions so far.
     pub(crate) fn answer(&self) {
-        self.answered.store(self.asked.load(Ordering::Acquire), Ordering::Release);
+        self.answered.store(self.pings.load(Ordering::Acquire), Ordering::Release);
     }
 
     /// Asks again if the thread has answered. False: it has not.
     fn ask_again(self: &Arc<Self>) -> bool {
-        let has_answered = self.answered.load(Ordering::Acquire) == self.asked.load(Ordering::Acquire);
+        let has_answered = self.answered.load(Ordering::Acquire) == self.pings.load(Ordering::Acquire);
         if has_answered {
-            self.asked.fetch_add(1, Ordering::AcqRel);
+            self.pings.fetch_add(1, Ordering::AcqRel);
             (self.ask)(self);
         }
         has_answered
@@ -114,14 +114,14 @@ pub(super) struct Watchdog {
     period: Duration,
     next: Instant,
     /// Whether the current silence has been logged.
-    is_told: bool,
+    is_logged: bool,
 }
 
 impl Watchdog {
     /// Watchdog that checks four times in `limit`, the longest silence that the service manager accepts.
     pub(super) fn new(threads: Threads, limit: Duration) -> Self {
         let period = limit / 4;
-        Self { threads, period, next: Instant::now() + period, is_told: false }
+        Self { threads, period, next: Instant::now() + period, is_logged: false }
     }
 
     /// Time until the next check.
@@ -137,8 +137,8 @@ impl Watchdog {
         self.next = Instant::now() + self.period;
         let silent = self.threads.ask_all();
         if silent.is_empty() {
-            self.is_told = false;
-        } else if !std::mem::replace(&mut self.is_told, true) {
+            self.is_logged = false;
+        } else if !std::mem::replace(&mut self.is_logged, true) {
             tracing::error!("no answer from threads: {}", silent.join(", "));
         }
         silent.is_empty()
@@ -251,6 +251,6 @@ mod tests {
         let pulse = threads.watch("netlink", |_| ());
         let mut watchdog = Watchdog::new(threads, LONG * 4);
         assert!(!watchdog.is_well());
-        assert!(watchdog.timeout() > LONG / 2 && pulse.asked.load(Ordering::Relaxed) == 0);
+        assert!(watchdog.timeout() > LONG / 2 && pulse.pings.load(Ordering::Relaxed) == 0);
     }
 }

@@ -293,8 +293,8 @@ mod tests {
             ("dev wan", "no link is named wan"),
             ("or", "\"or\" is no term"),
         ] {
-            let told = parse_filter(text, link).unwrap_err();
-            assert!(told.contains(why), "{text}: {told}");
+            let error = parse_filter(text, link).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
         }
     }
 }

@@ -88,7 +88,7 @@ impl Worker {
             self.node.send_all(now);
             self.node.settle(now);
             self.deliver_copies();
-            notifications::tell(&mut self.node);
+            notifications::publish(&mut self.node);
         }
     }
 
@@ -117,7 +117,7 @@ impl Worker {
                     let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { continue };
                     if room && slot.full {
                         slot.full = false;
-                        poller.want_room(id, &*slot.link, false);
+                        poller.watch_room(id, &*slot.link, false);
                     }
                     // One with several queues is found several times.
                     if input && !ready.contains(&id) {

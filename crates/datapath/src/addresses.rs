@@ -16,11 +16,11 @@ pub(crate) const LINK_LOCAL_ROUTERS: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0
 pub(crate) fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let nobody = |octet| octet == 0 || octet == 127;
-            let asks = src.is_unspecified() && dst.is_broadcast();
-            if src.is_multicast() || src.is_broadcast() || nobody(src.octets()[0]) && !asks {
+            let is_no_host = |octet| octet == 0 || octet == 127;
+            let is_boot = src.is_unspecified() && dst.is_broadcast();
+            if src.is_multicast() || src.is_broadcast() || is_no_host(src.octets()[0]) && !is_boot {
                 Err(DropReason::IpSourceInvalid)
-            } else if nobody(dst.octets()[0]) {
+            } else if is_no_host(dst.octets()[0]) {
                 Err(DropReason::IpDestinationInvalid)
             } else {
                 Ok(())

@@ -34,7 +34,7 @@ pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, probl
         return Next::Done;
     }
     if pkt.meta.origin.is_local() {
-        tell_host_side(dp, cx, pkt, info, problem);
+        notify_host_side(dp, cx, pkt, info, problem);
         return Next::Done;
     }
     let version = info.version();
@@ -68,7 +68,7 @@ pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, probl
 
 /// Sends the ICMP error about a packet of the host side to its socket, from the packet's own source address. For a packet that
 /// this node made itself the drop is only counted.
-fn tell_host_side(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, problem: Problem) {
+fn notify_host_side(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, problem: Problem) {
     if dp.ports.hosts.is_empty() {
         return;
     }

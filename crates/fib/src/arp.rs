@@ -66,7 +66,7 @@ pub fn handle(
     let to_us = is_own(target);
     if !sender.is_unspecified() {
         let heard = match (is_request, to_us) {
-            (true, true) => Heard::Asked(mac),
+            (true, true) => Heard::Solicitation(mac),
             // An announcement names its sender twice, and is never for this node.
             (true, false) => Heard::Advertised { mac: Some(mac), solicited: false, overrides: true },
             (false, _) => {

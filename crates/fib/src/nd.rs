@@ -82,7 +82,7 @@ pub fn handle(
                 actions.push(conflict(src, station));
             } else if let Some(from) = own(target, src).filter(|_| !is_own(src)) {
                 if let Some(mac) = mac {
-                    neighbours.learn(now, here.link, IpAddr::V6(src), Heard::Asked(mac), actions);
+                    neighbours.learn(now, here.link, IpAddr::V6(src), Heard::Solicitation(mac), actions);
                 }
                 if !neighbours.may_answer(now, here.link, IpAddr::V6(src)) {
                     return Err(DropReason::NeighbourRateLimited);

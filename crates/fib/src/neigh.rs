@@ -185,7 +185,7 @@ impl Neighbours {
     pub fn learn(&mut self, now: Instant, link: LinkId, addr: IpAddr, heard: Heard, actions: &mut Vec<Action>) {
         let key = (link, addr);
         let Some(entry) = self.entries.get_mut(&key) else {
-            if let Heard::Asked(mac) = heard {
+            if let Heard::Solicitation(mac) = heard {
                 self.learn_asker(now, key, mac, actions);
             }
             return;
@@ -201,7 +201,7 @@ impl Neighbours {
         if is_answer {
             self.put_behind(key, Some(Worth::Confirmed));
         } else if had_failed {
-            self.put_behind(key, Some(Worth::Asked));
+            self.put_behind(key, Some(Worth::Unused));
         }
         if (before.mac(), before.word()) != (mac, word) {
             self.note(now, key);
@@ -341,9 +341,9 @@ impl Neighbours {
     /// Creates a STALE entry for a station that has solicited an address of this node, if the rate and the table allow it
     /// (RFC 4861 §7.2.3; Linux `neigh_event_ns`). Without an entry it is resolved when a packet is to be sent to it.
     fn learn_asker(&mut self, now: Instant, key: Key, mac: MacAddr, actions: &mut Vec<Action>) {
-        let rate = self.limits.asked;
-        if self.table(key).asked.take(rate, now) && self.make_room(now, key, Worth::Asked, actions) {
-            self.insert(key, State::Stale { mac }, Some(Worth::Asked));
+        let rate = self.limits.solicitations;
+        if self.table(key).solicitations.take(rate, now) && self.make_room(now, key, Worth::Unused, actions) {
+            self.insert(key, State::Stale { mac }, Some(Worth::Unused));
             self.note(now, key);
         }
     }
@@ -356,8 +356,8 @@ impl Neighbours {
         entry.is_used = true;
         let worth = entry.place.map(|place| place.worth);
         self.timers.insert((until, key));
-        if worth == Some(Worth::Asked) {
-            self.put_behind(key, Some(Worth::Wanted));
+        if worth == Some(Worth::Unused) {
+            self.put_behind(key, Some(Worth::Unconfirmed));
         }
     }
 
@@ -381,11 +381,11 @@ impl Neighbours {
             let before = std::mem::replace(&mut entry.state, state);
             self.rearm(key, before.deadline(), Some(until));
             if !is_confirmed {
-                self.put_behind(key, Some(Worth::Wanted));
+                self.put_behind(key, Some(Worth::Unconfirmed));
             }
         } else {
-            self.make_room(now, key, Worth::Wanted, actions);
-            self.insert(key, state, Some(Worth::Wanted));
+            self.make_room(now, key, Worth::Unconfirmed, actions);
+            self.insert(key, state, Some(Worth::Unconfirmed));
         }
         actions.push(Action::Solicit { link: key.0, target: key.1, unicast_to: None });
         self.wait(mem, key, packet, actions)
@@ -466,7 +466,7 @@ impl Neighbours {
     }
 
     /// Makes room for one more entry of the worth `newcomer` in a full table. Returns false if the newcomer gets
-    /// no entry, which only applies to [`Worth::Asked`].
+    /// no entry, which only applies to [`Worth::Unused`].
     ///
     /// A confirmed entry to which packets were sent since its place was set is moved to the end of the order instead (second
     /// chance): one step for each such packet at most.

@@ -43,12 +43,12 @@ impl PathMtus {
         self.known.get(&(domain, dst)).filter(|known| known.expires > now).map(|known| known.mtu)
     }
 
-    /// Records `told` as the MTU of the path in a domain to a destination; `link_mtu` is the MTU of its first link. Tells whether the
+    /// Records `reported` as the MTU of the path in a domain to a destination; `link_mtu` is the MTU of its first link. Tells whether the
     /// path MTU was lowered, or confirmed (Linux `__ip_rt_update_pmtu`, `rt6_do_update_pmtu`).
-    pub(crate) fn lower(&mut self, now: Instant, to: (Domain, IpAddr), told: usize, link_mtu: usize) -> bool {
+    pub(crate) fn lower(&mut self, now: Instant, to: (Domain, IpAddr), reported: usize, link_mtu: usize) -> bool {
         let (domain, dst) = to;
         let least = if dst.is_ipv4() { MIN_PATH_MTU_V4 } else { MIN_PATH_MTU_V6 };
-        let mtu = told.max(least);
+        let mtu = reported.max(least);
         let known = self.get(now, domain, dst);
         if mtu >= link_mtu || known.is_some_and(|known| known < mtu) {
             return false;
@@ -113,10 +113,10 @@ mod tests {
             (603, 1400, true, Some(1400)),
             (1203, 9000, false, None),
         ];
-        for (seconds, told, news, known) in steps {
+        for (seconds, reported, news, known) in steps {
             let now = START + Duration::from_secs(seconds);
-            assert_eq!(mtus.lower(now, (HERE, dst), told, 1500), news, "{told} after {seconds} s");
-            assert_eq!(mtus.get(now, HERE, dst), known, "{told} after {seconds} s");
+            assert_eq!(mtus.lower(now, (HERE, dst), reported, 1500), news, "{reported} after {seconds} s");
+            assert_eq!(mtus.get(now, HERE, dst), known, "{reported} after {seconds} s");
         }
         assert_eq!(mtus.get(START, HERE, addr("192.0.2.3")), None);
     }
@@ -132,10 +132,10 @@ mod tests {
 
     #[test]
     fn path_mtu_told_too_low_is_raised_to_the_minimum() {
-        for (dst, told, want) in [("192.0.2.2", 551, 552), ("192.0.2.2", 0, 552), ("2001:db8::2", 1279, 1280)] {
+        for (dst, reported, want) in [("192.0.2.2", 551, 552), ("192.0.2.2", 0, 552), ("2001:db8::2", 1279, 1280)] {
             let mut mtus = PathMtus::default();
-            assert!(mtus.lower(START, (HERE, addr(dst)), told, 1500));
-            assert_eq!(mtus.get(START, HERE, addr(dst)), Some(want), "{dst} {told}");
+            assert!(mtus.lower(START, (HERE, addr(dst)), reported, 1500));
+            assert_eq!(mtus.get(START, HERE, addr(dst)), Some(want), "{dst} {reported}");
         }
         let mut mtus = PathMtus::default();
         assert!(!mtus.lower(START, (HERE, addr("192.0.2.2")), 68, 500), "a link that is narrower still");

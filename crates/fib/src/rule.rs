@@ -63,31 +63,31 @@ mod tests {
             let kind = RouteKind::Unicast { via: None, dev: LinkId(dev) };
             fib.insert(table, Route { prefix: Prefix::ANY_V4, kind, metric: 0 }, false);
         }
-        let asked = |fib: &Fib, dst: &str| match fib.decide(Domain::DEFAULT, dst.parse().unwrap(), None) {
+        let lookup = |fib: &Fib, dst: &str| match fib.decide(Domain::DEFAULT, dst.parse().unwrap(), None) {
             Decision::Forward { dev, .. } => Ok(dev.0),
             Decision::Drop(reason) => Err(reason),
             other => panic!("{other:?}"),
         };
         let [near, far] = ["10.0.0.1", "11.0.0.1"];
-        assert_eq!([near, far].map(|dst| asked(&fib, dst)), [Ok(1), Ok(1)]);
+        assert_eq!([near, far].map(|dst| lookup(&fib, dst)), [Ok(1), Ok(1)]);
         let some = Rule { to: Some("10.0.0.0/8".parse().unwrap()), ..Rule::ask(TableId(100)) };
         let rules = |first: Rule| [vec![first], Rule::first(true)].concat();
         fib.set_rules(true, rules(some));
-        assert_eq!([near, far].map(|dst| asked(&fib, dst)), [Ok(2), Ok(1)]);
+        assert_eq!([near, far].map(|dst| lookup(&fib, dst)), [Ok(2), Ok(1)]);
         let prohibit = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Prohibit, metric: 0 };
         fib.set_rules(true, rules(Rule { to: None, l3mdev: false, then: Then::Take(prohibit) }));
-        assert_eq!(asked(&fib, far), Err(DropReason::RouteProhibit));
+        assert_eq!(lookup(&fib, far), Err(DropReason::RouteProhibit));
         let unreachable = Route { kind: RouteKind::Unreachable, ..prohibit };
         fib.set_rules(true, rules(Rule { to: None, l3mdev: false, then: Then::Take(unreachable) }));
-        assert_eq!(asked(&fib, far), Err(DropReason::NoRoute));
+        assert_eq!(lookup(&fib, far), Err(DropReason::NoRoute));
         // Without a route in a table, or with a `throw` route, the next table is looked up.
         fib.set_rules(true, rules(Rule::ask(TableId(7))));
-        assert_eq!(asked(&fib, far), Ok(1));
+        assert_eq!(lookup(&fib, far), Ok(1));
         let throw = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Throw, metric: 0 };
         fib.insert(TableId(7), throw, false);
-        assert_eq!(asked(&fib, far), Ok(1));
+        assert_eq!(lookup(&fib, far), Ok(1));
         assert!(fib.remove(TableId(7), &throw) && !fib.remove(TableId(7), &throw));
         fib.set_rules(true, Vec::new());
-        assert_eq!(asked(&fib, far), Err(DropReason::NoRoute));
+        assert_eq!(lookup(&fib, far), Err(DropReason::NoRoute));
     }
 }

@@ -40,7 +40,7 @@ fn refused(reason: DropReason) -> Outcome {
 fn neighbours(known: bool) -> Neighbours {
     let mut neighbours = Neighbours::default();
     for addr in [IpAddr::V4(THEIRS), IpAddr::V6(THEIRS6)].into_iter().filter(|_| known) {
-        neighbours.learn(Instant::ZERO, LINK, addr, Heard::Asked(A), &mut Vec::new());
+        neighbours.learn(Instant::ZERO, LINK, addr, Heard::Solicitation(A), &mut Vec::new());
     }
     neighbours
 }
@@ -172,7 +172,7 @@ fn solicitation_is_handled_as_rfc_4861_says() {
     let answer = |dst, to, solicited| Some(here(dst, to, solicited));
     let none = Ipv6Addr::UNSPECIFIED;
     // The answer does not count as a use of the entry.
-    let asked = |mac| Some((mac, "STALE"));
+    let stale = |mac| Some((mac, "STALE"));
     let body = Neighbour::solicit(OURS6);
     let group = solicited_node(OURS6);
     let malformed = || refused(DropReason::NeighbourMalformed);
@@ -181,13 +181,13 @@ fn solicitation_is_handled_as_rfc_4861_says() {
     #[rustfmt::skip]
     let cases = [
         ("for us", false, solicit(THEIRS6, OURS6, Some(A)),
-            Outcome { neighbour: asked(A), answer: answer(THEIRS6, A, true), ..NOTHING }),
+            Outcome { neighbour: stale(A), answer: answer(THEIRS6, A, true), ..NOTHING }),
         ("for us, from elsewhere than known", true, solicit(THEIRS6, OURS6, Some(B)),
-            Outcome { neighbour: asked(B), answer: answer(THEIRS6, B, true), ..NOTHING }),
+            Outcome { neighbour: stale(B), answer: answer(THEIRS6, B, true), ..NOTHING }),
         ("for us alone", false, packet(THEIRS6, OURS6, 255, body, LinkAddr::source(A).as_bytes()),
-            Outcome { neighbour: asked(A), answer: answer(THEIRS6, A, true), ..NOTHING }),
+            Outcome { neighbour: stale(A), answer: answer(THEIRS6, A, true), ..NOTHING }),
         ("for us alone, without its link-layer address, which is known", true, packet(THEIRS6, OURS6, 255, body, &[]),
-            Outcome { neighbour: asked(A), answer: answer(THEIRS6, A, true), ..NOTHING }),
+            Outcome { neighbour: stale(A), answer: answer(THEIRS6, A, true), ..NOTHING }),
         ("checking whether our address is free", false, solicit(none, OURS6, None),
             Outcome { answer: answer(wire::nd::ALL_NODES, all_nodes, false), ..NOTHING }),
         ("for somebody else", true, solicit(THEIRS6, THEIRS6, Some(B)), KNOWN),
@@ -196,7 +196,7 @@ fn solicitation_is_handled_as_rfc_4861_says() {
         ("our own, come back", true, solicit(OURS6, THEIRS6, Some(HERE.mac)), KNOWN),
         ("an option that we do not know, before ours", false,
             packet(THEIRS6, group, 255, body, &[&[14, 1, 0, 0, 0, 0, 0, 0][..], LinkAddr::source(A).as_bytes()].concat()),
-            Outcome { neighbour: asked(A), answer: answer(THEIRS6, A, true), ..NOTHING }),
+            Outcome { neighbour: stale(A), answer: answer(THEIRS6, A, true), ..NOTHING }),
         ("from beyond a router", false, packet(THEIRS6, group, 254, body, LinkAddr::source(A).as_bytes()), malformed()),
         ("with a wrong checksum", false, wrong_sum, refused(DropReason::ChecksumWrong)),
         ("cut short", false, packet(THEIRS6, group, 255, body, &[1]), malformed()),
@@ -293,17 +293,17 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
     let hops = [IpAddr::V4(THEIRS), IpAddr::V6(THEIRS6)];
     for (hop, unicast_to) in hops.into_iter().flat_map(|hop| [(hop, None), (hop, Some(B))]) {
         let (mut there_knows, mut actions) = (Neighbours::default(), Vec::new());
-        let asked = match hop {
+        let request = match hop {
             IpAddr::V4(target) => arp::solicit(&mem, HERE, OURS, target, unicast_to).unwrap(),
             IpAddr::V6(target) => nd::solicit(&mem, HERE, OURS6, target, unicast_to).unwrap(),
         };
-        let frame = asked.to_vec();
-        let (header, asked) = eth::Header::split_from(&frame).unwrap();
+        let frame = request.to_vec();
+        let (header, request) = eth::Header::split_from(&frame).unwrap();
         let to_all = if hop.is_ipv4() { MacAddr::BROADCAST } else { MacAddr([0x33, 0x33, 0xff, 0, 0, 2]) };
         assert_eq!((header.src(), header.dst()), (HERE.mac, unicast_to.unwrap_or(to_all)));
         match hop {
             IpAddr::V4(_) => {
-                arp::handle(&mut there_knows, now, &mem, there, |addr| addr == THEIRS, asked, &mut actions).unwrap();
+                arp::handle(&mut there_knows, now, &mem, there, |addr| addr == THEIRS, request, &mut actions).unwrap();
             }
             IpAddr::V6(_) => {
                 nd::handle(
@@ -312,7 +312,7 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
                     &mem,
                     there,
                     |addr, _| (addr == THEIRS6).then_some(addr),
-                    asked,
+                    request,
                     &mut actions,
                 )
                 .unwrap();

@@ -53,7 +53,7 @@ impl World {
 
     /// Takes in a request of `addr` for an address of this node.
     fn ask(&mut self, link: LinkId, addr: IpAddr) {
-        self.neighbours.learn(self.now, link, addr, Heard::Asked(B), &mut self.actions);
+        self.neighbours.learn(self.now, link, addr, Heard::Solicitation(B), &mut self.actions);
     }
 
     /// Lets time pass, with the time-outs on the way at their own instants.
@@ -121,12 +121,12 @@ fn in_state(state: &str) -> World {
             world.pass(3.0);
         }
         "REACHABLE" => {
-            world.hear(Heard::Asked(A));
+            world.hear(Heard::Solicitation(A));
             world.hear(advertised(A, true, true));
         }
-        "STALE" => world.hear(Heard::Asked(A)),
+        "STALE" => world.hear(Heard::Solicitation(A)),
         "DELAY" | "PROBE" => {
-            world.hear(Heard::Asked(A));
+            world.hear(Heard::Solicitation(A));
             world.send(hop(), b"probes");
             world.pass(if state == "PROBE" { 5.5 } else { 0.5 });
         }
@@ -245,20 +245,20 @@ fn message_moves_each_state_as_rfc_4861_appendix_c_says() {
     #[rustfmt::skip]
     let rows = [
         // from, heard, to, link-layer address afterwards
-        ("none", Heard::Asked(A), "STALE", Some(A)),
+        ("none", Heard::Solicitation(A), "STALE", Some(A)),
         ("none", advertised(A, true, true), "none", None),
         ("none", advertised(A, false, true), "none", None),
-        ("INCOMPLETE", Heard::Asked(B), "STALE", Some(B)),
+        ("INCOMPLETE", Heard::Solicitation(B), "STALE", Some(B)),
         ("INCOMPLETE", advertised(None, true, true), "INCOMPLETE", None),
         ("INCOMPLETE", advertised(B, true, false), "REACHABLE", Some(B)),
         ("INCOMPLETE", advertised(B, true, true), "REACHABLE", Some(B)),
         ("INCOMPLETE", advertised(B, false, false), "STALE", Some(B)),
         ("INCOMPLETE", advertised(B, false, true), "STALE", Some(B)),
-        ("FAILED", Heard::Asked(B), "STALE", Some(B)),
+        ("FAILED", Heard::Solicitation(B), "STALE", Some(B)),
         ("FAILED", advertised(B, true, true), "REACHABLE", Some(B)),
         ("FAILED", advertised(None, true, true), "FAILED", None),
-        ("REACHABLE", Heard::Asked(A), "REACHABLE", Some(A)),
-        ("REACHABLE", Heard::Asked(B), "STALE", Some(B)),
+        ("REACHABLE", Heard::Solicitation(A), "REACHABLE", Some(A)),
+        ("REACHABLE", Heard::Solicitation(B), "STALE", Some(B)),
         ("REACHABLE", advertised(A, true, false), "REACHABLE", Some(A)),
         ("REACHABLE", advertised(A, false, true), "REACHABLE", Some(A)),
         ("REACHABLE", advertised(None, false, true), "REACHABLE", Some(A)),
@@ -266,22 +266,22 @@ fn message_moves_each_state_as_rfc_4861_appendix_c_says() {
         ("REACHABLE", advertised(B, false, false), "STALE", Some(A)),
         ("REACHABLE", advertised(B, true, true), "REACHABLE", Some(B)),
         ("REACHABLE", advertised(B, false, true), "STALE", Some(B)),
-        ("STALE", Heard::Asked(A), "STALE", Some(A)),
-        ("STALE", Heard::Asked(B), "STALE", Some(B)),
+        ("STALE", Heard::Solicitation(A), "STALE", Some(A)),
+        ("STALE", Heard::Solicitation(B), "STALE", Some(B)),
         ("STALE", advertised(A, true, false), "REACHABLE", Some(A)),
         ("STALE", advertised(None, true, false), "REACHABLE", Some(A)),
         ("STALE", advertised(A, false, true), "STALE", Some(A)),
         ("STALE", advertised(B, true, false), "STALE", Some(A)),
         ("STALE", advertised(B, true, true), "REACHABLE", Some(B)),
         ("STALE", advertised(B, false, true), "STALE", Some(B)),
-        ("DELAY", Heard::Asked(A), "DELAY", Some(A)),
-        ("DELAY", Heard::Asked(B), "STALE", Some(B)),
+        ("DELAY", Heard::Solicitation(A), "DELAY", Some(A)),
+        ("DELAY", Heard::Solicitation(B), "STALE", Some(B)),
         ("DELAY", advertised(A, true, false), "REACHABLE", Some(A)),
         ("DELAY", advertised(A, false, false), "DELAY", Some(A)),
         ("DELAY", advertised(B, true, false), "DELAY", Some(A)),
         ("DELAY", advertised(B, false, true), "STALE", Some(B)),
-        ("PROBE", Heard::Asked(A), "PROBE", Some(A)),
-        ("PROBE", Heard::Asked(B), "STALE", Some(B)),
+        ("PROBE", Heard::Solicitation(A), "PROBE", Some(A)),
+        ("PROBE", Heard::Solicitation(B), "STALE", Some(B)),
         ("PROBE", advertised(None, true, true), "REACHABLE", Some(A)),
         ("PROBE", advertised(A, false, true), "PROBE", Some(A)),
         ("PROBE", advertised(B, true, false), "PROBE", Some(A)),
@@ -349,7 +349,7 @@ fn packets_for_many_neighbours_are_bounded_together() {
     assert_eq!(outcomes, ["queued", "queued", "queued", full, full]);
     // All of them are solicited nevertheless, and memory that one queue releases is available to the others.
     assert_eq!(world.done().len(), 5);
-    world.neighbours.learn(world.now, LINK, IpAddr::from([10, 0, 0, 0]), Heard::Asked(A), &mut world.actions);
+    world.neighbours.learn(world.now, LINK, IpAddr::from([10, 0, 0, 0]), Heard::Solicitation(A), &mut world.actions);
     assert_eq!(show_resolution(world.send(IpAddr::from([10, 0, 0, 4]), b"scan")), "queued");
     world.pass(3.0);
     assert_eq!(world.done().iter().filter(|line| line.starts_with("drop")).count(), 3);
@@ -360,10 +360,10 @@ fn packets_for_many_neighbours_are_bounded_together() {
 fn a_scan_does_not_push_out_who_is_known() {
     let limits = Limits { entries: 64, resolutions: Rate::new(1000, 1000), ..Limits::default() };
     let mut world = World::with(limits);
-    world.hear(Heard::Asked(A));
+    world.hear(Heard::Solicitation(A));
     world.hear(advertised(A, true, true));
     let stale: IpAddr = "10.0.0.3".parse().unwrap();
-    world.neighbours.learn(world.now, LINK, stale, Heard::Asked(B), &mut world.actions);
+    world.neighbours.learn(world.now, LINK, stale, Heard::Solicitation(B), &mut world.actions);
     for n in 0..10_000u32 {
         let target = IpAddr::from((0x0a01_0000 + n).to_be_bytes());
         assert!(matches!(world.send(target, b"scan"), Resolution::Queued), "{target}");
@@ -389,7 +389,7 @@ fn a_table_full_of_reachable_neighbours_gives_up_one_at_a_time() {
     for n in 0..20u8 {
         world.now = world.now + Duration::from_millis(1);
         let addr = IpAddr::from([10, 0, 1, n]);
-        world.neighbours.learn(world.now, LINK, addr, Heard::Asked(A), &mut world.actions);
+        world.neighbours.learn(world.now, LINK, addr, Heard::Solicitation(A), &mut world.actions);
         world.neighbours.learn(world.now, LINK, addr, advertised(A, true, true), &mut world.actions);
         assert_eq!(world.neighbours.len(), usize::from(n + 1).min(16));
     }
@@ -434,7 +434,7 @@ fn waiting_packet_gives_its_device_frames_back() {
         assert_eq!(show_resolution(got), "queued");
     }
     world.actions.clear();
-    world.hear(Heard::Asked(B));
+    world.hear(Heard::Solicitation(B));
     let sent = world.actions.drain(..).filter_map(|action| match action {
         Action::Send { packet, .. } => Some(packet.to_vec()),
         _ => None,
@@ -456,7 +456,7 @@ fn groups_need_no_neighbour() {
 fn same_address_on_two_links_is_two_neighbours() {
     let mut world = in_state("INCOMPLETE");
     let other = LinkId(2);
-    world.neighbours.learn(world.now, other, hop(), Heard::Asked(B), &mut world.actions);
+    world.neighbours.learn(world.now, other, hop(), Heard::Solicitation(B), &mut world.actions);
     assert_eq!(world.neighbours.len(), 2);
     world.neighbours.remove_link(LINK, &mut world.actions);
     assert_eq!(world.done(), [r#"drop "waits": NeighbourFailed"#]);
@@ -468,7 +468,7 @@ fn same_address_on_two_links_is_two_neighbours() {
 /// Rates that limit nothing, for tests of a full table.
 fn full_table(entries: usize) -> Limits {
     let unlimited = Rate::new(1_000_000, 1_000_000);
-    Limits { entries, asked: unlimited, resolutions: unlimited, ..Limits::default() }
+    Limits { entries, solicitations: unlimited, resolutions: unlimited, ..Limits::default() }
 }
 
 /// The `n`th address from 10.1.0.0 on.
@@ -579,7 +579,7 @@ fn askers_make_a_limited_number_of_entries_a_second() {
     (0..10_000).for_each(|n| world.ask(LINK, nth(10_000 + n)));
     assert_eq!(world.neighbours.len(), 258 + 128);
     // The link-layer address of a known station may still change.
-    world.neighbours.learn(world.now, LINK, nth(0), Heard::Asked(A), &mut world.actions);
+    world.neighbours.learn(world.now, LINK, nth(0), Heard::Solicitation(A), &mut world.actions);
     assert_eq!(world.neighbours.mac(LINK, nth(0)), Some(A));
 }
 
@@ -651,7 +651,7 @@ fn changes_are_told_at_a_limited_rate() {
     world.neighbours.watch(true);
     let flip = |world: &mut World| {
         for n in 0..5_000 {
-            world.hear(Heard::Asked(if n % 2 == 0 { A } else { B }));
+            world.hear(Heard::Solicitation(if n % 2 == 0 { A } else { B }));
         }
     };
     flip(&mut world);

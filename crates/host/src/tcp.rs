@@ -41,15 +41,15 @@ impl Segment {
     /// # Errors
     /// [`DropReason::NoMemory`].
     pub fn reset(&self, mem: &Memory, info: &Info) -> Result<Option<Packet>, DropReason> {
-        let asked = &self.header;
-        if asked.flags().contains(Flags::RST) || !crate::is_one_host(info.src) {
+        let request = &self.header;
+        if request.flags().contains(Flags::RST) || !crate::is_one_host(info.src) {
             return Ok(None);
         }
-        let (ports, has_ack) = ((asked.dport(), asked.sport()), asked.flags().contains(Flags::ACK));
+        let (ports, has_ack) = ((request.dport(), request.sport()), request.flags().contains(Flags::ACK));
         let mut header = if has_ack {
-            Header::new(ports.0, ports.1, asked.ack(), 0)
+            Header::new(ports.0, ports.1, request.ack(), 0)
         } else {
-            Header::new(ports.0, ports.1, 0, asked.seq().wrapping_add(self.len))
+            Header::new(ports.0, ports.1, 0, request.seq().wrapping_add(self.len))
         };
         header.set_flags(if has_ack { Flags::RST } else { Flags::RST | Flags::ACK });
         header.set_window(0);
@@ -140,10 +140,13 @@ mod tests {
                     let segment = Segment::read(&packet, &info).unwrap();
                     let reset = segment.reset(&mem, &info).unwrap().unwrap();
                     let bytes = reset.to_vec();
-                    let told = Info::parse(&bytes, bytes.len()).unwrap();
-                    assert_eq!((told.src, told.dst, told.tos, told.dont_fragment), (info.dst, info.src, 0xb8, true));
-                    assert!(offload::checksum::verify(&reset, &told), "{flags:?} {shape}");
-                    let answer = Tcp::parse(told.payload(&bytes)).unwrap();
+                    let reply = Info::parse(&bytes, bytes.len()).unwrap();
+                    assert_eq!(
+                        (reply.src, reply.dst, reply.tos, reply.dont_fragment),
+                        (info.dst, info.src, 0xb8, true)
+                    );
+                    assert!(offload::checksum::verify(&reset, &reply), "{flags:?} {shape}");
+                    let answer = Tcp::parse(reply.payload(&bytes)).unwrap();
                     let it = answer.header();
                     assert_eq!((it.sport(), it.dport(), it.flags(), it.window()), (80, 1000, want, 0), "{flags:?}");
                     assert_eq!(

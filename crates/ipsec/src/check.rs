@@ -61,7 +61,7 @@ fn satisfy(template: &Template, flow: &Flowi, used: &[&Sa], start: usize) -> Opt
         return Some(start);
     }
     for (at, sa) in used.iter().enumerate().skip(start) {
-        if is_asked_for(sa, template, flow) {
+        if satisfies_template(sa, template, flow) {
             return Some(at + 1);
         }
         if sa.mode == Mode::Tunnel {
@@ -72,7 +72,7 @@ fn satisfy(template: &Template, flow: &Flowi, used: &[&Sa], start: usize) -> Opt
 }
 
 /// Tells whether `sa` satisfies `template` (Linux `xfrm_state_ok`).
-fn is_asked_for(sa: &Sa, template: &Template, flow: &Flowi) -> bool {
+fn satisfies_template(sa: &Sa, template: &Template, flow: &Flowi) -> bool {
     let any_source = template.src.is_none_or(|src| src.is_unspecified());
     template.spi.is_none_or(|spi| spi == sa.spi)
         && (template.reqid == 0 || template.reqid == sa.reqid)

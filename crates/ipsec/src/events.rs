@@ -98,7 +98,7 @@ pub(crate) struct Events {
     queue: VecDeque<Event>,
     listening: bool,
     /// Whether the listener answers requests for SAs.
-    asked: bool,
+    acquires: bool,
     /// Whether the listener wants reports of sequence numbers.
     numbers: bool,
     lost: u64,
@@ -107,7 +107,7 @@ pub(crate) struct Events {
 impl Default for Events {
     /// No listener; a later one gets requests for SAs.
     fn default() -> Self {
-        Self { queue: VecDeque::new(), listening: false, asked: true, numbers: false, lost: 0 }
+        Self { queue: VecDeque::new(), listening: false, acquires: true, numbers: false, lost: 0 }
     }
 }
 
@@ -121,13 +121,13 @@ impl Events {
     }
 
     /// Sets whether the listener gets requests for SAs.
-    pub(crate) const fn ask(&mut self, asked: bool) {
-        self.asked = asked;
+    pub(crate) const fn hear_acquires(&mut self, acquires: bool) {
+        self.acquires = acquires;
     }
 
     /// Tells whether there is a listener that gets requests for SAs.
-    pub(crate) const fn are_asked(&self) -> bool {
-        self.listening && self.asked
+    pub(crate) const fn has_acquire_listener(&self) -> bool {
+        self.listening && self.acquires
     }
 
     /// Sets whether the listener gets reports of sequence numbers. Returns the previous value.

@@ -141,9 +141,9 @@ impl Ipsec {
 
     /// Sets whether the listener answers requests for SAs; true by default. Without such a listener no unanswered
     /// requests are kept (Linux `km_is_alive`).
-    pub const fn set_asked(&mut self, asked: bool) {
+    pub const fn set_acquires_heard(&mut self, acquires: bool) {
         self.sad.changes += 1;
-        self.sad.events.ask(asked);
+        self.sad.events.hear_acquires(acquires);
     }
 
     /// Sets whether the listener gets reports of SAs' numbers ([`Event::Numbers`]); false by default.

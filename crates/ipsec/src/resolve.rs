@@ -122,7 +122,7 @@ pub(crate) fn acquire(
     template: usize,
     flow: &Flowi,
 ) {
-    if !sad.events.are_asked() {
+    if !sad.events.has_acquire_listener() {
         return;
     }
     let Some(policy) = spd.get(policy) else { return };

@@ -123,8 +123,8 @@ fn a_question_without_an_answer_is_asked_again_after_a_while() {
         node.handle_timeout(at(round * 40_000 + 29_999), &mut Counters::default());
         assert_eq!(node.sad().larvae().count(), 1);
         node.handle_timeout(at(round * 40_000 + 30_000), &mut Counters::default());
-        let told: Vec<Event> = node.take_events().collect();
-        let [Event::SaExpired(gone)] = &told[..] else { panic!("{told:?}") };
+        let events: Vec<Event> = node.take_events().collect();
+        let [Event::SaExpired(gone)] = &events[..] else { panic!("{events:?}") };
         assert_eq!((gone.hard, gone.spi, gone.dst, node.sad().larvae().count()), (true, Spi(0), THERE[0], 0));
     }
     node.set_acq_expires(Duration::from_secs(2));
@@ -147,7 +147,7 @@ fn an_spi_that_the_policy_wants_but_another_sa_has_is_an_error() {
 }
 
 /// A node whose policies, one for each mark of `marks`, require an SA with the SPI of [`sa`].
-fn node_wanting_an_spi(marks: &[Mark]) -> Ipsec {
+fn node_with_spi_in_template(marks: &[Mark]) -> Ipsec {
     let mut node = Ipsec::new();
     let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
     for &mark in marks {
@@ -160,7 +160,7 @@ fn node_wanting_an_spi(marks: &[Mark]) -> Ipsec {
 
 #[test]
 fn a_policy_that_wants_an_spi_asks_for_it_once() {
-    let mut node = node_wanting_an_spi(&[Mark::ANY]);
+    let mut node = node_with_spi_in_template(&[Mark::ANY]);
     let mut counters = Counters::ZERO;
     for sport in [1, 1, 2, 3] {
         assert_eq!(node.lookup(at(1), &flow(sport), &mut counters), NO_STATE);
@@ -180,7 +180,7 @@ fn a_policy_that_wants_an_spi_asks_for_it_once() {
 
 #[test]
 fn a_question_is_answered_by_its_number_under_another_spi_too() {
-    let mut node = node_wanting_an_spi(&[Mark::ANY]);
+    let mut node = node_with_spi_in_template(&[Mark::ANY]);
     node.lookup(at(1), &flow(1), &mut Counters::default());
     let acquire_seq = acquires(&mut node)[0].seq;
     node.add_sa(&SaConfig { spi: Spi(0x2222), ..sa() }, mask()).unwrap();
@@ -191,7 +191,7 @@ fn a_question_is_answered_by_its_number_under_another_spi_too() {
 
 #[test]
 fn an_spi_that_is_asked_for_is_no_other_templates() {
-    let mut node = node_wanting_an_spi(&[Mark::exactly(1), Mark::exactly(2)]);
+    let mut node = node_with_spi_in_template(&[Mark::exactly(1), Mark::exactly(2)]);
     let mut counters = Counters::ZERO;
     for mark in [1, 2, 2, 1] {
         assert_eq!(node.lookup(at(1), &Flowi { mark, ..flow(1) }, &mut counters), NO_STATE);
@@ -224,7 +224,7 @@ fn listener_not_asked_for_sas_still_hears_what_ends() {
     let lifetime =
         Lifetime { hard: Limits { added: Some(Duration::from_secs(1)), ..Limits::NONE }, ..Lifetime::default() };
     node.add_sa(&SaConfig { reqid: 9, lifetime, ..sa() }, mask()).unwrap();
-    node.set_asked(false);
+    node.set_acquires_heard(false);
     node.set_listener(true);
     let mut counters = Counters::ZERO;
     assert_eq!(node.lookup(at(1), &flow(1), &mut counters), NO_STATE);
@@ -232,10 +232,10 @@ fn listener_not_asked_for_sas_still_hears_what_ends() {
     assert_eq!(node.sad().larvae().count(), 0);
     node.handle_timeout(at(1), &mut counters);
     node.handle_timeout(at(2000), &mut counters);
-    let told: Vec<Event> = node.take_events().collect();
-    let [Event::SaExpired(gone)] = &told[..] else { panic!("{told:?}") };
+    let events: Vec<Event> = node.take_events().collect();
+    let [Event::SaExpired(gone)] = &events[..] else { panic!("{events:?}") };
     assert_eq!((gone.spi, gone.hard), (sa().spi, true));
-    node.set_asked(true);
+    node.set_acquires_heard(true);
     assert_eq!(node.lookup(at(2001), &flow(1), &mut counters), NO_STATE);
     assert_eq!(acquires(&mut node).len(), 1);
 }
@@ -350,7 +350,7 @@ fn acquired_sa_with_promised_spi_is_completed_by_an_update() {
 
 #[test]
 fn an_update_of_an_sa_that_is_there_makes_no_second_one() {
-    let mut node = node_wanting_an_spi(&[Mark::ANY]);
+    let mut node = node_with_spi_in_template(&[Mark::ANY]);
     let config = SaConfig { mark: Mark::exactly(1), ..sa() };
     let id = node.add_sa(&config, mask()).unwrap();
     // The policy is for other marks, and requires an SA with that very SPI.
@@ -490,13 +490,13 @@ fn packets_that_are_held_in_vain_are_dropped_in_the_end() {
     node.set_larval_drop(false);
     let mut counters = Counters::ZERO;
     hold(&mut node, &mem, at(0), 9, &mut counters).unwrap();
-    let mut asked = 0;
+    let mut attempts = 0;
     while let Some(due) = node.poll_timeout() {
         node.handle_timeout(due, &mut counters);
-        asked += 1;
+        attempts += 1;
         for released in node.take_released() {
             assert!(matches!(released, Released::Dropped(_, DropReason::PolicyNoState)));
-            assert_eq!((due, asked), (at(204_700), 11), "0.1 s, doubled until it is a minute or more");
+            assert_eq!((due, attempts), (at(204_700), 11), "0.1 s, doubled until it is a minute or more");
         }
     }
     assert_eq!(node.held(), 0);

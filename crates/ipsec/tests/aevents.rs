@@ -16,7 +16,7 @@ const fn at(millis: u64) -> Instant {
 }
 
 /// Advances the time, and returns the reports.
-fn told(node: &mut Ipsec, now: Instant) -> Vec<Event> {
+fn events(node: &mut Ipsec, now: Instant) -> Vec<Event> {
     node.handle_timeout(now, &mut Counters::default());
     node.take_events().collect()
 }
@@ -27,7 +27,7 @@ fn a_burst_is_told_of_once_at_both_ends() {
     let mut pair = Pair::new(&SaConfig { aevents: Aevents { packets: None, time }, ..sa() });
     for node in [&mut pair.sender, &mut pair.receiver] {
         node.set_listener(true);
-        assert_eq!(told(node, at(0)), []);
+        assert_eq!(events(node, at(0)), []);
     }
     let carry = |pair: &mut Pair, packets| {
         for n in 0..packets {
@@ -40,12 +40,12 @@ fn a_burst_is_told_of_once_at_both_ends() {
     let event = |by_time| [out_sa, in_sa].map(|sa| Event::Numbers(Aevent { sa, by_time }));
     carry(&mut pair, 5);
     for node in [&mut pair.sender, &mut pair.receiver] {
-        assert_eq!(told(node, at(1)), [], "nobody hears of numbers");
+        assert_eq!(events(node, at(1)), [], "nobody hears of numbers");
         node.set_numbers_heard(true);
     }
     // Two packets are the default limit.
     carry(&mut pair, 9);
-    let both = |pair: &mut Pair, now| [told(&mut pair.sender, now), told(&mut pair.receiver, now)].concat();
+    let both = |pair: &mut Pair, now| [events(&mut pair.sender, now), events(&mut pair.receiver, now)].concat();
     assert_eq!(both(&mut pair, at(2)), event(false));
     assert_eq!(both(&mut pair, at(3)), []);
     carry(&mut pair, 1);

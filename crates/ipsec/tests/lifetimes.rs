@@ -29,16 +29,16 @@ fn pass(node: &mut Ipsec, now: Instant) -> Vec<(bool, u32)> {
     let mut counters = Counters::ZERO;
     node.handle_timeout(now, &mut counters);
     assert_eq!(counters, Counters::ZERO);
-    told(node)
+    events(node)
 }
 
-fn told(node: &mut Ipsec) -> Vec<(bool, u32)> {
-    let told = node.take_events().map(|event| match event {
+fn events(node: &mut Ipsec) -> Vec<(bool, u32)> {
+    let events = node.take_events().map(|event| match event {
         Event::SaExpired(it) => (it.hard, it.spi.0),
         Event::PolicyExpired(it) => (it.hard, it.index),
         other => panic!("{other:?}"),
     });
-    told.collect()
+    events.collect()
 }
 
 /// Two nodes whose SA has these limits.
@@ -75,7 +75,7 @@ fn packet_after_hard_limit_is_refused_and_soft_limit_told_once() {
         for n in 0..sent {
             assert!(send(&mut pair, 72).is_ok(), "packet {n}: {soft:?} {hard:?}");
             let want = if n == soft_after { vec![(false, 0x1000)] } else { vec![] };
-            assert_eq!(told(&mut pair.sender), want, "packet {n}: {soft:?} {hard:?}");
+            assert_eq!(events(&mut pair.sender), want, "packet {n}: {soft:?} {hard:?}");
         }
         assert_eq!(pair.sent, Counters::ZERO);
         assert_eq!(send(&mut pair, 72).err(), Some(DropReason::EspExpired));
@@ -84,7 +84,7 @@ fn packet_after_hard_limit_is_refused_and_soft_limit_told_once() {
         assert_eq!(send(&mut pair, 72).err(), Some(DropReason::EspState));
         let want = Counters::ZERO.with(Mib::XfrmOutStateExpired, 1).with(Mib::XfrmOutStateInvalid, 1);
         assert_eq!(pair.sent, want);
-        assert_eq!((pair.sender.poll_timeout(), told(&mut pair.sender)), (Some(Instant::ZERO), vec![]));
+        assert_eq!((pair.sender.poll_timeout(), events(&mut pair.sender)), (Some(Instant::ZERO), vec![]));
         assert_eq!(pass(&mut pair.sender, at(2)), [(true, 0x1000)]);
         assert!(pair.sender.is_idle() && pair.sender.poll_timeout().is_none());
     }
@@ -125,7 +125,7 @@ fn received_packets_end_an_sa_at_the_exact_limit() {
         assert_eq!(opened, 3);
         let want = Counters::ZERO.with(Mib::XfrmInStateExpired, 1).with(Mib::XfrmInStateInvalid, 2);
         assert_eq!(pair.received, want, "as a train: {train}");
-        assert_eq!(told(&mut pair.receiver), [(false, 0x1000)]);
+        assert_eq!(events(&mut pair.receiver), [(false, 0x1000)]);
         assert_eq!(pass(&mut pair.receiver, at(10)), [(true, 0x1000)]);
         assert!(pair.receiver.is_idle());
     }
@@ -284,11 +284,11 @@ fn an_update_renews_the_lifetime_and_can_end_it_at_once() {
     let longer = Lifetime { soft: limits(u64::MAX, 3), hard: limits(u64::MAX, 4) };
     pair.sender.update_sa(&SaConfig { lifetime: longer, ..sa() }, mask()).unwrap();
     assert!(!pair.sender.sa(pair.out_sa).unwrap().is_dying());
-    told(&mut pair.sender);
+    events(&mut pair.sender);
     send(&mut pair, 72).unwrap();
-    assert_eq!(told(&mut pair.sender), []);
+    assert_eq!(events(&mut pair.sender), []);
     send(&mut pair, 72).unwrap();
-    assert_eq!(told(&mut pair.sender), [(false, 0x1000)]);
+    assert_eq!(events(&mut pair.sender), [(false, 0x1000)]);
     let over = Lifetime { soft: Limits::NONE, hard: limits(u64::MAX, 4) };
     pair.sender.update_sa(&SaConfig { lifetime: over, ..sa() }, mask()).unwrap();
     assert_eq!(send(&mut pair, 72).err(), Some(DropReason::EspExpired));

@@ -58,11 +58,11 @@ fn pair(config: &SaConfig) -> Pair {
 
 /// The changed mappings that a node reports.
 fn mappings(node: &mut Ipsec) -> Vec<Mapping> {
-    let told = node.take_events().map(|event| match event {
+    let mappings = node.take_events().map(|event| match event {
         Event::Mapping(mapping) => mapping,
         other => panic!("{other:?}"),
     });
-    told.collect()
+    mappings.collect()
 }
 
 /// Opens a packet at that second, and returns the reports.
@@ -102,12 +102,12 @@ fn a_peer_that_sends_from_elsewhere_is_told_of() {
     for (at, mapping_threshold) in [10, 0].into_iter().enumerate() {
         let config = config(NatTraversal { mapping_threshold, ..NatTraversal::default() });
         let mut pair = pair(&config);
-        for (seconds, from, told) in steps {
+        for (seconds, from, mappings) in steps {
             let bytes = translated(&seal(&mut pair), from);
             let got = open_at(&mut pair, seconds, &bytes);
             let (sa, dst, spi, reqid) = (pair.in_sa, config.dst, config.spi, config.reqid);
             let want = Mapping { sa, dst, spi, reqid, old: near, new: from, followed: false };
-            assert_eq!(got, if told[at] { vec![want] } else { vec![] }, "after {seconds} s from {from}");
+            assert_eq!(got, if mappings[at] { vec![want] } else { vec![] }, "after {seconds} s from {from}");
             assert_eq!(pair.opened.packets.drain(..).count(), 1, "it is opened from wherever it came");
         }
     }
@@ -147,8 +147,11 @@ fn tunnels_follow_a_peer_that_is_authentic_and_newest() {
         assert_eq!(open_at(&mut pair, 0, &translated(&old, second)), [], "held back, and sent again from elsewhere");
         assert_eq!(goes_to(&mut pair.receiver, &mem, dst, BACK), first);
 
-        let told = open_at(&mut pair, 0, &translated(&newer, second));
-        assert_eq!(told.iter().map(|it| (it.old, it.new, it.followed)).collect::<Vec<_>>(), [(first, second, true)]);
+        let mappings = open_at(&mut pair, 0, &translated(&newer, second));
+        assert_eq!(
+            mappings.iter().map(|it| (it.old, it.new, it.followed)).collect::<Vec<_>>(),
+            [(first, second, true)]
+        );
         assert_eq!(open_at(&mut pair, 0, &translated(&newer, third)), [], "a replay moves nobody");
         for (spi, want) in [(0x2000, second), (0x2001, first), (0x2002, SocketAddr::new(dst, 4502)), (0x2003, second)] {
             assert_eq!(goes_to(&mut pair.receiver, &mem, dst, Spi(spi)), want, "{spi:#x}");

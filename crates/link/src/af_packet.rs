@@ -61,7 +61,7 @@ pub(crate) struct PacketLink {
     width: usize,
     slots: Vec<Slot>,
     /// Slots passed to the next system call: about twice the frames that the last call received.
-    asking: usize,
+    batch_len: usize,
     interface: Interface,
     /// Index of the interface when the socket was bound.
     index: i32,
@@ -96,12 +96,12 @@ impl PacketLink {
     /// interface's frames.
     pub(crate) fn open(config: &Config, interface: &str, exclusive: bool) -> Result<Self, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
-        let asked = Interface::new(interface).map_err(failed("socket"))?;
+        let device = Interface::new(interface).map_err(failed("socket"))?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|err| {
             failed("socket AF_PACKET")(err.into()).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
         })?;
-        let mut link = Self::over(config, asked, socket, None)?;
+        let mut link = Self::over(config, device, socket, None)?;
         if exclusive {
             let attached = bpf::load_drop().and_then(|program| bpf::attach_to_ingress(program.as_fd(), link.index));
             link.ingress = Some(attached.map_err(|err| {
@@ -116,21 +116,21 @@ impl PacketLink {
     /// Binds a socket to the interface, whose frames are those of a `station`, if not the host's own.
     pub(crate) fn over(
         config: &Config,
-        asked: Interface,
+        device: Interface,
         socket: OwnedFd,
         station: Option<Station>,
     ) -> Result<Self, OpenError> {
-        let name = asked.name().to_owned();
+        let name = device.name().to_owned();
         let interface = name.as_str();
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
-        let index = asked.index().map_err(|err| {
+        let index = device.index().map_err(|err| {
             failed("SIOCGIFINDEX")(err).with_hint(libc::ENODEV, "no such interface; `ip link` lists those there are")
         })?;
-        let mac = asked.mac().map_err(failed("SIOCGIFHWADDR"))?;
+        let mac = device.mac().map_err(failed("SIOCGIFHWADDR"))?;
         let mac = mac
             .ok_or(io::ErrorKind::Unsupported)
             .map_err(|kind| failed("SIOCGIFHWADDR")(io::Error::new(kind, "not an Ethernet interface")))?;
-        let mtu = mtu_of(&asked, interface, config.mtu)?;
+        let mtu = mtu_of(&device, interface, config.mtu)?;
 
         let fd = socket.as_fd();
         let option = |name, call| set_option(fd, libc::SOL_PACKET, name, 1).map_err(failed(call));
@@ -159,8 +159,8 @@ impl PacketLink {
             socket,
             width: send,
             slots: std::iter::repeat_with(slot).take(recv).collect(),
-            asking: FEW_MESSAGES.min(recv),
-            interface: asked,
+            batch_len: FEW_MESSAGES.min(recv),
+            interface: device,
             index,
             down: false,
             ip_only: station.is_some_and(|station| station.ip_only),
@@ -199,7 +199,7 @@ impl PacketLink {
     /// Makes one system call. Returns the number of frames received, and their bytes.
     fn recv_batch(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<(usize, usize)> {
         let mut batch = RecvBatch::new();
-        for slot in &mut self.slots[..self.asking] {
+        for slot in &mut self.slots[..self.batch_len] {
             let front = slot.front.room(mem, Memory::HEADROOM, FRONT);
             let (Ok(front), Ok(rest)) = (front, slot.rest.room(mem, 0, LONGEST - FRONT)) else { break };
             batch.push(&mut [], &mut slot.control, [&mut slot.header, &mut front[..FRONT], rest]);
@@ -218,7 +218,7 @@ impl PacketLink {
             Err(err) => return Err(self.went_down("recvmmsg", &err)),
         };
         self.common.stats.rx_calls += u64::from(!received.is_empty());
-        self.asking = (2 * received.len()).clamp(FEW_MESSAGES.min(self.slots.len()), self.slots.len());
+        self.batch_len = (2 * received.len()).clamp(FEW_MESSAGES.min(self.slots.len()), self.slots.len());
         let mut bytes = 0;
         let mut slots = std::mem::take(&mut self.slots);
         for (slot, received) in slots.iter_mut().zip(&received) {
@@ -325,9 +325,9 @@ fn features(offloads: &Offloads) -> Features {
 }
 
 /// Configured MTU, or the interface's own.
-fn mtu_of(interface: &Interface, name: &str, wanted: Option<u16>) -> Result<usize, OpenError> {
+fn mtu_of(interface: &Interface, name: &str, configured: Option<u16>) -> Result<usize, OpenError> {
     let limit = interface.mtu().map_err(|err| OpenError::new(name, "SIOCGIFMTU", err))?;
-    let mtu = wanted.map_or(limit, usize::from);
+    let mtu = configured.map_or(limit, usize::from);
     if mtu > limit {
         let text = format!("{mtu} is more than the interface's {limit}");
         return Err(OpenError::new(name, "mtu", io::Error::new(io::ErrorKind::InvalidInput, text)));
@@ -392,11 +392,11 @@ impl Link for PacketLink {
         }
         let (mut packets, mut bytes) = (0, 0);
         while packets < BURST_PACKETS && bytes < BURST_BYTES {
-            let asked = self.asking;
+            let requested = self.batch_len;
             let (more, more_bytes) = self.recv_batch(mem, out)?;
             (packets, bytes) = (packets + more, bytes + more_bytes);
-            // A short batch: the socket is empty. `self.asking` is already the size of the next batch.
-            if more < asked {
+            // A short batch: the socket is empty. `self.batch_len` is already the size of the next batch.
+            if more < requested {
                 break;
             }
         }

@@ -74,7 +74,7 @@ impl Offloads {
     /// limit first, so that one long train does not cost shorter ones their offload. Tells whether anything changed.
     #[cold]
     pub(crate) fn give_up(&mut self, packet: &Packet, why: &str) -> bool {
-        let asked = match (packet.meta.cut.gso(), packet.meta.csum) {
+        let offload_name = match (packet.meta.cut.gso(), packet.meta.csum) {
             (Some(gso), _) => match gso.kind {
                 GsoKind::TcpV4 => TX_TSO4,
                 GsoKind::TcpV6 => TX_TSO6,
@@ -84,7 +84,7 @@ impl Offloads {
             (None, _) => return false,
         };
         let too_long = packet.meta.cut.segs() > SAFE_UDP_SEGS as u64 && self.max_segs > SAFE_UDP_SEGS;
-        if asked == TX_USO && too_long {
+        if offload_name == TX_USO && too_long {
             self.max_segs = SAFE_UDP_SEGS;
             if let Some(offload) = self.all.iter_mut().find(|offload| offload.name == TX_USO && offload.on) {
                 offload.why = Some(format!("at most {SAFE_UDP_SEGS} segments: {why}"));
@@ -93,9 +93,10 @@ impl Offloads {
         }
         let mut gave_up = false;
         // Segmentation needs checksum offload.
-        let all = asked == TX_CSUM;
+        let all = offload_name == TX_CSUM;
         for offload in &mut self.all {
-            if offload.on && (offload.name == asked || all && [TX_TSO4, TX_TSO6, TX_USO].contains(&offload.name)) {
+            if offload.on && (offload.name == offload_name || all && [TX_TSO4, TX_TSO6, TX_USO].contains(&offload.name))
+            {
                 (offload.on, offload.why) = (false, Some(why.to_owned()));
                 gave_up = true;
             }

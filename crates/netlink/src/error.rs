@@ -149,13 +149,13 @@ pub struct AckOptions {
 pub fn write_ack(w: &mut Writer, request: &Message<'_>, port: u32, outcome: &Result<(), Error>, options: AckOptions) {
     let error = outcome.as_ref().err();
     let quote = error.is_some() && !options.cap;
-    let told = error.filter(|error| options.ext && error.has_attributes());
-    let flags = if quote { 0 } else { flag::CAPPED } | if told.is_some() { flag::ACK_TLVS } else { 0 };
+    let reported = error.filter(|error| options.ext && error.has_attributes());
+    let flags = if quote { 0 } else { flag::CAPPED } | if reported.is_some() { flag::ACK_TLVS } else { 0 };
     let header = Header { kind: kind::ERROR, flags, seq: request.header.seq, port };
     w.message(header, |w| {
         w.fixed(&error.map_or(0, |error| -error.errno).to_ne_bytes());
         w.fixed(if quote { request.bytes } else { &request.bytes[..HEADER_LEN] });
-        if let Some(error) = told {
+        if let Some(error) = reported {
             error.put(w);
         }
     });
@@ -164,11 +164,11 @@ pub fn write_ack(w: &mut Writer, request: &Message<'_>, port: u32, outcome: &Res
 /// Ends the dump of `request`, with the error that stopped it, if any (Linux `netlink_dump_done`).
 pub fn write_done(w: &mut Writer, seq: u32, port: u32, flags: u16, outcome: &Result<(), Error>, options: AckOptions) {
     let error = outcome.as_ref().err();
-    let told = error.filter(|error| options.ext && error.has_attributes());
-    let flags = flags | flag::MULTI | if told.is_some() { flag::ACK_TLVS } else { 0 };
+    let reported = error.filter(|error| options.ext && error.has_attributes());
+    let flags = flags | flag::MULTI | if reported.is_some() { flag::ACK_TLVS } else { 0 };
     w.message(Header { kind: kind::DONE, flags, seq, port }, |w| {
         w.fixed(&error.map_or(0, |error| -error.errno).to_ne_bytes());
-        if let Some(error) = told {
+        if let Some(error) = reported {
             error.put(w);
         }
     });

@@ -202,7 +202,7 @@ pub struct Reply<'a> {
 
 impl<'a> Reply<'a> {
     /// Notifications that no request has caused: their sequence number and port are 0.
-    pub const fn unasked(listeners: Groups, outbox: &'a mut Outbox) -> Self {
+    pub const fn unsolicited(listeners: Groups, outbox: &'a mut Outbox) -> Self {
         Self { outbox, listeners, seq: 0, port: 0, echo: false }
     }
 
@@ -516,7 +516,7 @@ pub fn carry_out<P: Protocol>(protocol: &mut P, bytes: &[u8]) -> Result<(), Erro
     let message = message.ok_or(Error::text(errno::EINVAL, "Invalid message"))?;
     let request = Request { message, strict: false, privileged: true, port: 0 };
     let outbox = &mut Outbox::default();
-    let mut reply = Reply::unasked(Groups::default(), outbox);
+    let mut reply = Reply::unsolicited(Groups::default(), outbox);
     protocol.handle(&request, &mut reply)
 }
 

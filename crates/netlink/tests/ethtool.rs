@@ -4,7 +4,7 @@
 mod common;
 
 use base::DropReason;
-use common::{Obedient, node};
+use common::{RecordingHost, node};
 use config::features::{FeatureSet, NAMES};
 use ctl::state::RingState;
 use netlink::message::{Header, Messages, Writer, flag};
@@ -20,7 +20,7 @@ const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 
 /// Reply to a command block for the link `name`: the bytes of the block and the result of the call.
-fn ask(node: &mut Rtnl<Obedient>, privileged: bool, name: &str, block: &[u8]) -> Result<(Vec<u8>, u32), i32> {
+fn ask(node: &mut Rtnl<RecordingHost>, privileged: bool, name: &str, block: &[u8]) -> Result<(Vec<u8>, u32), i32> {
     let mut w = Writer::default();
     w.message(Header { kind: MESSAGE, flags: flag::REQUEST, seq: 1, port: 0 }, |w| {
         w.fixed(&[0; FIXED]);
@@ -54,13 +54,13 @@ fn block(words: &[u32]) -> Vec<u8> {
 }
 
 /// Words of the reply to a block of words.
-fn words(node: &mut Rtnl<Obedient>, asked: &[u32]) -> Result<Vec<u32>, i32> {
-    let (answer, _) = ask(node, true, "eth0", &block(asked))?;
+fn query(node: &mut Rtnl<RecordingHost>, words: &[u32]) -> Result<Vec<u32>, i32> {
+    let (answer, _) = ask(node, true, "eth0", &block(words))?;
     Ok(answer.chunks_exact(4).map(|word| u32::from_ne_bytes(*word.first_chunk().unwrap())).collect())
 }
 
 /// The texts of a set of names.
-fn names(node: &mut Rtnl<Obedient>, set: u32) -> Vec<String> {
+fn names(node: &mut Rtnl<RecordingHost>, set: u32) -> Vec<String> {
     let (answer, _) = ask(node, true, "eth0", &block(&[GSTRINGS, set, 0])).unwrap();
     let texts = answer[12..].chunks_exact(32).map(|text| text.split(|&byte| byte == 0).next().unwrap());
     texts.map(|text| String::from_utf8(text.to_vec()).unwrap()).collect()
@@ -89,9 +89,9 @@ fn ethtool_shows_driver_link_state_and_channels() {
     assert_eq!(text(36), env!("CARGO_PKG_VERSION"));
     let counts = 18 + DropReason::COUNT as u32;
     assert_eq!(info[180..184], counts.to_ne_bytes());
-    assert_eq!(words(&mut node, &[GLINK]), Ok(vec![GLINK, 1]));
-    assert_eq!(words(&mut node, &[GCHANNELS]), Ok(vec![GCHANNELS, 0, 0, 0, 1, 0, 0, 0, 1]));
-    assert_eq!(words(&mut node, &[GRINGPARAM]), Err(EOPNOTSUPP));
+    assert_eq!(query(&mut node, &[GLINK]), Ok(vec![GLINK, 1]));
+    assert_eq!(query(&mut node, &[GCHANNELS]), Ok(vec![GCHANNELS, 0, 0, 0, 1, 0, 0, 0, 1]));
+    assert_eq!(query(&mut node, &[GRINGPARAM]), Err(EOPNOTSUPP));
     let none = [GDRVINFO, GSTATS, GCHANNELS, GRINGPARAM, GLINKSETTINGS, SGRO, 0x1, 0x7, 0x20, 0xffff_ffff];
     for command in none {
         let request = [block(&[command]), vec![0; 60 - 16]].concat();
@@ -104,7 +104,7 @@ fn ethtool_shows_driver_link_state_and_channels() {
 #[test]
 fn link_settings_are_those_of_the_host_interface() {
     let mut node = node();
-    let mut asked = |words: i8| {
+    let mut query = |words: i8| {
         let mut request = block(&[GLINKSETTINGS]);
         request.resize(48, 0);
         request[15] = words as u8;
@@ -113,10 +113,10 @@ fn link_settings_are_those_of_the_host_interface() {
     let so_many = |at: u8| if at == 15 { 4_i8.wrapping_neg() as u8 } else { 0 };
     let refused: Vec<u8> = GLINKSETTINGS.to_ne_bytes().into_iter().chain((4..48).map(so_many)).collect();
     for words in [0, 1, 3, 5, 127, -4, -128] {
-        let answer = asked(words);
+        let answer = query(words);
         assert_eq!((answer.len(), &answer[4..]), (48, &refused[4..]), "{words}");
     }
-    assert_eq!(asked(4), (0..96).map(|at| if at == 15 { 4 } else { at }).collect::<Vec<u8>>());
+    assert_eq!(query(4), (0..96).map(|at| if at == 15 { 4 } else { at }).collect::<Vec<u8>>());
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn unprivileged_client_gets_only_read_commands() {
 fn ethtool_stats_have_one_name_per_counter() {
     let mut node = node();
     let count = 18 + DropReason::COUNT as u32;
-    assert_eq!(words(&mut node, &[GSSET_INFO, 0, 0x1e, 0]), Ok(vec![GSSET_INFO, 0, 0x16, 0, count, 0, 64]));
-    assert_eq!(words(&mut node, &[GSSET_INFO, 0, u32::MAX, u32::MAX]).unwrap()[2..4], [0x16, 0]);
+    assert_eq!(query(&mut node, &[GSSET_INFO, 0, 0x1e, 0]), Ok(vec![GSSET_INFO, 0, 0x16, 0, count, 0, 64]));
+    assert_eq!(query(&mut node, &[GSSET_INFO, 0, u32::MAX, u32::MAX]).unwrap()[2..4], [0x16, 0]);
     let names = names(&mut node, 1);
     let (values, _) = ask(&mut node, false, "eth0", &block(&[GSTATS, count])).unwrap();
     let values: Vec<u64> = values[8..].chunks_exact(8).map(|n| u64::from_ne_bytes(*n.first_chunk().unwrap())).collect();
@@ -162,7 +162,7 @@ fn ethtool_stats_with_a_stale_count_get_none() {
         assert_eq!((texts.len(), &texts[8..12]), (12 + 32 * want as usize, &want.to_ne_bytes()[..]), "{said}");
     }
     for unknown in [0, 3, 5, 9, u32::MAX] {
-        assert_eq!(words(&mut node, &[GSTRINGS, unknown, 0]), Err(EOPNOTSUPP), "{unknown}");
+        assert_eq!(query(&mut node, &[GSTRINGS, unknown, 0]), Err(EOPNOTSUPP), "{unknown}");
     }
 }
 
@@ -174,10 +174,10 @@ fn features_are_switched_as_in_linux() {
     let [on0, on1] = halves(CAN | FeatureSet::RX_CSUM);
     let never = halves(FeatureSet::VLAN_CHALLENGED);
     let all = vec![GFEATURES, 2, can0, on0, on0, never[0], can1, on1, on1, never[1]];
-    assert_eq!(words(&mut node, &[GFEATURES, 2]), Ok(all.clone()));
-    assert_eq!(words(&mut node, &[GFEATURES, u32::MAX]), Ok(all.clone()));
-    assert_eq!(words(&mut node, &[GFEATURES, 1]), Ok(all[..6].to_vec()));
-    assert_eq!(words(&mut node, &[GFEATURES, 0]), Ok(all[..2].to_vec()));
+    assert_eq!(query(&mut node, &[GFEATURES, 2]), Ok(all.clone()));
+    assert_eq!(query(&mut node, &[GFEATURES, u32::MAX]), Ok(all.clone()));
+    assert_eq!(query(&mut node, &[GFEATURES, 1]), Ok(all[..6].to_vec()));
+    assert_eq!(query(&mut node, &[GFEATURES, 0]), Ok(all[..2].to_vec()));
     let mut switch = |valid, wanted| {
         let outcome = ask(&mut node, true, "eth0", &block(&set(valid, wanted)));
         (outcome.map(|(_, result)| result), node.host.wanted.map(|wanted| wanted & CAN))
@@ -204,7 +204,7 @@ fn features_are_switched_as_in_linux() {
     let config = &node.model.link(2).unwrap().config;
     assert_eq!(config.features & CAN, CAN);
     for size in [0, 1, 3, u32::MAX] {
-        assert_eq!(words(&mut node, &[SFEATURES, size, 0, 0, 0, 0]), Err(EINVAL), "{size}");
+        assert_eq!(query(&mut node, &[SFEATURES, size, 0, 0, 0, 0]), Err(EINVAL), "{size}");
     }
 }
 
@@ -213,18 +213,18 @@ fn legacy_feature_commands_switch_the_same_features() {
     let mut node = node();
     let pairs = [(GTXCSUM, STXCSUM), (GSG, SSG), (GTSO, STSO), (GGRO, SGRO)];
     for (get, set) in pairs {
-        assert_eq!(words(&mut node, &[get]), Ok(vec![get, 1]), "{get:x}");
-        assert_eq!(words(&mut node, &[set, 0]), Ok(vec![]), "{set:x}");
-        assert_eq!(words(&mut node, &[get]), Ok(vec![get, 0]), "{get:x}");
-        assert_eq!(words(&mut node, &[set, 7]), Ok(vec![]), "{set:x}");
-        assert_eq!(words(&mut node, &[get]), Ok(vec![get, 1]), "{get:x}");
+        assert_eq!(query(&mut node, &[get]), Ok(vec![get, 1]), "{get:x}");
+        assert_eq!(query(&mut node, &[set, 0]), Ok(vec![]), "{set:x}");
+        assert_eq!(query(&mut node, &[get]), Ok(vec![get, 0]), "{get:x}");
+        assert_eq!(query(&mut node, &[set, 7]), Ok(vec![]), "{set:x}");
+        assert_eq!(query(&mut node, &[get]), Ok(vec![get, 1]), "{get:x}");
     }
-    assert_eq!(words(&mut node, &[GRXCSUM]), Ok(vec![GRXCSUM, 1]));
-    assert_eq!(words(&mut node, &[SRXCSUM, 0]), Err(EOPNOTSUPP));
-    assert_eq!(words(&mut node, &[SGSO, 0]), Err(EOPNOTSUPP));
-    assert_eq!(words(&mut node, &[GFLAGS]), Ok(vec![GFLAGS, 0]));
+    assert_eq!(query(&mut node, &[GRXCSUM]), Ok(vec![GRXCSUM, 1]));
+    assert_eq!(query(&mut node, &[SRXCSUM, 0]), Err(EOPNOTSUPP));
+    assert_eq!(query(&mut node, &[SGSO, 0]), Err(EOPNOTSUPP));
+    assert_eq!(query(&mut node, &[GFLAGS]), Ok(vec![GFLAGS, 0]));
     for (flags, want) in [(0, Ok(vec![])), (1 << 15, Err(EOPNOTSUPP)), (1, Err(EINVAL))] {
-        assert_eq!(words(&mut node, &[SFLAGS, flags]), want, "{flags:x}");
+        assert_eq!(query(&mut node, &[SFLAGS, flags]), want, "{flags:x}");
     }
 }
 

@@ -15,11 +15,11 @@ use netlink::{Groups, Outbox, Session, To};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use node::{Obedient, check, node};
+use node::{RecordingHost, check, node};
 use recording::recorded;
 
 /// A session that is a member of all groups.
-fn session(privileged: bool) -> Session<Rtnl<Obedient>> {
+fn session(privileged: bool) -> Session<Rtnl<RecordingHost>> {
     let mut session = Session::new(privileged);
     session.bind(9, 0).unwrap();
     session.set_option(nlsock::option::EXT_ACK, 1).unwrap();
@@ -28,8 +28,8 @@ fn session(privileged: bool) -> Session<Rtnl<Obedient>> {
 
 /// The messages that a datagram is answered with: type, sequence number, payload.
 fn answers(
-    session: &mut Session<Rtnl<Obedient>>,
-    node: &mut Rtnl<Obedient>,
+    session: &mut Session<Rtnl<RecordingHost>>,
+    node: &mut Rtnl<RecordingHost>,
     datagram: &[u8],
 ) -> Vec<(u16, u32, Vec<u8>)> {
     let mut outbox = Outbox::default();
@@ -42,7 +42,7 @@ fn answers(
 }
 
 /// The `errno`, positive, and the text of the one answer to a request.
-fn refusal(node: &mut Rtnl<Obedient>, privileged: bool, datagram: &[u8]) -> (i32, String) {
+fn refusal(node: &mut Rtnl<RecordingHost>, privileged: bool, datagram: &[u8]) -> (i32, String) {
     let answers = answers(&mut session(privileged), node, datagram);
     let [(2 | 3, _, payload)] = &answers[..] else { panic!("{answers:?}") };
     let (error, rest) = payload.split_first_chunk().unwrap();

@@ -12,7 +12,7 @@ use netlink::rtnl::Rtnl;
 use netlink::rtnl::nums::*;
 use netlink::{Groups, Outbox, carry_out};
 
-use node::{Obedient, check, node};
+use node::{RecordingHost, check, node};
 
 /// A request for 10.1.0.`last`/24, or fd00::`last`/64, on eth0, with seconds that it is preferred and valid.
 fn add(v4: bool, last: u8, flags: u16, lifetime: Option<[u32; 2]>) -> Vec<u8> {
@@ -36,13 +36,13 @@ fn add(v4: bool, last: u8, flags: u16, lifetime: Option<[u32; 2]>) -> Vec<u8> {
 const NONE: [u16; 0] = [];
 
 /// Addresses of eth0, each with its flags.
-fn shown(node: &Rtnl<Obedient>) -> Vec<(String, u32)> {
+fn shown(node: &Rtnl<RecordingHost>) -> Vec<(String, u32)> {
     let link = node.model.link(2).expect("it is there");
     link.addresses.iter().map(|address| (address.addr.to_string(), address.flags)).collect()
 }
 
 /// Lets time pass; returns the types of what members of the groups of addresses are told.
-fn pass(node: &mut Rtnl<Obedient>, seconds: u64) -> Vec<u16> {
+fn pass(node: &mut Rtnl<RecordingHost>, seconds: u64) -> Vec<u16> {
     node.host.now = node.host.now + Duration::from_secs(seconds);
     let (mut groups, mut outbox) = (Groups::default(), Outbox::default());
     [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR].into_iter().for_each(|group| groups.set(group, true));

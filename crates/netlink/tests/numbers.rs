@@ -11,7 +11,7 @@ use netlink::rtnl::nums::*;
 use netlink::rtnl::{LOOPBACK, LinkNow, Rtnl};
 use netlink::{Error, Groups, Outbox, carry_out};
 
-use node::{Obedient, check, node};
+use node::{RecordingHost, check, node};
 
 /// A request whose fixed part is a `struct ifinfomsg` for the link of number `index`.
 fn of_link(kind: u16, flags: u16, index: u32, attributes: impl FnOnce(&mut Writer)) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn add_address(index: u32) -> Vec<u8> {
     w.into_bytes()
 }
 
-fn number_of(node: &Rtnl<Obedient>, name: &str) -> Option<u32> {
+fn number_of(node: &Rtnl<RecordingHost>, name: &str) -> Option<u32> {
     node.model.index_of(name).map(|id| node.model.ifindex(id).0)
 }
 
@@ -130,7 +130,7 @@ fn link_of(message: &[u8], kind: u16) -> u32 {
 }
 
 /// Types of messages, each with the number of its link.
-fn told(outbox: &Outbox) -> Vec<(u16, u32)> {
+fn notified(outbox: &Outbox) -> Vec<(u16, u32)> {
     let kind = |message: &[u8]| u16::from_ne_bytes([message[4], message[5]]);
     outbox.iter().map(|(_, message)| (kind(message), link_of(message, kind(message)))).collect()
 }
@@ -152,10 +152,10 @@ fn link_that_is_another_interface_now_is_announced_as_new() {
     let mut all = Groups::default();
     (1..=RTNLGRP_MAX).for_each(|group| all.set(group, true));
     let mut outbox = Outbox::default();
-    node.tell_link(&now, all, &mut outbox);
-    let mut told_of = told(&outbox);
-    let routes = told_of.split_off(3);
-    assert_eq!(told_of, [(RTM_DELLINK, 2), (RTM_NEWLINK, 9), (RTM_NEWADDR, 9)]);
+    node.notify_link(&now, all, &mut outbox);
+    let mut notifications = notified(&outbox);
+    let routes = notifications.split_off(3);
+    assert_eq!(notifications, [(RTM_DELLINK, 2), (RTM_NEWLINK, 9), (RTM_NEWADDR, 9)]);
     let (last, routes) = routes.split_last().unwrap();
     assert_eq!(*last, (RTM_NEWLINK, 9));
     assert!(routes.len() >= 2 && routes.iter().all(|route| *route == (RTM_NEWROUTE, 9)), "{routes:?}");
@@ -164,6 +164,6 @@ fn link_that_is_another_interface_now_is_announced_as_new() {
     assert_eq!(refused(carry_out(&mut node, &add_address(2))).0, errno::ENODEV);
     assert_eq!(refused(carry_out(&mut node, &add_address(9))).0, errno::EEXIST);
     outbox.clear();
-    node.tell_link(&now, all, &mut outbox);
-    assert_eq!(told(&outbox), [(RTM_NEWLINK, 9)]);
+    node.notify_link(&now, all, &mut outbox);
+    assert_eq!(notified(&outbox), [(RTM_NEWLINK, 9)]);
 }

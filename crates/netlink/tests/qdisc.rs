@@ -13,7 +13,7 @@ use netlink::{Error, Groups, Outbox, Session, To, carry_out};
 use qdisc::{Depth, Options, RateSpec, Stats, Tbf};
 
 use base::LinkId;
-use node::{Obedient, check, node};
+use node::{RecordingHost, check, node};
 
 const ETH0: u32 = 2;
 const ADD: u16 = flag::CREATE | flag::EXCL;
@@ -48,7 +48,7 @@ fn tbf(w: &mut Writer, options: impl FnOnce(&mut Writer)) {
     w.nest(TCA_OPTIONS, options);
 }
 
-fn handle_of(node: &Rtnl<Obedient>) -> Option<u32> {
+fn handle_of(node: &Rtnl<RecordingHost>) -> Option<u32> {
     node.model.link(ETH0).unwrap().qdisc.map(|qdisc| qdisc.handle >> 16)
 }
 
@@ -127,8 +127,8 @@ fn hostile_options_are_refused_and_change_nothing() {
     short[..4].copy_from_slice(&32_u32.to_ne_bytes());
     assert_eq!(carry_out(&mut node(), &short), Err(Error::text(errno::EINVAL, "Invalid header length")));
     for index in [0, 3, u32::MAX, i32::MAX as u32] {
-        let asked = request(RTM_NEWQDISC, ADD, [index, 0, TC_H_ROOT], pfifo);
-        assert_eq!(carry_out(&mut node(), &asked), Err(Error::new(errno::ENODEV)), "{index}");
+        let message = request(RTM_NEWQDISC, ADD, [index, 0, TC_H_ROOT], pfifo);
+        assert_eq!(carry_out(&mut node(), &message), Err(Error::new(errno::ENODEV)), "{index}");
     }
 }
 
@@ -156,9 +156,9 @@ fn absurd_rates_and_limits_are_taken_and_shown() {
     session.bind(9, 0).unwrap();
     let mut outbox = Outbox::default();
     for flags in [0, flag::DUMP] {
-        let asked = request(RTM_GETQDISC, flags, [ETH0, 0, TC_H_ROOT], |_| {});
+        let message = request(RTM_GETQDISC, flags, [ETH0, 0, TC_H_ROOT], |_| {});
         outbox.clear();
-        session.handle(&asked, &mut node, Groups::default(), &mut outbox);
+        session.handle(&message, &mut node, Groups::default(), &mut outbox);
         let own = outbox.iter().flat_map(|(_, bytes)| Messages::new(bytes).collect::<Vec<_>>());
         let shown = own.filter(|message| message.header.kind == RTM_NEWQDISC).map(|message| message.bytes.to_vec());
         let [shown] = &shown.collect::<Vec<_>>()[..] else { panic!("one discipline") };
@@ -170,8 +170,8 @@ fn absurd_rates_and_limits_are_taken_and_shown() {
 #[test]
 fn links_without_packets_have_no_queue() {
     let mut node = node();
-    let asked = request(RTM_NEWQDISC, ADD, [1, 0, TC_H_ROOT], pfifo);
-    let refused = carry_out(&mut node, &asked).unwrap_err();
+    let message = request(RTM_NEWQDISC, ADD, [1, 0, TC_H_ROOT], pfifo);
+    let refused = carry_out(&mut node, &message).unwrap_err();
     assert_eq!(refused.errno, errno::EOPNOTSUPP);
     let ingress = request(RTM_NEWQDISC, ADD, [ETH0, 0, TC_H_INGRESS], pfifo);
     assert_eq!(
@@ -201,24 +201,24 @@ fn qdisc_events_name_the_old_and_the_new_qdisc() {
     let mut node = node();
     let mut session = Session::new(true);
     session.bind(9, 1 << (RTNLGRP_TC - 1)).unwrap();
-    let mut told = |flags: u16, handle: u32, kind: u16| {
-        let asked = request(kind, flags, [ETH0, handle, TC_H_ROOT], |w| {
+    let mut notified = |flags: u16, handle: u32, kind: u16| {
+        let message = request(kind, flags, [ETH0, handle, TC_H_ROOT], |w| {
             if kind == RTM_NEWQDISC {
                 pfifo(w);
             }
         });
         let mut outbox = Outbox::default();
-        session.handle(&asked, &mut node, session.groups(), &mut outbox);
+        session.handle(&message, &mut node, session.groups(), &mut outbox);
         let group = |to: To| matches!(to, To::Group { group: RTNLGRP_TC, .. });
         let events = outbox.iter().filter(|(to, _)| group(*to)).flat_map(|(_, bytes)| Messages::new(bytes));
         let handle = |payload: &[u8]| u32::from_ne_bytes(payload[8..12].try_into().unwrap()) >> 16;
         events.map(|event| (event.header.kind, event.header.flags, handle(event.payload()))).collect::<Vec<_>>()
     };
-    assert_eq!(told(ADD, 1 << 16, RTM_NEWQDISC), [(RTM_DELQDISC, 0, 0), (RTM_NEWQDISC, flag::REPLACE, 1)]);
-    assert_eq!(told(0, 1 << 16, RTM_NEWQDISC), [(RTM_NEWQDISC, 0, 1)]);
-    assert_eq!(told(ADD, 1 << 16, RTM_NEWQDISC), []);
-    assert_eq!(told(REPLACE, 2 << 16, RTM_NEWQDISC), [(RTM_DELQDISC, 0, 1), (RTM_NEWQDISC, flag::REPLACE, 2)]);
-    assert_eq!(told(0, 0, RTM_DELQDISC), [(RTM_DELQDISC, 0, 2)]);
+    assert_eq!(notified(ADD, 1 << 16, RTM_NEWQDISC), [(RTM_DELQDISC, 0, 0), (RTM_NEWQDISC, flag::REPLACE, 1)]);
+    assert_eq!(notified(0, 1 << 16, RTM_NEWQDISC), [(RTM_NEWQDISC, 0, 1)]);
+    assert_eq!(notified(ADD, 1 << 16, RTM_NEWQDISC), []);
+    assert_eq!(notified(REPLACE, 2 << 16, RTM_NEWQDISC), [(RTM_DELQDISC, 0, 1), (RTM_NEWQDISC, flag::REPLACE, 2)]);
+    assert_eq!(notified(0, 0, RTM_DELQDISC), [(RTM_DELQDISC, 0, 2)]);
 }
 
 #[test]

@@ -15,11 +15,11 @@ use netlink::rtnl::{Host, LOOPBACK, Link, Model, Route, Rtnl, renumber, without}
 use netlink::xfrm::saved_defaults;
 use netlink::{Error, Groups, Outbox, Session, carry_out, flags_of, set_flags};
 
-use node::{Obedient, check, node};
+use node::{RecordingHost, check, node};
 use recording::recorded;
 
 /// Persistent state of a node, as netlink clients see it.
-fn seen(node: &mut Rtnl<Obedient>) -> String {
+fn seen(node: &mut Rtnl<RecordingHost>) -> String {
     let number = |id: u32| node.model.ifindex(id).0;
     let links = node.model.links_after(0).map(|(id, link)| {
         let Link { config, mtu, mac, up, addresses, group, alias, txqlen, master, qdisc, .. } = link;
@@ -41,8 +41,8 @@ fn seen(node: &mut Rtnl<Obedient>) -> String {
 }
 
 /// Node restored from the saved state of another one.
-fn again(of: &mut Rtnl<Obedient>) -> Rtnl<Obedient> {
-    let mut node = Rtnl { model: Model::default(), host: Obedient::default() };
+fn again(of: &mut Rtnl<RecordingHost>) -> Rtnl<RecordingHost> {
+    let mut node = Rtnl { model: Model::default(), host: RecordingHost::default() };
     for saved in of.saved().unwrap() {
         assert_eq!(carry_out(&mut node, &saved.message), Ok(()), "{}", saved.label);
     }
@@ -50,7 +50,7 @@ fn again(of: &mut Rtnl<Obedient>) -> Rtnl<Obedient> {
 }
 
 /// Replays all recorded requests at a node, and calls `look` after each.
-fn after_each(mut look: impl FnMut(&mut Rtnl<Obedient>)) {
+fn after_each(mut look: impl FnMut(&mut Rtnl<RecordingHost>)) {
     let mut node = node();
     let mut session = Session::new(true);
     for datagram in recorded() {
@@ -110,7 +110,7 @@ fn saved_link_keeps_its_number_unless_taken() {
     let mut before = node();
     let saved = before.saved().unwrap().remove(0);
     for (taken, want) in [(false, 2), (true, 3)] {
-        let mut node = if taken { node() } else { Rtnl { model: Model::default(), host: Obedient::default() } };
+        let mut node = if taken { node() } else { Rtnl { model: Model::default(), host: RecordingHost::default() } };
         let mut message = saved.message.clone();
         // Under another name, of the same length.
         let at = message.windows(4).position(|four| four == b"eth0").unwrap();
@@ -215,7 +215,7 @@ fn vrfs_are_there_again_with_their_links_rules_and_routes() {
         (vec![&red, &blue, &address, &to_red, &delete], None, 2),
         (vec![&red, &no_rule, &address, &to_red], Some(10), 1),
     ];
-    for (requests, table, asked) in steps {
+    for (requests, table, l3mdev_rules) in steps {
         let mut before = node();
         for request in &requests {
             assert_eq!(carry_out(&mut before, request), Ok(()), "{request:?}");
@@ -224,7 +224,7 @@ fn vrfs_are_there_again_with_their_links_rules_and_routes() {
         assert_eq!(before.model.link(2).unwrap().master.and_then(|master| master.table), table);
         let connected = before.model.routes().find(|(_, route)| route.kind == RTN_UNICAST && route.dev == 2);
         assert_eq!(connected.map(|(id, _)| id.0), Some(table.unwrap_or(254)));
-        assert_eq!(before.host.l3mdev.iter().sum::<usize>(), asked);
+        assert_eq!(before.host.l3mdev.iter().sum::<usize>(), l3mdev_rules);
         let mut copy = again(&mut before);
         assert_eq!(seen(&mut copy), seen(&mut before));
         assert_eq!(copy.host.l3mdev, before.host.l3mdev);
@@ -258,7 +258,7 @@ const EQUALS: [u8; 4] = [RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT, RTN_THROW
 
 /// The request for a route of that kind, of which all have one prefix and metric.
 fn route(kind: u8, flags: u16) -> Vec<u8> {
-    let mut node = Rtnl { model: Model::default(), host: Obedient::default() };
+    let mut node = Rtnl { model: Model::default(), host: RecordingHost::default() };
     let mut message = 36_u32.to_ne_bytes().to_vec();
     message.extend(RTM_NEWROUTE.to_ne_bytes());
     message.extend((flag::REQUEST | flag::CREATE | flags).to_ne_bytes());
@@ -269,12 +269,12 @@ fn route(kind: u8, flags: u16) -> Vec<u8> {
     message
 }
 
-fn kinds(node: &Rtnl<Obedient>) -> Vec<u8> {
+fn kinds(node: &Rtnl<RecordingHost>) -> Vec<u8> {
     node.model.routes().map(|(_, route)| route.kind).collect()
 }
 
-fn of_kinds(kinds: &[u8]) -> Rtnl<Obedient> {
-    let mut node = Rtnl { model: Model::default(), host: Obedient::default() };
+fn of_kinds(kinds: &[u8]) -> Rtnl<RecordingHost> {
+    let mut node = Rtnl { model: Model::default(), host: RecordingHost::default() };
     kinds.iter().for_each(|&kind| carry_out(&mut node, &route(kind, flag::APPEND)).unwrap());
     node
 }

@@ -161,20 +161,20 @@ impl Shared {
 
     /// Takes back a page without references.
     pub(crate) fn put(&self, mem: Box<PageMem>) {
-        let unwanted = match self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        let excess = match self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(free) => {
                 free.push(mem);
                 None
             }
             None => Some(mem),
         };
-        drop(unwanted);
+        drop(excess);
     }
 
     /// Takes back pages, as [`put`](Self::put) does.
     pub(crate) fn put_all(&self, pages: impl Iterator<Item = Box<PageMem>>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let unwanted: Vec<_> = match free.as_mut() {
+        let excess: Vec<_> = match free.as_mut() {
             Some(free) => {
                 pages.for_each(|page| free.push(page));
                 Vec::new()
@@ -182,7 +182,7 @@ impl Shared {
             None => pages.collect(),
         };
         drop(free);
-        drop(unwanted);
+        drop(excess);
     }
 
     pub(crate) fn slab(&self) -> Option<&Slab> {

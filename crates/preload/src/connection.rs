@@ -31,18 +31,18 @@ pub(crate) fn connected(flags: c_int) -> Result<Fd, Errno> {
 ///
 /// # Errors
 /// `ECONNREFUSED` if it is gone.
-pub(crate) fn tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>) -> Result<(), Errno> {
+pub(crate) fn send_calls(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>) -> Result<(), Errno> {
     loop {
-        match try_tell(fd, bytes, answer_to, 0) {
+        match try_send_calls(fd, bytes, answer_to, 0) {
             Err(Errno(libc::EINTR)) => {}
             Err(Errno(libc::EAGAIN)) => wait_for_room(fd),
-            told => return told,
+            outcome => return outcome,
         }
     }
 }
 
-/// As [`tell`], with flags of `sendmsg(2)`, in one attempt.
-pub(crate) fn try_tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>, flags: c_int) -> Result<(), Errno> {
+/// As [`send_calls`], with flags of `sendmsg(2)`, in one attempt.
+pub(crate) fn try_send_calls(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>, flags: c_int) -> Result<(), Errno> {
     let mut piece = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: a message without contents is all zeros.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
@@ -72,7 +72,7 @@ pub(crate) fn awaited(fd: c_int, bytes: &[u8], sent: impl FnOnce()) -> Result<An
     // SAFETY: there is room for two descriptors.
     checked(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } as c_int)?;
     let (answers, theirs) = (Fd(ends[0]), Fd(ends[1]));
-    tell(fd, bytes, Some(&theirs))?;
+    send_calls(fd, bytes, Some(&theirs))?;
     sent();
     drop(theirs);
     let mut bytes = [0; Answer::LEN];
@@ -91,11 +91,11 @@ pub(crate) fn awaited(fd: c_int, bytes: &[u8], sent: impl FnOnce()) -> Result<An
 
 /// Waits until a non-blocking connection accepts data.
 pub(crate) fn wait_for_room(fd: c_int) {
-    let mut wanted = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    let mut poll_fd = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     let forever: *const c_void = std::ptr::null();
     let none: c_long = 0;
     // SAFETY: one entry is passed and its count is one. The next attempt to send reports a failure.
-    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1, forever, forever, none) };
+    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut poll_fd, 1, forever, forever, none) };
 }
 
 /// Converts the error of a call while the gateway is gone to Linux's for a netlink protocol without a listener.

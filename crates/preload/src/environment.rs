@@ -109,19 +109,19 @@ pub(crate) fn shell_command(command: &CStr) -> Option<CString> {
     if seen.has_library && seen.has_gateway {
         return None;
     }
-    let mut told = Vec::new();
+    let mut script = Vec::new();
     let mut room = [0_u8; MAX_LEN];
     if !seen.has_library {
         let preload = own.before(seen.preload, &mut room).ok()?;
         // SAFETY: it is a C string, in `own` or in `room`.
-        told.extend(assignment(unsafe { CStr::from_ptr(preload) }));
+        script.extend(assignment(unsafe { CStr::from_ptr(preload) }));
     }
     if !seen.has_gateway {
-        told.extend(assignment(&own.netlink));
+        script.extend(assignment(&own.netlink));
     }
-    told.extend_from_slice(b"exec /bin/sh -c ");
-    told.extend(quoted(command.to_bytes()));
-    CString::new(told).ok()
+    script.extend_from_slice(b"exec /bin/sh -c ");
+    script.extend(quoted(command.to_bytes()));
+    CString::new(script).ok()
 }
 
 /// A variable assignment in a shell command.

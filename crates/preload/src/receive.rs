@@ -48,14 +48,14 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
         return Err(Errno(libc::EOPNOTSUPP));
     }
     offer(slot, pieces);
-    tell_of_offer(fd, slot);
+    report_longer_buffer(fd, slot);
     let mut word = [0; WORD];
     let mut all = Pieces::new();
     let mut message = all.message(iovec { iov_base: word.as_mut_ptr().cast(), iov_len: WORD }, pieces)?;
     // SAFETY: the word lives here, and the pieces are the caller's.
     let mut attempt = |flags| checked(unsafe { libc_next::recvmsg(fd, &raw mut message, flags) });
-    let asked = slot.asked.swap(false, Relaxed);
-    let soon = asked && flags & libc::MSG_DONTWAIT == 0 && PROMPT.load(Relaxed) && BUSY_POLL.should_poll();
+    let expects_reply = slot.expects_reply.swap(false, Relaxed);
+    let soon = expects_reply && flags & libc::MSG_DONTWAIT == 0 && PROMPT.load(Relaxed) && BUSY_POLL.should_poll();
     let connection = slot.connection();
     let mut found = soon.then(|| BUSY_POLL.poll(|| attempt(flags | libc::MSG_DONTWAIT).ok())).flatten();
     if found.is_none() && slot.is_to_be_kept() {
@@ -87,7 +87,7 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
             slot.is_answer_due.store(true, Relaxed);
         }
         match from {
-            FromDaemon::Overrun => slot.is_told_of_loss(),
+            FromDaemon::Overrun => slot.note_loss_reported(),
             FromDaemon::Answer { last: true, .. } | FromDaemon::Part { last: true } if flags & libc::MSG_PEEK == 0 => {
                 slot.count_last_answer();
             }
@@ -97,7 +97,7 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     let group = match from {
         FromDaemon::Answer { .. } => 0,
         FromDaemon::Part { .. } => {
-            slot_of_it.into_iter().for_each(|slot| tell_of_offer(fd, slot));
+            slot_of_it.into_iter().for_each(|slot| report_longer_buffer(fd, slot));
             0
         }
         FromDaemon::Group(group) => group,
@@ -121,7 +121,7 @@ fn offer(slot: &Slot, pieces: &[iovec]) {
 }
 
 /// Reports a longer buffer to the gateway while it is writing a dump, so that its next part may be longer.
-fn tell_of_offer(fd: c_int, slot: &Slot) {
+fn report_longer_buffer(fd: c_int, slot: &Slot) {
     if slot.dumping.load(Relaxed) && deferred_setup::is_deferred(slot, deferred_setup::LEN) {
         // A failure to send this is reported by the next call.
         let _ = send_deferred(fd, slot);

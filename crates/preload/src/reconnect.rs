@@ -17,7 +17,7 @@ use libc::{c_int, c_uint, iovec, pollfd};
 use nlsock::{ToDaemon, option, protocol};
 
 use crate::bypass_ports;
-use crate::connection::{Rights, awaited, connected, tell};
+use crate::connection::{Rights, awaited, connected, send_calls};
 use crate::deferred_setup::Calls;
 use crate::errno::{Errno, checked};
 use crate::fd::Fd;
@@ -68,7 +68,7 @@ pub(crate) fn keep(fd: c_int, slot: &Slot) {
     let Some(channel) = channel() else { return };
     let mut calls = Calls::deferred(slot);
     calls.push(ToDaemon::Keep { name: slot.connection() });
-    if tell(fd, calls.as_bytes(), Some(&channel)).is_ok() {
+    if send_calls(fd, calls.as_bytes(), Some(&channel)).is_ok() {
         calls.mark_sent(slot);
     }
 }
@@ -166,9 +166,9 @@ fn run(number: c_int) {
         first as c_uint > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0
     };
     let is_running = alone && close(number + 1, c_uint::MAX) && (number == 0 || close(0, number as c_uint - 1));
-    let told = u8::from(is_running);
+    let outcome = u8::from(is_running);
     // SAFETY: there is a byte. The program's thread waits for it.
-    unsafe { libc::syscall(libc::SYS_write, number, &raw const told, 1) };
+    unsafe { libc::syscall(libc::SYS_write, number, &raw const outcome, 1) };
     if is_running {
         let lifeline = connected(libc::SOCK_CLOEXEC).ok().filter(is_served);
         Keeper { channel: Some(Fd(number)), lifeline, kept: Vec::new() }.run();
@@ -272,7 +272,7 @@ impl Keeper {
             let Some(slot) = kept.slot() else { continue };
             // The program may send as soon as the loss is reported: its data comes after the call.
             slot.is_gone.store(false, Release);
-            if tell(lifeline.0, &adopt(slot), Some(&kept.end)).is_err() {
+            if send_calls(lifeline.0, &adopt(slot), Some(&kept.end)).is_err() {
                 self.mark_gone();
                 return;
             }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use libc::{c_int, c_long, c_void, socklen_t};
 use nlsock::{Answer, ToDaemon, protocol};
 
-use crate::connection::{awaited, connected, tell, try_tell};
+use crate::connection::{awaited, connected, send_calls, try_send_calls};
 use crate::deferred_setup::{self, Calls, HELLO, PORT};
 use crate::errno::{Errno, checked};
 use crate::fd::{Fd, duplicate};
@@ -51,7 +51,7 @@ pub(crate) fn own(protocol: u32) -> Result<Fd, Errno> {
     } else {
         let mut calls = Calls::new();
         calls.push(ToDaemon::Hello { protocol });
-        tell(fd.0, calls.as_bytes(), None)?;
+        send_calls(fd.0, calls.as_bytes(), None)?;
     }
     Ok(fd)
 }
@@ -124,7 +124,7 @@ pub(crate) fn send_or_defer(fd: c_int, slot: &Slot, what: u32) -> Result<(), Err
 pub(crate) fn send_deferred(fd: c_int, slot: &Slot) -> Result<(), Errno> {
     check_gateway(slot)?;
     let calls = Calls::deferred(slot);
-    tell(fd, calls.as_bytes(), None)?;
+    send_calls(fd, calls.as_bytes(), None)?;
     calls.mark_sent(slot);
     Ok(())
 }
@@ -136,7 +136,7 @@ fn check_gateway(slot: &Slot) -> Result<(), Errno> {
 }
 
 /// Sends the ports of other connections of the protocol to the gateway, before `own` requests one of them.
-pub(crate) fn tell_ports(own: &Slot) {
+pub(crate) fn send_ports(own: &Slot) {
     let protocol = own.protocol.load(Relaxed);
     let has_port = |slot: &Slot| deferred_setup::is_deferred(slot, PORT) && slot.protocol.load(Relaxed) == protocol;
     let is_other = |slot: &Slot| !std::ptr::eq(slot, own);
@@ -177,15 +177,15 @@ pub(crate) fn settle(fd: c_int, slot: &Slot) {
     let mut calls = Calls::new();
     calls.push(ToDaemon::Hello { protocol: slot.protocol.load(Relaxed) });
     // Without room, the gateway has not read for long.
-    if try_tell(fd, calls.as_bytes(), Some(&theirs), libc::MSG_DONTWAIT).is_err() {
+    if try_send_calls(fd, calls.as_bytes(), Some(&theirs), libc::MSG_DONTWAIT).is_err() {
         return;
     }
     drop(theirs);
-    let mut wanted = libc::pollfd { fd: answers.0, events: libc::POLLIN, revents: 0 };
+    let mut ready = libc::pollfd { fd: answers.0, events: libc::POLLIN, revents: 0 };
     let limit = libc::timespec { tv_sec: SETTLE_MS / 1000, tv_nsec: SETTLE_MS % 1000 * 1_000_000 };
     let (no_mask, none): (*const c_void, c_long) = (std::ptr::null(), 0);
     // SAFETY: one entry is passed and its count is one. Any outcome ends the wait.
-    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1, &raw const limit, no_mask, none) };
+    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut ready, 1, &raw const limit, no_mask, none) };
 }
 
 /// Maximum time to wait for due answers, in milliseconds.

@@ -69,9 +69,9 @@ pub(crate) struct Slot {
     /// Whether answers, or parts of a dump, may be in flight ([`settle`](crate::session::settle)).
     pub(crate) is_answer_due: AtomicBool,
     /// Whether data was sent since the program last received.
-    pub(crate) asked: AtomicBool,
+    pub(crate) expects_reply: AtomicBool,
     /// Number of sent datagrams whose last answer was not received. A datagram that requests no answer counts until
-    /// [`Slot::is_told_of_loss`].
+    /// [`Slot::note_loss_reported`].
     outstanding: AtomicU32,
     /// Number of sent datagrams. It wraps.
     requests: AtomicU32,
@@ -99,7 +99,7 @@ impl Slot {
             dumping: AtomicBool::new(false),
             moves: AtomicU32::new(0),
             is_answer_due: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
+            expects_reply: AtomicBool::new(false),
             outstanding: AtomicU32::new(0),
             requests: AtomicU32::new(0),
             is_kept: AtomicBool::new(false),
@@ -122,13 +122,13 @@ impl Slot {
         let words = [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len, &self.room];
         let words = words.into_iter().chain([&self.deferred, &self.outstanding, &self.requests]);
         words.chain(&self.groups).for_each(|word| word.store(0, Relaxed));
-        let flags = [&self.dumping, &self.asked, &self.is_answer_due, &self.is_kept, &self.is_gone];
+        let flags = [&self.dumping, &self.expects_reply, &self.is_answer_due, &self.is_kept, &self.is_gone];
         flags.into_iter().for_each(|flag| flag.store(false, Relaxed));
     }
 
     /// Counts a datagram that was sent, or refused without a gateway.
     pub(crate) fn count_request(&self) {
-        self.asked.store(true, Relaxed);
+        self.expects_reply.store(true, Relaxed);
         self.is_answer_due.store(true, Relaxed);
         self.outstanding.fetch_add(1, Relaxed);
         self.requests.fetch_add(1, Relaxed);
@@ -142,7 +142,7 @@ impl Slot {
 
     /// Clears the expected answers: the loss of some is reported to the program. After a restart another process's
     /// keeper may have handed the socket over, before this process's has found the gateway.
-    pub(crate) fn is_told_of_loss(&self) {
+    pub(crate) fn note_loss_reported(&self) {
         self.outstanding.store(0, Relaxed);
         self.is_gone.store(false, Release);
     }
@@ -235,16 +235,16 @@ fn forget(slot: &Slot, connection: u64) {
     let _ = slot.connection.compare_exchange(connection, 0, AcqRel, Relaxed);
 }
 
-/// The open connections for which `wanted` returns true, each with a descriptor; one with several descriptors is
+/// The open connections for which `matches` returns true, each with a descriptor; one with several descriptors is
 /// returned several times.
-pub(crate) fn live(wanted: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item = (c_int, &'static Slot)> {
+pub(crate) fn live(matches: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item = (c_int, &'static Slot)> {
     let hints = BY_FD.iter().take(NEVER.load(Relaxed));
     (0..).zip(hints).filter_map(move |(fd, hint)| {
         let at = hint.load(Acquire);
         let hinted = SLOTS.get(usize::from(at).wrapping_sub(1))?;
         // A stale hint stays: the descriptor may just be reused by another thread.
-        let (_, slot) = wanted(hinted).then(|| look_up(fd, at)).flatten()?;
-        wanted(slot).then_some((fd, slot))
+        let (_, slot) = matches(hinted).then(|| look_up(fd, at)).flatten()?;
+        matches(slot).then_some((fd, slot))
     })
 }
 

@@ -332,7 +332,7 @@ mod tests {
         fn runs_are_found_and_leave_in_order_as_from_a_plain_map(
             starts in prop::collection::btree_set(0_usize..8192, 0..200),
             seed in any::<u64>(),
-            asked in prop::collection::vec(1_usize..131_072, 50),
+            queries in prop::collection::vec(1_usize..131_072, 50),
         ) {
             let mem = Memory::heap();
             let mut order: Vec<_> = starts.into_iter().collect();
@@ -352,7 +352,7 @@ mod tests {
                 }
                 plain.insert(start, end);
             }
-            for end in asked {
+            for end in queries {
                 let want = plain.range(..end).next_back().map(|(&start, &n)| (start, n));
                 prop_assert_eq!(runs.last_before(end), want, "before {}", end);
             }

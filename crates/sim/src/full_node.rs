@@ -144,17 +144,17 @@ impl FullNode {
     /// # Panics
     /// If it did not.
     pub fn rx(&mut self, link: LinkId, pkt: Packet) {
-        let told = format!("{pkt:?} by {link:?}: {:02x?}", &pkt.to_vec()[..pkt.len().min(120)]);
+        let case = format!("{pkt:?} by {link:?}: {:02x?}", &pkt.to_vec()[..pkt.len().min(120)]);
         let plain = pkt.meta.cut == Cut::Whole;
         let quiet = self.ends_quietly(link, &pkt);
         let before = self.ends(link);
         self.node.rx(self.now, link, vec![pkt]);
         let after = self.ends(link);
-        assert!(after.all() > before.all() || quiet, "lost: {told}");
+        assert!(after.all() > before.all() || quiet, "lost: {case}");
         self.check_nothing_is_left();
         if plain && before.held == 0 && self.node.datapath.counters.get(Mib::IpFragCreates) == 0 {
             let dropped = after.dropped_of_link - before.dropped_of_link;
-            assert!(dropped <= 1, "dropped {dropped} times: {told}");
+            assert!(dropped <= 1, "dropped {dropped} times: {case}");
         }
     }
 

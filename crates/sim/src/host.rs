@@ -112,21 +112,21 @@ impl Host {
     }
 
     fn answer_arp(&mut self, mac: MacAddr, bytes: &[u8]) {
-        let asked = arp::Header::parse(bytes).expect("nodes speak ARP");
-        let target = asked.target_ip();
-        if asked.operation() != arp::Operation::REQUEST || !self.has(target.into()) {
+        let request = arp::Header::parse(bytes).expect("nodes speak ARP");
+        let target = request.target_ip();
+        if request.operation() != arp::Operation::REQUEST || !self.has(target.into()) {
             return;
         }
-        let reply = arp::Header::reply((mac, target), (asked.sender_mac(), asked.sender_ip()));
-        let header = eth::Header::new(asked.sender_mac(), mac, EtherType::ARP);
+        let reply = arp::Header::reply((mac, target), (request.sender_mac(), request.sender_ip()));
+        let header = eth::Header::new(request.sender_mac(), mac, EtherType::ARP);
         let frame = [header.as_bytes(), reply.as_bytes()].concat();
         self.outbox.push(Packet::with_data(&self.mem, &frame).expect("memory"));
     }
 
     fn answer_nd(&mut self, asker: MacAddr, info: &Info, head: &[u8]) {
         let (Some(mac), IpAddr::V6(src), IpAddr::V6(dst)) = (self.mac, info.src, info.dst) else { return };
-        let asked = Nd::parse(info.payload(head), src, dst, info.ttl).expect("nodes speak ND");
-        let Some(Nd::NeighbourSolicit { target, .. }) = asked else { return };
+        let request = Nd::parse(info.payload(head), src, dst, info.ttl).expect("nodes speak ND");
+        let Some(Nd::NeighbourSolicit { target, .. }) = request else { return };
         if !self.has(target.into()) {
             return;
         }

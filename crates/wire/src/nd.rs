@@ -374,7 +374,7 @@ mod tests {
         let solicit_lladdr = with_option(&solicit, LinkAddr::source(MAC).as_bytes());
         let mut coded = solicit.clone();
         coded[1] = 1;
-        let unasked = Neighbour::advert(GLOBAL, AdvertFlags::default()).as_bytes().to_vec();
+        let unsolicited = Neighbour::advert(GLOBAL, AdvertFlags::default()).as_bytes().to_vec();
         let answer = AdvertFlags { solicited: true, ..AdvertFlags::default() };
         let answer = Neighbour::advert(GLOBAL, answer).as_bytes().to_vec();
         let of_group = Neighbour::solicit(multicast).as_bytes().to_vec();
@@ -393,7 +393,7 @@ mod tests {
             (&solicit, NOBODY, GLOBAL, 255, invalid),
             (&solicit_lladdr, NOBODY, group, 255, invalid),
             (&of_group, HERE, group, 255, invalid),
-            (&unasked, GLOBAL, ALL_NODES, 255, ok),
+            (&unsolicited, GLOBAL, ALL_NODES, 255, ok),
             (&answer, GLOBAL, HERE, 255, ok),
             (&answer, GLOBAL, ALL_NODES, 255, invalid),
             (&advert_of_group, GLOBAL, HERE, 255, invalid),

@@ -233,8 +233,8 @@ impl Case {
         }
         for &(port, mac, vid, kind, is_sticky) in &self.fdb {
             let port = Some(link(port));
-            let wanted = FdbRequest { port, mac, vid, kind, is_sticky, create: true, exclusive: false };
-            bridge.add_fdb(NOW, &wanted).unwrap();
+            let request = FdbRequest { port, mac, vid, kind, is_sticky, create: true, exclusive: false };
+            bridge.add_fdb(NOW, &request).unwrap();
         }
         bridge
     }

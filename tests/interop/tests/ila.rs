@@ -119,19 +119,19 @@ impl Site {
     /// ICMP, TCP and UDP both ways, in fragments as well where these are translated as a whole.
     fn exchange(&self, mode: &str) -> Outcome {
         let (to_a, to_b): (IpAddr, IpAddr) = (A.parse()?, B.parse()?);
-        let told = |failed: libtest_mimic::Failed| explain(&failed, &self.gateway, mode);
+        let explained = |failed: libtest_mimic::Failed| explain(&failed, &self.gateway, mode);
         wait_until("packets pass", std::time::Duration::from_secs(20), || {
             self.a.sh(&format!("ping -n -q -c 1 -W 1 {B}")).is_ok()
         })
-        .map_err(told)?;
+        .map_err(explained)?;
         // Packets with an extension header are left alone by adj-transport, at both ends.
         let sizes: &[u16] = if mode == "adj-transport" { &[0, 56, 1400] } else { PING_SIZES };
         for (from, to, there) in [(&self.a, &self.near, to_b), (&self.near, &self.a, to_a)] {
-            from.sh(&ping_script(there, sizes)).map_err(told)?;
-            transfer(from, (to, there), STREAM_LEN).map_err(told)?;
+            from.sh(&ping_script(there, sizes)).map_err(explained)?;
+            transfer(from, (to, there), STREAM_LEN).map_err(explained)?;
             let _echo = Process::spawn(to.command("python3").args(["-c", UDP_ECHO]), &self.scratch)?;
             let largest = sizes.iter().max().map_or(0, |&size| usize::from(size));
-            from.sh(&format!("python3 -c '{UDP_CLIENT}' {there} {largest}")).map_err(told)?;
+            from.sh(&format!("python3 -c '{UDP_CLIENT}' {there} {largest}")).map_err(explained)?;
         }
         Ok(())
     }

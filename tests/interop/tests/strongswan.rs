@@ -161,11 +161,11 @@ impl Site {
             Initiator::Linux => self.linux.sh(&format!("ping -c 1 -W 1 {HOST}")).is_ok(),
         })?;
         let linux = if kind.v6 { "2001:db8::2" } else { "192.0.2.2" };
-        let asked = match kind.initiator {
+        let line = match kind.initiator {
             Initiator::Fatpath => format!("initiating IKE_SA net[1] to {linux}"),
             Initiator::Linux => format!("{linux} is initiating an IKE_SA"),
         };
-        if self.charon.log().contains(&asked) { Ok(()) } else { Err(format!("not in the log: {asked}").into()) }
+        if self.charon.log().contains(&line) { Ok(()) } else { Err(format!("not in the log: {line}").into()) }
     }
 
     fn traffic(&mut self) -> Outcome {

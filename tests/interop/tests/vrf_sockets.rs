@@ -72,10 +72,10 @@ fn compare() -> Outcome {
     exec.args(["exec", "--instance", "node", "--", "sh", "-c", &NODE.replace("PYTHON", &script)]);
     exec.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path());
     let mut ours = Process::spawn(&mut exec, &scratch)?;
-    let mut asked = [String::new(), String::new()];
+    let mut outputs = [String::new(), String::new()];
     // Port 5000 of the unbound server is refused at first and answered later.
     for port in [5001, 5000] {
-        for (far, asked) in [&linux_far, &far].into_iter().zip(&mut asked) {
+        for (far, outputs) in [&linux_far, &far].into_iter().zip(&mut outputs) {
             let reached = format!("import socket; socket.create_connection(('10.1.0.1', {port}), 1)");
             wait_until("the server in the VRF", PATIENCE, || {
                 far.command("python3")
@@ -84,12 +84,12 @@ fn compare() -> Outcome {
                     .status()
                     .is_ok_and(|it| it.success())
             })?;
-            *asked += &far.sh(&format!("python3 {script} ask far"))?;
+            *outputs += &far.sh(&format!("python3 {script} ask far"))?;
         }
     }
-    let linux = running.wait()? + &asked[0];
+    let linux = running.wait()? + &outputs[0];
     ours.wait(PATIENCE)?;
-    let got = ours.output() + &asked[1];
+    let got = ours.output() + &outputs[1];
     let cells = |text: &str| -> Vec<String> {
         text.lines().filter(|line| line.contains(" to ")).map(ToOwned::to_owned).collect()
     };

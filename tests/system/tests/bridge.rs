@@ -474,9 +474,9 @@ fn monitored() -> Outcome {
     let mut heard = 0;
     wait_until("the monitors listen", Duration::from_secs(20), || {
         heard += 1;
-        let asked = speak(if heard % 2 == 0 { "1" } else { "2" });
+        let queried = speak(if heard % 2 == 0 { "1" } else { "2" });
         std::thread::sleep(Duration::from_millis(100));
-        asked.is_ok() && monitors.iter().all(|(monitor, _)| monitor.output().contains("master br0"))
+        queried.is_ok() && monitors.iter().all(|(monitor, _)| monitor.output().contains("master br0"))
     })?;
     let aged =
         |monitor: &Process| monitor.output().trim_end().lines().last().is_some_and(|line| line.starts_with("Deleted"));

@@ -79,8 +79,8 @@ fn full() -> Outcome {
     let said = run(netns.command("python3").arg(&script).arg(scratch.file("x.netlink")))?;
     assert_eq!(said, "all as expected\n", "{}", gateway.log());
     for name in ["netlink", "control socket"] {
-        let told = format!("{name}: Too many open files (os error 24): only privileged clients are accepted");
-        assert_eq!(gateway.log().matches(&told).count(), 1, "{}", gateway.log());
+        let text = format!("{name}: Too many open files (os error 24): only privileged clients are accepted");
+        assert_eq!(gateway.log().matches(&text).count(), 1, "{}", gateway.log());
     }
     limit(LIMIT.parse()?)?;
     gateway.show("links")?;

@@ -400,15 +400,15 @@ fn unprivileged() -> Outcome {
     let with_id = host.scratch.file("with-id");
     fs::copy("/usr/bin/id", &with_id)?;
     fs::set_permissions(&with_id, fs::Permissions::from_mode(0o4755))?;
-    let as_nobody = |program: &str| {
+    let as_unprivileged = |program: &str| {
         let mut command = host.netns.command("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(fatpath());
         command.args(["exec", "--instance", "x", "--", program]).env("FATPATH_RUNDIR", host.scratch.path());
         command
     };
-    let set = said(as_nobody("grep").args(["-E", "NoNewPrivs|Seccomp:", "/proc/self/status"]))?;
+    let set = said(as_unprivileged("grep").args(["-E", "NoNewPrivs|Seccomp:", "/proc/self/status"]))?;
     assert_eq!(set.out, "NoNewPrivs:\t1\nSeccomp:\t2\n", "{set:?}");
-    let id = said(as_nobody(&with_id.display().to_string()).arg("-u"))?;
+    let id = said(as_unprivileged(&with_id.display().to_string()).arg("-u"))?;
     assert_eq!((id.code, id.out.as_str()), (Some(0), "65534\n"), "{id:?}");
     let by_root = host.sh("grep -E 'NoNewPrivs|Seccomp:' /proc/self/status")?;
     assert_eq!(by_root.out, "NoNewPrivs:\t0\nSeccomp:\t2\n");

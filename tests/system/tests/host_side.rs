@@ -587,9 +587,9 @@ fn bypass() -> Outcome {
     let mut passes = |what: &str| {
         let before = count(1500);
         wait_until(what, PATIENCE, || {
-            let told = manager.go_on();
+            let resumed = manager.go_on();
             std::thread::sleep(Duration::from_millis(100));
-            told.is_ok() && count(1500) > before
+            resumed.is_ok() && count(1500) > before
         })
     };
     passes("a datagram passes")?;
@@ -637,12 +637,12 @@ fn tcpdump() -> Outcome {
         fs::read_to_string(&log).is_ok_and(|text| text.contains("listening on"))
     })?;
     // The gateway hears of it a moment later.
-    let is_told = || {
+    let are_copied = || {
         let before = copied()?;
         site.far.sh("ping -n -q -c 1 -W 5 10.2.0.2")?;
         Ok::<_, libtest_mimic::Failed>(copied()? != before)
     };
-    wait_until("frames are copied", PATIENCE, || is_told().unwrap_or(false))?;
+    wait_until("frames are copied", PATIENCE, || are_copied().unwrap_or(false))?;
     pings()?;
     // Each of a ping's three fragments: of those that are forwarded, and of those to the gateway, which it sees whole
     // too.

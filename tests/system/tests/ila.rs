@@ -310,8 +310,8 @@ fn by_routes() -> Outcome {
     }
     // No task has the locator: the socket gets the error with the address that it knows.
     sh(0, "ip -6 route replace 3333:0:0:1:2000:0:0:9/128 encap ila fd09:0:0:0 dev wan0")?;
-    let told = sh(0, "ping -n -c 1 -W 2 3333:0:0:1:2000:0:0:9 2>&1; true")?;
-    assert!(told.contains("Address unreachable"), "{told}");
+    let output = sh(0, "ping -n -c 1 -W 2 3333:0:0:1:2000:0:0:9 2>&1; true")?;
+    assert!(output.contains("Address unreachable"), "{output}");
     Ok(())
 }
 

@@ -88,14 +88,14 @@ fn deleted() -> Outcome {
         let _gateway = Gateway::start(&ours, &scratch, "ours", ETH0)?;
         let script = scratch.file("delete");
         fs::write(&script, DELETE)?;
-        let told = |mut shell: Command, name: &str| -> Outcome<Vec<String>> {
+        let route_lines = |mut shell: Command, name: &str| -> Outcome<Vec<String>> {
             let file = scratch.file(name);
             run(shell.arg(&script).arg(state).arg(&file).env("FATPATH_RUNDIR", scratch.path()))?;
             let text = fs::read_to_string(&file)?;
             let (_, text) = text.rsplit_once("10.3.0.1").ok_or("nothing was told")?;
             Ok(text.lines().map(event).filter(|line| line.contains("eth0")).collect())
         };
-        let (want, got) = (told(linux.command("sh"), "linux")?, told(exec(&ours, "ours"), "ours")?);
+        let (want, got) = (route_lines(linux.command("sh"), "linux")?, route_lines(exec(&ours, "ours"), "ours")?);
         assert_eq!(got, want, "{state}");
         let links: Vec<&String> = want.iter().filter(|line| line.contains(": eth0: <")).collect();
         assert_eq!(links.len(), if state == "up" { 2 } else { 1 }, "{links:?}");

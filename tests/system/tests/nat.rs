@@ -134,8 +134,8 @@ fn shrinking() -> Outcome {
         router.sh(&format!("ip link set far mtu {mtu}"))?;
         for to in ["10.2.0.1", "fd02::1"] {
             transfer(&a, (&b, to.parse()?), 4 << 20).map_err(|failed| {
-                let told = gateway.show("drops").unwrap_or_default();
-                format!("to {to} over {mtu}: {}\n{told}", failed.message().unwrap_or_default())
+                let drops = gateway.show("drops").unwrap_or_default();
+                format!("to {to} over {mtu}: {}\n{drops}", failed.message().unwrap_or_default())
             })?;
         }
     }

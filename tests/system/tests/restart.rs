@@ -233,8 +233,8 @@ fn forked() -> Outcome {
 fn unprivileged() -> Outcome {
     let mut host = Host::new()?;
     let program = host.compiled()?;
-    let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-    let client = host.client(host.exec().arg("setpriv").args(nobody).arg(&program).arg("poll"))?;
+    let unprivileged = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let client = host.client(host.exec().arg("setpriv").args(unprivileged).arg(&program).arg("poll"))?;
     host.kill();
     sleep(Duration::from_millis(300));
     client.ask()?;

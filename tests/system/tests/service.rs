@@ -159,7 +159,7 @@ fn failing_thread() -> Outcome {
         // A sleep that fails is a panic of the standard library's.
         ("state", Errno::INVAL, "the thread state panicked: "),
     ];
-    for (thread, error, told) in CASES {
+    for (thread, error, text) in CASES {
         let (scratch, host) = (Scratch::new()?, Netns::new("service")?);
         let mut process = run_with_state(&mut host.command(fatpath()), &scratch)?;
         wait_until("the gateway runs", PATIENCE, || process.output().contains("left: running with"))?;
@@ -167,9 +167,9 @@ fn failing_thread() -> Outcome {
         let status = process.wait(PATIENCE)?;
         let output = process.output();
         assert_eq!(status.code(), Some(1), "{thread}: {output}");
-        let is_logged = |line: &str| line.contains("ERROR") && line.contains(&format!("left: {told}"));
+        let is_logged = |line: &str| line.contains("ERROR") && line.contains(&format!("left: {text}"));
         assert_eq!(output.lines().filter(|line| is_logged(line)).count(), 1, "{thread}: {output}");
-        assert!(output.contains(&format!("Error: {told}")), "{thread}: {output}");
+        assert!(output.contains(&format!("Error: {text}")), "{thread}: {output}");
         assert!(!scratch.file("left.netlink").exists(), "{thread}: its sockets are removed");
     }
     Ok(())

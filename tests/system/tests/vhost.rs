@@ -97,8 +97,8 @@ fn lies() -> Outcome {
         let before = closed_with(why);
         let said = run(left.command("python3").arg(&script).arg(scratch.file("bad.sock")).arg(lie))?;
         assert_eq!(said, "closed\n", "{lie}");
-        let is_told = || closed_with(why) == before + 1;
-        wait_until(lie, Duration::from_secs(5), is_told).map_err(|_| format!("{lie}: {}", gateway.log()))?;
+        let is_counted = || closed_with(why) == before + 1;
+        wait_until(lie, Duration::from_secs(5), is_counted).map_err(|_| format!("{lie}: {}", gateway.log()))?;
         assert_eq!(closed_with(""), number + 1, "one line for each: {}", gateway.log());
         let state = gateway.link("bad")?;
         assert_eq!(

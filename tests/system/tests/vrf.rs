@@ -286,12 +286,12 @@ fn looked_at(gateway: &Gateway, red_lan: &Netns, scratch: &Scratch) -> Outcome {
     let want = ["packet 1: 10.0.0.2 > 203.0.113.9", "hook pre-routing red-lan", "hook pre-routing red ", "table 10 "];
     let more = ["vrf red", "forward red-wan via 192.0.2.254", "queued red-wan", "csum none"];
     assert!(want.iter().chain(&more).all(|words| text.contains(words)), "{text}");
-    for (words, told) in [
+    for (words, error) in [
         (["trace", "--filter", "no such"], "\"no\" is no term"),
         (["trace", "--filter", "dev eth9"], "no link is named eth9"),
     ] {
         let refused = of_gateway(&words).output()?;
-        assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains(told), "{refused:?}");
+        assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains(error), "{refused:?}");
     }
     let file = scratch.file("red.pcapng");
     let mut capture = Process::spawn(of_gateway(&["capture", "red"]).arg("-w").arg(&file), scratch)?;

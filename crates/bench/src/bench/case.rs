@@ -121,9 +121,9 @@ pub(super) trait Turn {
 }
 
 impl Group {
-    /// The group with only those cases whose whole names `wanted` accepts, if there are any.
-    pub(super) fn only(mut self, wanted: impl Fn(&str) -> bool) -> Option<Self> {
-        self.cases.retain(|case| wanted(&format!("{}/{}", self.name, case.name)));
+    /// The group with only those cases whose whole names `matches` accepts, if there are any.
+    pub(super) fn only(mut self, matches: impl Fn(&str) -> bool) -> Option<Self> {
+        self.cases.retain(|case| matches(&format!("{}/{}", self.name, case.name)));
         (!self.cases.is_empty()).then_some(self)
     }
 
@@ -400,9 +400,9 @@ mod tests {
         let load = Load::default();
         let plan = |name| Plan::new(name, load, || Box::new(Napping(Rc::default())));
         let group = || Group { name: "a/b".to_owned(), cases: vec![plan("fat"), plan("thin")], ratios: &[] };
-        let left = |wanted: &str| {
+        let left = |matches: &str| {
             let names = |group: Group| group.cases.iter().map(|case| case.name).collect::<Vec<_>>();
-            group().only(|name| name.contains(wanted)).map(names)
+            group().only(|name| name.contains(matches)).map(names)
         };
         assert_eq!(left("/b/f"), Some(vec!["fat"]));
         assert_eq!(left("a/"), Some(vec!["fat", "thin"]));

@@ -35,8 +35,8 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
         BenchName::Trunk => ("trunk", trunk::groups()),
         BenchName::Reassembly => ("reassembly", reassembly::groups()),
     };
-    let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
-    let groups: Vec<Group> = groups.into_iter().filter_map(|group| group.only(wanted)).collect();
+    let matches = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    let groups: Vec<Group> = groups.into_iter().filter_map(|group| group.only(matches)).collect();
     if groups.is_empty() {
         let only = args.only.as_deref().unwrap_or_default();
         return Err(CliError::failed(format!("bench {bench}: no case has {only} in its name")));

@@ -185,7 +185,7 @@ fn node(at: At) -> Datapath {
         }
         datapath.set_vrf_port(Instant::ZERO, RED, Some(("red".to_owned(), 65_575)));
         datapath.set_host_port(RED, Some(port("red", 65_535)));
-        datapath.ask_for_sockets(true);
+        datapath.enable_socket_lookups(true);
     }
     let mem = Memory::heap();
     match at {

@@ -85,9 +85,9 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         // The child is ours and not reaped, so its number is still its own.
-        let asked = pid.is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok());
+        let signalled = pid.is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok());
         let start = Instant::now();
-        while asked && start.elapsed() < END_LIMIT {
+        while signalled && start.elapsed() < END_LIMIT {
             match self.child.try_wait() {
                 Ok(None) => thread::sleep(Duration::from_millis(4)),
                 Ok(Some(_)) => return,

@@ -65,9 +65,9 @@ impl Storm {
 
     /// Processor time so far, in seconds: of `ip`, and of the gateways.
     pub(super) fn cpu_seconds(&self, gateways: &[Gateway; 2]) -> f64 {
-        let asking = self.ends.iter().filter_map(|end| end.ip.as_ref()).map(|ip| thread_seconds(ip.id(), "ip"));
-        let asked = gateways.iter().map(|gateway| thread_seconds(gateway.pid(), "netlink"));
-        asking.chain(asked).sum()
+        let clients = self.ends.iter().filter_map(|end| end.ip.as_ref()).map(|ip| thread_seconds(ip.id(), "ip"));
+        let daemons = gateways.iter().map(|gateway| thread_seconds(gateway.pid(), "netlink"));
+        clients.chain(daemons).sum()
     }
 
     /// Ends it, and tells how many changes a second there were at each gateway: all have been carried out, in the time that

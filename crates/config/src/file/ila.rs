@@ -161,8 +161,8 @@ mod tests {
             ),
         ];
         for (to, given, why) in refused {
-            let told = encap(&format!("{to}encap = {{ {given} }}\n")).unwrap_err();
-            assert!(told.contains(why), "{given}: {told}");
+            let error = encap(&format!("{to}encap = {{ {given} }}\n")).unwrap_err();
+            assert!(error.contains(why), "{given}: {error}");
         }
         for (text, errors) in [
             ("", IlaErrors::Restored),
@@ -187,8 +187,8 @@ mod tests {
             (format!("[[ila]]\n{good}locator = 1\n"), "unknown key"),
         ];
         for (text, why) in cases {
-            let told = read(&text).unwrap_err();
-            assert!(told.contains(why), "{text}: {told}");
+            let error = read(&text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
         }
     }
 }

@@ -54,7 +54,7 @@ impl Index {
 
     /// Tells whether a table is one of a VRF.
     pub(super) fn has_vrf(&self, table: TableId) -> bool {
-        self.domains.values().any(|&its| its == table)
+        self.domains.values().any(|&domain| domain == table)
     }
 
     /// Position of the route of that key.
@@ -144,11 +144,11 @@ impl Direct {
 }
 
 /// Conditions of a template on its SA: `reqid`, source and destination, each if the template has it.
-type Wanted = (Option<u32>, Option<IpAddr>, Option<IpAddr>);
+type TemplateKey = (Option<u32>, Option<IpAddr>, Option<IpAddr>);
 
 /// SAs by the conditions of templates: a table for each choice of conditions, filled for the first template that has it.
 #[derive(Debug, Default)]
-struct Serving([Option<HashMap<Wanted, Served>>; 8]);
+struct Serving([Option<HashMap<TemplateKey, Served>>; 8]);
 
 /// SAs of one entry.
 #[derive(Debug)]
@@ -161,25 +161,25 @@ struct Served {
 impl Serving {
     fn other_mode(&mut self, template: Template, sas: &[SaConfig]) -> Option<usize> {
         let Template { src, dst, mode, .. } = template;
-        let wanted: Wanted = (Some(template.reqid).filter(|&reqid| reqid > 0), src, dst);
-        let says = (wanted.0.is_some(), src.is_some(), dst.is_some());
-        if says == (false, false, false) {
+        let key: TemplateKey = (Some(template.reqid).filter(|&reqid| reqid > 0), src, dst);
+        let has = (key.0.is_some(), src.is_some(), dst.is_some());
+        if has == (false, false, false) {
             return None;
         }
-        let table = usize::from(says.0) | usize::from(says.1) << 1 | usize::from(says.2) << 2;
-        let by_wanted = self.0[table].get_or_insert_with(|| {
-            let mut by_wanted = HashMap::<Wanted, Served>::new();
+        let table = usize::from(has.0) | usize::from(has.1) << 1 | usize::from(has.2) << 2;
+        let by_key = self.0[table].get_or_insert_with(|| {
+            let mut by_key = HashMap::<TemplateKey, Served>::new();
             for (at, sa) in sas.iter().enumerate() {
-                let its = (says.0.then_some(sa.reqid), says.1.then_some(sa.src), says.2.then_some(sa.dst));
-                let served = by_wanted.entry(its).or_insert(Served { first: at, transport: false, tunnel: false });
+                let own = (has.0.then_some(sa.reqid), has.1.then_some(sa.src), has.2.then_some(sa.dst));
+                let served = by_key.entry(own).or_insert(Served { first: at, transport: false, tunnel: false });
                 match sa.mode {
                     Mode::Transport => served.transport = true,
                     Mode::Tunnel => served.tunnel = true,
                 }
             }
-            by_wanted
+            by_key
         });
-        let served = by_wanted.get(&wanted)?;
+        let served = by_key.get(&key)?;
         let has_mode = match mode {
             Mode::Transport => served.transport,
             Mode::Tunnel => served.tunnel,

@@ -138,7 +138,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
         let value = table.need("esp-gro", "true or false")?;
         return Err(value.error("esp-gro is an offload, and offloads = false switches every one off"));
     }
-    let features = FeatureSet::wanted_first(offloads, esp_gro);
+    let features = FeatureSet::initial(offloads, esp_gro);
     let qdisc = table.get("qdisc").map(|value| qdisc::read(&value)).transpose()?;
     let port = table.get("port").map(|value| bridge::port(&value, is_bridge)).transpose()?.map(Box::new);
     Ok(LinkConfig {

@@ -53,7 +53,7 @@ pub(super) fn read(table: &Table<'_>, config: &Config, index: &Index) -> Result<
     if to.addr().is_multicast() {
         return Err(to_value.error(format!("{to} is multicast, which is not routed; use a unicast prefix")));
     }
-    let table_id = wanted_table(table, config)?;
+    let table_id = requested_table(table, config)?;
     let kind = table.get("type").map_or(Ok(Type::Unicast), |value| value.word(TYPES))?;
     let action = match kind {
         Type::Unicast => unicast(table, to, table_id, via, config, index)?,
@@ -83,7 +83,7 @@ fn address(value: &Value<'_>) -> Result<IpAddr> {
 }
 
 /// Table of a route: the table of its VRF, if it names one.
-fn wanted_table(table: &Table<'_>, config: &Config) -> Result<TableId> {
+fn requested_table(table: &Table<'_>, config: &Config) -> Result<TableId> {
     let Some(value) = table.get("vrf") else {
         return table.get("table").map_or(Ok(TableId::MAIN), |value| table_id(&value));
     };

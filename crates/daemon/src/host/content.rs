@@ -124,28 +124,28 @@ pub(super) enum Step {
 }
 
 impl Content {
-    /// The steps that lead from `self` to `wanted`, in an order in which each can be done. A device that is not there is left
+    /// The steps that lead from `self` to `desired`, in an order in which each can be done. A device that is not there is left
     /// out, with what belongs to it.
-    pub(super) fn steps_to(&self, wanted: &Self) -> Vec<Step> {
+    pub(super) fn steps_to(&self, desired: &Self) -> Vec<Step> {
         let mut steps = Vec::new();
         let is_there = |index: u32| self.devices.contains_key(&index);
-        for (&index, device) in &wanted.devices {
+        for (&index, device) in &desired.devices {
             if self.devices.get(&index).is_some_and(|now| now != device) {
                 steps.push(Step::Device(index, device.clone()));
             }
         }
-        let gone = self.routes.difference(&wanted.routes).copied();
+        let gone = self.routes.difference(&desired.routes).copied();
         steps.extend(gone.map(Step::RemoveRoute));
         // One that stands for another comes first: there is always a rule for the local addresses.
-        let new = wanted.rules.difference(&self.rules).cloned();
+        let new = desired.rules.difference(&self.rules).cloned();
         steps.extend(new.map(Step::AddRule));
-        let gone = self.rules.difference(&wanted.rules).cloned();
+        let gone = self.rules.difference(&desired.rules).cloned();
         steps.extend(gone.map(Step::RemoveRule));
-        let gone = self.addresses.difference(&wanted.addresses).cloned();
+        let gone = self.addresses.difference(&desired.addresses).cloned();
         steps.extend(gone.map(Step::RemoveAddress));
-        let new = wanted.addresses.difference(&self.addresses).filter(|address| is_there(address.index));
+        let new = desired.addresses.difference(&self.addresses).filter(|address| is_there(address.index));
         steps.extend(new.cloned().map(Step::AddAddress));
-        let new = wanted.routes.difference(&self.routes).filter(|route| route.index == 0 || is_there(route.index));
+        let new = desired.routes.difference(&self.routes).filter(|route| route.index == 0 || is_there(route.index));
         steps.extend(new.copied().map(Step::AddRoute));
         steps
     }
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn steps_remove_first_and_add_routes_last() {
         let now = content(false, &[address(7, "10.0.0.1/24")], &[route(7, "10.0.0.0/24")]);
-        let wanted = content(true, &[address(7, "10.1.0.1/24")], &[route(7, "10.1.0.0/24")]);
+        let desired = content(true, &[address(7, "10.1.0.1/24")], &[route(7, "10.1.0.0/24")]);
         let want = [
             Step::Device(7, device(true)),
             Step::RemoveRoute(route(7, "10.0.0.0/24")),
@@ -219,12 +219,12 @@ mod tests {
             Step::AddAddress(address(7, "10.1.0.1/24")),
             Step::AddRoute(route(7, "10.1.0.0/24")),
         ];
-        assert_eq!(now.steps_to(&wanted), want);
+        assert_eq!(now.steps_to(&desired), want);
     }
 
     #[test]
     fn steps_for_a_missing_device_are_left_out() {
-        let wanted = content(true, &[address(7, "10.0.0.1/24")], &[route(7, "10.0.0.0/24"), route(0, "10.9.0.0/16")]);
-        assert_eq!(Content::default().steps_to(&wanted), [Step::AddRoute(route(0, "10.9.0.0/16"))]);
+        let desired = content(true, &[address(7, "10.0.0.1/24")], &[route(7, "10.0.0.0/24"), route(0, "10.9.0.0/16")]);
+        assert_eq!(Content::default().steps_to(&desired), [Step::AddRoute(route(0, "10.9.0.0/16"))]);
     }
 }

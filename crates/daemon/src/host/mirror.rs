@@ -33,7 +33,7 @@ pub(super) struct Mirror {
     pub(super) port: u32,
     seq: u32,
     /// Desired content.
-    pub(super) wanted: Content,
+    pub(super) desired: Content,
     /// The step that was refused last, and why.
     pub(super) refused: Option<String>,
     buffer: Vec<u8>,
@@ -47,7 +47,7 @@ impl Mirror {
         }
         set_socket_recv_buffer_size(&socket, ROOM)?;
         let port = SocketAddrNetlink::try_from(getsockname(&socket)?)?.pid();
-        Ok(Self { socket, port, seq: 0, wanted: Content::default(), refused: None, buffer: vec![0; BUFFER] })
+        Ok(Self { socket, port, seq: 0, desired: Content::default(), refused: None, buffer: vec![0; BUFFER] })
     }
 
     /// The devices that are there.
@@ -73,7 +73,7 @@ impl Mirror {
     /// # Errors
     /// The socket does not answer. Steps that the kernel refuses are noted, and left.
     pub(super) fn reconcile(&mut self) -> io::Result<Vec<Step>> {
-        let steps = self.read()?.steps_to(&self.wanted);
+        let steps = self.read()?.steps_to(&self.desired);
         self.carry_out(&steps)?;
         Ok(steps)
     }
@@ -112,7 +112,7 @@ impl Mirror {
 
     /// Dumps the present content.
     pub(super) fn read(&mut self) -> io::Result<Content> {
-        let ours: BTreeSet<u32> = self.wanted.devices.keys().copied().collect();
+        let ours: BTreeSet<u32> = self.desired.devices.keys().copied().collect();
         let mut content = Content::default();
         for kind in rtnl::DUMPS {
             self.dump(kind, |message| rtnl::read(message, &ours, &mut content))?;

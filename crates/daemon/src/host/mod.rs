@@ -3,7 +3,7 @@
 //!
 //! - [`maker`] is a process of its own that makes the namespace and its devices, at [`order`]; [`child`] is the daemon's end
 //!   of it.
-//! - [`wanted`] derives the content of the namespace from the node's model; [`content`] compares it with the present one;
+//! - [`desired`] derives the content of the namespace from the node's model; [`content`] compares it with the present one;
 //!   [`rtnl`] writes and reads the messages. None of these does I/O.
 //! - [`socket_diag`] asks the kernel of the namespace which socket gets a packet.
 //! - [`mirror`] carries the difference out, and [`side`] does so whenever the model or, by another program, the namespace has
@@ -11,13 +11,13 @@
 
 mod child;
 mod content;
+mod desired;
 mod maker;
 mod mirror;
 mod order;
 mod rtnl;
 mod side;
 mod socket_diag;
-mod wanted;
 
 use std::io;
 

@@ -23,10 +23,10 @@ use rustix::net::{RecvFlags, recv};
 
 use super::child::Maker;
 use super::content::Step;
+use super::desired::{self, Made, View};
 use super::mirror::Mirror;
 use super::order::{Answer, Descriptors, Order, peer_of};
 use super::socket_diag::SocketDiag;
-use super::wanted::{self, Made, View};
 use crate::command::Handle;
 use crate::threads::Threads;
 
@@ -79,7 +79,7 @@ struct On {
     generation: Option<u32>,
     is_limited: bool,
     put_back: u64,
-    told_at: Option<Instant>,
+    logged_at: Option<Instant>,
 }
 
 /// Ends the host side of a gateway that does not get as far as running.
@@ -270,7 +270,7 @@ impl On {
             generation: None,
             is_limited: false,
             put_back: 0,
-            told_at: None,
+            logged_at: None,
         };
         Ok((on, events))
     }
@@ -295,7 +295,7 @@ impl On {
         if !is_same {
             self.follow_links(model)?;
         }
-        (self.mirror.wanted, self.is_limited) = wanted::content(model, self.config, &self.made);
+        (self.mirror.desired, self.is_limited) = desired::content(model, self.config, &self.made);
         self.mirror.refused = None;
         self.mirror.reconcile()?;
         self.generation = Some(model.generation());
@@ -320,17 +320,17 @@ impl On {
         let mut steps = Vec::new();
         for route in touched {
             let stays = model.routes_to(base::TableId(route.table), route.prefix);
-            let is_wanted =
+            let is_desired =
                 stays.flat_map(|stays| view.routes(base::TableId(route.table), stays)).any(|it| it == route);
-            match is_wanted {
-                true if self.mirror.wanted.routes.insert(route) => steps.push(Step::AddRoute(route)),
-                false if self.mirror.wanted.routes.remove(&route) => steps.push(Step::RemoveRoute(route)),
+            match is_desired {
+                true if self.mirror.desired.routes.insert(route) => steps.push(Step::AddRoute(route)),
+                false if self.mirror.desired.routes.remove(&route) => steps.push(Step::RemoveRoute(route)),
                 _ => {}
             }
         }
         steps.sort_by_key(|step| matches!(step, Step::AddRoute(_)));
-        if self.mirror.wanted.routes.len() > wanted::MAX_ROUTES {
-            (self.mirror.wanted, self.is_limited) = wanted::content(model, self.config, &self.made);
+        if self.mirror.desired.routes.len() > desired::MAX_ROUTES {
+            (self.mirror.desired, self.is_limited) = desired::content(model, self.config, &self.made);
             return self.mirror.reconcile().map(drop);
         }
         self.mirror.carry_out(&steps)
@@ -338,8 +338,8 @@ impl On {
 
     /// Creates the devices of added links, and removes the devices of links that were removed or have another device now.
     fn follow_links(&mut self, model: &Model) -> io::Result<()> {
-        let mut wanted = wanted::devices(model, self.config, self.in_pairs);
-        let above = wanted.split_off(wanted.len().min(self.config.max_links.into()));
+        let mut desired = desired::devices(model, self.config, self.in_pairs);
+        let above = desired.split_off(desired.len().min(self.config.max_links.into()));
         let is_same = |a: &Made, b: &Made| {
             a.id == b.id
                 && (&a.device.name, a.device.index) == (&b.device.name, b.device.index)
@@ -347,11 +347,11 @@ impl On {
         };
         // One that could not be made is not tried again for every change of another.
         let limited = format!("max-links is {}", self.config.max_links);
-        self.missing.retain(|(made, why)| *why != limited && wanted.contains(made));
-        wanted.retain(|made| !self.missing.iter().any(|(missing, _)| missing == made));
+        self.missing.retain(|(made, why)| *why != limited && desired.contains(made));
+        desired.retain(|made| !self.missing.iter().any(|(missing, _)| missing == made));
         self.missing.extend(above.into_iter().map(|made| (made, limited.clone())));
         for before in std::mem::take(&mut self.made) {
-            let now = wanted.iter().find(|made| is_same(made, &before));
+            let now = desired.iter().find(|made| is_same(made, &before));
             if now == Some(&before) {
                 self.made.push(before);
                 continue;
@@ -363,23 +363,23 @@ impl On {
                 let _ = self.mirror.remove(before.device.index);
             }
         }
-        wanted.retain(|made| !self.made.contains(made));
+        desired.retain(|made| !self.made.contains(made));
         if self.generation.is_none() {
-            self.remove_others(&wanted)?;
+            self.remove_others(&desired)?;
         }
-        self.make_devices(wanted);
+        self.make_devices(desired);
         Ok(())
     }
 
     /// Removes the devices that a gateway before had, and this one does not.
-    fn remove_others(&mut self, wanted: &[Made]) -> io::Result<()> {
-        let is_wanted = |index: u32, name: &str, is_tap: bool| {
-            let mut devices = wanted.iter().map(|made| &made.device);
+    fn remove_others(&mut self, desired: &[Made]) -> io::Result<()> {
+        let is_desired = |index: u32, name: &str, is_tap: bool| {
+            let mut devices = desired.iter().map(|made| &made.device);
             devices.any(|device| (device.index, &*device.name, device.mac.is_some()) == (index, name, is_tap))
         };
         for listed in self.mirror.devices()? {
             if listed.is_tun
-                && (self.in_pairs || !is_wanted(listed.index, &listed.device.name, listed.device.mac.is_some()))
+                && (self.in_pairs || !is_desired(listed.index, &listed.device.name, listed.device.mac.is_some()))
             {
                 tracing::info!("host side: {}: removed, as no link is this device", listed.device.name);
                 if let Err(err) = self.mirror.remove(listed.index) {
@@ -437,7 +437,7 @@ impl On {
     }
 
     /// Tells the worker the devices with promiscuous packet sockets, which then see all packets of the link.
-    fn tell_watched(&mut self, is_promiscuous: impl Fn(&Made) -> bool) {
+    fn watch_promiscuous(&mut self, is_promiscuous: impl Fn(&Made) -> bool) {
         let now: BTreeSet<LinkId> = self.made.iter().filter(|made| is_promiscuous(made)).map(|made| made.id).collect();
         for &id in now.symmetric_difference(&self.watched) {
             let is_watched = now.contains(&id);
@@ -462,7 +462,7 @@ impl On {
         let (made, lost): (Vec<Made>, Vec<Made>) =
             std::mem::take(&mut self.made).into_iter().partition(|made| there.contains_key(&made.device.index));
         self.made = made;
-        self.tell_watched(|made| there.get(&made.device.index) == Some(&true));
+        self.watch_promiscuous(|made| there.get(&made.device.index) == Some(&true));
         let mut undone: Vec<String> = lost.iter().map(|made| format!("device {}", made.device.name)).collect();
         for made in &lost {
             self.take_from_worker(made.id);
@@ -475,8 +475,8 @@ impl On {
         }
         self.put_back += undone.len() as u64;
         let now = Instant::now();
-        if self.told_at.is_none_or(|told_at| now.duration_since(told_at) >= LOG_EVERY) {
-            self.told_at = Some(now);
+        if self.logged_at.is_none_or(|logged_at| now.duration_since(logged_at) >= LOG_EVERY) {
+            self.logged_at = Some(now);
             let (first, others) = (&undone[0], undone.len() - 1);
             let more = if others > 0 { format!(" and {others} more") } else { String::new() };
             tracing::warn!("host side: changed by another program, and put back: {first}{more}");
@@ -507,8 +507,8 @@ impl On {
             namespace: self.place.as_ref().map(|place| place.display().to_string()),
             user_namespace: self.user.is_some(),
             devices: all.into_iter().map(device).collect(),
-            addresses: self.mirror.wanted.addresses.len() as u64,
-            routes: self.mirror.wanted.routes.len() as u64,
+            addresses: self.mirror.desired.addresses.len() as u64,
+            routes: self.mirror.desired.routes.len() as u64,
             routes_limited: self.is_limited,
             refused: self.mirror.refused.clone(),
             put_back: self.put_back,

@@ -56,7 +56,7 @@ impl SocketDiag {
         Ok(match self.find(&question.flow, link)? {
             Some(bound) if bound == link => SocketBinding::Link,
             Some(_) => SocketBinding::Unbound,
-            None => SocketBinding::Nobody,
+            None => SocketBinding::NoSocket,
         })
     }
 
@@ -157,7 +157,7 @@ mod tests {
             }
             drop((tcp, udp));
             for (protocol, own) in both {
-                assert_eq!(ask(protocol, own, LO, OTHER), SocketBinding::Nobody, "{protocol:?} {own}");
+                assert_eq!(ask(protocol, own, LO, OTHER), SocketBinding::NoSocket, "{protocol:?} {own}");
             }
         }
     }
@@ -172,7 +172,7 @@ mod tests {
         let mut ask = |link, vrf| diag.binding(&question(Protocol::UDP, own), link, vrf).unwrap();
         assert_eq!(ask(LO, OTHER), SocketBinding::Link);
         assert_eq!(ask(OTHER, LO), SocketBinding::Vrf);
-        assert_eq!(ask(OTHER, OTHER + 1), SocketBinding::Nobody);
+        assert_eq!(ask(OTHER, OTHER + 1), SocketBinding::NoSocket);
     }
 
     #[test]

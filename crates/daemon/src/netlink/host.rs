@@ -42,9 +42,9 @@ impl Host for WorkerHost {
         self.worker.call(|node| snapshot::links(node)).map_err(|gone| silent(&gone))
     }
 
-    fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
+    fn apply(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
         let Self { worker, noted, .. } = self;
-        worker.tell(deltas.inspect(|delta| noted.iter_mut().for_each(|noted| noted.push((*delta).clone()))));
+        worker.queue_deltas(deltas.inspect(|delta| noted.iter_mut().for_each(|noted| noted.push((*delta).clone()))));
     }
 
     fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
@@ -87,8 +87,8 @@ impl Host for WorkerHost {
             .map_err(|err| Error::new(err.raw_os_error().unwrap_or(errno::EOPNOTSUPP)))
     }
 
-    fn set_features(&mut self, id: LinkId, wanted: FeatureSet) -> Result<(), Error> {
-        self.change(id, LinkChange::Features(wanted))
+    fn set_features(&mut self, id: LinkId, requested: FeatureSet) -> Result<(), Error> {
+        self.change(id, LinkChange::Features(requested))
     }
 
     fn set_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), Error> {

@@ -205,7 +205,7 @@ impl Service {
         for event in self.wait()? {
             match event.data.u64() {
                 LISTENER => self.accept(),
-                BELL => self.tell_news(),
+                BELL => self.notify_clients(),
                 READERS => is_reader_ready = true,
                 token => self.serve(token, event.flags),
             }
@@ -355,7 +355,7 @@ impl Service {
     }
 
     /// Forwards the worker's events, and notifies the listeners that have lost events.
-    fn tell_news(&mut self) {
+    fn notify_clients(&mut self) {
         let rung = self.bell.take();
         for (of, queue) in [(protocol::XFRM, rung.xfrm), (protocol::ROUTE, rung.route)] {
             let listeners = self.listeners(of);
@@ -382,9 +382,9 @@ impl Service {
         for news in news {
             match news {
                 News::Xfrm(event) => event.announce(listeners, outbox),
-                News::Link(now) => rtnl.tell_link(now, listeners, outbox),
-                News::Neighbour { now, gone } => rtnl.tell_neighbour(now, *gone, listeners, outbox),
-                News::Fdb { bridge, change } => rtnl.tell_fdb(*bridge, change, listeners, outbox),
+                News::Link(now) => rtnl.notify_link(now, listeners, outbox),
+                News::Neighbour { now, gone } => rtnl.notify_neighbour(now, *gone, listeners, outbox),
+                News::Fdb { bridge, change } => rtnl.notify_fdb(*bridge, change, listeners, outbox),
             }
         }
         protocols.follow_host_side();
@@ -396,26 +396,26 @@ impl Service {
             client.go_on(&mut self.shared.lock(), &mut self.outbox)?;
         }
         let has_input = flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR);
-        let asked = match client.take_unserved() {
-            Some(messages) => Asked::Unserved(messages),
+        let input = match client.take_unserved() {
+            Some(messages) => ClientInput::Unserved(messages),
             None if !client.takes_datagrams() || !has_input => return Ok(()),
             None => match client.receive(&mut self.buffer)? {
                 Some(received) if received.len == self.buffer.len() => return Err(Gone),
-                Some(received) => Asked::Datagram(received),
+                Some(received) => ClientInput::Datagram(received),
                 None => return Ok(()),
             },
         };
         let is_file = client.is_file();
-        let asked = match asked {
-            Asked::Datagram(received) => {
+        let input = match input {
+            ClientInput::Datagram(received) => {
                 let first = ToDaemon::calls(&self.buffer[..received.len]).next().flatten();
                 if let Some(ToDaemon::Adopt { lost, state }) = first.filter(|_| !is_file) {
                     let state = state.to_vec();
                     return self.adopt(token, received.answer.ok_or(Gone)?, lost, &state);
                 }
-                Asked::Datagram(received)
+                ClientInput::Datagram(received)
             }
-            unserved @ Asked::Unserved(_) => unserved,
+            unserved @ ClientInput::Unserved(_) => unserved,
         };
         self.outbox.clear();
         // Others' groups and ports are asked for while this one is changed.
@@ -431,13 +431,13 @@ impl Service {
         let port = |protocol, wish| choose_port(clients, protocol, wish, pid);
         let mut protocols = self.shared.lock();
         let outbox = &mut self.outbox;
-        let (handled, len) = match asked {
-            Asked::Datagram(Received { len, sender, answer }) => {
+        let (handled, len) = match input {
+            ClientInput::Datagram(Received { len, sender, answer }) => {
                 let noted = client.note_sender(sender);
                 let datagram = &self.buffer[..len];
                 (noted.and_then(|()| client.handle(datagram, answer, &mut protocols, of, port, outbox)), len)
             }
-            Asked::Unserved(messages) => (client.request(&messages, &mut protocols, of, port, outbox), 0),
+            ClientInput::Unserved(messages) => (client.request(&messages, &mut protocols, of, port, outbox), 0),
         };
         protocols.follow_host_side();
         drop(protocols);
@@ -504,7 +504,7 @@ impl Service {
 }
 
 /// Work that a client waits for.
-enum Asked {
+enum ClientInput {
     /// A datagram, which is in the buffer.
     Datagram(Received),
     /// Messages of an earlier datagram.
@@ -573,7 +573,7 @@ mod tests {
     }
 
     /// A datagram that asks `count` times what the loopback link is.
-    fn asks(count: u32) -> Vec<u8> {
+    fn requests(count: u32) -> Vec<u8> {
         let hello = ToDaemon::Hello { protocol: protocol::ROUTE };
         let mut datagram = [hello.head().as_bytes(), ToDaemon::Data(&[]).head().as_bytes()].concat();
         for seq in 0..count {
@@ -600,12 +600,12 @@ mod tests {
         let (mut service, worker) = service();
         let readers = [(); READERS].map(|()| connect(&mut service, false));
         for reader in &readers {
-            send(reader, &asks(REQUESTS), SendFlags::empty()).unwrap();
+            send(reader, &requests(REQUESTS), SendFlags::empty()).unwrap();
         }
         let root = connect(&mut service, true);
         let mut answers = [0; READERS];
         for turn in 1..=READERS {
-            send(&root, &asks(1), SendFlags::empty()).unwrap();
+            send(&root, &requests(1), SendFlags::empty()).unwrap();
             service.turn().unwrap();
             assert_eq!(received(&root), 1, "turn {turn}");
             answers.iter_mut().zip(&readers).for_each(|(count, reader)| *count += received(reader));
@@ -625,7 +625,7 @@ mod tests {
         let (mut service, worker) = service();
         let reader = connect(&mut service, false);
         for _ in 0..3 {
-            send(&reader, &asks(2000), SendFlags::empty()).unwrap();
+            send(&reader, &requests(2000), SendFlags::empty()).unwrap();
         }
         // The client receives nothing, so that answers and requests wait.
         for _ in 0..100 {

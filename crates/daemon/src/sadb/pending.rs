@@ -16,7 +16,7 @@ pub(crate) struct XfrmEvents {
     /// Rung for them, if a client hears any.
     bell: Option<Arc<Bell>>,
     /// Whether a client makes SAs that are missing.
-    asked: bool,
+    acquires_heard: bool,
     /// Whether a client hears of SAs' numbers.
     numbers_heard: bool,
     /// Number of events lost before they came here, as last told.
@@ -27,7 +27,7 @@ impl XfrmEvents {
     /// Tells events by ringing `bell`, as far as clients hear them.
     pub(crate) fn set_bell(&mut self, heard: Groups, bell: Arc<Bell>) {
         self.bell = heard.intersects(xfrm_groups()).then_some(bell);
-        self.asked = heard.has(group::ACQUIRE);
+        self.acquires_heard = heard.has(group::ACQUIRE);
         self.numbers_heard = heard.has(group::AEVENTS);
     }
 
@@ -37,8 +37,8 @@ impl XfrmEvents {
     }
 
     /// Tells whether a client hears which SAs are missing.
-    pub(crate) const fn is_asked(&self) -> bool {
-        self.asked
+    pub(crate) const fn are_acquires_heard(&self) -> bool {
+        self.acquires_heard
     }
 
     /// Tells whether a client hears of SAs' numbers.

@@ -40,7 +40,7 @@ pub(super) fn add_sa(node: &mut Node, said: NewSa, update: bool, mask: u64) -> R
     let id = added.map_err(|err| convert::refusal(&err))?;
     if let (Some((replay, used)), Some(sa)) = (numbers, ipsec.sa_mut(id)) {
         resume(sa, replay.as_ref(), used.as_ref());
-        sa.note_numbers_told();
+        sa.note_numbers_reported();
     }
     Ok(())
 }
@@ -141,7 +141,7 @@ pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> R
         let record = SaRecord { said, added: record.added };
         sa.skip_to(oseq);
         sa.set_received(size, top, &convert::seen(replay, sa.flags()));
-        sa.note_numbers_told();
+        sa.note_numbers_reported();
         sa.set_request(Request::new(record));
     }
     if let Some(used) = &counts.used {
@@ -154,7 +154,7 @@ pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> R
 pub(super) fn alloc_spi(node: &mut Node, request: &NewSpi, mut random: impl FnMut() -> u32) -> Result<Sa, Error> {
     let info = &request.info;
     let addr = |addr: Addr| addr.ip(info.family).ok_or(Error::new(errno::EAFNOSUPPORT));
-    let wanted = SpiRequest {
+    let requested = SpiRequest {
         src: addr(info.saddr)?,
         dst: addr(info.daddr)?,
         mode: convert::mode(info.mode)?,
@@ -167,7 +167,7 @@ pub(super) fn alloc_spi(node: &mut Node, request: &NewSpi, mut random: impl FnMu
         max: request.max,
     };
     let now = node.now();
-    let larval = node.datapath.ipsec.alloc_spi(now, &wanted, &mut random).cloned();
+    let larval = node.datapath.ipsec.alloc_spi(now, &requested, &mut random).cloned();
     Ok(larval_view(node, &larval.map_err(|err| convert::refusal(&err))?))
 }
 

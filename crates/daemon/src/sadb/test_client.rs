@@ -123,7 +123,7 @@ impl Alone {
 
     /// Notifications of events so far.
     pub(super) fn news(&mut self) -> Vec<News> {
-        notifications::tell(self.node());
+        notifications::publish(self.node());
         self.bell.take().xfrm.news
     }
 

@@ -215,13 +215,13 @@ fn aevents_go_to_group_members_at_the_sas_thresholds() {
             datapath.ipsec.seal(mem, now, id, pkt, Train::None, 1500, &mut out, &mut Counters::default()).unwrap();
         }
         alone.let_pass(Duration::from_millis(100) * tenths);
-        let told = alone.news().into_iter().map(|news| match news {
+        let events = alone.news().into_iter().map(|news| match news {
             News::Xfrm(Event::Numbers { sa, by_time }) => {
                 (convert::begins_at(Some(&sa.replay), SaFlags::default()).0, by_time)
             }
             other => panic!("{other:?}"),
         });
-        told.collect::<Vec<_>>()
+        events.collect::<Vec<_>>()
     };
     assert_eq!(send(&mut alone, 9, 0), []);
     let mut groups = Groups::default();

@@ -30,15 +30,15 @@ pub(crate) fn shown(neighbour: &Neighbour) -> NeighbourNow {
 }
 
 /// A neighbour's state as a client sets it. `None`: a client sets no such state.
-pub(crate) fn known(wanted: &NeighbourNow) -> Option<(LinkId, IpAddr, Known)> {
-    let known = match (wanted.state, wanted.mac.map(MacAddr)) {
+pub(crate) fn known(requested: &NeighbourNow) -> Option<(LinkId, IpAddr, Known)> {
+    let known = match (requested.state, requested.mac.map(MacAddr)) {
         (0, _) => Known::Nothing,
         (NUD_PERMANENT, Some(mac)) => Known::Permanent(mac),
         (NUD_REACHABLE, Some(mac)) => Known::Reachable(mac),
         (NUD_STALE, Some(mac)) => Known::Stale(mac),
         _ => return None,
     };
-    Some((wanted.link, wanted.addr, known))
+    Some((requested.link, requested.addr, known))
 }
 
 /// Applies a netlink client's change of the model to `fib`, which has no routes and addresses that decide on no packet.

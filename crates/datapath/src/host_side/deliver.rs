@@ -67,7 +67,7 @@ fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Resul
     if let Some(device) = of_flow.or_else(|| device_of(dp, cx, domain, &answer_to_quoted(ip)?)) {
         return Ok(device);
     }
-    if !dp.socket_lookups.is_asked || !matches!(ip.info.protocol, Protocol::TCP | Protocol::UDP) {
+    if !dp.socket_lookups.is_enabled || !matches!(ip.info.protocol, Protocol::TCP | Protocol::UDP) {
         return Ok(link);
     }
     // The input link of a packet that the node has sent to itself is the VRF: the link is that of the address.
@@ -104,7 +104,7 @@ fn apply(
             dp.established.accepted(cx.now, Domain::vrf(vrf), link, flow);
             Ok(link)
         }
-        SocketBinding::Unbound | SocketBinding::Nobody => Err(refuse_socket(dp, cx, ip, cast)),
+        SocketBinding::Unbound | SocketBinding::NoSocket => Err(refuse_socket(dp, cx, ip, cast)),
     }
 }
 
@@ -133,8 +133,8 @@ pub(crate) fn resume(dp: &mut Datapath, cx: Cx<'_>, waiting: WaitingPacket, bind
 impl Datapath {
     /// Sets whether the caller answers [`socket_question`](Self::socket_question)s. If not, packets of VRFs go up by the devices
     /// of their links.
-    pub fn ask_for_sockets(&mut self, is_asked: bool) {
-        self.socket_lookups.is_asked = is_asked;
+    pub fn enable_socket_lookups(&mut self, is_enabled: bool) {
+        self.socket_lookups.is_enabled = is_enabled;
     }
 
     /// Sets whether sockets that are bound to no device get packets of VRFs.

@@ -16,7 +16,7 @@ use crate::{Cx, Datapath, IpPacket, Next};
 #[inline]
 pub(crate) fn find(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Option<Next> {
     ip.socket_device = None;
-    if dp.established.is_empty() || !is_asked(dp, ip) {
+    if dp.established.is_empty() || !may_have_socket(dp, ip) {
         return None;
     }
     let route = local_route(dp, ip);
@@ -33,7 +33,7 @@ pub(crate) fn find(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Dom
 /// Caches the result of a route lookup: the packet's flow is for this node alone.
 #[inline]
 pub(crate) fn note_local(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, domain: Domain) {
-    if dp.established.is_empty() || !is_asked(dp, ip) {
+    if dp.established.is_empty() || !may_have_socket(dp, ip) {
         return;
     }
     let route = local_route(dp, ip);
@@ -49,7 +49,7 @@ fn local_route(dp: &Datapath, ip: &IpPacket) -> LocalRoute {
 /// Tells whether a packet may belong to a socket. Fragments are looked up after reassembly, and packets with options take the slow
 /// path, which checks them.
 #[inline]
-fn is_asked(dp: &Datapath, ip: &IpPacket) -> bool {
+fn may_have_socket(dp: &Datapath, ip: &IpPacket) -> bool {
     let is_on = match ip.info.protocol {
         Protocol::TCP => dp.early_demux.tcp,
         Protocol::UDP => dp.early_demux.udp,

@@ -36,7 +36,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     if let Some(mib) = kind {
         dp.count(link, mib);
     }
-    if let Some(mtu) = path_mtu::told(ip) {
+    if let Some(mtu) = path_mtu::reported_mtu(ip) {
         return match path_mtu::learn(dp, cx, ip, mtu) {
             Ok(()) => Next::Done,
             Err(reason) => Next::Drop(reason),

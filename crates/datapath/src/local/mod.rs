@@ -77,7 +77,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     if has_host_side && !is_ping_in_vrf {
         if is_icmp
             && cast == Cast::Unicast
-            && let Some(mtu) = path_mtu::told(ip)
+            && let Some(mtu) = path_mtu::reported_mtu(ip)
             && host::icmp::check_ok(&ip.pkt, &ip.info)
         {
             // The message may be about a socket's packet, so it is delivered in any case.

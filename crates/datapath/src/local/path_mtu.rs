@@ -14,7 +14,7 @@ use crate::{Cx, Datapath, IpPacket};
 const QUOTE_LEN: usize = 256;
 
 /// MTU in an ICMP *fragmentation needed* or ICMPv6 *packet too big* message; `None` for other messages.
-pub(super) fn told(ip: &IpPacket) -> Option<usize> {
+pub(super) fn reported_mtu(ip: &IpPacket) -> Option<usize> {
     let message = ip.info.payload(ip.pkt.head());
     match ip.info.version() {
         Version::V4 => match icmp::Header::ref_from(message).ok()?.message()? {

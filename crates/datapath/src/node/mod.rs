@@ -83,7 +83,7 @@ pub struct Datapath {
     /// Generations of the routes, and of SAs and policies, for which the receive templates of ESP are valid.
     pub(crate) generations: [u64; 2],
     /// Time of the last log line about another station with our address.
-    pub(crate) conflict_told: Option<Instant>,
+    pub(crate) conflict_logged: Option<Instant>,
     /// Destinations of the packets in flight at the ciphers, in order.
     pub(crate) pending_tx: VecDeque<PendingTx>,
     /// Packets that stages have deferred, with the stage that each goes to; empty between two calls.
@@ -177,7 +177,7 @@ impl Datapath {
             trace: Trace::default(),
             no_shortcuts: false,
             generations: [0; 2],
-            conflict_told: None,
+            conflict_logged: None,
             pending_tx: VecDeque::new(),
             deferred: Vec::new(),
             deferred_from: 0,

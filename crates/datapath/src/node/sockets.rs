@@ -70,7 +70,7 @@ pub enum SocketBinding {
     /// To no device: the socket gets packets of VRFs only if [`L3mdevAccept`] allows it.
     Unbound,
     /// No socket.
-    Nobody,
+    NoSocket,
 }
 
 /// Whether sockets that are bound to no device get packets of VRFs (`net.ipv4.tcp_l3mdev_accept`, `udp_l3mdev_accept`).
@@ -86,7 +86,7 @@ pub struct L3mdevAccept {
 #[derive(Debug, Default)]
 pub(crate) struct SocketLookups {
     /// Whether the caller answers.
-    pub(crate) is_asked: bool,
+    pub(crate) is_enabled: bool,
     pub(crate) accept: L3mdevAccept,
     pub(crate) waiting: VecDeque<WaitingPacket>,
     known: Vec<Option<CachedBinding>>,

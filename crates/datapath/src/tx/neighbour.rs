@@ -20,7 +20,7 @@ use crate::node::trace::Step;
 use crate::{Cx, Datapath, IpPacket, Next, ila_errors, own, trace};
 
 /// Least time between two log lines about another station with one of our addresses.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs the pending actions of the neighbour tables, until there are none.
 pub(crate) fn run_neighbour_actions(dp: &mut Datapath, cx: Cx<'_>) {
@@ -55,8 +55,8 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
             dp.defer(ip, next);
         }
         Action::Conflict { link, addr, station } => {
-            if dp.conflict_told.is_none_or(|told| told + TELL_EVERY <= cx.now) {
-                dp.conflict_told = Some(cx.now);
+            if dp.conflict_logged.is_none_or(|logged| logged + LOG_EVERY <= cx.now) {
+                dp.conflict_logged = Some(cx.now);
                 let name = dp.ports.get(link).map_or("?", |port| &port.config.name);
                 tracing::warn!("{name}: {station} uses our address {addr}");
             }

@@ -66,8 +66,8 @@ fn clamp_forwarded(
     dev: LinkId,
     mtu: usize,
 ) -> Result<(), DropReason> {
-    let is_asked_for = dp.clamp_mss.iter().any(|&link| link == dev || link == ip.pkt.meta.origin.device());
-    if !is_asked_for || !is_syn(ip) {
+    let is_clamped = dp.clamp_mss.iter().any(|&link| link == dev || link == ip.pkt.meta.origin.device());
+    if !is_clamped || !is_syn(ip) {
         return Ok(());
     }
     let back = mtu_back(dp, cx, ip).unwrap_or(mtu);

@@ -13,8 +13,8 @@ const ROUTERS: &str = "fd00:1::";
 const HOST: &str = "fd00:1::1";
 
 /// Type of the answer to a ping.
-fn is_echo_reply(told: &Told) -> bool {
-    matches!(told.message, Message::V6(icmpv6::Message::EchoReply { .. }))
+fn is_echo_reply(reply: &IcmpMessage) -> bool {
+    matches!(reply.message, Message::V6(icmpv6::Message::EchoReply { .. }))
 }
 
 #[test]
@@ -23,22 +23,22 @@ fn anycast_ping_is_answered_from_address_of_the_link() {
     let ping = Flow::new(HOST, ROUTERS).ping(9, 3000);
     for packets in [vec![packet::Packet::with_data(&node.mem, &ping).unwrap()], fragments(&node.mem, &ping, 1500)] {
         node.rx(NOW, INSIDE, packets);
-        let told = told(&only(node.tx(INSIDE)));
-        assert!(is_echo_reply(&told), "{told:?}");
-        assert_eq!((told.src.as_str(), told.dst.as_str(), node.drops()), ("fd00:1::254", HOST, vec![]));
+        let reply = icmp_message(&only(node.tx(INSIDE)));
+        assert!(is_echo_reply(&reply), "{reply:?}");
+        assert_eq!((reply.src.as_str(), reply.dst.as_str(), node.drops()), ("fd00:1::254", HOST, vec![]));
     }
     // The anycast address of another subnet, by the router's inner link.
     node.rx_bytes(NOW, INSIDE, &Flow::new(HOST, "fd00:2::").ping(9, 8));
-    assert!(is_echo_reply(&told(&only(node.tx(INSIDE)))));
+    assert!(is_echo_reply(&icmp_message(&only(node.tx(INSIDE)))));
 }
 
 #[test]
 fn udp_to_an_anycast_address_is_refused_from_that_address() {
     let mut node = router();
     node.rx_bytes(NOW, INSIDE, &Flow::new(HOST, ROUTERS).udp(9));
-    let told = told(&only(node.tx(INSIDE)));
+    let reply = icmp_message(&only(node.tx(INSIDE)));
     let port = icmpv6::Message::Unreachable(icmpv6::Unreachable::PORT);
-    assert_eq!((told.src.as_str(), told.message), (ROUTERS, Message::V6(port)));
+    assert_eq!((reply.src.as_str(), reply.message), (ROUTERS, Message::V6(port)));
     // Another router may have that connection (Linux `tcp_v6_send_reset`).
     node.rx_bytes(NOW, INSIDE, &Flow::new(HOST, ROUTERS).tcp(1, 9));
     assert!(node.tx(INSIDE).is_empty());
@@ -54,7 +54,7 @@ fn subnets_of_two_addresses_or_one_have_no_anycast_address() {
     assert_eq!(only(node.tx(INSIDE)).len(), 56, "it is a neighbour's");
     // The first address itself may be a host's.
     node.rx_bytes(NOW, OUTSIDE, &Flow::new("fd00:2::1", "fd00:9::").ping(9, 8));
-    assert_eq!(told(&only(node.tx(OUTSIDE))).src, "fd00:9::");
+    assert_eq!(icmp_message(&only(node.tx(OUTSIDE))).src, "fd00:9::");
 }
 
 /// Advertisement of an Ethernet router to a host that solicits `target`: source, target and the override flag.

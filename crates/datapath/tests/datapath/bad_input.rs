@@ -177,15 +177,15 @@ fn bad_esp_of_each_kind_is_counted_and_moves_no_window() {
         let [receives, delivers] = received(tunnel);
         let (_, sa) = receiver(tunnel);
         for Bad { what, packet, reason, mib, stats } in cases(&sa, tunnel.udp) {
-            let told = format!("{what}, {tunnel:?}");
+            let case = format!("{what}, {tunnel:?}");
             let (mut node, _) = receiver(tunnel);
             let (counters, mut want) = (node.datapath.counters.clone(), state(&node, &sa));
             node.rx_bytes(NOW, OUTSIDE, &packet);
-            assert_eq!(node.drops(), [(2, reason, 1)], "{told}");
-            assert_eq!(moved(&node, &counters), [(receives, 1), (delivers, 1), (mib, 1)], "{told}");
-            assert_eq!((node.tx(INSIDE).len(), node.tx(OUTSIDE).len()), (0, 0), "{told}");
+            assert_eq!(node.drops(), [(2, reason, 1)], "{case}");
+            assert_eq!(moved(&node, &counters), [(receives, 1), (delivers, 1), (mib, 1)], "{case}");
+            assert_eq!((node.tx(INSIDE).len(), node.tx(OUTSIDE).len()), (0, 0), "{case}");
             stats(&mut want.0);
-            assert_eq!(state(&node, &sa), want, "{told}");
+            assert_eq!(state(&node, &sa), want, "{case}");
             // Its sequence number is still valid.
             let next = authentic(&sa, TOP + 1, &good_text(Protocol::IPIP));
             node.rx_bytes(NOW, OUTSIDE, &wrap(&sa, tunnel.udp, &next));

@@ -58,7 +58,7 @@ pub(crate) fn info_of(bytes: &[u8]) -> Info {
 
 /// An ICMP or ICMPv6 message, and the packet that it quotes.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct IcmpMessage {
     pub(crate) src: String,
     pub(crate) dst: String,
     pub(crate) message: Message,
@@ -72,7 +72,7 @@ pub(crate) enum Message {
 }
 
 /// Reads an ICMP or ICMPv6 message, whose checksum must be right.
-pub(crate) fn told(pkt: &Packet) -> Told {
+pub(crate) fn icmp_message(pkt: &Packet) -> IcmpMessage {
     let bytes = pkt.to_vec();
     let info = info_of(&bytes);
     let body = info.payload(&bytes);
@@ -87,7 +87,7 @@ pub(crate) fn told(pkt: &Packet) -> Told {
         }
         other => panic!("{other} is no ICMP"),
     };
-    Told { src: info.src.to_string(), dst: info.dst.to_string(), message, quote: body[8..].to_vec() }
+    IcmpMessage { src: info.src.to_string(), dst: info.dst.to_string(), message, quote: body[8..].to_vec() }
 }
 
 /// The one packet of a list.

@@ -117,7 +117,7 @@ fn vxlan_segments_beyond_the_mtu_are_answered_one_by_one() {
     let out = node.tx(OUTSIDE);
     assert_eq!(cut(&node.mem, out), want(&outer, false, &inner, 1)[4..]);
     assert_eq!(node.drops(), [(1, DropReason::PacketTooBig, 4)]);
-    assert_eq!(told(&node.tx(INSIDE)[0]).message, Message::V4(wire::icmp::Message::FragNeeded { mtu: 1000 }));
+    assert_eq!(icmp_message(&node.tx(INSIDE)[0]).message, Message::V4(wire::icmp::Message::FragNeeded { mtu: 1000 }));
 }
 
 #[test]

@@ -31,7 +31,7 @@ enum Outcome {
     /// The packet is dropped.
     Silent,
     /// The packet is dropped, with an error to its sender.
-    Told(icmpv6::Problem, u32),
+    ParamProblem(icmpv6::Problem, u32),
 }
 
 fn check(bytes: &[u8], want: Outcome, passed_by: base::LinkId) {
@@ -45,31 +45,31 @@ fn check(bytes: &[u8], want: Outcome, passed_by: base::LinkId) {
     match want {
         Outcome::Passes => assert_eq!(node.tx(passed_by).len(), 1, "{name}"),
         Outcome::Silent => assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty(), "{name}"),
-        Outcome::Told(code, pointer) => {
-            let told = told(&only(node.tx(INSIDE)));
-            assert_eq!(told.message, Message::V6(icmpv6::Message::ParamProblem { code, pointer }), "{name}");
-            assert_eq!(told.quote, bytes, "{name}");
+        Outcome::ParamProblem(code, pointer) => {
+            let reply = icmp_message(&only(node.tx(INSIDE)));
+            assert_eq!(reply.message, Message::V6(icmpv6::Message::ParamProblem { code, pointer }), "{name}");
+            assert_eq!(reply.quote, bytes, "{name}");
         }
     }
 }
 
 /// Options, and the result for a packet with them.
 fn options() -> [(&'static [u8], Outcome); 13] {
-    use Outcome::{Passes, Silent, Told};
+    use Outcome::{ParamProblem, Passes, Silent};
     const OPTION: icmpv6::Problem = icmpv6::Problem::OPTION;
     [
         (&[PING, 0, 0x1e, 4, 1, 2, 3, 4], Passes),
         (&[PING, 0, 0x5e, 4, 1, 2, 3, 4], Silent),
-        (&[PING, 0, 0x9e, 4, 1, 2, 3, 4], Told(OPTION, 42)),
-        (&[PING, 0, 0xde, 4, 1, 2, 3, 4], Told(OPTION, 42)),
-        (&[PING, 0, 1, 0, 0x9e, 2, 1, 2], Told(OPTION, 44)),
+        (&[PING, 0, 0x9e, 4, 1, 2, 3, 4], ParamProblem(OPTION, 42)),
+        (&[PING, 0, 0xde, 4, 1, 2, 3, 4], ParamProblem(OPTION, 42)),
+        (&[PING, 0, 1, 0, 0x9e, 2, 1, 2], ParamProblem(OPTION, 44)),
         (&[PING, 0, 0x1e, 9, 1, 2, 3, 4], Silent), // longer than the header
         (&[PING, 0, 1, 3, 0, 0, 0, 0x1e], Silent), // no length
         (&[PING, 0, 0, 0, 0, 0, 0, 0], Passes),
         (&[PING, 0, 1, 4, 0, 1, 0, 0], Silent), // padding that is not zero
         (&[PING, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], Silent),
         (&[PING, 1, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0], Silent),
-        (&[PING, 0, 0xc9, 4, 0, 1, 0, 0], Told(OPTION, 42)),
+        (&[PING, 0, 0xc9, 4, 0, 1, 0, 0], ParamProblem(OPTION, 42)),
         (&[PING, 0, 5, 2, 0, 0, 1, 0], Passes),
     ]
 }
@@ -86,8 +86,8 @@ fn options_are_treated_as_their_types_say() {
         check(&behind(&transit, DEST_OPTS, header), Outcome::Passes, OUTSIDE);
     }
     let jumbo = [PING, 0, 0xc2, 4, 0, 1, 0, 0];
-    check(&behind(&to_us, HOP_BY_HOP, &jumbo), Outcome::Told(icmpv6::Problem::FIELD, 42), INSIDE);
-    check(&behind(&to_us, DEST_OPTS, &jumbo), Outcome::Told(icmpv6::Problem::OPTION, 42), INSIDE);
+    check(&behind(&to_us, HOP_BY_HOP, &jumbo), Outcome::ParamProblem(icmpv6::Problem::FIELD, 42), INSIDE);
+    check(&behind(&to_us, DEST_OPTS, &jumbo), Outcome::ParamProblem(icmpv6::Problem::OPTION, 42), INSIDE);
     // Nine options to be skipped are above the limit.
     let many: Vec<u8> = [PING, 2].into_iter().chain([0x1e, 0].repeat(9)).chain([1, 2, 0, 0]).collect();
     check(&behind(&to_us, DEST_OPTS, &many), Outcome::Silent, INSIDE);
@@ -98,8 +98,8 @@ fn options_are_treated_as_their_types_say() {
 fn option_in_a_packet_to_a_group_is_reported_if_it_says_so() {
     let group = Flow::new("fd00:1::1", "ff02::1");
     for kind in [HOP_BY_HOP, DEST_OPTS] {
-        let told = Outcome::Told(icmpv6::Problem::OPTION, 42);
-        check(&behind(&group, kind, &[PING, 0, 0x9e, 4, 1, 2, 3, 4]), told, INSIDE);
+        let reply = Outcome::ParamProblem(icmpv6::Problem::OPTION, 42);
+        check(&behind(&group, kind, &[PING, 0, 0x9e, 4, 1, 2, 3, 4]), reply, INSIDE);
         check(&behind(&group, kind, &[PING, 0, 0xde, 4, 1, 2, 3, 4]), Outcome::Silent, INSIDE);
     }
 }
@@ -112,11 +112,11 @@ fn routing_header_with_segments_left_is_refused() {
     for kind in [0, 1, 2, 3, 4, 253] {
         for left in [0, 1, 2] {
             let header = [&[PING, 2, kind, left, 0, 0, 0, 0][..], &[0xfd; 16]].concat();
-            let want = if left == 0 { Outcome::Passes } else { Outcome::Told(icmpv6::Problem::FIELD, 42) };
+            let want = if left == 0 { Outcome::Passes } else { Outcome::ParamProblem(icmpv6::Problem::FIELD, 42) };
             check(&behind(&to_us, ROUTING, &header), want, INSIDE);
             check(&behind(&transit, ROUTING, &header), Outcome::Passes, OUTSIDE);
             let behind_options = [&[ROUTING, 0, 1, 4, 0, 0, 0, 0][..], &header].concat();
-            let want = if left == 0 { Outcome::Passes } else { Outcome::Told(icmpv6::Problem::FIELD, 50) };
+            let want = if left == 0 { Outcome::Passes } else { Outcome::ParamProblem(icmpv6::Problem::FIELD, 50) };
             check(&behind(&to_us, DEST_OPTS, &behind_options), want, INSIDE);
         }
     }
@@ -135,7 +135,7 @@ fn option_behind_a_fragment_header_is_seen_when_whole() {
     node.rx(NOW, INSIDE, fragments(&Memory::heap(), &ping, 1500));
     assert_eq!(node.drops(), [(1, DropReason::Ipv6Header, 1)]);
     let problem = icmpv6::Message::ParamProblem { code: icmpv6::Problem::OPTION, pointer: 42 };
-    assert_eq!(told(&only(node.tx(INSIDE))).message, Message::V6(problem));
+    assert_eq!(icmp_message(&only(node.tx(INSIDE))).message, Message::V6(problem));
 }
 
 //= test RFC 8200 §4.7 no-next-header

@@ -81,10 +81,10 @@ fn packet_with_ttl_1_is_dropped_with_time_exceeded() {
             Version::V4 => Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)),
             Version::V6 => Message::V6(icmpv6::Message::TimeExceeded(icmpv6::Exceeded::HOP_LIMIT)),
         };
-        let told = told(&only(node.tx(INSIDE)));
-        assert_eq!((told.message, told.quote), (want, bytes));
-        assert_eq!(told.dst, flow.src.to_string());
-        assert_eq!(told.src, if flow.version() == Version::V4 { "10.1.0.254" } else { "fd00:1::254" });
+        let reply = icmp_message(&only(node.tx(INSIDE)));
+        assert_eq!((reply.message, reply.quote), (want, bytes));
+        assert_eq!(reply.dst, flow.src.to_string());
+        assert_eq!(reply.src, if flow.version() == Version::V4 { "10.1.0.254" } else { "fd00:1::254" });
         assert_eq!(node.drops(), [(1, DropReason::TtlExceeded, 1)]);
         assert_eq!(
             node.datapath.counters,
@@ -115,7 +115,7 @@ enum Want {
     /// The packet leaves whole, as fat as it was received.
     Whole,
     /// The packet is dropped, with an ICMP error that has this MTU.
-    Told(u16),
+    TooBig(u16),
     /// The packet leaves in so many fragments.
     Fragments(usize),
 }
@@ -123,7 +123,7 @@ enum Want {
 //= test RFC 8200 §4.5 source-alone
 #[test]
 fn mtu_check_uses_wire_size_for_fat_packets() {
-    use Want::{Fragments, Told, Whole};
+    use Want::{Fragments, TooBig, Whole};
     let [v4, v6] = flows();
     let cut = Flow { dont_fragment: false, ..v4 };
     let mem = Memory::heap();
@@ -131,19 +131,19 @@ fn mtu_check_uses_wire_size_for_fat_packets() {
     // The headers of TCP are 52 bytes with IPv4 and 72 with IPv6.
     let cases = [
         ("UDP of the MTU", plain(v4.udp(1472)), Whole),
-        ("UDP of a byte more", plain(v4.udp(1473)), Told(1500)),
+        ("UDP of a byte more", plain(v4.udp(1473)), TooBig(1500)),
         ("UDP of a byte more that may be fragmented", plain(cut.udp(1473)), Fragments(2)),
         ("UDP of 9000 bytes that may be fragmented", plain(cut.udp(8972)), Fragments(7)),
         ("IPv6 of the MTU", plain(v6.udp(1452)), Whole),
-        ("IPv6 of a byte more", plain(v6.udp(1453)), Told(1500)),
+        ("IPv6 of a byte more", plain(v6.udp(1453)), TooBig(1500)),
         ("64 KiB of TCP in segments of the MTU", v4.fat_tcp(&mem, 1, 65_160, 1448), Whole),
         ("64 KiB of TCP over IPv6 in segments of the MTU", v6.fat_tcp(&mem, 1, 64_260, 1428), Whole),
-        ("64 KiB of TCP in segments of a byte more", v4.fat_tcp(&mem, 1, 65_205, 1449), Told(1500)),
-        ("64 KiB of TCP over IPv6 in segments of a byte more", v6.fat_tcp(&mem, 1, 64_305, 1429), Told(1500)),
-        ("TCP in two segments, the first a byte too long", v4.fat_tcp(&mem, 1, 1450, 1449), Told(1500)),
+        ("64 KiB of TCP in segments of a byte more", v4.fat_tcp(&mem, 1, 65_205, 1449), TooBig(1500)),
+        ("64 KiB of TCP over IPv6 in segments of a byte more", v6.fat_tcp(&mem, 1, 64_305, 1429), TooBig(1500)),
+        ("TCP in two segments, the first a byte too long", v4.fat_tcp(&mem, 1, 1450, 1449), TooBig(1500)),
         ("a TCP segment that is as fat as it is long", v4.fat_tcp(&mem, 1, 1448, 8000), Whole),
         ("a train of datagrams of the MTU", v4.fat_udp(&mem, 44 * 1472, 1472), Whole),
-        ("a train of datagrams of a byte more", v4.fat_udp(&mem, 44 * 1473, 1473), Told(1500)),
+        ("a train of datagrams of a byte more", v4.fat_udp(&mem, 44 * 1473, 1473), TooBig(1500)),
         ("TCP in segments of a byte more that may be fragmented", cut.fat_tcp(&mem, 1, 4 * 1449, 1449), Fragments(8)),
         ("a train of datagrams of 3000 bytes that may be fragmented", cut.fat_udp(&mem, 9000, 3000), Fragments(9)),
     ];
@@ -164,14 +164,14 @@ fn mtu_check_uses_wire_size_for_fat_packets() {
                 assert!(sent.to_vec()[before.header_len..] == bytes[before.header_len..], "{name}");
                 assert_eq!((answers.len(), node.drops()), (0, vec![]), "{name}");
             }
-            Told(mtu) => {
-                let told = told(&only(answers));
+            TooBig(mtu) => {
+                let reply = icmp_message(&only(answers));
                 let want = match before.version() {
                     Version::V4 => Message::V4(icmp::Message::FragNeeded { mtu }),
                     Version::V6 => Message::V6(icmpv6::Message::PacketTooBig { mtu: mtu.into() }),
                 };
-                assert_eq!((told.message, sent.len()), (want, 0), "{name}");
-                assert!(bytes.starts_with(&told.quote), "{name}: quoted as it came, with its TTL");
+                assert_eq!((reply.message, sent.len()), (want, 0), "{name}");
+                assert!(bytes.starts_with(&reply.quote), "{name}: quoted as it came, with its TTL");
                 assert_eq!(node.drops(), [(1, DropReason::PacketTooBig, 1)], "{name}");
                 let counted = [Mib::IpFragFails, Mib::Ip6FragFails, Mib::Ip6InTooBigErrors]
                     .map(|mib| node.datapath.counters.get(mib));
@@ -210,7 +210,7 @@ fn last_datagram_of_train_passes_if_it_alone_fits() {
         let sent = only(node.tx(OUTSIDE));
         assert_eq!((sent.len(), sent.meta.cut, info(&sent).ttl), (headers + 100, Cut::Whole, 63), "{flow:?}");
         assert!(offload::checksum::verify(&sent, &info(&sent)));
-        let answer = told(&only(node.tx(INSIDE)));
+        let answer = icmp_message(&only(node.tx(INSIDE)));
         let want = match flow.version() {
             Version::V4 => Message::V4(icmp::Message::FragNeeded { mtu: 1500 }),
             Version::V6 => Message::V6(icmpv6::Message::PacketTooBig { mtu: 1500 }),
@@ -390,7 +390,7 @@ fn packets_to_a_down_link_are_answered_unreachable() {
             Version::V4 => Message::V4(icmp::Message::Unreachable(icmp::Unreachable::HOST)),
             Version::V6 => Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)),
         };
-        assert_eq!(told(&only(node.tx(INSIDE))).message, want);
+        assert_eq!(icmp_message(&only(node.tx(INSIDE))).message, want);
         assert_eq!(node.drops(), [(1, DropReason::LinkDown, 2)]);
         node.datapath.set_up(NOW, &node.mem, OUTSIDE, true);
         node.rx_bytes(NOW, INSIDE, &flow.udp(10));

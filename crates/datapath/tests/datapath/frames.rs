@@ -70,7 +70,7 @@ fn nothing(_: &mut Node) {}
 
 fn know_next_hop(node: &mut Node) {
     for addr in [ENDS[0][1], ENDS[1][1]] {
-        let heard = fib::Heard::Asked(mac(9));
+        let heard = fib::Heard::Solicitation(mac(9));
         node.datapath.neighbours.learn(NOW, OUTSIDE, addr.parse().unwrap(), heard, &mut Vec::new());
     }
 }
@@ -121,9 +121,9 @@ fn frames_waiting_for_a_neighbour_are_queued_one_by_one() {
     let mut node = sender(RAW[0], ethernet(Features::ALL));
     send(&mut node);
     assert_eq!((node.waiting(), waiting(&mut node).len()), (SEGMENTS, 1), "all wait, and one is asked");
-    let [asks, answers] = [(mac(2), ENDS[0][0]), (mac(9), ENDS[0][1])].map(|(mac, ip)| (mac, ip.parse().unwrap()));
-    let header = eth::Header::new(asks.0, answers.0, EtherType::ARP);
-    node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), arp::Header::reply(answers, asks).as_bytes()].concat());
+    let [ours, theirs] = [(mac(2), ENDS[0][0]), (mac(9), ENDS[0][1])].map(|(mac, ip)| (mac, ip.parse().unwrap()));
+    let header = eth::Header::new(ours.0, theirs.0, EtherType::ARP);
+    node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), arp::Header::reply(theirs, ours).as_bytes()].concat());
     let sent: Vec<u64> = waiting(&mut node).iter().map(|(packets, _)| *packets).collect();
     assert_eq!((node.waiting(), sent), (0, vec![1; SEGMENTS]));
     send(&mut node);

@@ -222,7 +222,7 @@ fn packets_waiting_for_device_that_goes_are_counted() {
 fn socket_without_route_is_told() {
     let mut node = router_with_host_side();
     down_bytes(&mut node, INSIDE, &Flow::new("10.1.0.254", "203.0.113.1").udp(10));
-    let Told { message, .. } = told(&only(up(&mut node, INSIDE)));
+    let IcmpMessage { message, .. } = icmp_message(&only(up(&mut node, INSIDE)));
     assert!(matches!(message, Message::V4(icmp::Message::Unreachable(_))), "{message:?}");
     assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1)]);
 }
@@ -391,7 +391,7 @@ fn socket_with_dont_fragment_gets_the_error() {
     down_bytes(&mut node, INSIDE, &bytes);
     assert!(node.tx(OUTSIDE).is_empty());
     // By the device that the packet was sent by.
-    let Told { dst, message, quote, .. } = told(&only(up(&mut node, INSIDE)));
+    let IcmpMessage { dst, message, quote, .. } = icmp_message(&only(up(&mut node, INSIDE)));
     assert_eq!((dst, message), (flow.src.to_string(), Message::V4(icmp::Message::FragNeeded { mtu: 1500 })));
     assert_eq!(quote[..20], bytes[..20]);
     assert_eq!(node.drops(), [(0, DropReason::PacketTooBig, 1)]);
@@ -588,8 +588,8 @@ fn malformed_packets_of_sockets_are_counted_drops() {
     up(&mut node, INSIDE);
     let own = Flow::new("10.2.0.254", "10.1.0.254");
     down_bytes(&mut node, OUTSIDE, &frame(mac(2), mac(2), EtherType::IPV4, &own.udp(1)));
-    let told = only(up(&mut node, OUTSIDE)).to_vec();
-    assert_eq!(info_of(&told[eth::Header::LEN..]).protocol, Protocol::ICMP);
+    let error = only(up(&mut node, OUTSIDE)).to_vec();
+    assert_eq!(info_of(&error[eth::Header::LEN..]).protocol, Protocol::ICMP);
 }
 
 #[test]

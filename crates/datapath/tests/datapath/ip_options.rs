@@ -64,9 +64,9 @@ fn malformed_option_is_answered_with_its_offset() {
                 assert!(node.tx(INSIDE).is_empty(), "{options:?}");
                 continue;
             }
-            let told = told(&only(node.tx(INSIDE)));
+            let reply = icmp_message(&only(node.tx(INSIDE)));
             let message = Message::V4(icmp::Message::ParamProblem { code: 0, pointer });
-            assert_eq!((told.message, told.quote), (message, bytes), "{to} {options:?}");
+            assert_eq!((reply.message, reply.quote), (message, bytes), "{to} {options:?}");
         }
     }
 }
@@ -125,7 +125,7 @@ fn ping_comes_back_with_the_options_that_record() {
         let reply = only(node.tx(INSIDE));
         let header_len = info(&reply).header_len;
         assert_eq!(reply.to_vec()[20..header_len], want, "{options:?}");
-        assert_eq!(told(&reply).quote.len(), 56, "{options:?}");
+        assert_eq!(icmp_message(&reply).quote.len(), 56, "{options:?}");
         assert_eq!(node.drops(), [], "{options:?}");
     }
 }

@@ -124,8 +124,8 @@ fn error_about_a_decrypted_packet_returns_by_the_tunnel_only() {
         let answer = only(far.tx(OUTSIDE)).to_vec();
         assert_eq!(info_of(&answer).protocol, Protocol::ESP);
         near.rx_bytes(NOW, OUTSIDE, &answer);
-        let told = told(&only(near.tx(INSIDE)));
-        assert_eq!((&told.src[..], told.message), (of_node, exceeded));
+        let reply = icmp_message(&only(near.tx(INSIDE)));
+        assert_eq!((&reply.src[..], reply.message), (of_node, exceeded));
         // An error in clear would disclose the quoted packet.
         far.datapath.ipsec.remove_policy(&policy(Dir::Out, nets[0], nets[1], &[]).key()).unwrap();
         near.rx_bytes(NOW, INSIDE, &last_hop);

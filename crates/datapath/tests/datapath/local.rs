@@ -24,7 +24,7 @@ fn a_ping_is_answered_in_every_geometry() {
                 assert_eq!(node.drops(), [], "{len} {shape}");
                 let reply = only(node.tx(INSIDE));
                 let header_len = flow.version().header_len();
-                let Told { src, dst, message, quote } = told(&reply);
+                let IcmpMessage { src, dst, message, quote } = icmp_message(&reply);
                 assert_eq!((src, dst), (flow.dst.to_string(), flow.src.to_string()), "{shape}");
                 assert!(quote == bytes[header_len + 8..], "{len} {shape}");
                 let (id, seq) = (flow.sport, 9);
@@ -90,8 +90,8 @@ fn packet_of_an_unhandled_protocol_is_refused_by_name() {
     for (name, bytes, reason, mib, message) in cases {
         let mut node = router();
         node.rx_bytes(NOW, INSIDE, &bytes);
-        let told = told(&only(node.tx(INSIDE)));
-        assert_eq!((told.message, told.quote), (message, bytes), "{name}");
+        let error = icmp_message(&only(node.tx(INSIDE)));
+        assert_eq!((error.message, error.quote), (message, bytes), "{name}");
         assert_eq!(node.drops(), [(1, reason, 1)], "{name}");
         assert_eq!(node.datapath.counters.get(mib), 1, "{name}");
     }
@@ -290,7 +290,7 @@ fn ping_to_all_nodes_or_routers_is_answered() {
     for group in ["ff02::1", "ff02::2", "ff05::2"] {
         let mut node = router();
         node.rx_bytes(NOW, INSIDE, &Flow::new("fd00:1::1", group).ping(1, 8));
-        let Told { src, dst, message, .. } = told(&only(node.tx(INSIDE)));
+        let IcmpMessage { src, dst, message, .. } = icmp_message(&only(node.tx(INSIDE)));
         assert_eq!((src.as_str(), dst.as_str()), ("fd00:1::254", "fd00:1::1"), "{group}");
         assert!(matches!(message, Message::V6(icmpv6::Message::EchoReply { .. })), "{group}");
         assert_eq!(node.drops(), [], "{group}");

@@ -34,7 +34,7 @@ fn hosts_find_the_router_and_each_other() {
         for to in [router, &flow.dst.to_string()] {
             world.hosts[0].send_bytes(&Flow::new(&flow.src.to_string(), to).ping(3, 100));
             world.run(SECOND);
-            let reply = told(&only(world.hosts[0].take()));
+            let reply = icmp_message(&only(world.hosts[0].take()));
             assert_eq!((reply.src.as_str(), reply.quote.len()), (to, 100));
         }
     }
@@ -44,9 +44,9 @@ fn hosts_find_the_router_and_each_other() {
     for (addr, mac) in [("10.1.0.1", mac(11)), ("fd00:1::1", mac(11)), ("10.2.0.1", mac(12)), ("fd00:2::1", mac(12))] {
         assert!(known.contains(&(addr.to_owned(), mac)), "{addr} in {known:?}");
     }
-    let asked =
+    let sent_and_received =
         [Mib::Icmp6OutNeighborSolicits, Mib::Icmp6InNeighborAdvertisements].map(|it| node.datapath.counters.get(it));
-    assert_eq!(asked, [2, 2]);
+    assert_eq!(sent_and_received, [2, 2]);
 }
 
 #[test]
@@ -189,10 +189,10 @@ fn silent_neighbour_is_solicited_three_times_then_reported() {
             Version::V4 => Message::V4(icmp::Message::Unreachable(icmp::Unreachable::HOST)),
             Version::V6 => Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)),
         };
-        let told: Vec<_> = world.hosts[0].take().iter().map(told).collect();
-        assert_eq!(told.iter().map(|told| told.message).collect::<Vec<_>>(), [unreachable; 2]);
+        let replies: Vec<_> = world.hosts[0].take().iter().map(icmp_message).collect();
+        assert_eq!(replies.iter().map(|reply| reply.message).collect::<Vec<_>>(), [unreachable; 2]);
         assert_eq!(
-            told.iter().map(|told| told.quote.clone()).collect::<Vec<_>>(),
+            replies.iter().map(|reply| reply.quote.clone()).collect::<Vec<_>>(),
             [10, 20].map(|len| sent(&flow, len))
         );
         let node = &world.nodes[0];
@@ -370,9 +370,9 @@ fn flood(secs: u32, hostile: impl Fn(u64) -> Vec<u8>) -> Flooded {
         let now = world.now();
         world.nodes[0].rx(now, INSIDE, burst);
         world.run(Duration::from_millis(5));
-        let told = world.nodes[0].datapath.neighbours.take_changed();
-        assert!(!told.more, "listeners are told of everything");
-        changes += told.who.len();
+        let changed = world.nodes[0].datapath.neighbours.take_changed();
+        assert!(!changed.more, "no event is lost");
+        changes += changed.who.len();
         if turn % 10 == 9 {
             assert_eq!(world.hosts[0].take().len(), 1, "the answer to the ping of turn {turn}");
         }

@@ -114,7 +114,7 @@ fn address_of_another_vrf_is_not_own() {
 fn source_of_error(node: &mut Node, flow: Flow) -> String {
     node.rx_bytes(NOW, INSIDE, &Flow { ttl: 1, ..flow }.udp(10));
     assert_eq!(node.drops().last(), Some(&(1, DropReason::TtlExceeded, 1)));
-    told(&only(node.tx(INSIDE))).src
+    icmp_message(&only(node.tx(INSIDE))).src
 }
 
 #[test]
@@ -173,6 +173,6 @@ fn error_of_a_node_without_addresses_is_sent() {
         node.rx_bytes(NOW, INSIDE, &frame);
         let mut answer = only(node.tx(INSIDE));
         answer.pull(wire::eth::Header::LEN);
-        assert_eq!(told(&answer).src, want);
+        assert_eq!(icmp_message(&answer).src, want);
     }
 }

@@ -93,8 +93,8 @@ fn shrink(world: &mut World, tunnel: Tunnel, mtu: usize) {
 }
 
 /// The MTU in a message, which must be a *packet too big* message.
-fn told_mtu(pkt: &packet::Packet) -> usize {
-    match told(pkt).message {
+fn reported_mtu(pkt: &packet::Packet) -> usize {
+    match icmp_message(pkt).message {
         Message::V4(icmp::Message::FragNeeded { mtu }) => mtu.into(),
         Message::V6(icmpv6::Message::PacketTooBig { mtu }) => mtu as usize,
         other => panic!("{other:?}"),
@@ -107,12 +107,12 @@ struct Sender {
     mss: usize,
     received: Received,
     /// Every MTU that was reported to the sender.
-    told: Vec<usize>,
+    errors: Vec<usize>,
 }
 
 impl Sender {
     fn new(flow: Flow, mtu: usize) -> Self {
-        Self { flow, mss: mtu - flow.tcp_headers(), received: Received::default(), told: Vec::new() }
+        Self { flow, mss: mtu - flow.tcp_headers(), received: Received::default(), errors: Vec::new() }
     }
 
     /// Sends 30 segments from the first missing byte on, and handles the answers. Returns the number of bytes received.
@@ -122,8 +122,8 @@ impl Sender {
         world.hosts[0].send(pkt);
         world.run(STEP);
         for pkt in world.hosts[0].take() {
-            let mtu = told_mtu(&pkt);
-            self.told.push(mtu);
+            let mtu = reported_mtu(&pkt);
+            self.errors.push(mtu);
             self.mss = mtu - self.flow.tcp_headers();
         }
         world.hosts[1].take().iter().for_each(|pkt| self.received.take(&self.flow, pkt));
@@ -147,7 +147,7 @@ fn tcp_inside_goes_on_when_the_outer_path_shrinks() {
             // The first flight lowers the path MTU of the gateway, the next one that of the guest.
             assert_eq!(turns.iter().position(|&whole| whole), Some(2), "{tunnel:?} {flow:?}: {turns:?}");
             assert!(turns[2..].iter().all(|&whole| whole), "{tunnel:?} {flow:?}: {turns:?}");
-            assert_eq!(sender.told, [want], "{tunnel:?} {flow:?}");
+            assert_eq!(sender.errors, [want], "{tunnel:?} {flow:?}");
             let [near, far, _] = &world.nodes[..] else { panic!("three nodes") };
             assert!(near.datapath.path_mtus_learnt > 0 && near.drops() == [(1, DropReason::PacketTooBig, 1)]);
             assert_eq!(far.drops(), [], "{tunnel:?} {flow:?}");
@@ -166,7 +166,7 @@ fn a_path_that_has_grown_again_is_used_after_ten_minutes() {
         for _ in 0..3 {
             sender.turn(&mut world);
         }
-        assert_eq!(sender.told.len(), 1);
+        assert_eq!(sender.errors.len(), 1);
         shrink(&mut world, tunnel, 1500);
         let whole = overhead(&sas(tunnel, 0)[0]).inner_mtu(1500) - flow.tcp_headers();
         for (wait, arrives) in [(Duration::from_secs(599), false), (Duration::from_secs(1), true)] {
@@ -213,9 +213,9 @@ fn the_way_on_from_the_outer_tunnel_narrows_the_inner_one() {
                 let most = if tunnelled { 1356 } else { 1300 };
                 assert!(sealed.len() <= most && sealed.len() > most - 8, "{} of {most}, {tfcpad}", sealed.len());
             }
-            let told: Vec<_> = node.tx(INSIDE).iter().map(told_mtu).collect();
+            let errors: Vec<_> = node.tx(INSIDE).iter().map(reported_mtu).collect();
             let want: &[_] = if fits { &[] } else { &[want] };
-            assert_eq!(told, want, "{len}, {tfcpad}");
+            assert_eq!(errors, want, "{len}, {tfcpad}");
         }
     }
 }
@@ -319,7 +319,7 @@ fn flood_of_forged_messages_stops_no_flow() {
             assert_eq!(sender.turn(&mut world), 30 * sender.mss, "{tunnel:?}");
         }
         assert_eq!(world.nodes[0].drops(), [(2, DropReason::IcmpQuote, 1000)], "{tunnel:?}");
-        assert!(sender.told.is_empty());
+        assert!(sender.errors.is_empty());
     }
 }
 

@@ -36,7 +36,7 @@ fn each_kind_of_route_has_its_answer() {
             let flow = Flow::new(&flow.src.to_string(), dst);
             node.rx_bytes(NOW, INSIDE, &flow.udp(10));
             assert_eq!(node.drops(), [(1, reason, 1)]);
-            let answer = node.tx(INSIDE).first().map(|pkt| told(pkt).message);
+            let answer = node.tx(INSIDE).first().map(|pkt| icmp_message(pkt).message);
             assert_eq!(answer, want, "{reason:?} {dst}");
             assert!(node.tx(OUTSIDE).is_empty());
         }

@@ -174,13 +174,13 @@ fn no_route_to_new_address_is_told_as_unreachable_host() {
         }
         node.rx_bytes(NOW, INSIDE, &flow().udp(100));
         assert_eq!(node.drops(), [(INSIDE.0, DropReason::IlaUnreachable, 1)]);
-        let error = told(&only(node.tx(INSIDE)));
+        let error = icmp_message(&only(node.tx(INSIDE)));
         assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
         assert_eq!(dst_of(&error.quote), dst_of(&flow().udp(0)), "the sender knows the SIR address");
         // A socket gets the error as well: EHOSTUNREACH.
         add_devices(&mut node);
         down_bytes(&mut node, OUTSIDE, &Flow::new("fd00:2::254", NODE).udp(9));
-        let error = told(&only(up(&mut node, OUTSIDE)));
+        let error = icmp_message(&only(up(&mut node, OUTSIDE)));
         assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
         assert_eq!((node.tx(OUTSIDE).len(), node.datapath.ila_translated()), (0, 0));
     }
@@ -364,9 +364,9 @@ fn socket_is_told_of_its_packet_by_sir_address() {
             down_bytes(&mut node, OUTSIDE, &sent);
             let on_wire = only(node.tx(OUTSIDE)).to_vec();
             let error = error_about(&node, &on_wire, problem);
-            assert_eq!(Locator::of(dst_of(&told(&Packet::with_data(&node.mem, &error).unwrap()).quote)), PLACE);
+            assert_eq!(Locator::of(dst_of(&icmp_message(&Packet::with_data(&node.mem, &error).unwrap()).quote)), PLACE);
             node.rx_bytes(NOW, OUTSIDE, &error);
-            let got = told(&only(up(&mut node, OUTSIDE)));
+            let got = icmp_message(&only(up(&mut node, OUTSIDE)));
             assert_eq!(dst_of(&got.quote), dst_of(&sent), "{csum_mode:?} {problem:?}");
             assert_eq!(node.datapath.ila_errors_restored(), 1);
             // The path MTU is that to the address that sockets use.
@@ -442,7 +442,7 @@ fn identifier_that_ends_in_zero_is_known_by_its_own_route() {
         let on_wire = only(node.tx(OUTSIDE)).to_vec();
         let error = error_about(&node, &on_wire, host::icmp::Problem::TtlExceeded);
         node.rx_bytes(NOW, OUTSIDE, &error);
-        let quoted = dst_of(&told(&only(up(&mut node, OUTSIDE))).quote);
+        let quoted = dst_of(&icmp_message(&only(up(&mut node, OUTSIDE))).quote);
         assert_eq!(quoted == zero.parse::<Ipv6Addr>().unwrap(), is_restored, "{route}: {quoted}");
         assert_eq!(node.datapath.ila_errors_restored(), u64::from(is_restored));
     }
@@ -465,12 +465,12 @@ fn neighbour_that_does_not_answer_is_told_by_sir_address() {
     for second in 1..8 {
         node.timeout(NOW + Duration::from_secs(second));
     }
-    let error = told(&only(node.tx(INSIDE)));
+    let error = icmp_message(&only(node.tx(INSIDE)));
     assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
     assert_eq!(dst_of(&error.quote), dst_of(&forwarded));
     let mut error = only(up(&mut node, OUTSIDE));
     error.pull(wire::eth::Header::LEN);
-    assert_eq!(dst_of(&told(&error).quote), dst_of(&of_socket));
+    assert_eq!(dst_of(&icmp_message(&error).quote), dst_of(&of_socket));
 }
 
 #[test]
@@ -558,7 +558,7 @@ fn packet_too_long_is_refused_with_its_own_address() {
     let mut node = translator(CsumMode::NeutralMap);
     let sent = flow().udp(3000);
     node.rx_bytes(NOW, INSIDE, &sent);
-    let error = told(&only(node.tx(INSIDE)));
+    let error = icmp_message(&only(node.tx(INSIDE)));
     assert_eq!(error.message, Message::V6(icmpv6::Message::PacketTooBig { mtu: 1500 }));
     assert_eq!(dst_of(&error.quote), dst_of(&sent));
     assert_eq!(node.datapath.ila_translated(), 0);

@@ -161,7 +161,7 @@ fn packet_to_own_address_comes_back_by_the_device() {
             assert_eq!(only(up(&mut node, RED)).to_vec(), flow.udp(100));
             // A ping of the node to itself is answered by the node.
             down_bytes(&mut node, RED, &flow.ping(3, 8));
-            assert_eq!(told(&only(up(&mut node, RED))).src, own);
+            assert_eq!(icmp_message(&only(up(&mut node, RED))).src, own);
             assert_eq!(node.drops(), []);
         }
     }
@@ -342,8 +342,8 @@ fn link_scope_means_nothing_on_the_device() {
         down_bytes(&mut node, RED, &Flow::new("fd00:2::254", dst).udp(10));
     }
     assert_eq!(node.drops(), [(0, DropReason::NoRoute, 2)]);
-    let told: Vec<_> = up(&mut node, OUTSIDE).iter().chain(&up(&mut node, RED)).map(told).collect();
-    assert_eq!(told.len(), 1, "a socket gets an error, but not about a group: {told:?}");
+    let errors: Vec<_> = up(&mut node, OUTSIDE).iter().chain(&up(&mut node, RED)).map(icmp_message).collect();
+    assert_eq!(errors.len(), 1, "a socket gets an error, but not about a group: {errors:?}");
     // The routes of the VRF have the links of IPv4 groups.
     let group = Flow::new("10.2.0.254", "224.0.0.9");
     down_bytes(&mut node, RED, &group.udp(10));

@@ -21,7 +21,7 @@ fn node() -> Node {
     node.port(INSIDE.0, PortOptions::BARE, &["10.1.0.254/24", "fd00:1::254/64"]);
     node.port(PLAIN.0, PortOptions::BARE, &["10.5.0.254/24", "fd00:5::254/64"]);
     add_devices_to(&mut node, &[INSIDE, PLAIN, RED]);
-    node.datapath.ask_for_sockets(true);
+    node.datapath.enable_socket_lookups(true);
     node
 }
 
@@ -35,12 +35,12 @@ fn back(flow: &Flow) -> Flow {
 
 /// Answers every question, and returns the questions.
 fn answer(node: &mut Node, binding: SocketBinding) -> Vec<SocketQuestion> {
-    let mut asked = Vec::new();
+    let mut questions = Vec::new();
     while let Some(question) = node.datapath.socket_question() {
-        asked.push(question);
+        questions.push(question);
         node.datapath.answer_socket_question(NOW, &node.mem, binding);
     }
-    asked
+    questions
 }
 
 fn up_by(node: &mut Node) -> [usize; 3] {
@@ -56,14 +56,14 @@ fn first_packet_waits_for_the_answer_and_goes_up_as_it_says() {
                 node.rx_bytes(NOW, INSIDE, &bytes);
                 node.rx_bytes(NOW, INSIDE, &bytes);
                 assert_eq!(up_by(&mut node), [0, 0, 0], "nothing goes up yet");
-                let asked = answer(&mut node, binding);
-                assert_eq!(asked.len(), 1, "the second is about the same");
-                assert_eq!((asked[0].link, asked[0].vrf, asked[0].flow.dst), (INSIDE, RED, flow.dst));
+                let questions = answer(&mut node, binding);
+                assert_eq!(questions.len(), 1, "the second is about the same");
+                assert_eq!((questions[0].link, questions[0].vrf, questions[0].flow.dst), (INSIDE, RED, flow.dst));
                 assert_eq!((up_by(&mut node), node.drops()), (want, vec![]));
                 // The answer is cached for a second, also for other peers of the same port.
                 let other = Flow { sport: 7777, ..flow };
                 node.rx_bytes(NOW, INSIDE, &if bytes == flow.udp(10) { other.udp(10) } else { other.tcp(1, 10) });
-                assert_eq!(answer(&mut node, SocketBinding::Nobody), []);
+                assert_eq!(answer(&mut node, SocketBinding::NoSocket), []);
                 assert_eq!(up_by(&mut node).iter().sum::<usize>(), 1);
                 node.rx_bytes(NOW + Duration::from_secs(1), INSIDE, &bytes);
                 assert_eq!(answer(&mut node, binding).len(), 1);
@@ -76,7 +76,7 @@ fn first_packet_waits_for_the_answer_and_goes_up_as_it_says() {
 fn packet_of_no_socket_or_an_unbound_one_is_refused() {
     for flow in to_us() {
         let v4 = flow.src.is_ipv4();
-        for binding in [SocketBinding::Nobody, SocketBinding::Unbound] {
+        for binding in [SocketBinding::NoSocket, SocketBinding::Unbound] {
             let mut node = node();
             node.rx_bytes(NOW, INSIDE, &flow.udp(10));
             node.rx_bytes(NOW, INSIDE, &flow.tcp(1, 10));
@@ -216,25 +216,25 @@ fn errors_go_up_by_the_device_of_the_flow_that_they_quote() {
 fn scan_of_ports_asks_a_bounded_number_of_questions() {
     let mut node = node();
     let flow = to_us()[0];
-    let mut asked = 0;
+    let mut questions = 0;
     for dport in 0..3000 {
         node.rx_bytes(NOW, INSIDE, &Flow { dport, ..flow }.udp(10));
-        asked += answer(&mut node, SocketBinding::Nobody).len();
+        questions += answer(&mut node, SocketBinding::NoSocket).len();
     }
-    assert_eq!(asked, 1000);
+    assert_eq!(questions, 1000);
     assert!(node.drops().contains(&(INSIDE.0, DropReason::SocketUnknown, 2000)), "{:?}", node.drops());
     // The number of waiting packets is bounded, too.
     let later = NOW + Duration::from_secs(1);
     for dport in 3000..6000 {
         node.rx_bytes(later, INSIDE, &Flow { dport, ..flow }.udp(10));
     }
-    assert_eq!(answer(&mut node, SocketBinding::Nobody).len(), 1000);
+    assert_eq!(answer(&mut node, SocketBinding::NoSocket).len(), 1000);
 }
 
 #[test]
 fn node_without_answers_delivers_by_the_link() {
     let mut node = node();
-    node.datapath.ask_for_sockets(false);
+    node.datapath.enable_socket_lookups(false);
     node.rx_bytes(NOW, INSIDE, &to_us()[0].udp(10));
     assert_eq!((node.datapath.socket_question(), up_by(&mut node)), (None, [1, 0, 0]));
     // A link outside any VRF causes no question.

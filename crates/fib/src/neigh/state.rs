@@ -116,8 +116,8 @@ impl State {
         let stale = |mac| Self::Stale { mac };
         let reachable = |mac| Self::Reachable { mac, until: now + limits.reachable };
         match (self.mac(), heard) {
-            (None, Heard::Asked(mac)) => Some(stale(mac)),
-            (Some(known), Heard::Asked(mac)) => (mac != known).then(|| stale(mac)),
+            (None, Heard::Solicitation(mac)) => Some(stale(mac)),
+            (Some(known), Heard::Solicitation(mac)) => (mac != known).then(|| stale(mac)),
             (None, Heard::Advertised { mac, solicited, .. }) => {
                 mac.map(|mac| if solicited { reachable(mac) } else { stale(mac) })
             }

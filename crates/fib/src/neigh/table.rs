@@ -15,9 +15,9 @@ pub(super) enum Worth {
     /// The neighbour has never answered, and its resolution has failed.
     Failed,
     /// The neighbour has sent a solicitation or an ARP request, and no packet was sent to it.
-    Asked,
+    Unused,
     /// Packets wait for the neighbour or were sent to it, and it has not answered yet.
-    Wanted,
+    Unconfirmed,
     /// The neighbour has answered a solicitation, or the operator has set it.
     Confirmed,
 }
@@ -36,7 +36,7 @@ pub(super) struct NeighbourTable {
     queues: [BTreeMap<u64, IpAddr>; 4],
     next_seq: u64,
     /// Entries that solicitations and ARP requests may still make.
-    pub(super) asked: TokenBucket,
+    pub(super) solicitations: TokenBucket,
     /// Resolutions that packets may still start.
     pub(super) resolutions: TokenBucket,
     /// Answers to stations that are not confirmed.
@@ -50,7 +50,7 @@ impl Default for NeighbourTable {
         Self {
             queues: Default::default(),
             next_seq: 0,
-            asked: TokenBucket::FULL,
+            solicitations: TokenBucket::FULL,
             resolutions: TokenBucket::FULL,
             answers: TokenBucket::FULL,
             waiting_bytes: 0,
@@ -84,17 +84,17 @@ impl NeighbourTable {
     /// solicitations. A packet's next hop replaces the oldest entry of the longer queue on probation, so that a scan replaces its
     /// own entries.
     pub(super) fn victim(&self, newcomer: Worth, limit: usize) -> Option<IpAddr> {
-        let [failed, asked, wanted, confirmed] = &self.queues;
+        let [failed, unused, unconfirmed, confirmed] = &self.queues;
         let queue = if !failed.is_empty() {
             failed
-        } else if newcomer <= Worth::Asked {
-            asked
+        } else if newcomer <= Worth::Unused {
+            unused
         } else if confirmed.len() > limit / 4 * 3 {
             confirmed
-        } else if asked.len() >= wanted.len() {
-            asked
+        } else if unused.len() >= unconfirmed.len() {
+            unused
         } else {
-            wanted
+            unconfirmed
         };
         queue.first_key_value().map(|(_, &addr)| addr)
     }
@@ -105,7 +105,7 @@ impl NeighbourTable {
 
     /// Entries in the eviction order with their places, for [`check_invariants`](super::Neighbours::check_invariants).
     pub(super) fn places(&self) -> impl Iterator<Item = (Place, IpAddr)> + '_ {
-        let worths = [Worth::Failed, Worth::Asked, Worth::Wanted, Worth::Confirmed];
+        let worths = [Worth::Failed, Worth::Unused, Worth::Unconfirmed, Worth::Confirmed];
         let queues = worths.into_iter().zip(&self.queues);
         queues.flat_map(|(worth, queue)| queue.iter().map(move |(&seq, &addr)| (Place { worth, seq }, addr)))
     }
@@ -122,7 +122,7 @@ mod tests {
     /// A table with so many entries of each worth; the oldest of them are 0, 50, 100 and 150.
     fn table(counts: [u8; 4]) -> NeighbourTable {
         let mut table = NeighbourTable::default();
-        let worths = [Worth::Failed, Worth::Asked, Worth::Wanted, Worth::Confirmed];
+        let worths = [Worth::Failed, Worth::Unused, Worth::Unconfirmed, Worth::Confirmed];
         for (at, (worth, count)) in worths.into_iter().zip(counts).enumerate() {
             for n in 0..count {
                 table.push(worth, addr(at as u8 * 50 + n));
@@ -134,36 +134,36 @@ mod tests {
     #[test]
     fn victim_of_a_full_table_is_the_least_worth_the_newcomer() {
         const FAILED: Option<u8> = Some(0);
-        const ASKED: Option<u8> = Some(50);
-        const WANTED: Option<u8> = Some(100);
+        const UNUSED: Option<u8> = Some(50);
+        const UNCONFIRMED: Option<u8> = Some(100);
         const CONFIRMED: Option<u8> = Some(150);
         // Entries by worth, the victim for a soliciting neighbour, and for a packet's next hop.
         let cases = [
             ([1, 5, 5, 5], FAILED, FAILED),
-            ([0, 5, 6, 5], ASKED, WANTED),
-            ([0, 6, 5, 5], ASKED, ASKED),
-            ([0, 8, 8, 0], ASKED, ASKED),
-            ([0, 0, 16, 0], None, WANTED),
-            ([0, 1, 3, 12], ASKED, WANTED),
-            ([0, 1, 2, 13], ASKED, CONFIRMED),
+            ([0, 5, 6, 5], UNUSED, UNCONFIRMED),
+            ([0, 6, 5, 5], UNUSED, UNUSED),
+            ([0, 8, 8, 0], UNUSED, UNUSED),
+            ([0, 0, 16, 0], None, UNCONFIRMED),
+            ([0, 1, 3, 12], UNUSED, UNCONFIRMED),
+            ([0, 1, 2, 13], UNUSED, CONFIRMED),
             ([0, 0, 0, 16], None, CONFIRMED),
         ];
-        for (counts, for_asked, for_wanted) in cases {
+        for (counts, for_unused, for_unconfirmed) in cases {
             let table = table(counts);
             assert_eq!(table.len(), 16);
-            assert_eq!(table.victim(Worth::Asked, 16), for_asked.map(addr), "{counts:?}");
-            assert_eq!(table.victim(Worth::Wanted, 16), for_wanted.map(addr), "{counts:?}");
-            assert_eq!(table.victim(Worth::Confirmed, 16), for_wanted.map(addr), "{counts:?}");
+            assert_eq!(table.victim(Worth::Unused, 16), for_unused.map(addr), "{counts:?}");
+            assert_eq!(table.victim(Worth::Unconfirmed, 16), for_unconfirmed.map(addr), "{counts:?}");
+            assert_eq!(table.victim(Worth::Confirmed, 16), for_unconfirmed.map(addr), "{counts:?}");
         }
     }
 
     #[test]
     fn removed_entry_is_in_the_order_no_more() {
         let mut table = NeighbourTable::default();
-        let first = table.push(Worth::Asked, addr(1));
-        let second = table.push(Worth::Asked, addr(2));
+        let first = table.push(Worth::Unused, addr(1));
+        let second = table.push(Worth::Unused, addr(2));
         table.remove(first);
         assert_eq!(table.places().collect::<Vec<_>>(), [(second, addr(2))]);
-        assert_eq!(table.victim(Worth::Asked, 1), Some(addr(2)));
+        assert_eq!(table.victim(Worth::Unused, 1), Some(addr(2)));
     }
 }

@@ -27,7 +27,7 @@ pub struct Limits {
     /// on one link; at least one entry fits.
     pub entries: usize,
     /// Entries made by solicitations and ARP requests, for each table.
-    pub asked: Rate,
+    pub solicitations: Rate,
     /// Resolutions of neighbours that have never answered, for each table (RFC 6583 §6.4, §7.1).
     pub resolutions: Rate,
     /// Answers to stations that have not answered this node themselves, for each table.
@@ -54,7 +54,7 @@ impl Default for Limits {
             delay: Duration::from_secs(5),
             failed: Duration::from_secs(60),
             entries: 1024,
-            asked: Rate::new(256, 256),
+            solicitations: Rate::new(256, 256),
             // An unanswered resolution takes three seconds: a scan occupies at most three quarters of a table.
             resolutions: Rate::new(256, 256),
             answers: Rate::new(10_000, 10_000),
@@ -131,7 +131,7 @@ pub enum Action {
 pub enum Heard {
     /// The message solicits one of this node's addresses and has the sender's link-layer address: an ARP request to this
     /// node, a neighbour solicitation with a source link-layer address (RFC 4861 §7.2.3). It makes a STALE entry.
-    Asked(MacAddr),
+    Solicitation(MacAddr),
     /// The message has the sender's own address. It changes an entry and creates none. An ARP reply, or a request to others; a
     /// neighbour advertisement (RFC 4861 §7.2.5).
     Advertised {

@@ -16,7 +16,7 @@ pub struct Aevent {
 #[derive(Debug, Default)]
 pub(crate) struct ReportedNumbers {
     pub(crate) limits: AeventLimits,
-    pub(crate) told: Numbers,
+    pub(crate) reported: Numbers,
     /// Whether a packet used the SA since the last look.
     touched: bool,
     wait: Wait,
@@ -71,8 +71,8 @@ impl ReportedNumbers {
             self.wait = if first <= now { Wait::Change } else { Wait::Time(first) };
         }
         let is_over = matches!(self.wait, Wait::Time(at) if at <= now);
-        let is_far = self.limits.packets > 0 && numbers.is_ahead_by(&self.told, self.limits.packets);
-        let changed = numbers != self.told && (is_over || self.wait == Wait::Change);
+        let is_far = self.limits.packets > 0 && numbers.is_ahead_by(&self.reported, self.limits.packets);
+        let changed = numbers != self.reported && (is_over || self.wait == Wait::Change);
         match (heard, touched && is_far) {
             (true, true) => {}
             (true, false) if changed => {}
@@ -83,7 +83,7 @@ impl ReportedNumbers {
                 return None;
             }
         }
-        self.told = numbers;
+        self.reported = numbers;
         self.wait = if self.limits.time.is_zero() { Wait::First } else { Wait::Time(now + self.limits.time) };
         Some(!(touched && is_far))
     }
@@ -136,8 +136,8 @@ mod tests {
             (AeventLimits { time: Duration::ZERO, ..AeventLimits::default() }, (Some(false), None)),
         ] {
             let mut it = ReportedNumbers { limits, touched: true, ..ReportedNumbers::default() };
-            let told = it.look(at(1), at(0), Numbers { seq: 1 << 33, ..Numbers::default() }, true);
-            assert_eq!((told, it.due()), want, "{limits:?}");
+            let reported = it.look(at(1), at(0), Numbers { seq: 1 << 33, ..Numbers::default() }, true);
+            assert_eq!((reported, it.due()), want, "{limits:?}");
         }
     }
 

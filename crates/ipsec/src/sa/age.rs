@@ -18,7 +18,7 @@ pub(crate) struct Age {
     /// Number of SAs that were added before it.
     pub(crate) born: u64,
     /// The highest received number that its device was told.
-    pub(crate) esn_told: u64,
+    pub(crate) esn_reported: u64,
     pub(crate) aevents: ReportedNumbers,
     /// The request that made the SA.
     pub(crate) request: Option<Request>,
@@ -32,7 +32,7 @@ impl Age {
             first_used: None,
             timer: Timer::default(),
             born: 0,
-            esn_told: config.seq,
+            esn_reported: config.seq,
             aevents: ReportedNumbers::default(),
             request: config.request.clone(),
         }

@@ -59,8 +59,10 @@ impl Sa {
     fn came_from_elsewhere(&mut self, now: Instant, old: SocketAddr, new: SocketAddr) -> Option<Mapping> {
         let NatTraversal { mapping_threshold: threshold, follow: followed, .. } = self.nat();
         let place = self.place_mut();
-        let is_news = match place.told {
-            Some((told, at)) if told == new => threshold > 0 && now.since(at) > Duration::from_secs(threshold.into()),
+        let is_news = match place.reported {
+            Some((reported, at)) if reported == new => {
+                threshold > 0 && now.since(at) > Duration::from_secs(threshold.into())
+            }
             _ => true,
         };
         if followed {
@@ -69,7 +71,7 @@ impl Sa {
         if !is_news && !followed {
             return None;
         }
-        place.told = Some((new, now));
+        place.reported = Some((new, now));
         Some(Mapping { sa: self.id(), dst: self.dst, spi: self.spi, reqid: self.reqid, old, new, followed })
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct Place {
     /// Destination of sent packets.
     pub(crate) towards: Option<SocketAddr>,
     /// Last reported address of the peer, and the time of the report.
-    pub(super) told: Option<(SocketAddr, Instant)>,
+    pub(super) reported: Option<(SocketAddr, Instant)>,
     /// Time of the next keepalive check.
     pub(crate) keepalive: Option<Instant>,
 }

@@ -23,8 +23,8 @@ impl Sa {
     }
 
     /// Takes its numbers for reported: the operator has set them.
-    pub fn note_numbers_told(&mut self) {
-        self.age.aevents.told = self.numbers();
+    pub fn note_numbers_reported(&mut self) {
+        self.age.aevents.reported = self.numbers();
     }
 
     const fn numbers(&self) -> Numbers {
@@ -36,11 +36,11 @@ impl Sa {
     pub(super) fn look_at_numbers(&mut self, now: Instant, heard: bool) -> Option<Aevent> {
         let numbers = self.numbers();
         let added = self.age.added.unwrap_or(now);
-        let told = self.age.aevents.look(now, added, numbers, heard);
+        let reported = self.age.aevents.look(now, added, numbers, heard);
         if heard {
             self.next_packets = 0;
         }
-        told.map(|by_time| Aevent { sa: self.id(), by_time })
+        reported.map(|by_time| Aevent { sa: self.id(), by_time })
     }
 }
 

@@ -166,7 +166,7 @@ impl Sad {
         sa.age.born = self.born;
         self.by_birth.insert(self.born, id);
         sa.set_aevent_limits(config.aevents.or(self.aevent_limits));
-        sa.note_numbers_told();
+        sa.note_numbers_reported();
         let key = sa.template_key();
         self.slots.insert(sa);
         self.by_spi.insert(self.name(config.dst, config.spi.0), slot_of(id));
@@ -219,8 +219,8 @@ impl Sad {
     pub(crate) fn advance_esn(&mut self, sa: SaId) {
         let Some(it) = self.get_mut(sa) else { return };
         let (Some(Offload { dev, .. }), top) = (it.offload, it.replay.top()) else { return };
-        if it.flags.esn && it.age.esn_told >> 31 != top >> 31 {
-            it.age.esn_told = top;
+        if it.flags.esn && it.age.esn_reported >> 31 != top >> 31 {
+            it.age.esn_reported = top;
             if let Some(device) = self.devices.get_mut(dev) {
                 device.advance_esn(sa, top);
             }

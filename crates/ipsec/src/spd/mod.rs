@@ -18,7 +18,7 @@ use index::{Map, MatchKey, Shapes};
 use xfrm::{Action, ConfigError, Dir, Flowi, PolicyConfig, PolicyKey, PortMask};
 
 /// Time from a soft limit to its next report (Linux `XFRM_KM_TIMEOUT`).
-const TELL_AGAIN: Duration = Duration::from_secs(30);
+const NOTIFY_AGAIN: Duration = Duration::from_secs(30);
 
 /// Number of a policy; reused after the policy is removed.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -351,7 +351,7 @@ impl Spd {
                     return at;
                 }
                 events.push(policy.expired(false));
-                now + TELL_AGAIN
+                now + NOTIFY_AGAIN
             });
             let next = soft.into_iter().chain(hard).min();
             self.timers.set(id, &mut policy.timer, next);

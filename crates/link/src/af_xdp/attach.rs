@@ -80,10 +80,10 @@ impl Attached {
         queues: u32,
         mut queue: XskQueue,
     ) -> Result<(Vec<Xsk>, Option<String>), OpenError> {
-        let wanted = queue.flags | libc::XDP_USE_NEED_WAKEUP;
+        let flags = queue.flags | libc::XDP_USE_NEED_WAKEUP;
         let mut sockets = Vec::new();
         let mut refused = None;
-        queue.flags = wanted | if self.is_native() { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+        queue.flags = flags | if self.is_native() { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
         for number in 0..queues {
             queue.queue = number;
             let mut opened = open_patiently(queue);
@@ -92,7 +92,7 @@ impl Attached {
                 && errno(err) != libc::EBUSY
             {
                 refused = Some(text(err));
-                queue.flags = wanted | libc::XDP_COPY;
+                queue.flags = flags | libc::XDP_COPY;
                 opened = open_patiently(queue);
             }
             let xsk = opened.map_err(|failed| refusal(name, failed))?;

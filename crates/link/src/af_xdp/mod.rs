@@ -110,15 +110,15 @@ impl XdpLink {
     /// Probes how the interface can be driven, and opens a socket for each of its receive queues.
     pub(crate) fn open(config: &Config, interface: &str, ring: NonZeroU32, mode: XdpMode) -> Result<Self, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
-        let asked = Interface::new(interface).map_err(failed("socket"))?;
-        let index = asked.index().map_err(|err| {
+        let device = Interface::new(interface).map_err(failed("socket"))?;
+        let index = device.index().map_err(|err| {
             failed("SIOCGIFINDEX")(err).with_hint(libc::ENODEV, "no such interface; `ip link` lists those there are")
         })?;
-        let mac = asked.mac().map_err(failed("SIOCGIFHWADDR"))?;
+        let mac = device.mac().map_err(failed("SIOCGIFHWADDR"))?;
         let mac = mac.ok_or_else(|| unfit(interface, "SIOCGIFHWADDR", "not an Ethernet interface".to_owned()))?;
-        let shape = Shape::of(asked.mtu().map_err(failed("SIOCGIFMTU"))?);
-        let mtu = mtu_of(&asked, shape, config.mtu)?;
-        let count = asked.rx_queues().map_err(failed("ETHTOOL_GCHANNELS"))?;
+        let shape = Shape::of(device.mtu().map_err(failed("SIOCGIFMTU"))?);
+        let mtu = mtu_of(&device, shape, config.mtu)?;
+        let count = device.rx_queues().map_err(failed("ETHTOOL_GCHANNELS"))?;
         let watch = watch(index).map_err(|err| {
             failed("socket AF_PACKET")(err).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
         })?;
@@ -140,7 +140,7 @@ impl XdpLink {
             rx_no_buffer: 0,
             copied: Copied::default(),
             watch,
-            interface: asked,
+            interface: device,
             index,
             down: false,
         })
@@ -222,9 +222,9 @@ fn offloads(attached: &Attached, mode: XdpMode, zero_copy: bool, why_copy: Optio
 }
 
 /// Configured MTU, or the interface's own.
-fn mtu_of(interface: &Interface, shape: Shape, wanted: Option<u16>) -> Result<usize, OpenError> {
+fn mtu_of(interface: &Interface, shape: Shape, configured: Option<u16>) -> Result<usize, OpenError> {
     let limit = interface.mtu().map_err(|err| OpenError::new(interface.name(), "SIOCGIFMTU", err))?;
-    let mtu = wanted.map_or(limit, usize::from);
+    let mtu = configured.map_or(limit, usize::from);
     if mtu > limit {
         return Err(unfit(interface.name(), "mtu", format!("{mtu} is more than the interface's {limit}")));
     }

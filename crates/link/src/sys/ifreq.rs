@@ -153,13 +153,13 @@ impl Interface {
         block.0[..4].copy_from_slice(&ETHTOOL_GLINKSETTINGS.to_ne_bytes());
         self.ethtool(&mut block)?;
         // The kernel answers with its negated word count, which the second request must contain.
-        let asked = (block.0[SET_WORDS_AT] as i8).unsigned_abs();
-        block.0[SET_WORDS_AT] = asked;
+        let kernel_words = (block.0[SET_WORDS_AT] as i8).unsigned_abs();
+        block.0[SET_WORDS_AT] = kernel_words;
         self.ethtool(&mut block)?;
         let (head, sets) = block.0.split_at(SETTINGS_LEN);
         let mut settings = head.to_vec();
         settings[SET_WORDS_AT] = words as u8;
-        for set in sets.chunks(4 * usize::from(asked).max(1)).take(SETS) {
+        for set in sets.chunks(4 * usize::from(kernel_words).max(1)).take(SETS) {
             let end = settings.len() + 4 * words;
             settings.extend(set.iter().take(4 * words));
             settings.resize(end, 0);
@@ -197,14 +197,14 @@ impl Interface {
         if up { Ok(()) } else { Err((flags, io::Error::from_raw_os_error(libc::ENETDOWN))) }
     }
 
-    /// MTU of a link: `wanted`, or the interface's own. The interface must [be up](Self::check_up).
+    /// MTU of a link: `configured`, or the interface's own. The interface must [be up](Self::check_up).
     ///
     /// # Errors
     /// The request, and its error.
-    pub(crate) fn mtu_now(&mut self, index: i32, wanted: Option<u16>) -> Result<usize, (&'static str, io::Error)> {
+    pub(crate) fn mtu_now(&mut self, index: i32, configured: Option<u16>) -> Result<usize, (&'static str, io::Error)> {
         self.check_up(index)?;
         let limit = self.mtu().map_err(|err| ("SIOCGIFMTU", err))?;
-        Ok(wanted.map_or(limit, |wanted| limit.min(wanted.into())))
+        Ok(configured.map_or(limit, |configured| limit.min(configured.into())))
     }
 
     pub(crate) fn set_up(&self) -> io::Result<()> {

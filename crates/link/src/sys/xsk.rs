@@ -243,15 +243,19 @@ fn wake_for_tx(socket: &OwnedFd) -> io::Result<()> {
     check(sent as i32).map(drop)
 }
 
-/// Calls `wake` often enough for the kernel to take all `waiting` packets, or until no wakeup is `wanted` any more.
+/// Calls `wake` often enough for the kernel to take all `waiting` packets, or until no wakeup is `is_needed` any more.
 /// Returns the number of packets that the device dropped.
 ///
 /// A call takes no more than [`TX_BATCH`] packets and returns `EAGAIN` if there are more, or if the device has no room.
 /// The two cases look alike: kernels before 6.17 do not publish their index then. `EBUSY` stands for one dropped
 /// packet.
-fn kick(waiting: u32, mut wanted: impl FnMut() -> bool, mut wake: impl FnMut() -> io::Result<()>) -> io::Result<u32> {
+fn kick(
+    waiting: u32,
+    mut is_needed: impl FnMut() -> bool,
+    mut wake: impl FnMut() -> io::Result<()>,
+) -> io::Result<u32> {
     let (mut calls, mut dropped) = (waiting.div_ceil(TX_BATCH), 0);
-    while calls > 0 && wanted() {
+    while calls > 0 && is_needed() {
         match wake() {
             Ok(()) => break,
             Err(err) => match errno(&err) {

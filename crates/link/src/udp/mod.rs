@@ -336,9 +336,9 @@ impl Link for UdpLink {
         Layer::Ip
     }
 
-    fn set_ike_port(&mut self, wanted: bool) -> Result<(), OpenError> {
+    fn set_ike_port(&mut self, enabled: bool) -> Result<(), OpenError> {
         self.ike = None;
-        if wanted {
+        if enabled {
             self.ike = IkePort::open(&self.common.name, self.local)?;
         }
         Ok(())

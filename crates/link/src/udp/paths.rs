@@ -41,7 +41,7 @@ impl Paths {
     ) {
         self.errors_wait = false;
         for (local, mtu, quote) in std::mem::take(&mut self.narrow) {
-            tell(stats, mem, local, local, mtu, &quote, out);
+            report_mtu(stats, mem, local, local, mtu, &quote, out);
         }
         for _ in 0..MAX_ERRORS {
             let mut payload = [0; errors::QUOTE_LEN];
@@ -62,10 +62,10 @@ impl Paths {
             if !error.is_local {
                 let src = SocketAddr::new(local, address.port());
                 if let Some(quote) = errors::quote(src, dst, payload.get(..len).unwrap_or(&payload)) {
-                    tell(stats, mem, error.offender.unwrap_or(dst.ip()), local, error.info, &quote, out);
+                    report_mtu(stats, mem, error.offender.unwrap_or(dst.ip()), local, error.info, &quote, out);
                 }
             } else if let Some((_, quote)) = self.too_big.take_if(|(to, _)| *to == dst.ip()) {
-                tell(stats, mem, local, local, error.info, &quote, out);
+                report_mtu(stats, mem, local, local, error.info, &quote, out);
             }
         }
         self.errors_wait = true;
@@ -73,7 +73,7 @@ impl Paths {
 }
 
 /// Appends the message from `offender` that the quoted packet is longer than `mtu`.
-fn tell(
+fn report_mtu(
     stats: &mut LinkStats,
     mem: &Memory,
     offender: IpAddr,

@@ -241,9 +241,9 @@ impl VhostUser {
                     break;
                 }
                 Err(closed) => {
-                    let is_told = connection.has_spoken() || matches!(closed, Closed::Refused(_));
+                    let is_reported = connection.has_spoken() || matches!(closed, Closed::Refused(_));
                     let error = self.close(&closed);
-                    outcome = if is_told { Err(error) } else { Ok(()) };
+                    outcome = if is_reported { Err(error) } else { Ok(()) };
                     break;
                 }
             }

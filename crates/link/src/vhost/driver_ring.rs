@@ -130,18 +130,18 @@ impl DriverRing {
     }
 
     /// Enables or disables interrupts by the device. Tells whether a used chain is there already.
-    pub(super) fn want_calls(&mut self, wanted: bool) -> bool {
+    pub(super) fn want_calls(&mut self, enabled: bool) -> bool {
         let available = available_at(self.size);
-        let has_said_so = std::mem::replace(&mut self.calls, wanted) == wanted;
-        match (self.event_index, wanted) {
+        let has_said_so = std::mem::replace(&mut self.calls, enabled) == enabled;
+        match (self.event_index, enabled) {
             (false, _) if has_said_so => {}
             (true, true) => {
                 self.window.store_u16(available + 4 + 2 * usize::from(self.size), self.next, Ordering::Relaxed);
             }
             (true, false) => {}
-            (false, _) => self.window.store_u16(available, u16::from(!wanted), Ordering::Relaxed),
+            (false, _) => self.window.store_u16(available, u16::from(!enabled), Ordering::Relaxed),
         }
-        if !wanted {
+        if !enabled {
             return false;
         }
         fence(Ordering::SeqCst);

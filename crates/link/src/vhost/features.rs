@@ -78,7 +78,7 @@ impl Bits {
     }
 
     /// Features requested by our driver: none that need a control queue.
-    pub(super) const fn wanted(offloads: bool, several_pairs: bool) -> Self {
+    pub(super) const fn requested(offloads: bool, several_pairs: bool) -> Self {
         let all = Self::offered(offloads).0 & !(STATUS | CTRL_VQ | INDIRECT_DESC);
         Self(if several_pairs { all } else { all & !MQ })
     }

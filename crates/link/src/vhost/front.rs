@@ -24,7 +24,7 @@ use super::driver_ring::BadUsed;
 use super::features::{self, Bits, LONG_HEADER};
 use super::frames::{Scatter, copy_in, header_for};
 use super::guest::{GuestState, QueueState};
-use super::handshake::{Handshake, RX_BUFFER, Session, TX_BUFFER, Wanted};
+use super::handshake::{Handshake, Proposal, RX_BUFFER, Session, TX_BUFFER};
 use super::notify::signal;
 use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
 use super::ring::WRITE;
@@ -83,7 +83,7 @@ pub struct VhostFront {
     done: OwnedFd,
     again: OwnedFd,
     handshake: Option<Handshake>,
-    wanted: Bits,
+    requested: Bits,
     running: Option<Running>,
     /// Negotiated features now.
     current: Features,
@@ -114,11 +114,11 @@ struct Running {
 /// # Errors
 /// The system has no descriptors or threads left, or the configuration is impossible.
 pub fn open(config: &FrontConfig) -> Result<VhostFront, OpenError> {
-    open_wanting(config, Bits::wanted(config.offloads, config.pairs > 1))
+    open_requesting(config, Bits::requested(config.offloads, config.pairs > 1))
 }
 
 /// As [`open`], with explicit features.
-pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFront, OpenError> {
+pub(super) fn open_requesting(config: &FrontConfig, requested: Bits) -> Result<VhostFront, OpenError> {
     let name = &config.name;
     let error = |call| move |err: io::Error| OpenError::new(name, call, err);
     let is_size = config.ring_size.is_power_of_two() && config.ring_size <= DriverKind::MAX_VIRTIO_RING;
@@ -144,7 +144,7 @@ pub(super) fn open_wanting(config: &FrontConfig, wanted: Bits) -> Result<VhostFr
         done,
         again,
         handshake: None,
-        wanted,
+        requested,
         running: None,
         current: features,
         pieces: Vec::new(),
@@ -181,9 +181,9 @@ impl VhostFront {
     }
 
     fn connect(&mut self) -> io::Result<()> {
-        let wanted =
-            Wanted { features: self.wanted, pairs: self.config.pairs.into(), ring_size: self.config.ring_size };
-        self.handshake = Some(Handshake::begin(&self.config.socket, wanted, self.done.try_clone()?)?);
+        let requested =
+            Proposal { features: self.requested, pairs: self.config.pairs.into(), ring_size: self.config.ring_size };
+        self.handshake = Some(Handshake::begin(&self.config.socket, requested, self.done.try_clone()?)?);
         Ok(())
     }
 

@@ -56,7 +56,7 @@ pub(super) struct Session {
 
 /// Features and queues to request.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct Proposal {
     pub(super) features: Bits,
     pub(super) pairs: usize,
     pub(super) ring_size: u16,
@@ -73,7 +73,7 @@ pub(super) struct Handshake {
 impl Handshake {
     /// Starts a handshake with the back end at `path`, as soon as one listens there. `done` is written when there is a
     /// result.
-    pub(super) fn begin(path: &Path, wanted: Wanted, done: OwnedFd) -> io::Result<Self> {
+    pub(super) fn begin(path: &Path, proposal: Proposal, done: OwnedFd) -> io::Result<Self> {
         let (sender, outcome) = mpsc::channel();
         let given_up = Arc::new(AtomicBool::new(false));
         let socket = Arc::new(Mutex::new(None));
@@ -90,7 +90,7 @@ impl Handshake {
                     break;
                 }
                 // The receiver is gone if the handshake was cancelled.
-                let _ = sender.send(negotiate(stream, &wanted));
+                let _ = sender.send(negotiate(stream, &proposal));
                 *socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 let _ = rustix::io::write(&done, &1_u64.to_ne_bytes());
                 break;
@@ -111,17 +111,17 @@ impl Drop for Handshake {
 }
 
 /// Negotiates over a newly connected socket.
-pub(super) fn negotiate(socket: UnixStream, wanted: &Wanted) -> Result<Session, String> {
+pub(super) fn negotiate(socket: UnixStream, proposal: &Proposal) -> Result<Session, String> {
     let said = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");
     let system = |what: &'static str| move |err: io::Error| format!("{what}: {err}");
     let kept = socket.try_clone().map_err(system("dup"))?;
-    let pairs = match wanted.pairs {
+    let pairs = match proposal.pairs {
         1 => 1,
         several => queue_pairs(kept.try_clone().map_err(system("dup"))?)?.min(several).max(1),
     };
     let mut frontend = Frontend::from_stream(socket, 2 * pairs as u64);
     let offered = Bits(frontend.get_features().map_err(said("GET_FEATURES"))?);
-    let features = wanted.features.among(offered);
+    let features = proposal.features.among(offered);
     if features.protocol_features() {
         let protocol = frontend.get_protocol_features().map_err(said("GET_PROTOCOL_FEATURES"))?;
         let used = protocol & (VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK);
@@ -133,7 +133,7 @@ pub(super) fn negotiate(socket: UnixStream, wanted: &Wanted) -> Result<Session, 
     frontend.set_owner().map_err(said("SET_OWNER"))?;
     frontend.set_features(features.0).map_err(said("SET_FEATURES"))?;
 
-    let layout = Layout { ring_size: wanted.ring_size };
+    let layout = Layout { ring_size: proposal.ring_size };
     let len = layout.pair() * pairs as u64;
     let file = memfd_create("fatpath-vhost", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .and_then(|file| ftruncate(&file, len).map(|()| file))
@@ -155,13 +155,13 @@ pub(super) fn negotiate(socket: UnixStream, wanted: &Wanted) -> Result<Session, 
     let mut queues = Vec::new();
     for number in 0..2 * pairs {
         let at = layout.queue(number);
-        let part = window.part(at, driver_ring::len_of(wanted.ring_size), 16).ok_or("memory: too little")?;
-        let ring = DriverRing::new(part, wanted.ring_size, features.event_index());
+        let part = window.part(at, driver_ring::len_of(proposal.ring_size), 16).ok_or("memory: too little")?;
+        let ring = DriverRing::new(part, proposal.ring_size, features.event_index());
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
         let theirs = |fd: &OwnedFd| fd.try_clone().map(as_event_fd).map_err(system("dup"));
         let kick = event().map_err(system("eventfd"))?;
         let call = event().map_err(system("eventfd"))?;
-        let size = wanted.ring_size;
+        let size = proposal.ring_size;
         frontend.set_vring_num(number, size).map_err(said("SET_VRING_NUM"))?;
         frontend.set_vring_base(number, 0).map_err(said("SET_VRING_BASE"))?;
         let place = VringConfigData {

@@ -295,19 +295,19 @@ impl Ring {
     }
 
     /// Enables or disables kicks by the driver. Tells whether a chain is available already.
-    pub(super) fn want_kicks(&mut self, wanted: bool) -> bool {
-        match (self.features.event_index, wanted) {
+    pub(super) fn want_kicks(&mut self, enabled: bool) -> bool {
+        match (self.features.event_index, enabled) {
             (true, true) => {
                 let event = ELEMENTS_AT + USED_LEN * usize::from(self.size);
                 self.used.store_u16(event, self.seen, Ordering::Relaxed);
             }
             // The event index stays behind, so the driver does not pass it.
             (true, false) => {}
-            (false, _) if wanted == self.kicks => {}
-            (false, _) => self.used.store_u16(FLAGS_AT, if wanted { 0 } else { NO_NOTIFY }, Ordering::Relaxed),
+            (false, _) if enabled == self.kicks => {}
+            (false, _) => self.used.store_u16(FLAGS_AT, if enabled { 0 } else { NO_NOTIFY }, Ordering::Relaxed),
         }
-        self.kicks = wanted;
-        if !wanted {
+        self.kicks = enabled;
+        if !enabled {
             return false;
         }
         // The same race as in `publish`, with the roles exchanged.

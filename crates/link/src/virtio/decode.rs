@@ -79,12 +79,12 @@ pub fn decode(header: &Header, framing: Framing, head: &[u8], len: usize) -> Res
     }
     let needs_csum = header.flags & NEEDS_CSUM != 0;
     let valid = if header.flags & DATA_VALID != 0 { Csum::Unnecessary } else { Csum::None };
-    let asked = Csum::Partial { start: header.csum_start, offset: header.csum_offset };
+    let partial = Csum::Partial { start: header.csum_start, offset: header.csum_offset };
     if needs_csum && usize::from(header.csum_start) + usize::from(header.csum_offset) + CHECK_LEN > len {
         return Err(BadHeader::ChecksumPlace);
     }
     if header.gso_type == GSO_NONE {
-        let csum = if needs_csum { asked } else { valid };
+        let csum = if needs_csum { partial } else { valid };
         let complete = if needs_csum { anywhere(header, framing, head, len) } else { None };
         return Ok(Decoded { csum, cut: Cut::Whole, seed: None, complete });
     }
@@ -126,7 +126,7 @@ pub fn decode(header: &Header, framing: Framing, head: &[u8], len: usize) -> Res
         segs => Cut::Gso(Gso { kind, size: header.gso_size, segs: segs.max(1), ecn, fixed_id: false }),
     };
     if needs_csum {
-        return Ok(Decoded { csum: asked, cut, seed: None, complete: None });
+        return Ok(Decoded { csum: partial, cut, seed: None, complete: None });
     }
     let (csum, seed) = match cut {
         Cut::Gso(_) => {
@@ -382,7 +382,7 @@ mod tests {
             assert_eq!(decode(&header, Framing::Ip, &bad, bad.len()), Err(BadHeader::Frame), "{what}");
             // Without segmentation, a checksum is completed in any frame that has room for it.
             let got = decode(&thin, Framing::Ip, &bad, bad.len());
-            assert_eq!(got.map(|got| (got.csum, got.complete)), Ok((asked(&thin), Some(0))), "{what}");
+            assert_eq!(got.map(|got| (got.csum, got.complete)), Ok((partial(&thin), Some(0))), "{what}");
         }
         assert_eq!(decode(&thin, Framing::Ip, &[], 0), Err(BadHeader::ChecksumPlace));
         let fragment = {
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(decode(&thin, Framing::Ip, &fragment, fragment.len()).map(|got| got.complete), Ok(Some(0)));
     }
 
-    fn asked(header: &Header) -> Csum {
+    fn partial(header: &Header) -> Csum {
         Csum::Partial { start: header.csum_start, offset: header.csum_offset }
     }
 
@@ -427,7 +427,7 @@ mod tests {
                 want[at..at + 2].copy_from_slice(&check.to_be_bytes());
             }
             assert_eq!(packet.to_vec(), want, "{start} and {offset}");
-            assert_eq!(packet.meta.csum, if is_own { asked(&header) } else { Csum::None }, "{start} and {offset}");
+            assert_eq!(packet.meta.csum, if is_own { partial(&header) } else { Csum::None }, "{start} and {offset}");
         }
         // No IP header.
         let header = Header { flags: NEEDS_CSUM, csum_start: 14, csum_offset: 8, ..Header::default() };
@@ -468,7 +468,8 @@ mod tests {
         {
             let header = Header { hdr_len, gso_size: size, ..good };
             let got = decode(&header, Framing::Ethernet, &frame, frame.len()).unwrap();
-            let want = Decoded { csum: asked(&good), cut: gso(GsoKind::TcpV4, size, segs), seed: None, complete: None };
+            let want =
+                Decoded { csum: partial(&good), cut: gso(GsoKind::TcpV4, size, segs), seed: None, complete: None };
             assert_eq!(got, want, "{hdr_len} {size}");
         }
         let gre = |flags: u8| {

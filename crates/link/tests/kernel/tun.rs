@@ -149,8 +149,8 @@ fn another_mtu() -> Outcome {
         let netns = Netns::new("a")?;
         let mut link = open(&netns, "fat0", TUN, offloads)?;
         let seen = || netns.sh("cat /sys/class/net/fat0/mtu");
-        for (wanted, mtu) in [(Some(9000), 9000), (Some(1400), 1400), (None, 1500)] {
-            link.set_mtu(wanted).map_err(|err| err.to_string())?;
+        for (configured, mtu) in [(Some(9000), 9000), (Some(1400), 1400), (None, 1500)] {
+            link.set_mtu(configured).map_err(|err| err.to_string())?;
             assert_eq!((link.mtu(), seen()?.trim()), (mtu, mtu.to_string().as_str()));
         }
         let err = link.set_mtu(Some(1)).expect_err("an MTU that IP does not have");

@@ -25,14 +25,14 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("udp/datagrams_of_one_flow_are_sent_as_a_train", NEEDS, joined),
         trial("udp/refused_joined_datagrams_are_sent_singly", NEEDS, joined_over_narrow_link),
         trial("udp/too_long_packet_is_dropped_and_counted", NEEDS, too_big),
-        trial("udp/path_mtu_message_of_a_router_is_received", NEEDS, || told(V4)),
-        trial("udp/path_mtu_message_of_a_router_is_received_over_ipv6", NEEDS, || told(V6)),
-        trial("udp/mtu_of_the_first_link_is_reported_and_costs_no_offload", NEEDS, told_by_ourselves),
+        trial("udp/path_mtu_message_of_a_router_is_received", NEEDS, || reported_by_router(V4)),
+        trial("udp/path_mtu_message_of_a_router_is_received_over_ipv6", NEEDS, || reported_by_router(V6)),
+        trial("udp/mtu_of_the_first_link_is_reported_and_costs_no_offload", NEEDS, reported_by_own_link),
         trial("udp/kernel_fragments_datagrams_without_df", NEEDS, fragmented),
         trial("udp/datagram_has_the_df_flag_of_its_header", NEEDS, dont_fragment),
         trial("udp/datagram_without_df_passes_a_narrow_path", NEEDS, without_df_over_narrow_path),
         trial("udp/datagram_without_df_passes_a_narrow_first_link", NEEDS, without_df_over_narrow_link),
-        trial("udp/path_mtu_is_reported_after_a_datagram_without_df", NEEDS, told_after_without_df),
+        trial("udp/path_mtu_is_reported_after_a_datagram_without_df", NEEDS, reported_without_df),
         trial("udp/error_about_one_packet_drops_no_other", NEEDS, soft_errors),
         trial("udp/unsendable_packet_is_dropped_and_counted", NEEDS, unsendable),
         trial("udp/refused_train_loses_no_packet", NEEDS, refused),
@@ -237,7 +237,7 @@ fn wait_for(link: &mut dyn Link, mem: &Memory) -> Outcome<Vec<packet::Packet>> {
 }
 
 /// The MTU that a message tells, and the payload that it quotes.
-fn told_mtu(message: &packet::Packet) -> (usize, Vec<u8>) {
+fn reported_mtu(message: &packet::Packet) -> (usize, Vec<u8>) {
     let bytes = message.to_vec();
     let info = ip::Info::parse(&bytes, bytes.len()).expect("a packet");
     let body = info.payload(&bytes);
@@ -255,7 +255,7 @@ fn told_mtu(message: &packet::Packet) -> (usize, Vec<u8>) {
     (mtu, wire::Quote::parse(&body[8..]).expect("a quote").payload.to_vec())
 }
 
-fn told(ends: [&str; 2]) -> Outcome {
+fn reported_by_router(ends: [&str; 2]) -> Outcome {
     let path = narrow_path()?;
     let (mut a, mut b) = (socket(&path.a, ends[0], true)?, socket(&path.b, ends[1], true)?);
     let mem = Memory::heap();
@@ -264,7 +264,7 @@ fn told(ends: [&str; 2]) -> Outcome {
         // A train too: a report about it does not lower the MTU that the kernel accepts.
         assert_eq!(send(a.as_mut(), train(&mem, src, dst, 0, &payload(2 * 1400), 1400))?, Sent::All, "turn {turn}");
         let messages = wait_for(a.as_mut(), &mem)?;
-        let (mtu, quoted) = told_mtu(&messages[0]);
+        let (mtu, quoted) = reported_mtu(&messages[0]);
         assert_eq!(mtu, 1280);
         assert_eq!((&quoted[..4], &quoted[8..16]), (&[0x11, 0x94, 0x11, 0x94][..], &payload(8)[..]));
         std::thread::sleep(std::time::Duration::from_millis(50));
@@ -278,7 +278,7 @@ fn told(ends: [&str; 2]) -> Outcome {
     Ok(())
 }
 
-fn told_by_ourselves() -> Outcome {
+fn reported_by_own_link() -> Outcome {
     let wire = wire()?;
     let mem = Memory::heap();
     for ends in [V4, V6] {
@@ -293,7 +293,7 @@ fn told_by_ourselves() -> Outcome {
             assert_eq!(sent, Some(Sent::All));
             assert_eq!(a.stats().dropped_for(DropReason::PacketTooBig), dropped + 1, "{len} bytes to {dst}");
             let messages = wait_for(a.as_mut(), &mem)?;
-            let (mtu, quoted) = told_mtu(&messages[0]);
+            let (mtu, quoted) = reported_mtu(&messages[0]);
             assert_eq!((mtu, &quoted[8..16]), (1300, &payload(8)[..]), "{len} bytes to {dst}");
         }
         assert!(a.features().uso);
@@ -320,7 +320,7 @@ fn fragmented() -> Outcome {
         assert_eq!(receive(b.as_mut(), &mem, header_len, 1500)?.len(), 2, "{dst}");
         // A datagram with Don't Fragment is not fragmented, before or after one without.
         assert_eq!(send(a.as_mut(), long())?, Sent::All);
-        assert_eq!(told_mtu(&wait_for(a.as_mut(), &mem)?[0]).0, 1280);
+        assert_eq!(reported_mtu(&wait_for(a.as_mut(), &mem)?[0]).0, 1280);
     }
     Ok(())
 }
@@ -386,7 +386,7 @@ fn without_df_over_narrow_link() -> Outcome {
 
 /// The option stays as the last datagram had it, and does not keep the kernel from telling what ICMP says of one
 /// before.
-fn told_after_without_df() -> Outcome {
+fn reported_without_df() -> Outcome {
     let path = narrow_path()?;
     let mut a = socket(&path.a, V4[0], true)?;
     let mem = Memory::heap();
@@ -395,7 +395,7 @@ fn told_after_without_df() -> Outcome {
         let long = train(&mem, src, dst, 0, &payload(1400), 1400);
         let mut burst = vec![long, without_df(train(&mem, src, dst, 0, &[1], 1400))];
         assert_eq!(a.send(&mut burst)?, Sent::All);
-        assert_eq!(told_mtu(&wait_for(a.as_mut(), &mem)?[0]).0, 1280);
+        assert_eq!(reported_mtu(&wait_for(a.as_mut(), &mem)?[0]).0, 1280);
     }
     assert_eq!(a.stats().tx_dropped, 0);
     Ok(())

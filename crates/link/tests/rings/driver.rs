@@ -288,9 +288,9 @@ fn negotiate(mut front: Frontend, features: u64, regions: &[VhostUserMemoryRegio
     let offered = front.get_features().unwrap();
     assert_eq!(features & !offered, 0, "not offered");
     let protocol = front.get_protocol_features().unwrap();
-    let wanted = VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK;
-    assert!(protocol.contains(wanted));
-    front.set_protocol_features(wanted).unwrap();
+    let requested = VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK;
+    assert!(protocol.contains(requested));
+    front.set_protocol_features(requested).unwrap();
     front.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
     front.set_owner().unwrap();
     front.set_features(features).unwrap();

@@ -100,7 +100,7 @@ mod tests {
     use crate::{Groups, Outbox, Session};
 
     /// The types and payloads of what is answered to a message of that type.
-    fn asked(kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) -> Vec<(u16, Vec<u8>)> {
+    fn query(kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) -> Vec<(u16, Vec<u8>)> {
         let mut w = Writer::default();
         w.message(Header { kind, flags: flag::REQUEST | flags, seq: 1, port: 0 }, body);
         let (mut session, mut outbox) = (Session::new(false), Outbox::default());
@@ -111,30 +111,30 @@ mod tests {
 
     #[test]
     fn a_family_is_found_by_name_and_by_number() {
-        let by_name = asked(ID, 0, |w| {
+        let by_name = query(ID, 0, |w| {
             w.fixed(&[GETFAMILY, 1, 0, 0]);
             w.put_str(attr::FAMILY_NAME, "nlctrl");
         });
-        let by_number = asked(ID, 0, |w| {
+        let by_number = query(ID, 0, |w| {
             w.fixed(&[GETFAMILY, 1, 0, 0]);
             w.put_u16(attr::FAMILY_ID, ID);
         });
-        let [(ID, told)] = &by_name[..] else { panic!("{by_name:?}") };
+        let [(ID, reply)] = &by_name[..] else { panic!("{by_name:?}") };
         assert_eq!(by_name, by_number);
         // As a 6.18 kernel begins it.
         assert_eq!(
-            told[..28],
+            reply[..28],
             *b"\x01\x02\x00\x00\x0b\x00\x02\x00nlctrl\x00\x00\x06\x00\x01\x00\x10\x00\x00\x00\x08\x00\x03\x00"
         );
-        let all = asked(ID, flag::DUMP, |w| w.fixed(&[GETFAMILY, 1, 0, 0]));
+        let all = query(ID, flag::DUMP, |w| w.fixed(&[GETFAMILY, 1, 0, 0]));
         assert_eq!(all.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [ID, ID, 3]);
-        assert_eq!(all[0].1, *told);
+        assert_eq!(all[0].1, *reply);
     }
 
     #[test]
     fn unknown_family_or_command_is_refused_as_by_linux() {
         let named = |name: &str| {
-            asked(ID, 0, |w| {
+            query(ID, 0, |w| {
                 w.fixed(&[GETFAMILY, 1, 0, 0]);
                 w.put_str(attr::FAMILY_NAME, name);
             })
@@ -142,9 +142,9 @@ mod tests {
         let cases = [
             (named("nosuch"), errno::ENOENT),
             (named("a name that is too long"), errno::EINVAL),
-            (asked(ID, 0, |w| w.fixed(&[GETFAMILY, 1, 0, 0])), errno::EINVAL),
-            (asked(ID, 0, |_| {}), errno::EINVAL),
-            (asked(77, 0, |w| w.fixed(&[GETFAMILY, 1, 0, 0])), errno::ENOENT),
+            (query(ID, 0, |w| w.fixed(&[GETFAMILY, 1, 0, 0])), errno::EINVAL),
+            (query(ID, 0, |_| {}), errno::EINVAL),
+            (query(77, 0, |w| w.fixed(&[GETFAMILY, 1, 0, 0])), errno::ENOENT),
         ];
         for (answers, want) in cases {
             let [(2, payload)] = &answers[..] else { panic!("{answers:?}") };

@@ -61,7 +61,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
             links.iter().flat_map(|(index, _, link)| link.addresses.iter().map(move |address| (index, link, address)));
         each.filter(move |(_, _, address)| address.addr.addr().is_ipv4() == v4)
     };
-    let chosen = [(true, v4), (false, v6)].into_iter().filter(|(_, wanted)| *wanted);
+    let chosen = [(true, v4), (false, v6)].into_iter().filter(|(_, requested)| *requested);
     let all = chosen.flat_map(|(v4, _)| of_family(v4));
     let all: Vec<_> = all.map(|(index, link, address)| (*index, link.config.name.clone(), address.clone())).collect();
     let (mut last, generation, now) = (None, rtnl.model.generation(), rtnl.model.now);
@@ -78,7 +78,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
 }
 
 /// Address of a request.
-struct Wanted {
+struct AddressRequest {
     index: u32,
     own: IpAddr,
     len: u8,
@@ -96,7 +96,7 @@ fn invalid(text: &'static str) -> Error {
     Error::text(errno::EINVAL, text)
 }
 
-impl Wanted {
+impl AddressRequest {
     /// Linux's `rtm_to_ifaddr` and `inet6_rtm_newaddr`.
     fn of(model: &Model, request: &Request<'_>) -> Result<Self, Error> {
         let (header, rest) = fixed::<LEN>(request)?;
@@ -156,11 +156,11 @@ impl Wanted {
 
 /// Carries out an `RTM_NEWADDR`.
 pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
-    let wanted = Wanted::of(model, request)?;
-    let v4 = wanted.own.is_ipv4();
+    let requested = AddressRequest::of(model, request)?;
+    let v4 = requested.own.is_ipv4();
     // The device of a VRF is the loopback device of its members.
-    let is_virtual = model.link(wanted.index).is_some_and(Link::is_virtual);
-    match wanted.own {
+    let is_virtual = model.link(requested.index).is_some_and(Link::is_virtual);
+    match requested.own {
         IpAddr::V6(own) if own.is_multicast() => {
             return Err(invalid("ipv6: Cannot assign multicast address without \"IFA_F_MCAUTOJOIN\" flag"));
         }
@@ -175,31 +175,31 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
         }
         _ => {}
     }
-    let addr = IfAddr::new(wanted.own, wanted.len).map_err(|_| Error::new(errno::EINVAL))?;
-    let computed = model.new_address(wanted.index, addr);
-    let name = model.link(wanted.index).map(|link| link.config.name.clone());
+    let addr = IfAddr::new(requested.own, requested.len).map_err(|_| Error::new(errno::EINVAL))?;
+    let computed = model.new_address(requested.index, addr);
+    let name = model.link(requested.index).map(|link| link.config.name.clone());
     // No temporary addresses are created, as with `use_tempaddr` 0.
     let only_v6 = IFA_F_HOMEADDRESS | IFA_F_MANAGETEMPADDR;
     let keep = IFA_F_NOPREFIXROUTE | IFA_F_NODAD | if v4 { 0 } else { only_v6 };
-    if !v4 && wanted.flags & IFA_F_MANAGETEMPADDR != 0 && wanted.len != 64 {
+    if !v4 && requested.flags & IFA_F_MANAGETEMPADDR != 0 && requested.len != 64 {
         return Err(invalid("ipv6: address with \"mngtmpaddr\" flag must have a prefix length of 64"));
     }
-    let lifetime_flags = wanted.lifetime_flags(model.now);
+    let lifetime_flags = requested.lifetime_flags(model.now);
     let mut address = Address {
-        peer: wanted.peer,
-        broadcast: wanted.broadcast,
-        label: wanted.label.filter(|label| Some(label) != name.as_ref()),
+        peer: requested.peer,
+        broadcast: requested.broadcast,
+        label: requested.label.filter(|label| Some(label) != name.as_ref()),
         // IPv6's follows from the address.
-        scope: if v4 { wanted.scope } else { computed.scope },
-        flags: lifetime_flags | wanted.flags & keep,
-        metric: wanted.metric,
-        protocol: wanted.protocol,
-        lifetime: wanted.lifetime,
+        scope: if v4 { requested.scope } else { computed.scope },
+        flags: lifetime_flags | requested.flags & keep,
+        metric: requested.metric,
+        protocol: requested.protocol,
+        lifetime: requested.lifetime,
         ..computed
     };
-    let Some(link) = model.link(wanted.index) else { return Err(Error::new(errno::ENODEV)) };
+    let Some(link) = model.link(requested.index) else { return Err(Error::new(errno::ENODEV)) };
     let same = |other: &Address| {
-        other.addr.addr() == wanted.own
+        other.addr.addr() == requested.own
             && (!v4 || (other.prefix_len() == address.prefix_len() && other.subnet() == address.subnet()))
     };
     if let Some(at) = link.addresses.iter().position(same) {
@@ -209,18 +209,18 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
             return Err(Error::text(errno::EEXIST, text));
         }
         let there = link.addresses[at].clone();
-        let (protocol, lifetime) = (address.protocol, wanted.lifetime);
+        let (protocol, lifetime) = (address.protocol, requested.lifetime);
         let of_lifetime = IFA_F_PERMANENT | IFA_F_DEPRECATED;
         let changed = if v4 {
             // None is as good a metric as any (`inet_rtm_newaddr`).
             let flags = there.flags & !of_lifetime | lifetime_flags;
-            Address { flags, metric: wanted.metric, protocol, lifetime, ..there }
+            Address { flags, metric: requested.metric, protocol, lifetime, ..there }
         } else {
-            let flags = there.flags & !(keep | of_lifetime) | wanted.flags & keep | lifetime_flags;
-            let metric = if wanted.metric == 0 { there.metric } else { wanted.metric };
+            let flags = there.flags & !(keep | of_lifetime) | requested.flags & keep | lifetime_flags;
+            let metric = if requested.metric == 0 { there.metric } else { requested.metric };
             Address { flags, metric, protocol, lifetime, peer: address.peer.or(there.peer), ..there }
         };
-        model.change_address(wanted.index, at, changed);
+        model.change_address(requested.index, at, changed);
         return Ok(());
     }
     if let Some(first) = link.addresses.iter().find(|other| other.in_subnet_of(&address)) {
@@ -232,7 +232,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
     if link.addresses.len() >= MAX_ADDRESSES {
         return Err(Error::said(errno::ENOMEM, format!("fatpath has at most {MAX_ADDRESSES} addresses on a link")));
     }
-    model.add_address(wanted.index, address);
+    model.add_address(requested.index, address);
     Ok(())
 }
 

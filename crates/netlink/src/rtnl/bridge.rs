@@ -31,7 +31,7 @@ pub(super) use fdb::{
     write_request as write_fdb,
 };
 pub(super) use port::{change as change_port, put as put_port, write_requests as write_port};
-pub(super) use settings::{change, put as put_bridge, put_config, wanted};
+pub(super) use settings::{change, put as put_bridge, put_config, requested};
 pub(super) use vlan::dump as dump_vlans;
 
 /// Whether a link of that kind may be a port of a bridge (Linux `br_add_if`).
@@ -64,7 +64,7 @@ pub(super) fn set_port<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply
         return Err(Error::unsupported("fatpath's bridges have no mode of switching hardware"));
     }
     let adds = request.kind() == RTM_SETLINK;
-    let vlans = vlan::wanted(spec().filter(|attr| attr.kind == IFLA_BRIDGE_VLAN_INFO))?;
+    let vlans = vlan::requested(spec().filter(|attr| attr.kind == IFLA_BRIDGE_VLAN_INFO))?;
     match (attrs.get(IFLA_PROTINFO), port) {
         (Some(settings), Some(port)) if adds => port::change(rtnl, bridge, port, settings, true)?,
         (Some(settings), _) if adds => return Err(Error::new(errno::EINVAL).at(settings.offset)),
@@ -96,13 +96,13 @@ pub(super) fn dump_ports<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> 
         let links = links.map(|(ifindex, id, link)| (ifindex, (id, link)));
         Ok(write_each(part, &mut last, links, |part, _, (id, link)| {
             let now = find(&now, id);
-            let wanted = match now.and_then(|now| now.bridging.as_ref()) {
+            let requested = match now.and_then(|now| now.bridging.as_ref()) {
                 Some(Bridging::Port(_)) => true,
                 // A bridge itself has nothing but VLANs to show here.
                 Some(Bridging::Bridge(_)) => with_vlans,
                 None => false,
             };
-            !wanted || part.message(RTM_NEWLINK, |w| write(w, id, link, now, mask))
+            !requested || part.message(RTM_NEWLINK, |w| write(w, id, link, now, mask))
         }))
     }))
 }

@@ -20,7 +20,7 @@ use crate::session::Request;
 
 /// Route of a request.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct RouteRequest {
     v4: bool,
     prefix: Prefix,
     table: u32,
@@ -49,7 +49,7 @@ fn invalid(text: &'static str) -> Error {
     Error::text(errno::EINVAL, text)
 }
 
-impl Wanted {
+impl RouteRequest {
     fn of(model: &Model, request: &Request<'_>) -> Result<Self, Error> {
         let (header, rest) = fixed::<LEN>(request)?;
         let [family, dst_len, src_len, tos, table, protocol, scope, kind, flags @ ..] = *header;
@@ -164,18 +164,18 @@ fn next_hop_of_any_family(via: &Attr<'_>) -> Result<IpAddr, Error> {
 
 /// Carries out an `RTM_NEWROUTE`.
 pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
-    let wanted = Wanted::of(model, request)?;
+    let requested = RouteRequest::of(model, request)?;
     let flags = request.message.header.flags;
     // The table exists from now on, even if the route is refused.
-    model.make_table(wanted.v4, wanted.table);
-    if wanted.v4 { add_v4(model, &wanted, flags) } else { add_v6(model, wanted, flags) }
+    model.make_table(requested.v4, requested.table);
+    if requested.v4 { add_v4(model, &requested, flags) } else { add_v6(model, requested, flags) }
 }
 
-fn add_v4(model: &mut Model, wanted: &Wanted, flags: u16) -> Result<(), Error> {
-    let mut route = wanted.route();
-    check_v4(model, wanted, &mut route)?;
+fn add_v4(model: &mut Model, requested: &RouteRequest, flags: u16) -> Result<(), Error> {
+    let mut route = requested.route();
+    check_v4(model, requested, &mut route)?;
     let equals: Vec<(Key, &Route)> = model
-        .table(true, wanted.table)
+        .table(true, requested.table)
         .map(|table| table.equals(route.prefix, route.metric).collect())
         .unwrap_or_default();
     let same = equals.iter().position(|(_, other)| **other == route);
@@ -187,7 +187,7 @@ fn add_v4(model: &mut Model, wanted: &Wanted, flags: u16) -> Result<(), Error> {
             match same {
                 Some(0) => {}
                 Some(_) => return Err(Error::new(errno::EEXIST)),
-                None => model.replace_route(wanted.table, first, route),
+                None => model.replace_route(requested.table, first, route),
             }
             return Ok(());
         }
@@ -198,62 +198,62 @@ fn add_v4(model: &mut Model, wanted: &Wanted, flags: u16) -> Result<(), Error> {
     if flags & flag::CREATE == 0 {
         return Err(Error::new(errno::ENOENT));
     }
-    model.insert_route(wanted.table, route, flags & flag::APPEND == 0);
+    model.insert_route(requested.table, route, flags & flag::APPEND == 0);
     Ok(())
 }
 
 /// Linux's `fib_create_info` and `fib_check_nh`: whether there can be such a route, and which link it leads to.
-fn check_v4(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Error> {
+fn check_v4(model: &Model, requested: &RouteRequest, route: &mut Route) -> Result<(), Error> {
     // `fib_props`: the minimum scope of each route type.
-    let least = match wanted.kind {
+    let least = match requested.kind {
         RTN_LOCAL => RT_SCOPE_HOST,
         RTN_BROADCAST | RTN_ANYCAST => RT_SCOPE_LINK,
         RTN_UNICAST | RTN_MULTICAST | RTN_BLACKHOLE | RTN_UNREACHABLE | RTN_PROHIBIT | RTN_THROW => RT_SCOPE_UNIVERSE,
         _ => RT_SCOPE_NOWHERE,
     };
-    if least > wanted.scope {
+    if least > requested.scope {
         return Err(invalid("Invalid scope"));
     }
-    if matches!(wanted.kind, RTN_MULTICAST | RTN_ANYCAST) {
+    if matches!(requested.kind, RTN_MULTICAST | RTN_ANYCAST) {
         return Err(Error::unsupported("fatpath has no multicast or anycast routes"));
     }
     if route.is_error() {
-        if wanted.via.is_some() || wanted.dev != 0 {
+        if requested.via.is_some() || requested.dev != 0 {
             return Err(invalid("Gateway, device and multipath can not be specified for this route type"));
         }
         return Ok(());
     }
-    if wanted.scope > RT_SCOPE_HOST {
+    if requested.scope > RT_SCOPE_HOST {
         return Err(invalid("Invalid scope"));
     }
-    if wanted.scope == RT_SCOPE_HOST {
-        if wanted.via.is_some() {
+    if requested.scope == RT_SCOPE_HOST {
+        if requested.via.is_some() {
             return Err(invalid("Route with host scope can not have a gateway"));
         }
-        link(model, wanted.dev)?;
+        link(model, requested.dev)?;
     } else {
-        match wanted.via {
+        match requested.via {
             Some(via) if via.is_ipv6() => {
-                route.dev = check_gateway_v6(model, wanted, via)?;
+                route.dev = check_gateway_v6(model, requested, via)?;
                 if !link(model, route.dev)? {
                     return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
                 }
             }
-            Some(via) => route.dev = check_gateway_v4(model, wanted, via)?,
-            None if wanted.onlink => {
+            Some(via) => route.dev = check_gateway_v4(model, requested, via)?,
+            None if requested.onlink => {
                 return Err(invalid("Invalid flags for nexthop - PERVASIVE and ONLINK can not be set"));
             }
-            None if !link(model, wanted.dev)? => {
+            None if !link(model, requested.dev)? => {
                 return Err(Error::text(errno::ENETDOWN, "Device for nexthop is not up"));
             }
             None => {}
         }
     }
-    let is_dst = |src| wanted.kind == RTN_LOCAL && src == wanted.prefix.addr();
+    let is_dst = |src| requested.kind == RTN_LOCAL && src == requested.prefix.addr();
     refuse_by_loopback(route)?;
-    match wanted.src {
+    match requested.src {
         // `fib_valid_prefsrc`.
-        Some(src) if !is_dst(src) && ![wanted.table, RT_TABLE_LOCAL].iter().any(|&id| is_local(model, id, src)) => {
+        Some(src) if !is_dst(src) && ![requested.table, RT_TABLE_LOCAL].iter().any(|&id| is_local(model, id, src)) => {
             Err(invalid("Invalid prefsrc address"))
         }
         _ => Ok(()),
@@ -284,34 +284,34 @@ fn is_local(model: &Model, table: u32, addr: IpAddr) -> bool {
 }
 
 /// Linux's `fib_check_nh_v4_gw`: the link by which the next hop is reached.
-fn check_gateway_v4(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, Error> {
+fn check_gateway_v4(model: &Model, requested: &RouteRequest, via: IpAddr) -> Result<u32, Error> {
     const TEXT: &str = "Nexthop has invalid gateway";
-    if wanted.onlink {
-        if wanted.scope >= RT_SCOPE_LINK {
+    if requested.onlink {
+        if requested.scope >= RT_SCOPE_LINK {
             return Err(invalid("Nexthop has invalid scope"));
         }
         let up =
-            link(model, wanted.dev).map_err(|_| Error::text(errno::ENODEV, "Nexthop device required for onlink"))?;
+            link(model, requested.dev).map_err(|_| Error::text(errno::ENODEV, "Nexthop device required for onlink"))?;
         if !up {
             return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
         }
-        let own = model.table(true, locals_of(model, wanted.dev)).and_then(|table| table.lookup(via, |_| true));
+        let own = model.table(true, locals_of(model, requested.dev)).and_then(|table| table.lookup(via, |_| true));
         let own = own.filter(|route| matches!(route.kind, RTN_LOCAL | RTN_BROADCAST));
         // A local address of another link may be a neighbour on this one.
-        let own = own.filter(|route| route.dev == wanted.dev);
-        return if own.is_some() || via.is_multicast() { Err(invalid(TEXT)) } else { Ok(wanted.dev) };
+        let own = own.filter(|route| route.dev == requested.dev);
+        return if own.is_some() || via.is_multicast() { Err(invalid(TEXT)) } else { Ok(requested.dev) };
     }
     // Nearer than the route itself, and no farther than the link.
-    let scope = wanted.scope.saturating_add(1).max(RT_SCOPE_LINK);
+    let scope = requested.scope.saturating_add(1).max(RT_SCOPE_LINK);
     let fits = |route: &Route| {
-        let by = wanted.dev == 0 || route.dev == wanted.dev;
+        let by = requested.dev == 0 || route.dev == requested.dev;
         route.is_error() || (route.scope >= scope && by && model.link(route.dev).is_some_and(|link| link.up))
     };
-    let in_table = match wanted.table {
+    let in_table = match requested.table {
         RT_TABLE_MAIN => None,
         table => model.table(true, table).and_then(|table| table.lookup(via, fits)),
     };
-    let by_rules = || model.lookup(model.domain(wanted.dev), via, fits).map(|(_, route)| route);
+    let by_rules = || model.lookup(model.domain(requested.dev), via, fits).map(|(_, route)| route);
     let found = in_table.filter(|route| route.kind != RTN_THROW).or_else(by_rules);
     let route = found.ok_or(Error::text(errno::ENETUNREACH, TEXT))?;
     match route.kind {
@@ -322,14 +322,14 @@ fn check_gateway_v4(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
     }
 }
 
-fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error> {
-    if wanted.metric == 0 {
-        wanted.metric = METRIC_V6_USER;
+fn add_v6(model: &mut Model, mut requested: RouteRequest, flags: u16) -> Result<(), Error> {
+    if requested.metric == 0 {
+        requested.metric = METRIC_V6_USER;
     }
-    let mut route = wanted.route();
-    check_v6(model, &wanted, &mut route)?;
+    let mut route = requested.route();
+    check_v6(model, &requested, &mut route)?;
     let equals: Vec<(Key, &Route)> = model
-        .table(false, wanted.table)
+        .table(false, requested.table)
         .map(|table| table.equals(route.prefix, route.metric).collect())
         .unwrap_or_default();
     if let Some(&(first, there)) = equals.first() {
@@ -337,7 +337,7 @@ fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error
             return Err(Error::new(errno::EEXIST));
         }
         if flags & flag::REPLACE != 0 {
-            model.replace_route(wanted.table, first, route);
+            model.replace_route(requested.table, first, route);
             return Ok(());
         }
         // Linux compares only the locators of encapsulations (`ila_encap_cmp`).
@@ -350,74 +350,74 @@ fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error
         }
     } else if flags & (flag::CREATE | flag::REPLACE) == flag::REPLACE {
         // Linux has a text only if there is none of another metric, either; for all destinations there always is a place.
-        let mut others = model.table(false, wanted.table).into_iter().flat_map(|table| table.exact(route.prefix));
+        let mut others = model.table(false, requested.table).into_iter().flat_map(|table| table.exact(route.prefix));
         return Err(match others.next() {
             Some(_) => Error::new(errno::ENOENT),
-            None if wanted.prefix.len() == 0 => Error::new(errno::ENOENT),
+            None if requested.prefix.len() == 0 => Error::new(errno::ENOENT),
             None => Error::text(errno::ENOENT, "Can not replace route - no match found"),
         });
     }
-    model.insert_route(wanted.table, route, false);
+    model.insert_route(requested.table, route, false);
     Ok(())
 }
 
 /// Linux's `ip6_route_info_create` and `fib6_nh_init`.
-fn check_v6(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Error> {
-    if wanted.dev != 0 {
-        let up = link(model, wanted.dev)?;
-        if wanted.onlink && !up {
+fn check_v6(model: &Model, requested: &RouteRequest, route: &mut Route) -> Result<(), Error> {
+    if requested.dev != 0 {
+        let up = link(model, requested.dev)?;
+        if requested.onlink && !up {
             return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
         }
-    } else if wanted.onlink {
+    } else if requested.onlink {
         return Err(Error::text(errno::ENODEV, "Nexthop device required for onlink"));
     }
-    if matches!(wanted.kind, RTN_MULTICAST | RTN_ANYCAST) {
+    if matches!(requested.kind, RTN_MULTICAST | RTN_ANYCAST) {
         return Err(Error::unsupported("fatpath has no multicast or anycast routes"));
     }
-    if route.encap.is_some() && !matches!(wanted.kind, RTN_UNICAST | RTN_LOCAL) {
+    if route.encap.is_some() && !matches!(requested.kind, RTN_UNICAST | RTN_LOCAL) {
         return Err(invalid("ILA: only unicast and local routes translate"));
     }
     if route.is_error() {
         (route.dev, route.via, route.onlink) = (LOOPBACK, None, false);
     } else {
-        if let Some(via) = wanted.via {
-            route.dev = check_gateway_v6(model, wanted, via)?;
+        if let Some(via) = requested.via {
+            route.dev = check_gateway_v6(model, requested, via)?;
         }
         if !link(model, route.dev)? {
             return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
         }
         refuse_by_loopback(route)?;
     }
-    match wanted.src {
+    match requested.src {
         Some(src) if !is_local(model, locals_of(model, route.dev), src) => Err(invalid("Invalid source address")),
         _ => Ok(()),
     }
 }
 
 /// Linux's `ip6_validate_gw`.
-fn check_gateway_v6(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, Error> {
+fn check_gateway_v6(model: &Model, requested: &RouteRequest, via: IpAddr) -> Result<u32, Error> {
     let refuse_own = |dev| match is_local(model, locals_of(model, dev), via) {
         true => Err(invalid("Gateway can not be a local address")),
         false => Ok(dev),
     };
-    if wanted.dev != 0 {
-        refuse_own(wanted.dev)?;
+    if requested.dev != 0 {
+        refuse_own(requested.dev)?;
     }
     let IpAddr::V6(addr) = via else { return Err(invalid("Invalid gateway address")) };
     if addr.is_unicast_link_local() {
-        return if wanted.dev == 0 { Err(invalid("Egress device not specified")) } else { Ok(wanted.dev) };
+        return if requested.dev == 0 { Err(invalid("Egress device not specified")) } else { Ok(requested.dev) };
     }
     if addr.is_multicast() {
         return Err(invalid("Invalid gateway address"));
     }
-    if wanted.onlink {
-        return Ok(wanted.dev);
+    if requested.onlink {
+        return Ok(requested.dev);
     }
     let unreachable = Error::new(errno::EHOSTUNREACH);
-    let by = |route: &Route| wanted.dev == 0 || route.dev == wanted.dev;
-    let in_table = model.table(false, wanted.table).and_then(|table| table.lookup(via, by));
+    let by = |route: &Route| requested.dev == 0 || route.dev == requested.dev;
+    let in_table = model.table(false, requested.table).and_then(|table| table.lookup(via, by));
     let on_link = |route: &&Route| !route.is_error() && route.via.is_none();
-    let by_rules = || model.lookup(model.domain(wanted.dev), via, by).map(|(_, route)| route).filter(on_link);
+    let by_rules = || model.lookup(model.domain(requested.dev), via, by).map(|(_, route)| route).filter(on_link);
     let found = in_table.filter(on_link).or_else(by_rules);
     // Whose address it may be is known now.
     found.map(|route| route.dev).ok_or(unreachable).and_then(refuse_own)
@@ -425,32 +425,33 @@ fn check_gateway_v6(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
 
 /// Carries out an `RTM_DELROUTE`.
 pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
-    let wanted = Wanted::of(model, request)?;
-    if !model.has_table(wanted.v4, wanted.table) {
+    let requested = RouteRequest::of(model, request)?;
+    if !model.has_table(requested.v4, requested.table) {
         return Err(Error::text(errno::ESRCH, "FIB table does not exist"));
     }
     let fits = |route: &Route| {
-        let common = (wanted.dev == 0 || wanted.dev == route.dev)
-            && (wanted.via.is_none() || wanted.via == route.via)
-            && (wanted.metric == 0 || wanted.metric == route.metric)
-            && (wanted.protocol == 0 || wanted.protocol == route.protocol);
+        let common = (requested.dev == 0 || requested.dev == route.dev)
+            && (requested.via.is_none() || requested.via == route.via)
+            && (requested.metric == 0 || requested.metric == route.metric)
+            && (requested.protocol == 0 || requested.protocol == route.protocol);
         // IPv6 does not look at the type.
-        let v4 = (wanted.kind == RTN_UNSPEC || wanted.kind == route.kind)
-            && (wanted.scope == RT_SCOPE_NOWHERE || wanted.scope == route.scope)
-            && (wanted.src.is_none() || wanted.src == route.src);
-        common && (v4 || !wanted.v4)
+        let v4 = (requested.kind == RTN_UNSPEC || requested.kind == route.kind)
+            && (requested.scope == RT_SCOPE_NOWHERE || requested.scope == route.scope)
+            && (requested.src.is_none() || requested.src == route.src);
+        common && (v4 || !requested.v4)
     };
-    let routes = || model.table(wanted.v4, wanted.table).into_iter().flat_map(|table| table.exact(wanted.prefix));
+    let routes =
+        || model.table(requested.v4, requested.table).into_iter().flat_map(|table| table.exact(requested.prefix));
     // Without a default route, Linux's IPv6 tree has an entry that cannot be removed (`fib6_null_entry`).
-    let is_null = !wanted.v4
-        && wanted.prefix.len() == 0
-        && wanted.via.is_none()
-        && matches!(wanted.dev, 0 | LOOPBACK)
-        && matches!(wanted.metric, 0 | u32::MAX)
-        && matches!(wanted.protocol, RTPROT_UNSPEC | RTPROT_KERNEL)
+    let is_null = !requested.v4
+        && requested.prefix.len() == 0
+        && requested.via.is_none()
+        && matches!(requested.dev, 0 | LOOPBACK)
+        && matches!(requested.metric, 0 | u32::MAX)
+        && matches!(requested.protocol, RTPROT_UNSPEC | RTPROT_KERNEL)
         && routes().next().is_none();
     let none = Error::new(if is_null { errno::ENOENT } else { errno::ESRCH });
     let key = routes().find(|(_, route)| fits(route)).map(|(key, _)| key).ok_or(none)?;
-    model.remove_route(wanted.v4, wanted.table, key);
+    model.remove_route(requested.v4, requested.table, key);
     Ok(())
 }

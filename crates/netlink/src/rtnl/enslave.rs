@@ -8,7 +8,7 @@ use super::fib_rule::Rule;
 use super::host::Host;
 use super::model::{LOOPBACK, Model};
 use super::node::Rtnl;
-use super::rule::tell_added;
+use super::rule::notify_added;
 use crate::error::{Error, errno};
 use crate::session::Reply;
 use config::model::LinkKind;
@@ -66,9 +66,9 @@ impl<H: Host> Rtnl<H> {
         if let Some(table) = self.model.link(index).and_then(Link::l3_table) {
             [true, false].into_iter().for_each(|v4| self.model.make_table(v4, table));
         }
-        self.model.tell_vrf(index);
+        self.model.record_vrf(index);
         for v4 in self.model.add_vrf_rules() {
-            tell_added(v4, &Rule::l3mdev(), reply);
+            notify_added(v4, &Rule::l3mdev(), reply);
         }
     }
 }

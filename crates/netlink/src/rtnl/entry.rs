@@ -218,7 +218,7 @@ impl Link {
         let (name, kind, addresses) = ("lo".to_owned(), LinkKind::Loopback, Vec::new());
         let (mtu, none, ike, clamp_mss, defrag, offloads, master) = (None, Vec::new(), false, false, false, true, None);
         let esp_gro = true;
-        let features = FeatureSet::wanted_first(offloads, esp_gro);
+        let features = FeatureSet::initial(offloads, esp_gro);
         let config = LinkConfig {
             name,
             kind,

@@ -16,6 +16,6 @@ impl<H: Host> Rtnl<H> {
     pub fn expire(&mut self, listeners: Groups, outbox: &mut Outbox) {
         self.model.now = self.host.now();
         self.model.expire_addresses();
-        self.publish(&mut Reply::unasked(listeners, outbox));
+        self.publish(&mut Reply::unsolicited(listeners, outbox));
     }
 }

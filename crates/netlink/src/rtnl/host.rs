@@ -23,7 +23,7 @@ pub trait Host: fmt::Debug + Send + 'static {
     fn links(&mut self) -> Result<Vec<LinkNow>, Error>;
 
     /// Applies changes, before the client gets its reply.
-    fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>);
+    fn apply(&mut self, deltas: &mut dyn Iterator<Item = Delta>);
 
     /// Opens a link, which is down then. A device that is created for it gets the number `index` on the host, if there is one.
     ///

@@ -76,9 +76,9 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
         let model = &rtnl.model;
         part.interrupted(*generation.get_or_insert(model.generation()) != model.generation());
         // 0 is any, and all ones is none (Linux `link_master_filtered`).
-        let wanted = |link: &Link| {
+        let matches = |link: &Link| {
             let master = link.master.map(|master| master.ifindex().0);
-            filter.master.is_none_or(|wanted| wanted == 0 || master == Some(wanted).filter(|&it| it != u32::MAX))
+            filter.master.is_none_or(|index| index == 0 || master == Some(index).filter(|&it| it != u32::MAX))
                 && filter.kind.as_deref().is_none_or(|kind| !link.is_loopback() && kind_word(link) == kind)
         };
         let links = model.by_ifindex(last.unwrap_or_default()).into_iter();
@@ -89,7 +89,7 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
                 AF_INET6 => write_v6(w, id, link, now),
                 _ => write(w, id, link, model.lower_of(id), now, filter.ext_mask, 0),
             };
-            !wanted(link) || part.message(RTM_NEWLINK, write)
+            !matches(link) || part.message(RTM_NEWLINK, write)
         }))
     }))
 }

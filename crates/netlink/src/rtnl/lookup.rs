@@ -30,7 +30,7 @@ const IPPROTO_UDP: u8 = 17;
 const IPPROTO_ICMPV6: u8 = 58;
 
 /// Attributes that a lookup may have.
-const ASKED: AttrPolicy<RTA_MAX> = policy(&[
+const GETROUTE_ATTRS: AttrPolicy<RTA_MAX> = policy(&[
     (RTA_DST, Kind::Any),
     (RTA_SRC, Kind::Any),
     (RTA_OIF, Kind::Any),
@@ -89,7 +89,7 @@ fn read<'a>(request: &Request<'a>) -> Result<(bool, u32, Attrs<'a, RTA_MAX>), Er
     let attrs = attributes()?;
     let lens = [(RTA_DST, dst_len), (RTA_SRC, src_len)];
     refuse_if(lens.iter().any(|&(attr, len)| attrs.get(attr).is_some() && len == 0), words.lengths)?;
-    refuse_if(attrs.iter().any(|attr| ASKED[usize::from(attr.kind)] == Kind::Unknown), words.attribute)?;
+    refuse_if(attrs.iter().any(|attr| GETROUTE_ATTRS[usize::from(attr.kind)] == Kind::Unknown), words.attribute)?;
     Ok((v4, flags, attrs))
 }
 
@@ -179,13 +179,13 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         _ => found.dev,
     };
     let (dev, iif) = (model.ifindex(dev), iif.map(|iif| model.ifindex(iif)));
-    let asked = Asked { dst, src, own, dev, iif, mark, uid };
+    let query = RouteQuery { dst, src, own, dev, iif, mark, uid };
     if v4 {
         let shown = flags & RTM_F_LOOKUP_TABLE != 0 && apart;
         let table = if shown { table } else { RT_TABLE_MAIN };
-        reply.send(RTM_NEWROUTE, 0, |w| write_v4(w, table, found, &asked));
+        reply.send(RTM_NEWROUTE, 0, |w| write_v4(w, table, found, &query));
     } else {
-        reply.send(RTM_NEWROUTE, 0, |w| write_v6(w, table, found, &asked));
+        reply.send(RTM_NEWROUTE, 0, |w| write_v6(w, table, found, &query));
     }
     Ok(())
 }
@@ -213,7 +213,7 @@ fn on_link(model: &Model, dst: IpAddr, dev: u32, flags: u32) -> Result<Route, Er
 }
 
 /// Packet to look up a route for.
-struct Asked {
+struct RouteQuery {
     dst: IpAddr,
     /// Source that the request names.
     src: Option<IpAddr>,
@@ -232,8 +232,8 @@ struct Asked {
 const CACHEINFO: [u8; 32] = [0; 32];
 
 /// Linux's `rt_fill_info`.
-fn write_v4(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
-    let &Asked { dst, src, own, dev, iif, mark, uid } = asked;
+fn write_v4(w: &mut Writer, table: u32, found: &Route, query: &RouteQuery) {
+    let &RouteQuery { dst, src, own, dev, iif, mark, uid } = query;
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
     let src_len = if src.is_some() { 32 } else { 0 };
     w.fixed(&[AF_INET, 32, src_len, 0, shown, 0, RT_SCOPE_UNIVERSE, found.kind]);
@@ -266,8 +266,8 @@ fn write_v4(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
 }
 
 /// Linux's `rt6_fill_node` of a route that was looked up.
-fn write_v6(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
-    let &Asked { dst, src, own, dev, iif, .. } = asked;
+fn write_v6(w: &mut Writer, table: u32, found: &Route, query: &RouteQuery) {
+    let &RouteQuery { dst, src, own, dev, iif, .. } = query;
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
     w.fixed(&[AF_INET6, 128, 128, 0, shown, found.protocol, RT_SCOPE_UNIVERSE, found.kind]);
     w.fixed(&0_u32.to_ne_bytes());

@@ -410,10 +410,10 @@ impl Model {
         let family = self.family(v4);
         let vrf_table = self.link(domain).and_then(Link::l3_table);
         let rules = family.rules.iter().zip(&family.verdicts);
-        let asked = rules.filter(|(rule, _)| {
+        let matching = rules.filter(|(rule, _)| {
             (!rule.l3mdev || vrf_table.is_some()) && rule.prefix().is_none_or(|to| to.contains(dst))
         });
-        let mut found = asked.filter_map(|(rule, verdict)| match verdict {
+        let mut found = matching.filter_map(|(rule, verdict)| match verdict {
             Some(route) => Some((RT_TABLE_UNSPEC, route)),
             None => {
                 let table = vrf_table.filter(|_| rule.l3mdev).unwrap_or(rule.table);

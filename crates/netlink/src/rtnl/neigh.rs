@@ -155,15 +155,15 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         Err(_) => return Err(Error::text(errno::EINVAL, "Invalid header for neighbor dump request")),
     }
     let flags = if dev.or(master).is_some() { flag::DUMP_FILTERED } else { 0 };
-    let wanted = |neighbour: &NeighbourNow| {
+    let matches = |neighbour: &NeighbourNow| {
         !proxies
             && dev.is_none_or(|dev| dev == neighbour.link.0)
-            && master.is_none_or(|wanted| is_of_master(&rtnl.model, neighbour.link, wanted))
+            && master.is_none_or(|master| is_of_master(&rtnl.model, neighbour.link, master))
             && (family == AF_UNSPEC || (family == AF_INET) == neighbour.addr.is_ipv4())
     };
     // All parts show the same moment: there are not so many that this would be much.
     let all = rtnl.host.neighbours()?;
-    let mut all: Vec<_> = all.into_iter().filter(wanted).collect();
+    let mut all: Vec<_> = all.into_iter().filter(matches).collect();
     all.sort_unstable_by_key(|neighbour| (neighbour.addr.is_ipv6(), neighbour.addr, neighbour.link));
     let mut last = None;
     Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
@@ -174,10 +174,10 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     }))
 }
 
-/// Whether a link belongs to the one that clients know by `wanted`; all ones is none (Linux `neigh_master_filtered`).
-fn is_of_master(model: &Model, link: LinkId, wanted: u32) -> bool {
+/// Whether a link belongs to the one that clients know by `index`; all ones is none (Linux `neigh_master_filtered`).
+fn is_of_master(model: &Model, link: LinkId, index: u32) -> bool {
     let master = model.link(link.0).and_then(|link| link.master).map(|master| master.ifindex().0);
-    if wanted == u32::MAX { master.is_none() } else { master == Some(wanted) }
+    if index == u32::MAX { master.is_none() } else { master == Some(index) }
 }
 
 /// A neighbour on the link that clients know by `index`, as Linux's `neigh_fill_info` writes it.

@@ -19,10 +19,10 @@ use crate::session::{Groups, Outbox, Reply};
 
 impl<H> Rtnl<H> {
     /// Notifies listeners that a link has lost or got its carrier, or is another interface of the host now.
-    pub fn tell_link(&mut self, now: &LinkNow, listeners: Groups, outbox: &mut Outbox) {
+    pub fn notify_link(&mut self, now: &LinkNow, listeners: Groups, outbox: &mut Outbox) {
         let index = now.id.0;
         for (id, before) in self.model.see(std::slice::from_ref(now)) {
-            self.tell_renumbered(id, before, listeners, outbox);
+            self.notify_renumbered(id, before, listeners, outbox);
         }
         if let Some(link) = self.model.link(index) {
             outbox.announce(listeners, RTNLGRP_LINK, RTM_NEWLINK, |w| {
@@ -32,13 +32,13 @@ impl<H> Rtnl<H> {
     }
 
     /// Notifies listeners of the state of a neighbour, or of its removal.
-    pub fn tell_neighbour(&self, now: &NeighbourNow, gone: bool, listeners: Groups, outbox: &mut Outbox) {
+    pub fn notify_neighbour(&self, now: &NeighbourNow, gone: bool, listeners: Groups, outbox: &mut Outbox) {
         let kind = if gone { RTM_DELNEIGH } else { RTM_NEWNEIGH };
         outbox.announce(listeners, RTNLGRP_NEIGH, kind, |w| neigh::write(w, self.model.ifindex(now.link.0), now));
     }
 
     /// Notifies listeners of a change of a bridge's forwarding database (Linux `fdb_notify`).
-    pub fn tell_fdb(&self, bridge: LinkId, change: &FdbChange, listeners: Groups, outbox: &mut Outbox) {
+    pub fn notify_fdb(&self, bridge: LinkId, change: &FdbChange, listeners: Groups, outbox: &mut Outbox) {
         let (kind, entry) = match change {
             FdbChange::Set(entry) => (RTM_NEWNEIGH, entry),
             FdbChange::Removed(entry) => (RTM_DELNEIGH, entry),
@@ -47,7 +47,7 @@ impl<H> Rtnl<H> {
     }
 
     /// Notifies listeners that a link has another number: as of its removal, and of a new link with its addresses and routes.
-    fn tell_renumbered(&self, id: u32, before: IfIndex, listeners: Groups, outbox: &mut Outbox) {
+    fn notify_renumbered(&self, id: u32, before: IfIndex, listeners: Groups, outbox: &mut Outbox) {
         let Some(link) = self.model.link(id) else { return };
         let gone = Link { host_index: Some(before.0), ..link.clone() };
         outbox.announce(listeners, RTNLGRP_LINK, RTM_DELLINK, |w| {
@@ -73,9 +73,9 @@ impl<H: Host> Rtnl<H> {
     /// Notifies listeners and the datapath of the changes since the last call.
     pub(super) fn publish(&mut self, reply: &mut Reply<'_>) {
         for delta in self.model.deltas() {
-            tell(&self.model, delta, reply);
+            notify(&self.model, delta, reply);
         }
-        self.host.tell(&mut self.model.take_deltas());
+        self.host.apply(&mut self.model.take_deltas());
     }
 
     /// Notifies listeners of the current state of a link.
@@ -103,7 +103,7 @@ fn address_group(address: &Address) -> u32 {
 }
 
 /// Notifies listeners of one change.
-fn tell(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
+fn notify(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
     let mut of_route = |kind, flags, table: &TableId, route: &Route| {
         let dev = model.ifindex(route.dev);
         reply.notify(route_group(route), kind, flags, |w| route::write(w, table.0, dev, route));

@@ -37,7 +37,7 @@ const POLICY: AttrPolicy<TCA_MAX> = policy(&[
 ]);
 
 /// A request about the discipline of one link.
-struct Asked<'a> {
+struct QdiscRequest<'a> {
     id: u32,
     /// Current state of the link.
     link: &'a Link,
@@ -46,7 +46,7 @@ struct Asked<'a> {
     attrs: Attrs<'a, TCA_MAX>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> QdiscRequest<'a> {
     fn read(model: &'a Model, request: &Request<'a>) -> Result<Self, Error> {
         let (header, rest) = fixed::<LEN>(request)?;
         let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
@@ -196,57 +196,57 @@ fn users(link: &Link) -> u32 {
 
 /// Carries out an `RTM_NEWQDISC`, and notifies listeners.
 pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
-    let asked = Asked::read(&rtnl.model, request)?;
-    let id = asked.id;
-    if let Some(found) = asked.to_change(request.message.header.flags)? {
-        let changed = match (asked.attrs.get(TCA_OPTIONS), found.options) {
+    let requested = QdiscRequest::read(&rtnl.model, request)?;
+    let id = requested.id;
+    if let Some(found) = requested.to_change(request.message.header.flags)? {
+        let changed = match (requested.attrs.get(TCA_OPTIONS), found.options) {
             (None, _) => None,
             (Some(_), None) => {
                 let text = "Change operation not supported by specified qdisc";
                 return Err(Error::text(errno::EINVAL, text));
             }
-            (attr, Some(now)) => Some(options::read(now.kind(), attr, asked.link)?),
+            (attr, Some(now)) => Some(options::read(now.kind(), attr, requested.link)?),
         };
-        asked.refuse_unsupported()?;
+        requested.refuse_unsupported()?;
         if let Some(options) = changed {
             rtnl.host.change_qdisc(LinkId(id), options)?;
             rtnl.model.set_qdisc(id, Some(LinkQdisc { options: changed, ..found }));
         }
-        return tell(rtnl, id, 0, reply);
+        return notify(rtnl, id, 0, reply);
     }
-    let options = asked.to_create()?;
-    let handle = asked.handle;
+    let options = requested.to_create()?;
+    let handle = requested.handle;
     let old = old(rtnl, id, reply)?;
     rtnl.host.set_qdisc(LinkId(id), options)?;
     let handle = if handle == 0 { rtnl.model.new_handle(id) } else { handle };
     rtnl.model.set_qdisc(id, Some(LinkQdisc { handle, options }));
-    tell_gone(rtnl, id, old, reply);
-    tell(rtnl, id, flag::REPLACE, reply)
+    notify_deleted(rtnl, id, old, reply);
+    notify(rtnl, id, flag::REPLACE, reply)
 }
 
 /// Carries out an `RTM_DELQDISC`, and notifies listeners.
 pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
-    let asked = Asked::read(&rtnl.model, request)?;
-    let found = asked.existing()?;
-    if asked.parent == 0 {
+    let requested = QdiscRequest::read(&rtnl.model, request)?;
+    let found = requested.existing()?;
+    if requested.parent == 0 {
         return Err(Error::text(errno::EINVAL, "Classid cannot be zero"));
     }
     if found.handle == 0 {
         return Err(Error::text(errno::ENOENT, "Cannot delete qdisc with handle of zero"));
     }
-    let id = asked.id;
+    let id = requested.id;
     let old = old(rtnl, id, reply)?;
     rtnl.host.set_qdisc(LinkId(id), None)?;
     rtnl.model.set_qdisc(id, None);
-    tell_gone(rtnl, id, old, reply);
+    notify_deleted(rtnl, id, old, reply);
     Ok(())
 }
 
 /// Answers an `RTM_GETQDISC` about one link.
 pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
-    let asked = Asked::read(&rtnl.model, request)?;
-    let found = asked.existing()?;
-    let id = asked.id;
+    let requested = QdiscRequest::read(&rtnl.model, request)?;
+    let found = requested.existing()?;
+    let id = requested.id;
     let stats = stats_of(&rtnl.host.qdisc_stats()?, id);
     // `noop` is not shown.
     if let Some(link) = rtnl.model.link(id).filter(|link| link.shown_qdisc().is_some()) {
@@ -274,17 +274,17 @@ pub(super) fn dump<H: Host>() -> Dump<Rtnl<H>> {
 
 /// Refuses a request about a class (Linux `tc_ctl_tclass`).
 pub(super) fn refuse_class(model: &Model, request: &Request<'_>) -> Result<(), Error> {
-    let asked = Asked::read(model, request)?;
-    let majors = [asked.handle, asked.parent].map(|handle| handle & TC_H_MAJ_MASK);
-    let given = asked.link.qdisc.map_or(0, |qdisc| qdisc.handle);
+    let requested = QdiscRequest::read(model, request)?;
+    let majors = [requested.handle, requested.parent].map(|handle| handle & TC_H_MAJ_MASK);
+    let given = requested.link.qdisc.map_or(0, |qdisc| qdisc.handle);
     let handle = match majors {
-        [handle, _] if asked.parent == TC_H_ROOT => handle,
+        [handle, _] if requested.parent == TC_H_ROOT => handle,
         [handle, parent] if handle != 0 && parent != 0 && handle != parent => return Err(Error::new(errno::EINVAL)),
         [0, parent] => parent,
         [handle, _] => handle,
     };
     let handle = if handle == 0 { given } else { handle };
-    Err(match asked.lookup(handle).map(|qdisc| qdisc.options) {
+    Err(match requested.lookup(handle).map(|qdisc| qdisc.options) {
         None => Error::new(errno::ENOENT),
         Some(Some(Options::Tbf(_))) => Error::new(errno::EOPNOTSUPP),
         Some(_) => Error::new(errno::EINVAL),
@@ -293,10 +293,10 @@ pub(super) fn refuse_class(model: &Model, request: &Request<'_>) -> Result<(), E
 
 /// Refuses a request about a filter or a chain of filters (Linux `__tcf_qdisc_find`).
 pub(super) fn refuse_filter(model: &Model, request: &Request<'_>) -> Result<(), Error> {
-    let asked = Asked::read(model, request)?;
-    let found = match asked.parent {
-        0 => Some(asked.link.qdisc.unwrap_or(LinkQdisc::NOQUEUE)),
-        parent => asked.lookup(parent & TC_H_MAJ_MASK),
+    let requested = QdiscRequest::read(model, request)?;
+    let found = match requested.parent {
+        0 => Some(requested.link.qdisc.unwrap_or(LinkQdisc::NOQUEUE)),
+        parent => requested.lookup(parent & TC_H_MAJ_MASK),
     };
     Err(match found.map(|qdisc| qdisc.options) {
         None => Error::text(errno::EINVAL, "Parent Qdisc doesn't exists"),
@@ -316,7 +316,7 @@ fn old<H: Host>(rtnl: &mut Rtnl<H>, id: u32, reply: &Reply<'_>) -> Result<Option
 }
 
 /// Tells listeners that a link has lost its discipline.
-fn tell_gone<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stats)>, reply: &mut Reply<'_>) {
+fn notify_deleted<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stats)>, reply: &mut Reply<'_>) {
     // The link's, until it goes.
     const USERS: u32 = 1;
     let index = rtnl.model.ifindex(id);
@@ -326,7 +326,7 @@ fn tell_gone<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stats)>, 
 }
 
 /// Tells listeners which discipline a link has now.
-fn tell<H: Host>(rtnl: &mut Rtnl<H>, id: u32, flags: u16, reply: &mut Reply<'_>) -> Result<(), Error> {
+fn notify<H: Host>(rtnl: &mut Rtnl<H>, id: u32, flags: u16, reply: &mut Reply<'_>) -> Result<(), Error> {
     if !reply.is_heard(RTNLGRP_TC) {
         return Ok(());
     }

@@ -62,7 +62,7 @@ const UNSUPPORTED: [(u16, &str); 12] = [
 ];
 
 /// Rule of a request.
-struct Wanted {
+struct RuleRequest {
     v4: bool,
     to: Option<(IpAddr, u8)>,
     action: u8,
@@ -72,7 +72,7 @@ struct Wanted {
     protocol: Option<u8>,
 }
 
-impl Wanted {
+impl RuleRequest {
     fn of(request: &Request<'_>) -> Result<Self, Error> {
         let (header, rest) = fixed::<LEN>(request)?;
         let [family, dst_len, src_len, tos, table, _, _, action, flags @ ..] = *header;
@@ -120,13 +120,13 @@ fn group(v4: bool) -> u32 {
 
 /// Carries out an `RTM_NEWRULE` (Linux `fib_nl_newrule`).
 pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
-    let wanted = Wanted::of(request)?;
-    if wanted.l3mdev && wanted.table != 0 {
+    let requested = RuleRequest::of(request)?;
+    if requested.l3mdev && requested.table != 0 {
         return Err(Error::text(errno::EINVAL, "l3mdev and table are mutually exclusive"));
     }
-    let table = match (wanted.action, wanted.table) {
-        (FR_ACT_TO_TBL, 0) if wanted.l3mdev => 0,
-        (FR_ACT_TO_TBL, 0) if !wanted.v4 => return Err(Error::text(errno::EINVAL, "Invalid table")),
+    let table = match (requested.action, requested.table) {
+        (FR_ACT_TO_TBL, 0) if requested.l3mdev => 0,
+        (FR_ACT_TO_TBL, 0) if !requested.v4 => return Err(Error::text(errno::EINVAL, "Invalid table")),
         // The first one that is empty (Linux `fib_empty_table`).
         (FR_ACT_TO_TBL, 0) => {
             (1..=u32::MAX).find(|&id| !model.has_table(true, id)).ok_or(Error::new(errno::ENOBUFS))?
@@ -134,16 +134,16 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_
         (FR_ACT_TO_TBL | FR_ACT_BLACKHOLE | FR_ACT_UNREACHABLE | FR_ACT_PROHIBIT, table) => table,
         _ => return Err(Error::unsupported("fatpath's rules ask tables or drop")),
     };
-    let mut rules = model.rules(wanted.v4).to_vec();
+    let mut rules = model.rules(requested.v4).to_vec();
     // In front of the second one, as long as numbers last (`fib_default_rule_pref`).
     let default = || rules.get(1).map_or(0, |second| second.priority.saturating_sub(1));
     let rule = Rule {
-        priority: wanted.priority.unwrap_or_else(default),
-        to: wanted.to,
-        action: wanted.action,
+        priority: requested.priority.unwrap_or_else(default),
+        to: requested.to,
+        action: requested.action,
         table,
-        l3mdev: wanted.l3mdev,
-        protocol: wanted.protocol.unwrap_or_default(),
+        l3mdev: requested.l3mdev,
+        protocol: requested.protocol.unwrap_or_default(),
     };
     let same = |other: &Rule| *other == rule;
     if request.has(flag::EXCL) && rules.iter().any(same) {
@@ -154,31 +154,31 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_
     }
     let at = rules.partition_point(|other| other.priority <= rule.priority);
     rules.insert(at, rule.clone());
-    model.set_rules(wanted.v4, rules);
-    tell_added(wanted.v4, &rule, reply);
+    model.set_rules(requested.v4, rules);
+    notify_added(requested.v4, &rule, reply);
     Ok(())
 }
 
 /// Tells listeners that a rule has come.
-pub(super) fn tell_added(v4: bool, rule: &Rule, reply: &mut Reply<'_>) {
+pub(super) fn notify_added(v4: bool, rule: &Rule, reply: &mut Reply<'_>) {
     reply.notify(group(v4), RTM_NEWRULE, 0, |w| write(w, v4, rule));
 }
 
 /// Carries out an `RTM_DELRULE` (Linux `fib_nl_delrule`).
 pub(super) fn remove(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
-    let wanted = Wanted::of(request)?;
-    let mut rules = model.rules(wanted.v4).to_vec();
+    let requested = RuleRequest::of(request)?;
+    let mut rules = model.rules(requested.v4).to_vec();
     let at = rules.iter().position(|rule| {
-        wanted.priority.is_none_or(|priority| priority == rule.priority)
-            && (wanted.action == 0 || wanted.action == rule.action)
-            && (wanted.table == 0 || wanted.table == rule.table)
-            && (!wanted.l3mdev || rule.l3mdev)
-            && wanted.protocol.is_none_or(|protocol| protocol == rule.protocol)
-            && wanted.to.is_none_or(|to| rule.to == Some(to))
+        requested.priority.is_none_or(|priority| priority == rule.priority)
+            && (requested.action == 0 || requested.action == rule.action)
+            && (requested.table == 0 || requested.table == rule.table)
+            && (!requested.l3mdev || rule.l3mdev)
+            && requested.protocol.is_none_or(|protocol| protocol == rule.protocol)
+            && requested.to.is_none_or(|to| rule.to == Some(to))
     });
     let gone = rules.remove(at.ok_or(Error::new(errno::ENOENT))?);
-    model.set_rules(wanted.v4, rules);
-    reply.notify(group(wanted.v4), RTM_DELRULE, 0, |w| write(w, wanted.v4, &gone));
+    model.set_rules(requested.v4, rules);
+    reply.notify(group(requested.v4), RTM_DELRULE, 0, |w| write(w, requested.v4, &gone));
     Ok(())
 }
 
@@ -194,7 +194,8 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         }
     }
     // They are few, so the dump is of one moment.
-    let families = [(true, family != AF_INET6), (false, family != AF_INET)].into_iter().filter(|(_, wanted)| *wanted);
+    let families =
+        [(true, family != AF_INET6), (false, family != AF_INET)].into_iter().filter(|(_, requested)| *requested);
     let model = &rtnl.model;
     let rules: Vec<_> =
         families.flat_map(|(v4, _)| model.rules(v4).iter().map(move |rule| (v4, rule.clone()))).collect();

@@ -53,7 +53,7 @@ pub(super) fn new(id: LinkId, mtu: Option<u32>) -> LinkNow {
 }
 
 /// The table that a request for a VRF names (Linux `vrf_newlink`).
-pub(super) fn wanted_table(data: Option<&Attr<'_>>) -> Result<u32, Error> {
+pub(super) fn requested_table(data: Option<&Attr<'_>>) -> Result<u32, Error> {
     const DATA: AttrPolicy<2> = policy(&[(IFLA_VRF_TABLE, Kind::Int(4))]);
     let missing = || Error::text(errno::EINVAL, "VRF table id is missing");
     let data = data.ok_or_else(missing)?.parse(&DATA, Strictness::Liberal)?;

@@ -17,7 +17,7 @@ use wire::MacAddr;
 
 /// Datapath that accepts and records every change.
 #[derive(Debug, Default)]
-pub(crate) struct Obedient {
+pub(crate) struct RecordingHost {
     /// Routes that were added and not removed.
     pub(crate) routes: Vec<(TableId, Route)>,
     /// Addresses that were added and not removed.
@@ -60,7 +60,7 @@ fn eth0() -> LinkNow {
     }
 }
 
-impl Host for Obedient {
+impl Host for RecordingHost {
     fn now(&self) -> Instant {
         self.now
     }
@@ -69,7 +69,7 @@ impl Host for Obedient {
         Ok(vec![LinkNow { mac: self.mac.or(Some(MAC)), ..eth0() }])
     }
 
-    fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
+    fn apply(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
         let Self { routes, addresses, vrfs, domains, l3mdev, .. } = self;
         let remove = |routes: &mut Vec<(TableId, Route)>, table: TableId, route: Route| {
             let at = routes.iter().position(|there| *there == (table, route.clone()));
@@ -233,13 +233,13 @@ impl Host for Obedient {
 }
 
 /// A node with one Ethernet link, eth0, of number 2.
-pub(crate) fn node() -> Rtnl<Obedient> {
+pub(crate) fn node() -> Rtnl<RecordingHost> {
     let toml = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
     let config = Config::from_toml(toml, "test.toml").unwrap();
     let mut model = Model::default();
     model.read(&config, &[LinkId(2)], &[eth0()], 2);
     let routes = model.routes().map(|(table, route)| (table, route.clone())).collect();
-    Rtnl { model, host: Obedient { routes, ..Obedient::default() } }
+    Rtnl { model, host: RecordingHost { routes, ..RecordingHost::default() } }
 }
 
 /// Checks that the datapath has the routes and addresses that netlink clients see.
@@ -247,21 +247,21 @@ pub(crate) fn node() -> Rtnl<Obedient> {
 /// # Panics
 /// If they differ.
 #[allow(dead_code, reason = "not every test asks")]
-pub(crate) fn check(node: &Rtnl<Obedient>) {
+pub(crate) fn check(node: &Rtnl<RecordingHost>) {
     let key = |(table, route): &(TableId, Route)| (*table, route.prefix, route.metric, format!("{route:?}"));
     let mut seen: Vec<_> = node.model.routes().map(|(table, route)| (table, route.clone())).collect();
-    let mut told = node.host.routes.clone();
+    let mut recorded = node.host.routes.clone();
     seen.sort_by_cached_key(key);
-    told.sort_by_cached_key(key);
-    assert_eq!(seen, told);
+    recorded.sort_by_cached_key(key);
+    assert_eq!(seen, recorded);
     let of_links = node.model.links_after(0);
     let mut seen: Vec<_> = of_links
         .flat_map(|(index, link)| link.addresses.iter().map(move |address| (LinkId(index), address.addr)))
         .collect();
-    let mut told = node.host.addresses.clone();
+    let mut recorded = node.host.addresses.clone();
     seen.sort_unstable();
-    told.sort_unstable();
-    assert_eq!(seen, told);
+    recorded.sort_unstable();
+    assert_eq!(seen, recorded);
     let links = || node.model.links_after(0).map(|(index, link)| (LinkId(index), link));
     let masters = links().filter_map(|(id, link)| Some((id, Domain::vrf(LinkId(link.master?.index)))));
     assert_eq!(masters.collect::<BTreeMap<_, _>>(), node.host.domains);
@@ -271,6 +271,6 @@ pub(crate) fn check(node: &Rtnl<Obedient>) {
         LinkKind::Vrf { table } => Some((id, TableId(table), link.up)),
         _ => None,
     });
-    let told = node.host.vrfs.iter().map(|(id, vrf)| (*id, vrf.table, vrf.up));
-    assert_eq!(vrfs.collect::<Vec<_>>(), told.collect::<Vec<_>>());
+    let recorded = node.host.vrfs.iter().map(|(id, vrf)| (*id, vrf.table, vrf.up));
+    assert_eq!(vrfs.collect::<Vec<_>>(), recorded.collect::<Vec<_>>());
 }

@@ -170,12 +170,12 @@ unsafe fn by_shell<T>(command: *const c_char, run: impl FnOnce(*const c_char) ->
     // SAFETY: it is a C string.
     unsafe { start_check::check(libc::AT_FDCWD, SHELL.as_ptr()) }?;
     // SAFETY: as the caller promises.
-    let Some(told) = shell_command(unsafe { CStr::from_ptr(command) }) else { return Ok(run(command)) };
+    let Some(script) = shell_command(unsafe { CStr::from_ptr(command) }) else { return Ok(run(command)) };
     // A thread that is cancelled in `run` leaks it: this frame must not need a destructor.
-    let told = told.into_raw();
-    let done = run(told);
+    let script = script.into_raw();
+    let done = run(script);
     // SAFETY: it came from `into_raw`.
-    drop(unsafe { std::ffi::CString::from_raw(told) });
+    drop(unsafe { std::ffi::CString::from_raw(script) });
     Ok(done)
 }
 

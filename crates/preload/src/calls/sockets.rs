@@ -8,7 +8,7 @@ use nlsock::ToDaemon;
 use crate::errno::{Errno, returned};
 use crate::receive::{netlink_address, write_address};
 use crate::send::address;
-use crate::session::{autobind, call, choose_port, tell_ports};
+use crate::session::{autobind, call, choose_port, send_ports};
 use crate::table::Slot;
 use crate::{bypass, gateway, ike, libc_next, session, table, vrf_socket};
 
@@ -70,7 +70,7 @@ fn bind_to(fd: c_int, slot: &Slot, port: u32, groups: u32) -> Result<(), Errno> 
         autobind(slot);
         return Ok(());
     }
-    tell_ports(slot);
+    send_ports(slot);
     let unbound = port == 0 && slot.port.load(Relaxed) == 0;
     let wish = if unbound {
         choose_port(slot);

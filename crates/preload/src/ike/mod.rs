@@ -139,17 +139,17 @@ fn connected() -> Option<Fd> {
 fn has_port(fd: c_int, local: End, mut limit: timespec) -> Result<bool, Errno> {
     let request = header(End { addr: [0; 16], port: 0, ..local }, local);
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    let nobody = ptr::null::<c_void>();
+    let no_address = ptr::null::<c_void>();
     let none = 0_usize;
     // SAFETY: there are as many bytes.
-    let asked = unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), HEADER, flags, nobody, none) };
-    checked(asked as c_int)?;
-    let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), HEADER, flags, no_address, none) };
+    checked(sent as c_int)?;
+    let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry is passed and its count is one, and the limit may be written.
-    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1_usize, &raw mut limit, nobody, none) };
+    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut ready, 1_usize, &raw mut limit, no_address, none) };
     let mut answer = [0_u8; HEADER];
     // SAFETY: there is room for as many bytes.
-    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, answer.as_mut_ptr(), HEADER, flags, nobody, none) };
+    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, answer.as_mut_ptr(), HEADER, flags, no_address, none) };
     Ok(checked(got as c_int)? == HEADER as c_int && answer == request)
 }
 

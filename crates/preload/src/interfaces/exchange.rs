@@ -30,7 +30,7 @@ const DUMP: u16 = 0x300;
 
 /// Key of an interface look-up.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wanted<'a> {
+pub(super) enum LinkKey<'a> {
     /// By its name.
     Name(&'a [u8]),
     /// By its number.
@@ -118,10 +118,10 @@ fn parse_address(body: &[u8]) -> Option<Address> {
 ///
 /// # Errors
 /// `ENODEV`: there is no such interface.
-pub(super) fn link(wanted: Wanted<'_>) -> Result<Link, Errno> {
-    let (index, name): (c_int, &[u8]) = match wanted {
-        Wanted::Index(index) => (index, &[]),
-        Wanted::Name(name) => (0, name),
+pub(super) fn link(key: LinkKey<'_>) -> Result<Link, Errno> {
+    let (index, name): (c_int, &[u8]) = match key {
+        LinkKey::Index(index) => (index, &[]),
+        LinkKey::Name(name) => (0, name),
     };
     if name.len() >= libc::IFNAMSIZ || (name.is_empty() && index <= 0) {
         return Err(Errno(libc::ENODEV));

@@ -2,7 +2,7 @@
 
 use libc::{c_char, c_int, ifconf, ifreq, sockaddr, sockaddr_in};
 
-use super::exchange::{Address, Wanted, addresses, link, links};
+use super::exchange::{Address, LinkKey, addresses, link, links};
 use super::lists::mask;
 use super::name::put_name;
 use crate::errno::Errno;
@@ -25,7 +25,7 @@ pub(crate) enum Part {
 /// # Errors
 /// `ENODEV`: there is no such interface; `EADDRNOTAVAIL`: it has no such address.
 pub(super) fn part(part: Part, device: &[u8], name: &[u8], given: &sockaddr) -> Result<sockaddr, Errno> {
-    let device = link(Wanted::Name(device))?;
+    let device = link(LinkKey::Name(device))?;
     let all = addresses()?;
     let named = named(&all, device.index, &device.name, name, octets(given));
     let address = named.ok_or(Errno(libc::EADDRNOTAVAIL))?;
@@ -37,17 +37,17 @@ pub(super) fn part(part: Part, device: &[u8], name: &[u8], given: &sockaddr) -> 
     }))
 }
 
-/// The first IPv4 address of that interface with the label `wanted`; or `given`, if it is one of these.
+/// The first IPv4 address of that interface with the label `key`; or `given`, if it is one of these.
 fn named<'a>(
     all: &'a [Address],
     index: c_int,
     device: &[u8],
-    wanted: &[u8],
+    key: &[u8],
     given: Option<[u8; 4]>,
 ) -> Option<&'a Address> {
     let is_named = |address: &&Address| {
         let label = address.label.as_deref().unwrap_or(device);
-        is_ipv4(address) && address.index == index && label == wanted
+        is_ipv4(address) && address.index == index && label == key
     };
     let mut of_name = all.iter().filter(is_named);
     let mut copy = of_name.clone();
@@ -131,9 +131,9 @@ mod tests {
             address(2, Some("eth0"), &[10, 0, 0, 1]),
             address(2, None, &[10, 0, 0, 2]),
         ];
-        let last = |wanted: &str, given: Option<u8>| {
+        let last = |key: &str, given: Option<u8>| {
             let given = given.map(|last| [10, 0, 0, last]);
-            named(&all, 2, b"eth0", wanted.as_bytes(), given).map(|address| address.own[3])
+            named(&all, 2, b"eth0", key.as_bytes(), given).map(|address| address.own[3])
         };
         let cases = [
             ("eth0", None, Some(1)),
@@ -142,8 +142,8 @@ mod tests {
             ("eth0:1", None, Some(9)),
             ("eth0:2", None, None),
         ];
-        for (wanted, given, want) in cases {
-            assert_eq!(last(wanted, given), want, "{wanted} {given:?}");
+        for (key, given, want) in cases {
+            assert_eq!(last(key, given), want, "{key} {given:?}");
         }
     }
 

@@ -13,7 +13,7 @@ use libc::{c_char, c_int, c_short, c_uint, ifreq, sockaddr};
 
 use crate::errno::{Errno, returned};
 use crate::{gateway, libc_next};
-use exchange::{Wanted, link};
+use exchange::{LinkKey, link};
 use ipv4::Part;
 use name::put_name;
 
@@ -87,7 +87,7 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno
     let to = unsafe { to.as_mut() }.ok_or(Errno(libc::EFAULT))?;
     if what == Request::Name {
         // SAFETY: any bytes are a number.
-        let found = link(Wanted::Index(unsafe { to.ifr_ifru.ifru_ifindex }))?;
+        let found = link(LinkKey::Index(unsafe { to.ifr_ifru.ifru_ifindex }))?;
         put_name(&found.name, &mut to.ifr_name);
         return Ok(0);
     }
@@ -107,7 +107,7 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno
         to.ifr_ifru.ifru_addr = ipv4::part(part, device, name, &unsafe { to.ifr_ifru.ifru_addr })?;
         return Ok(0);
     }
-    let found = link(Wanted::Name(device))?;
+    let found = link(LinkKey::Name(device))?;
     match what {
         Request::Name | Request::Other | Request::List | Request::Ipv4(_) | Request::Ethtool => {}
         Request::Index => to.ifr_ifru.ifru_ifindex = found.index,
@@ -130,7 +130,7 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno
 /// # Errors
 /// `ENODEV`: the gateway's interface has no counterpart on the host; the gateway's error.
 pub(crate) fn name_on_host(name: &[u8]) -> Result<Option<[c_char; libc::IFNAMSIZ]>, Errno> {
-    let found = match link(Wanted::Name(name)) {
+    let found = match link(LinkKey::Name(name)) {
         Err(Errno(libc::ENODEV)) => return Ok(None),
         found => found?,
     };
@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_
     }
     // SAFETY: as the caller promises.
     let name = unsafe { CStr::from_ptr(name) };
-    returned(link(Wanted::Name(name.to_bytes())).map(|link| link.index as c_uint))
+    returned(link(LinkKey::Name(name.to_bytes())).map(|link| link.index as c_uint))
 }
 
 /// `if_indextoname(3)`.
@@ -166,7 +166,7 @@ pub(crate) unsafe extern "C-unwind" fn if_indextoname(index: c_uint, name: *mut 
         return unsafe { libc_next::if_indextoname(index, name) };
     }
     // The documented error for a missing interface.
-    let found = link(Wanted::Index(index as c_int)).map_err(|errno| match errno.0 {
+    let found = link(LinkKey::Index(index as c_int)).map_err(|errno| match errno.0 {
         libc::ENODEV => Errno(libc::ENXIO),
         _ => errno,
     });

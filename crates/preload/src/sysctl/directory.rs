@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use libc::{DIR, c_char, c_int, c_long, dirent};
 use nlsock::Sysctl;
 
-use super::{Name, ask};
+use super::{Name, query};
 use crate::errno::{Errno, returned};
 use crate::libc_next;
 
@@ -24,7 +24,7 @@ struct Listing {
     known: Vec<(bool, Vec<u8>)>,
     last: Vec<u8>,
     /// Number of returned names.
-    told: c_long,
+    position: c_long,
     entry: dirent,
 }
 
@@ -32,27 +32,27 @@ impl Listing {
     fn new(name: Name) -> Box<Self> {
         // SAFETY: any bytes are valid.
         let entry: dirent = unsafe { mem::zeroed() };
-        Box::new(Self { name, known: Vec::new(), last: Vec::new(), told: 0, entry })
+        Box::new(Self { name, known: Vec::new(), last: Vec::new(), position: 0, entry })
     }
 
     fn rewind(&mut self) {
         self.known.clear();
         self.last.clear();
-        self.told = 0;
+        self.position = 0;
     }
 
     /// The next name, and whether it is a directory. `None` at the end.
     fn next(&mut self) -> Result<Option<(bool, Vec<u8>)>, Errno> {
-        self.told += 1;
-        match self.told {
+        self.position += 1;
+        match self.position {
             1 => return Ok(Some((true, b".".to_vec()))),
             2 => return Ok(Some((true, b"..".to_vec()))),
             _ => {}
         }
         if self.known.is_empty() {
             let Name(name) = &self.name;
-            let asked = ask(Sysctl::List, &[name, &b"\0"[..], &self.last].concat(), libc::SOCK_CLOEXEC)?;
-            let lines = asked.text.split(|&byte| byte == 0).filter_map(<[u8]>::split_first);
+            let reply = query(Sysctl::List, &[name, &b"\0"[..], &self.last].concat(), libc::SOCK_CLOEXEC)?;
+            let lines = reply.text.split(|&byte| byte == 0).filter_map(<[u8]>::split_first);
             self.known = lines.map(|(kind, name)| (*kind == b'd', name.to_vec())).collect();
             self.known.reverse();
         }
@@ -65,13 +65,13 @@ impl Listing {
 
     fn read(&mut self) -> Result<*mut dirent, Errno> {
         let Some((is_dir, name)) = self.next()? else {
-            self.told -= 1;
+            self.position -= 1;
             return Ok(ptr::null_mut());
         };
         let room = self.entry.d_name.iter_mut();
         room.zip(name.iter().chain([&0])).for_each(|(to, &byte)| *to = byte as c_char);
-        self.entry.d_ino = self.told as u64;
-        self.entry.d_off = self.told;
+        self.entry.d_ino = self.position as u64;
+        self.entry.d_off = self.position;
         self.entry.d_reclen = mem::size_of::<dirent>() as u16;
         self.entry.d_type = if is_dir { libc::DT_DIR } else { libc::DT_REG };
         Ok(&raw mut self.entry)
@@ -179,7 +179,7 @@ pub(crate) unsafe extern "C-unwind" fn rewinddir(dir: *mut DIR) {
 pub(crate) unsafe extern "C-unwind" fn telldir(dir: *mut DIR) -> c_long {
     // SAFETY: as the caller promises.
     match unsafe { listing(dir) } {
-        Some(listing) => listing.told,
+        Some(listing) => listing.position,
         // SAFETY: passed on.
         None => unsafe { libc_next::telldir(dir) },
     }
@@ -197,7 +197,7 @@ pub(crate) unsafe extern "C-unwind" fn seekdir(dir: *mut DIR, at: c_long) {
         return unsafe { libc_next::seekdir(dir, at) };
     };
     listing.rewind();
-    while listing.told < at && matches!(listing.next(), Ok(Some(_))) {}
+    while listing.position < at && matches!(listing.next(), Ok(Some(_))) {}
 }
 
 /// `dirfd(3)`.

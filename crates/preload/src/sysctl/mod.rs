@@ -23,7 +23,7 @@ use std::mem;
 use libc::{c_char, c_int, iovec, ssize_t};
 use nlsock::{Answer, MAX_NAME, Sysctl, ToDaemon};
 
-use crate::connection::{awaited, connected, tell};
+use crate::connection::{awaited, connected, send_calls};
 use crate::errno::{Errno, checked};
 use crate::fd::Fd;
 use crate::memory_file::in_memory;
@@ -102,7 +102,7 @@ impl Name {
     /// # Errors
     /// `ENOENT`: the gateway has no such file.
     fn mode(&self) -> Result<u32, Errno> {
-        self.ask(Sysctl::Look, 0).map(|asked| asked.answer.port)
+        self.query(Sysctl::Look, 0).map(|reply| reply.answer.port)
     }
 
     /// Opens it, as `open(2)` with those flags.
@@ -111,7 +111,7 @@ impl Name {
     /// As `open(2)`.
     pub(crate) fn open(&self, flags: c_int) -> Result<c_int, Errno> {
         let opened = match flags & libc::O_ACCMODE {
-            libc::O_RDONLY => self.ask(Sysctl::Read, 0).and_then(|asked| in_memory(&asked.text, flags)),
+            libc::O_RDONLY => self.query(Sysctl::Read, 0).and_then(|reply| in_memory(&reply.text, flags)),
             libc::O_WRONLY => self.open_to_write(flags),
             _ => self.mode().and(Err(Errno(libc::EOPNOTSUPP))),
         };
@@ -130,33 +130,33 @@ impl Name {
     }
 
     fn open_to_write(&self, flags: c_int) -> Result<c_int, Errno> {
-        let asked = self.ask(Sysctl::Open, flags & libc::O_CLOEXEC)?;
+        let reply = self.query(Sysctl::Open, flags & libc::O_CLOEXEC)?;
         // So that a program that inherits it can tell it from a netlink socket, and reads return at once.
         // SAFETY: it takes no pointers.
-        unsafe { libc::syscall(libc::SYS_shutdown, asked.fd.0, libc::SHUT_RD) };
-        table::enter(asked.fd.0, table::FILE, 0, 0)?;
-        Ok(asked.fd.keep())
+        unsafe { libc::syscall(libc::SYS_shutdown, reply.fd.0, libc::SHUT_RD) };
+        table::enter(reply.fd.0, table::FILE, 0, 0)?;
+        Ok(reply.fd.keep())
     }
 
-    fn ask(&self, what: Sysctl, cloexec: c_int) -> Result<Asked, Errno> {
-        ask(what, &self.0, cloexec)
+    fn query(&self, what: Sysctl, cloexec: c_int) -> Result<SysctlReply, Errno> {
+        query(what, &self.0, cloexec)
     }
 }
 
 /// The gateway's answer, and its connection.
-struct Asked {
+struct SysctlReply {
     fd: Fd,
     answer: Answer,
     text: Vec<u8>,
 }
 
-fn ask(what: Sysctl, name: &[u8], flags: c_int) -> Result<Asked, Errno> {
+fn query(what: Sysctl, name: &[u8], flags: c_int) -> Result<SysctlReply, Errno> {
     if name.len() > MAX_NAME {
         return Err(Errno(libc::ENAMETOOLONG));
     }
     let fd = connected(flags & libc::SOCK_CLOEXEC)?;
     let head = ToDaemon::Sysctl { what, name }.head();
-    tell(fd.0, &[head.as_bytes(), name].concat(), None)?;
+    send_calls(fd.0, &[head.as_bytes(), name].concat(), None)?;
     let mut text = vec![0; MAX_ANSWER];
     let len = loop {
         // SAFETY: there is as much room.
@@ -170,7 +170,7 @@ fn ask(what: Sysctl, name: &[u8], flags: c_int) -> Result<Asked, Errno> {
     let answer = text.split_first_chunk().map(|(answer, _)| Answer::from_bytes(*answer));
     let answer = answer.ok_or(Errno(libc::ECONNREFUSED))?;
     text.drain(..Answer::LEN);
-    if answer.error == 0 { Ok(Asked { fd, answer, text }) } else { Err(Errno(answer.error)) }
+    if answer.error == 0 { Ok(SysctlReply { fd, answer, text }) } else { Err(Errno(answer.error)) }
 }
 
 /// The gateway's file, if `path` is one of `/proc/sys/net`.
@@ -244,10 +244,10 @@ pub(crate) fn find_inherited() {
         if found != 0 || c_int::from(peer.sun_family) != libc::AF_UNIX || instance(&peer) != gateway {
             continue;
         }
-        let mut wanted = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+        let mut poll_fd = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
         // SAFETY: one is given.
-        let polled = unsafe { libc::poll(&raw mut wanted, 1, 0) };
-        if polled == 1 && wanted.revents & libc::POLLRDHUP != 0 {
+        let polled = unsafe { libc::poll(&raw mut poll_fd, 1, 0) };
+        if polled == 1 && poll_fd.revents & libc::POLLRDHUP != 0 {
             // With a full table, results of writes are not reported.
             let _ = table::enter(fd, table::FILE, 0, 0);
         }

@@ -11,7 +11,7 @@ pub(crate) const PROTOCOL: Protocol = Protocol(253);
 pub(crate) const OTHER_PROTOCOL: Protocol = Protocol(254);
 
 /// A fragment of a datagram of a protocol without a handler.
-pub(crate) fn of_nobody(piece: Piece) -> Piece {
+pub(crate) fn without_addresses(piece: Piece) -> Piece {
     if piece.protocol == OTHER_PROTOCOL { piece } else { Piece { protocol: PROTOCOL, ..piece } }
 }
 

@@ -26,7 +26,7 @@ use reassembly::{Config, Limits, Policy, Table};
 use system::{Need, Outcome, trial};
 use wire::Version;
 
-use cases::{Seed, of_nobody};
+use cases::{Seed, without_addresses};
 use host::{Answer, Host, Seen};
 use world::{BOTH, Piece, World, last, limited, part};
 
@@ -79,7 +79,7 @@ fn ours(world: &mut World, fragments: &[Vec<u8>]) -> Seen {
 
 /// Fragments in wire format, with or without options.
 fn plain_or_not(version: Version, options: bool, pieces: &[Piece]) -> Vec<Vec<u8>> {
-    pieces.iter().map(|&piece| cases::bytes(version, options, of_nobody(piece))).collect()
+    pieces.iter().map(|&piece| cases::bytes(version, options, without_addresses(piece))).collect()
 }
 
 fn random_trains() -> Outcome {

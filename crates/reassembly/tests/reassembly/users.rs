@@ -24,7 +24,7 @@ const fn tracking(hook: Hook, zone: u16) -> User {
 }
 
 /// A world in which this user asks.
-fn asked_by(user: User, version: Version) -> World {
+fn world_of(user: User, version: Version) -> World {
     let mut world = World::new(version);
     world.context.user = user;
     world
@@ -57,7 +57,7 @@ fn local_delivery_alone_joins_pieces_and_all_others_keep_them() {
     for version in BOTH {
         for user in USERS {
             for reversed in [false, true] {
-                let mut world = asked_by(user, version);
+                let mut world = world_of(user, version);
                 let mut at = 0;
                 let mut pieces = Vec::new();
                 for (n, len) in sizes.into_iter().enumerate() {
@@ -90,7 +90,7 @@ fn each_piece_is_one_child_whatever_shape_it_came_in() {
         for which in 0..3 {
             let bytes = pieces[which].bytes(version);
             for shape in 0..geometry::all(&packet::Memory::heap(), &bytes, &[20, 40, 48, 56]).len() {
-                let mut world = asked_by(User::PacketSocket, version);
+                let mut world = world_of(User::PacketSocket, version);
                 for (at, piece) in pieces.iter().enumerate() {
                     let bytes = piece.bytes(version);
                     let (name, pkt) = if at == which {
@@ -124,7 +124,7 @@ fn the_largest_fragment_is_remembered() {
         let header_len = if version == Version::V4 { 20 } else { 48 };
         for (pieces, largest) in cases {
             for user in USERS {
-                let mut world = asked_by(user, version);
+                let mut world = world_of(user, version);
                 world.send_all(pieces);
                 assert_eq!(world.max_sizes, [header_len + largest], "{pieces:?}");
             }
@@ -203,7 +203,7 @@ fn ipv6_tracking_passes_malformed_and_counts_nothing() {
         ("an atomic one beside others", vec![a, last(0, 100), b, c], (2, vec![], 0)),
     ];
     for (name, pieces, (delivered, dropped, passed)) in cases {
-        let mut world = asked_by(tracking(Hook::In, 0), Version::V6);
+        let mut world = world_of(tracking(Hook::In, 0), Version::V6);
         world.send_all(&pieces);
         assert_eq!(world.delivered.len(), delivered, "{name}");
         assert_eq!((&world.dropped, world.passed.len()), (&dropped, passed), "{name}");
@@ -213,7 +213,7 @@ fn ipv6_tracking_passes_malformed_and_counts_nothing() {
 
 #[test]
 fn ipv6_tracking_tells_of_what_times_out_and_counts_it() {
-    let mut world = asked_by(tracking(Hook::In, 0), Version::V6);
+    let mut world = world_of(tracking(Hook::In, 0), Version::V6);
     world.send_all(&[part(0, 104), part(104, 8)]);
     assert_eq!(world.drain().len(), 1);
     assert_eq!(world.counters, Moved { fails: 1, timeouts: 1, ..Moved::default() }.counters(Version::V6));
@@ -227,7 +227,7 @@ fn nested_fragment_goes_on_for_an_observer() {
         bytes
     };
     for pieces in [vec![part(0, 104), last(104, 8)], vec![last(0, 100)]] {
-        let mut world = asked_by(tracking(Hook::In, 0), Version::V6);
+        let mut world = world_of(tracking(Hook::In, 0), Version::V6);
         for &piece in &pieces {
             let bytes = if piece.at == 0 { nested(piece) } else { piece.bytes(Version::V6) };
             world.send_packet(Packet::with_data(&world.mem, &bytes).unwrap(), &bytes);
@@ -241,7 +241,7 @@ fn nested_fragment_goes_on_for_an_observer() {
 #[test]
 fn ipv4_counts_whoever_asks() {
     for user in USERS {
-        let mut world = asked_by(user, Version::V4);
+        let mut world = world_of(user, Version::V4);
         world.send_all(&[part(0, 104), part(96, 16), part(0, 104), last(104, 8)]);
         let moved = Moved { requests: 4, oks: 1, fails: 1, overlaps: 1, ..Moved::default() };
         assert_eq!(world.counters, moved.counters(Version::V4), "{user:?}");
@@ -251,7 +251,7 @@ fn ipv4_counts_whoever_asks() {
 #[test]
 fn timeout_names_the_context_of_its_datagram() {
     for user in USERS {
-        let mut world = asked_by(user, Version::V4);
+        let mut world = world_of(user, Version::V4);
         world.send(part(0, 104));
         let mut expired = Vec::new();
         let deadline = world.reassembly.poll_timeout().unwrap();
@@ -284,7 +284,7 @@ fn timeout_is_reported_for_link_of_last_fragment() {
 fn timeout_of_removed_link_is_not_reported() {
     for (version, counted) in [(Version::V4, 1), (Version::V6, 0)] {
         for user in [User::Local, tracking(Hook::In, 0)] {
-            let mut world = asked_by(user, version);
+            let mut world = world_of(user, version);
             world.send(part(0, 104));
             let before = world.counters.clone();
             let mut expired = Vec::new();

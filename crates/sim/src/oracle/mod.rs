@@ -16,7 +16,7 @@ use draw::{HOSTS, dir, end, flow, policy, sa, spi};
 use policy_key::{known, same};
 
 /// Number of flows that are looked up after each step.
-const ASKED: usize = 6;
+const RECENT_FLOWS: usize = 6;
 
 /// The databases, and the lists.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Oracle {
     defaults: [Action; 3],
     counters: Counters,
     /// Recently looked up flows, whose answers may be cached.
-    asked: VecDeque<Flowi>,
+    recent_flows: VecDeque<Flowi>,
     protected: u64,
 }
 
@@ -68,7 +68,7 @@ impl Oracle {
             policies: Vec::new(),
             defaults: [Action::Allow; 3],
             counters: Counters::ZERO,
-            asked: VecDeque::new(),
+            recent_flows: VecDeque::new(),
             protected: 0,
         }
     }
@@ -98,9 +98,9 @@ impl Oracle {
             }
             _ => self.ask(choices),
         }
-        for at in 0..self.asked.len() {
-            let flow = self.asked[at];
-            self.ask_again(&flow);
+        for at in 0..self.recent_flows.len() {
+            let flow = self.recent_flows[at];
+            self.look_up_again(&flow);
         }
         assert_eq!(self.ipsec.sad().len(), self.sas.len(), "{:#?}", self.sas);
         assert_eq!(self.ipsec.spd().len(), self.policies.len(), "{:#?}", self.policies);
@@ -284,12 +284,12 @@ impl Oracle {
             let stops = self.may_stop_fragment(dir, &flow);
             assert_eq!(self.ipsec.spd().may_stop_fragment(dir, &flow), stops, "{dir:?} {flow:?}: {:#?}", self.policies);
         }
-        self.asked.push_front(flow);
-        self.asked.truncate(ASKED);
+        self.recent_flows.push_front(flow);
+        self.recent_flows.truncate(RECENT_FLOWS);
     }
 
     /// Looks up one flow again.
-    fn ask_again(&mut self, flow: &Flowi) {
+    fn look_up_again(&mut self, flow: &Flowi) {
         let want = self.decide(flow);
         let got = self.ipsec.lookup(self.now, flow, &mut self.counters);
         assert_eq!(got, want, "{flow:?}: {:#?} {:#?}", self.policies, self.sas);

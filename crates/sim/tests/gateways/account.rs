@@ -32,7 +32,7 @@ impl Sums {
         let to = 1 - from;
         let (esp, way) = (onlooker.esp[to], &ledger.ways[from]);
         let (near, far) = (&site.world.nodes[from], &site.world.nodes[to]);
-        let told = format!("way {from}: {:?}\n{esp:?}\n{:?} {:?}", site.plan, near.drops(), far.drops());
+        let case = format!("way {from}: {:?}\n{esp:?}\n{:?} {:?}", site.plan, near.drops(), far.drops());
 
         // The sender: a packet that never was on a wire was dropped for a reason.
         let of_queue = drops(near, &[INSIDE], is_of_queue);
@@ -47,23 +47,23 @@ impl Sums {
             (0, _) => sealed == once_each || nested && sealed > once_each,
             _ => sealed > once_each,
         };
-        assert!(is_accounted, "{told}");
+        assert!(is_accounted, "{case}");
         let blocked = drops(near, &[INSIDE], |reason| reason == DropReason::PolicyBlock);
-        assert_eq!(near.datapath.counters.get(Mib::XfrmOutPolBlock), blocked, "{told}");
+        assert_eq!(near.datapath.counters.get(Mib::XfrmOutPolBlock), blocked, "{case}");
         let too_big = drops(near, &[INSIDE], |reason| reason == DropReason::PacketTooBig);
         let of_node: u64 = near.datapath.ports.drop_counts().filter(|(link, ..)| link.is_none()).map(|(.., n)| n).sum();
-        assert_eq!(blocked + too_big + of_queue + no_sa, drops(near, &[INSIDE], |_| true) + of_node, "{told}");
+        assert_eq!(blocked + too_big + of_queue + no_sa, drops(near, &[INSIDE], |_| true) + of_node, "{case}");
         let (missing, whole, perhaps) = (way.missing(), blocked + too_big, of_queue + no_sa);
-        assert!(whole <= missing && (missing == 0 || whole + perhaps > 0), "{missing} are missing: {told}");
+        assert!(whole <= missing && (missing == 0 || whole + perhaps > 0), "{missing} are missing: {case}");
         // Thin packets merged by GRO count as one when they are dropped.
-        assert!(site.plan.gro[0] || missing <= whole + perhaps, "{missing} are missing: {told}");
-        assert!(way.errors <= too_big + perhaps, "{told}");
+        assert!(site.plan.gro[0] || missing <= whole + perhaps, "{missing} are missing: {case}");
+        assert!(way.errors <= too_big + perhaps, "{case}");
 
         // The receiver: packets within the replay window were opened and all others refused; opened packets were
         // delivered or blocked.
         let totals = site.totals(to);
         let replayed = drops(far, &WANS, |reason| reason == DropReason::EspReplay);
-        assert_eq!(totals.replay + totals.replay_window, replayed, "{told}");
+        assert_eq!(totals.replay + totals.replay_window, replayed, "{case}");
         // In transport mode ESP of an unknown SA is a packet for the host, which nothing protects. A flipped bit may
         // change an SPI to that of another SA, whose ESP is not in UDP.
         let is_unknown =
@@ -71,16 +71,16 @@ impl Sums {
         let unknown = drops(far, &WANS, is_unknown);
         // With extended numbers a number left of the window is taken for one of the next subspace, and its ICV is wrong
         // then (RFC 4303 App. A2.2).
-        assert!(site.plan.esn || totals.failed + unknown <= esp.damaged, "{told}");
-        assert!(unknown <= esp.damaged, "{told}");
-        assert_eq!(totals.failed, drops(far, &WANS, |reason| reason == DropReason::EspIcv), "{told}");
-        assert_eq!(totals.opened, esp.accepted, "{told}");
-        assert_eq!(esp.arrived + esp.peeled, totals.opened + replayed + totals.failed + unknown, "{told}");
+        assert!(site.plan.esn || totals.failed + unknown <= esp.damaged, "{case}");
+        assert!(unknown <= esp.damaged, "{case}");
+        assert_eq!(totals.failed, drops(far, &WANS, |reason| reason == DropReason::EspIcv), "{case}");
+        assert_eq!(totals.opened, esp.accepted, "{case}");
+        assert_eq!(esp.arrived + esp.peeled, totals.opened + replayed + totals.failed + unknown, "{case}");
         let stopped = drops(far, &WANS, |_| true) - replayed - totals.failed - unknown;
-        assert_eq!(far.datapath.counters.get(Mib::XfrmInPolBlock), stopped, "{told}");
+        assert_eq!(far.datapath.counters.get(Mib::XfrmInPolBlock), stopped, "{case}");
         let undelivered = totals.opened - esp.peeled - way.delivered;
-        assert!(stopped <= undelivered && (undelivered == 0 || stopped > 0), "{undelivered} were stopped: {told}");
-        assert!(site.plan.gro[1] || stopped == undelivered, "{undelivered} were stopped: {told}");
+        assert!(stopped <= undelivered && (undelivered == 0 || stopped > 0), "{undelivered} were stopped: {case}");
+        assert!(site.plan.gro[1] || stopped == undelivered, "{undelivered} were stopped: {case}");
 
         self.without_sa += no_sa;
         self.nested += esp.peeled;

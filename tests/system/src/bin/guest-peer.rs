@@ -211,7 +211,7 @@ fn is_passing(error: &io::Error) -> bool {
 fn keep(addr: IpAddr, until: &Path) -> Outcome {
     let mut connection = connect(addr, KEEP, 0)?;
     let (mut pattern, mut got) = (Pattern::new(), vec![0; PART]);
-    let (mut parts, mut longest, mut told) = (0_u64, Duration::ZERO, None::<Instant>);
+    let (mut parts, mut longest, mut logged) = (0_u64, Duration::ZERO, None::<Instant>);
     while !until.exists() {
         let begin = Instant::now();
         let sent = &pattern.next()[..PART];
@@ -222,9 +222,9 @@ fn keep(addr: IpAddr, until: &Path) -> Outcome {
         }
         parts += 1;
         longest = longest.max(begin.elapsed());
-        if told.is_none_or(|told| told.elapsed() > Duration::from_millis(100)) {
+        if logged.is_none_or(|logged| logged.elapsed() > Duration::from_millis(100)) {
             println!("{parts}");
-            told = Some(Instant::now());
+            logged = Some(Instant::now());
         }
         thread::sleep(PAUSE);
     }

@@ -61,16 +61,16 @@ impl<'a> Bird<'a> {
         Ok(Self { node, process, socket })
     }
 
-    /// Waits until `birdc show WHAT` has each of `wanted`.
-    pub(super) fn wait_for(&self, what: &str, wanted: &[&str]) -> Outcome {
+    /// Waits until `birdc show WHAT` has each of `texts`.
+    pub(super) fn wait_for(&self, what: &str, texts: &[&str]) -> Outcome {
         let mut last = String::new();
         let is_there = || {
             let client = unpacked("usr/sbin/birdcl");
             last = run(self.node.unpacked(client).arg("-s").arg(&self.socket).args(["show"]).args(what.split(' ')))
                 .unwrap_or_else(|failed| failed.message().unwrap_or_default().to_owned());
-            wanted.iter().all(|wanted| last.contains(wanted))
+            texts.iter().all(|texts| last.contains(texts))
         };
-        let outcome = wait_until(&format!("`show {what}` has {wanted:?}"), PATIENCE, is_there);
+        let outcome = wait_until(&format!("`show {what}` has {texts:?}"), PATIENCE, is_there);
         outcome.map_err(|failed| {
             format!("{}:\n{last}\n{}", failed.message().unwrap_or_default(), self.process.output()).into()
         })

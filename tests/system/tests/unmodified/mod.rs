@@ -154,10 +154,10 @@ impl Node {
         run(&mut command)
     }
 
-    /// Waits until `ip WORDS` prints `wanted` of the gateway.
-    fn wait_for_ip(&self, words: &str, wanted: &str) -> Outcome {
-        let is_there = || self.ip(words).is_ok_and(|said| said.contains(wanted));
-        wait_until(&format!("`ip {words}` has {wanted:?}"), PATIENCE, is_there)
+    /// Waits until `ip WORDS` prints `text` of the gateway.
+    fn wait_for_ip(&self, words: &str, text: &str) -> Outcome {
+        let is_there = || self.ip(words).is_ok_and(|said| said.contains(text));
+        wait_until(&format!("`ip {words}` has {text:?}"), PATIENCE, is_there)
             .map_err(|failed| format!("{}: {:?}", failed.message().unwrap_or_default(), self.ip(words)).into())
     }
 

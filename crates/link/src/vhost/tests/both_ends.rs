@@ -299,7 +299,7 @@ fn front_end_reconnects_and_traffic_resumes() {
     for round in 1..4 {
         let config = front_of(&back);
         drop(front);
-        front = open_wanting(&config, Bits::wanted(true, false)).unwrap();
+        front = open_requesting(&config, Bits::requested(true, false)).unwrap();
         let mut none = Vec::new();
         let mut errors = Vec::new();
         until(|| {

@@ -22,8 +22,8 @@ use crate::vhost::back::{VhostUser, lock, open};
 use crate::vhost::driver_ring::{available_at, used_at};
 use crate::vhost::features::Bits;
 use crate::vhost::front;
-use crate::vhost::front::{FrontConfig, VhostFront, open_wanting};
-use crate::vhost::handshake::{BASE, RX_BUFFER, Session, TX_BUFFER, Wanted, negotiate};
+use crate::vhost::front::{FrontConfig, VhostFront, open_requesting};
+use crate::vhost::handshake::{BASE, Proposal, RX_BUFFER, Session, TX_BUFFER, negotiate};
 use crate::vhost::ring::{INDIRECT, NEXT, WRITE};
 use crate::virtio::DATA_VALID;
 use crate::{Link, Sent};
@@ -66,8 +66,8 @@ impl Wire {
         let back = back_end(pairs);
         let mut config = FrontConfig { pairs, ..front_of(&back) };
         change(&mut config);
-        let wanted = Bits(Bits::wanted(config.offloads, pairs > 1).0 & !bits);
-        let front = open_wanting(&config, wanted).unwrap();
+        let requested = Bits(Bits::requested(config.offloads, pairs > 1).0 & !bits);
+        let front = open_requesting(&config, requested).unwrap();
         let mut wire = Self { back, front, mem: Memory::heap() };
         wire.connect();
         wire
@@ -186,9 +186,9 @@ impl Raw {
     pub(super) fn of(mut back: VhostUser, change: impl FnOnce(u64) -> u64) -> Self {
         let mem = Memory::heap();
         let features = Bits(change(Bits::offered(true).0));
-        let wanted = Wanted { features, pairs: 1, ring_size: 16 };
+        let requested = Proposal { features, pairs: 1, ring_size: 16 };
         let socket = UnixStream::connect(&back.socket).unwrap();
-        let session = std::thread::spawn(move || negotiate(socket, &wanted).unwrap());
+        let session = std::thread::spawn(move || negotiate(socket, &requested).unwrap());
         let mut none = Vec::new();
         until(|| {
             back.recv(&mem, &mut none).unwrap();

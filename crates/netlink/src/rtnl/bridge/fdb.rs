@@ -114,7 +114,7 @@ pub(in super::super) fn add<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) 
         state if state & NUD_NOARP != 0 => FdbKind::Static,
         _ => FdbKind::Dynamic,
     };
-    let wanted = FdbRequest {
+    let requested = FdbRequest {
         port: named.port,
         mac: named.mac,
         vid: named.vid,
@@ -123,7 +123,7 @@ pub(in super::super) fn add<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) 
         create: flags & flag::CREATE != 0,
         exclusive: flags & flag::EXCL != 0,
     };
-    rtnl.host.with_bridge(named.bridge, move |bridge, now| bridge.add_fdb(now, &wanted))?.map_err(refusal)?;
+    rtnl.host.with_bridge(named.bridge, move |bridge, now| bridge.add_fdb(now, &requested))?.map_err(refusal)?;
     rtnl.model.touch();
     Ok(())
 }

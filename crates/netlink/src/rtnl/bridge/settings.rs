@@ -78,9 +78,9 @@ fn number(attr: &Attr<'_>) -> u64 {
 }
 
 /// Settings of a bridge after a request; `now` holds its current settings.
-pub(in super::super) fn wanted(data: Option<&Attr<'_>>, now: &BridgeConfig) -> Result<BridgeConfig, Error> {
-    let mut wanted = now.clone();
-    let Some(data) = data else { return Ok(wanted) };
+pub(in super::super) fn requested(data: Option<&Attr<'_>>, now: &BridgeConfig) -> Result<BridgeConfig, Error> {
+    let mut requested = now.clone();
+    let Some(data) = data else { return Ok(requested) };
     let attrs = data.parse(&POLICY, Strictness::Liberal)?;
     for (kind, value, text) in FIXED {
         if let Some(attr) = attrs.get(kind).filter(|attr| number(attr) != value) {
@@ -92,21 +92,21 @@ pub(in super::super) fn wanted(data: Option<&Attr<'_>>, now: &BridgeConfig) -> R
         match attr.kind {
             // Without that protocol, a port forwards at once.
             IFLA_BR_FORWARD_DELAY => {}
-            IFLA_BR_AGEING_TIME => wanted.ageing_time = ticks(attr.u32()),
+            IFLA_BR_AGEING_TIME => requested.ageing_time = ticks(attr.u32()),
             IFLA_BR_VLAN_STATS_ENABLED => match attr.u8() {
-                enabled @ 0..=1 => wanted.vlan_stats = enabled == 1,
+                enabled @ 0..=1 => requested.vlan_stats = enabled == 1,
                 _ => return Err(Error::new(errno::EINVAL).at(attr.offset)),
             },
-            IFLA_BR_VLAN_FILTERING => wanted.vlan_filtering = attr.u8() != 0,
+            IFLA_BR_VLAN_FILTERING => requested.vlan_filtering = attr.u8() != 0,
             IFLA_BR_GROUP_FWD_MASK => {
-                wanted.group_mask = GroupMask::for_bridge(attr.u16()).map_err(|_| Error::new(errno::EINVAL))?;
+                requested.group_mask = GroupMask::for_bridge(attr.u16()).map_err(|_| Error::new(errno::EINVAL))?;
             }
             IFLA_BR_VLAN_DEFAULT_PVID => {
                 let pvid = attr.u16();
                 if pvid > Vid::LAST.get() {
                     return Err(Error::new(errno::EINVAL).at(attr.offset));
                 }
-                wanted.default_pvid = Vid::new(pvid);
+                requested.default_pvid = Vid::new(pvid);
             }
             IFLA_BR_MULTI_BOOLOPT => {
                 let words: Vec<u32> = attr.data.chunks_exact(4).map(word).collect();
@@ -115,7 +115,7 @@ pub(in super::super) fn wanted(data: Option<&Attr<'_>>, now: &BridgeConfig) -> R
                     return unsupported(MCAST);
                 }
                 if mask & NO_LINK_LOCAL_LEARNING != 0 {
-                    wanted.link_local_learning = values & NO_LINK_LOCAL_LEARNING == 0;
+                    requested.link_local_learning = values & NO_LINK_LOCAL_LEARNING == 0;
                 }
             }
             IFLA_BR_FDB_MAX_LEARNED if attr.u32() == 0 => {}
@@ -127,7 +127,7 @@ pub(in super::super) fn wanted(data: Option<&Attr<'_>>, now: &BridgeConfig) -> R
             _ => return unsupported("fatpath's bridges have no such setting"),
         }
     }
-    Ok(wanted)
+    Ok(requested)
 }
 
 fn ticks(count: u32) -> Duration {
@@ -141,12 +141,12 @@ fn to_ticks(time: Duration) -> u32 {
 /// Changes an existing bridge.
 pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: LinkId, data: &Attr<'_>) -> Result<(), Error> {
     let now = rtnl.host.with_bridge(bridge, |bridge, _| BridgeConfig::of(bridge))?;
-    let wanted = wanted(Some(data), &now)?;
-    if wanted.default_pvid != now.default_pvid && wanted.vlan_filtering {
+    let requested = requested(Some(data), &now)?;
+    if requested.default_pvid != now.default_pvid && requested.vlan_filtering {
         return Err(refusal(::switch::BridgeError::Filtering));
     }
     let flushes = data.iter().any(|attr| attr.kind == IFLA_BR_FDB_FLUSH);
-    let config = wanted.clone();
+    let config = requested.clone();
     let apply = move |bridge: &mut Bridge, _| {
         config.apply(bridge)?;
         if flushes {
@@ -157,7 +157,7 @@ pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: LinkId, data
     };
     rtnl.host.with_bridge(bridge, apply)?.map_err(refusal)?;
     if let Some(link) = rtnl.model.link_mut(bridge.0) {
-        link.config.kind = config::model::LinkKind::Bridge(wanted);
+        link.config.kind = config::model::LinkKind::Bridge(requested);
     }
     Ok(())
 }

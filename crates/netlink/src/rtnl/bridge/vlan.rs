@@ -30,7 +30,7 @@ fn invalid(text: &'static str) -> Error {
 }
 
 /// The VLANs that a request names.
-pub(super) fn wanted<'a>(infos: impl Iterator<Item = Attr<'a>>) -> Result<Vec<Range>, Error> {
+pub(super) fn requested<'a>(infos: impl Iterator<Item = Attr<'a>>) -> Result<Vec<Range>, Error> {
     let mut all = Vec::new();
     let mut start: Option<(Vid, u16)> = None;
     for attr in infos {

@@ -4,7 +4,7 @@ use base::LinkId;
 use nlsock::ethtool::{FEATURE_WORDS, command};
 
 use super::answer::Answer;
-use super::asked::{Asked, unsupported};
+use super::target::{Target, unsupported};
 use crate::error::{Error, errno};
 use crate::rtnl::fixed_part::word;
 use crate::rtnl::host::Host;
@@ -29,10 +29,10 @@ struct Now {
     on: FeatureSet,
 }
 
-pub(super) fn carry_out<H: Host>(asked: &mut Asked<'_, H>, command: u32, block: &[u8]) -> Result<Answer, Error> {
+pub(super) fn carry_out<H: Host>(target: &mut Target<'_, H>, command: u32, block: &[u8]) -> Result<Answer, Error> {
     match command {
-        command::GFEATURES => Ok(all(now(asked)?, word(&block[4..]))),
-        command::SFEATURES => set(asked, block),
+        command::GFEATURES => Ok(all(now(target)?, word(&block[4..]))),
+        command::SFEATURES => set(target, block),
         command::GFLAGS => Ok(Answer::value(command, 0)),
         command::SFLAGS => match word(&block[4..]) {
             0 => Ok(Answer::default()),
@@ -41,16 +41,16 @@ pub(super) fn carry_out<H: Host>(asked: &mut Asked<'_, H>, command: u32, block: 
         },
         _ => match of_pair(command) {
             Some((of, false)) => {
-                let on = now(asked)?.on & of;
+                let on = now(target)?.on & of;
                 Ok(Answer::value(command, u32::from(!on.is_empty())))
             }
             Some((of, true)) => {
-                let now = now(asked)?;
+                let now = now(target)?;
                 if (of & now.can).is_empty() {
                     return Err(unsupported());
                 }
                 let wanted = of.only_if(word(&block[4..]) != 0);
-                switch(asked, now, of & now.can, wanted)?;
+                switch(target, now, of & now.can, wanted)?;
                 Ok(Answer::default())
             }
             None => Err(unsupported()),
@@ -73,14 +73,14 @@ fn of_pair(command: u32) -> Option<(FeatureSet, bool)> {
     found.map(|(_, set, of)| (of, set == command))
 }
 
-fn now<H: Host>(asked: &mut Asked<'_, H>) -> Result<Now, Error> {
-    if asked.is_virtual() {
-        let own = if asked.is_loopback() { FeatureSet::LOOPBACK } else { FeatureSet::OF_VRF };
+fn now<H: Host>(target: &mut Target<'_, H>) -> Result<Now, Error> {
+    if target.is_virtual() {
+        let own = if target.is_loopback() { FeatureSet::LOOPBACK } else { FeatureSet::OF_VRF };
         let on = own | FeatureSet::VLAN_CHALLENGED;
         return Ok(Now { can: FeatureSet::NONE, wanted: FeatureSet::NONE, on });
     }
-    let wanted = asked.config.features;
-    let detail = asked.detail()?;
+    let wanted = target.config.features;
+    let detail = target.detail()?;
     Ok(Now { can: detail.can, wanted, on: detail.on })
 }
 
@@ -95,7 +95,7 @@ fn all(now: Now, size: u32) -> Answer {
 }
 
 /// `struct ethtool_sfeatures` (Linux `ethtool_set_features`).
-fn set<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+fn set<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
     if word(&block[4..]) as usize != FEATURE_WORDS {
         return Err(Error::new(errno::EINVAL));
     }
@@ -107,13 +107,13 @@ fn set<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error>
     if !(valid & NEVER_CHANGED).is_empty() {
         return Err(Error::new(errno::EINVAL));
     }
-    let before = now(asked)?;
+    let before = now(target)?;
     let mut result = 0;
     if !(valid & !before.can).is_empty() {
         valid = valid & before.can;
         result |= UNSUPPORTED;
     }
-    let after = switch(asked, before, valid, wanted)?;
+    let after = switch(target, before, valid, wanted)?;
     let differ = |of: FeatureSet| (after.wanted & of) != (after.on & of);
     if differ(valid) {
         result |= WISH;
@@ -122,15 +122,15 @@ fn set<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error>
 }
 
 /// Sets the features in `valid` as in `wanted`, and returns the features of the link afterwards.
-fn switch<H: Host>(asked: &mut Asked<'_, H>, now: Now, valid: FeatureSet, wanted: FeatureSet) -> Result<Now, Error> {
+fn switch<H: Host>(target: &mut Target<'_, H>, now: Now, valid: FeatureSet, wanted: FeatureSet) -> Result<Now, Error> {
     let wanted = (now.wanted & !valid) | (wanted & valid);
     if wanted == now.wanted {
         return Ok(now);
     }
-    asked.rtnl.host.set_features(LinkId(asked.index), wanted)?;
-    if let Some(link) = asked.rtnl.model.link_mut(asked.index) {
+    target.rtnl.host.set_features(LinkId(target.index), wanted)?;
+    if let Some(link) = target.rtnl.model.link_mut(target.index) {
         link.config.features = wanted;
     }
-    asked.config.features = wanted;
-    self::now(asked)
+    target.config.features = wanted;
+    self::now(target)
 }

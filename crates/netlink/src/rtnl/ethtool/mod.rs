@@ -1,9 +1,9 @@
 //! Commands of `ethtool` (Linux `net/ethtool/ioctl.c`), as [`nlsock::ethtool`] carries them.
 
 mod answer;
-mod asked;
 mod features;
 mod stats;
+mod target;
 
 use driver::DriverKind;
 use nlsock::ethtool::{
@@ -18,8 +18,8 @@ use crate::rtnl::host::Host;
 use crate::rtnl::node::Rtnl;
 use crate::session::{Reply, Request};
 use answer::{Answer, put_text};
-use asked::{Asked, unsupported};
 use config::model::LinkKind;
+use target::{Target, unsupported};
 
 pub(super) use nlsock::ethtool::MESSAGE;
 
@@ -41,7 +41,7 @@ pub(super) fn serve<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &
         return Err(Error::new(errno::EINVAL));
     }
     let (config, up) = (link.config.clone(), link.up);
-    let mut answer = carry_out(&mut Asked { rtnl, index, config, up }, command, block)?;
+    let mut answer = carry_out(&mut Target { rtnl, index, config, up }, command, block)?;
     answer.block.truncate(room(block));
     reply.send(MESSAGE, 0, |w| {
         w.fixed(&[0; FIXED]);
@@ -82,34 +82,34 @@ fn is_for_all(command: u32) -> bool {
     known.contains(&command) || OTHERS.contains(&command)
 }
 
-fn carry_out<H: Host>(asked: &mut Asked<'_, H>, command: u32, block: &[u8]) -> Result<Answer, Error> {
+fn carry_out<H: Host>(target: &mut Target<'_, H>, command: u32, block: &[u8]) -> Result<Answer, Error> {
     match command {
-        command::GDRVINFO => driver(asked),
+        command::GDRVINFO => driver(target),
         command::GLINK => {
-            let up = if asked.is_virtual() { asked.up } else { asked.detail()?.state.up };
+            let up = if target.is_virtual() { target.up } else { target.detail()?.state.up };
             Ok(Answer::value(command, up.into()))
         }
-        command::GLINKSETTINGS => settings(asked, block),
-        command::GCHANNELS => channels(asked),
-        command::GRINGPARAM => rings(asked),
-        command::GSSET_INFO => stats::set_info(asked, block),
-        command::GSTRINGS => stats::names(asked, block),
-        command::GSTATS => stats::values(asked, block),
-        _ => features::carry_out(asked, command, block),
+        command::GLINKSETTINGS => settings(target, block),
+        command::GCHANNELS => channels(target),
+        command::GRINGPARAM => rings(target),
+        command::GSSET_INFO => stats::set_info(target, block),
+        command::GSTRINGS => stats::names(target, block),
+        command::GSTATS => stats::values(target, block),
+        _ => features::carry_out(target, command, block),
     }
 }
 
 /// `struct ethtool_drvinfo`: the link's kind, fatpath's version, and what the link stands on. `lo` has none, as in Linux.
-fn driver<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
-    if asked.is_loopback() {
+fn driver<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
+    if target.is_loopback() {
         return Err(unsupported());
     }
-    let kind = asked.config.kind.word();
-    let on = match &asked.config.kind {
+    let kind = target.config.kind.word();
+    let on = match &target.config.kind {
         LinkKind::Driver(DriverKind::Udp { bind }) => bind.to_string(),
         other => other.interface().unwrap_or(kind).to_owned(),
     };
-    let counts = stats::count(asked)?;
+    let counts = stats::count(target)?;
     let mut block = command::GDRVINFO.to_ne_bytes().to_vec();
     // Driver, version, firmware, bus, expansion ROM, and nothing.
     for (text, len) in [(kind, 32), (env!("CARGO_PKG_VERSION"), 32), ("", 32), (on.as_str(), 32), ("", 32), ("", 12)] {
@@ -123,10 +123,10 @@ fn driver<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
 
 /// `struct ethtool_link_settings`: what Linux says of a TUN or TAP device (`tun_default_link_ksettings`), and what an
 /// interface's driver says of it. Other links have none.
-fn settings<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error> {
-    let mut answer = match &asked.config.kind {
+fn settings<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+    let mut answer = match &target.config.kind {
         LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => settings_of_tun(),
-        kind => asked.rtnl.host.settings(kind.interface().ok_or_else(unsupported)?)?,
+        kind => target.rtnl.host.settings(kind.interface().ok_or_else(unsupported)?)?,
     };
     if block[LINK_MODE_WORDS_AT] != LINK_MODE_WORDS as u8 {
         // So many words it would be.
@@ -149,15 +149,15 @@ fn settings_of_tun() -> Vec<u8> {
 }
 
 /// `struct ethtool_channels`: queues that receive and send, as many as there can be while the link is open.
-fn channels<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
-    let queues = match asked.config.kind {
+fn channels<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
+    let queues = match target.config.kind {
         LinkKind::Driver(
             DriverKind::Tun { queues }
             | DriverKind::Tap { queues }
             | DriverKind::VhostUser { queues, .. }
             | DriverKind::VirtioUser { queues, .. },
         ) => queues.into(),
-        LinkKind::Driver(DriverKind::Xdp { .. }) => asked.detail()?.state.ring.ok_or_else(unsupported)?.queues,
+        LinkKind::Driver(DriverKind::Xdp { .. }) => target.detail()?.state.ring.ok_or_else(unsupported)?.queues,
         LinkKind::Driver(DriverKind::Packet { .. } | DriverKind::Udp { .. }) => 1,
         LinkKind::Bridge(_) | LinkKind::Vlan { .. } | LinkKind::Loopback | LinkKind::Vrf { .. } => {
             return Err(unsupported());
@@ -169,9 +169,9 @@ fn channels<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
 }
 
 /// `struct ethtool_ringparam`: the frames of each queue of an AF_XDP link, which has as many to send from.
-fn rings<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
-    let ring = match asked.config.kind {
-        LinkKind::Driver(DriverKind::Xdp { .. }) => asked.detail()?.state.ring.ok_or_else(unsupported)?.frames,
+fn rings<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
+    let ring = match target.config.kind {
+        LinkKind::Driver(DriverKind::Xdp { .. }) => target.detail()?.state.ring.ok_or_else(unsupported)?.frames,
         _ => return Err(unsupported()),
     };
     Ok(Answer::words([

@@ -7,7 +7,7 @@ use base::DropReason;
 use nlsock::ethtool::{STRING_LEN, command};
 
 use super::answer::{Answer, put_text};
-use super::asked::{Asked, unsupported};
+use super::target::{Target, unsupported};
 use crate::error::Error;
 use crate::rtnl::fixed_part::word;
 use crate::rtnl::host::Host;
@@ -53,11 +53,11 @@ fn of_ring(ring: &RingState) -> [(&'static str, u64); 8] {
 }
 
 /// All that a link has counted, under its name.
-fn all<H: Host>(asked: &mut Asked<'_, H>) -> Result<Vec<(String, u64)>, Error> {
-    if asked.is_virtual() {
+fn all<H: Host>(target: &mut Target<'_, H>) -> Result<Vec<(String, u64)>, Error> {
+    if target.is_virtual() {
         return Ok(Vec::new());
     }
-    let detail = asked.detail()?;
+    let detail = target.detail()?;
     let ring = detail.state.ring.as_ref().map(of_ring);
     let counts = of_link(&detail.state.stats).into_iter().chain(detail.fat).chain(ring.into_iter().flatten());
     let dropped = DropReason::ALL.iter().map(|&reason| {
@@ -68,29 +68,29 @@ fn all<H: Host>(asked: &mut Asked<'_, H>) -> Result<Vec<(String, u64)>, Error> {
 }
 
 /// Number of counters.
-pub(super) fn count<H: Host>(asked: &mut Asked<'_, H>) -> Result<usize, Error> {
-    Ok(all(asked)?.len())
+pub(super) fn count<H: Host>(target: &mut Target<'_, H>) -> Result<usize, Error> {
+    Ok(all(target)?.len())
 }
 
 /// The names of a set; `None` if the link does not have it.
-fn set<H: Host>(asked: &mut Asked<'_, H>, set: u32) -> Result<Option<Vec<String>>, Error> {
+fn set<H: Host>(target: &mut Target<'_, H>, set: u32) -> Result<Option<Vec<String>>, Error> {
     Ok(match set {
         STATS => {
-            Some(all(asked)?.into_iter().map(|(name, _)| name).collect()).filter(|names: &Vec<_>| !names.is_empty())
+            Some(all(target)?.into_iter().map(|(name, _)| name).collect()).filter(|names: &Vec<_>| !names.is_empty())
         }
         FEATURES => Some(NAMES.map(str::to_owned).into()),
         // None, and that is not an error.
-        PRIV_FLAGS if !asked.is_virtual() => Some(Vec::new()),
+        PRIV_FLAGS if !target.is_virtual() => Some(Vec::new()),
         _ => None,
     })
 }
 
 /// `struct ethtool_sset_info`: the number of names in each requested set that the link has.
-pub(super) fn set_info<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error> {
-    let wanted = u64::from(word(&block[8..])) | u64::from(word(&block[12..])) << 32;
+pub(super) fn set_info<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+    let requested = u64::from(word(&block[8..])) | u64::from(word(&block[12..])) << 32;
     let (mut has, mut counts) = (0_u64, Vec::new());
-    for number in (0..u64::BITS).filter(|number| wanted >> number & 1 == 1) {
-        if let Some(names) = set(asked, number)? {
+    for number in (0..u64::BITS).filter(|number| requested >> number & 1 == 1) {
+        if let Some(names) = set(target, number)? {
             has |= 1 << number;
             counts.push(names.len() as u32);
         }
@@ -100,9 +100,9 @@ pub(super) fn set_info<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Resul
 }
 
 /// `struct ethtool_gstrings`.
-pub(super) fn names<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+pub(super) fn names<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
     let (number, room) = (word(&block[4..]), word(&block[8..]));
-    let names = set(asked, number)?.ok_or_else(unsupported)?;
+    let names = set(target, number)?.ok_or_else(unsupported)?;
     let names = if fits(names.len(), room) { names } else { Vec::new() };
     let mut answer = Answer::words([command::GSTRINGS, number, names.len() as u32]);
     names.iter().for_each(|name| put_text(&mut answer.block, name, STRING_LEN));
@@ -110,8 +110,8 @@ pub(super) fn names<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<A
 }
 
 /// `struct ethtool_stats`.
-pub(super) fn values<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error> {
-    let all = all(asked)?;
+pub(super) fn values<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+    let all = all(target)?;
     if all.is_empty() {
         return Err(unsupported());
     }

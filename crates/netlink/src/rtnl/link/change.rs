@@ -30,11 +30,11 @@ pub(super) fn change<H: Host>(
         rtnl.links_now()?;
     }
     let now = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
-    let wanted = Wanted::of(&rtnl.model, (index, now), header, attrs)?;
+    let requested = LinkRequest::of(&rtnl.model, (index, now), header, attrs)?;
     let before = now.master;
     // No packet passes by a virtual link, so the datapath has nothing to change.
     let is_virtual = now.is_virtual();
-    if let Some(mac) = wanted.mac {
+    if let Some(mac) = requested.mac {
         if !is_virtual {
             rtnl.host.set_mac(LinkId(index), mac)?;
         }
@@ -42,7 +42,7 @@ pub(super) fn change<H: Host>(
             (link.mac, link.mac_set) = (Some(mac), true);
         }
     }
-    if let Some(mtu) = wanted.mtu {
+    if let Some(mtu) = requested.mtu {
         let of_device = u16::try_from(mtu).ok().filter(|_| !is_virtual);
         if let Some(mtu) = of_device {
             rtnl.host.set_mtu(LinkId(index), mtu)?;
@@ -50,18 +50,18 @@ pub(super) fn change<H: Host>(
         if let Some(link) = rtnl.model.link_mut(index) {
             (link.mtu, link.config.mtu) = (mtu, of_device);
         }
-        rtnl.model.tell_vrf(index);
+        rtnl.model.record_vrf(index);
     }
     if let Some(link) = rtnl.model.link_mut(index) {
         note(link, attrs);
     }
-    if before != wanted.master {
+    if before != requested.master {
         // Out of the one, and then into the other.
         if before.is_some() {
             rtnl.enslave(index, None, reply)?;
         }
-        if wanted.master.is_some() {
-            rtnl.enslave(index, wanted.master, reply)?;
+        if requested.master.is_some() {
+            rtnl.enslave(index, requested.master, reply)?;
         }
     }
     let info = attrs.get(IFLA_LINKINFO).map_or(Ok(LinkInfo::default()), info_of)?;
@@ -69,10 +69,10 @@ pub(super) fn change<H: Host>(
         bridge::change(rtnl, LinkId(index), settings)?;
     }
     if let Some(settings) = &info.member_data {
-        let master = wanted.master.filter(|master| master.table.is_none()).ok_or(Error::new(errno::EOPNOTSUPP))?;
+        let master = requested.master.filter(|master| master.table.is_none()).ok_or(Error::new(errno::EOPNOTSUPP))?;
         bridge::change_port(rtnl, LinkId(master.index), LinkId(index), settings, false)?;
     }
-    if let Some(up) = wanted.up {
+    if let Some(up) = requested.up {
         if !is_virtual {
             rtnl.host.set_up(LinkId(index), up)?;
         }
@@ -82,7 +82,7 @@ pub(super) fn change<H: Host>(
 }
 
 /// Requested changes of an existing link; `None` for a property that stays.
-struct Wanted {
+struct LinkRequest {
     mac: Option<[u8; 6]>,
     mtu: Option<u32>,
     up: Option<bool>,
@@ -90,7 +90,7 @@ struct Wanted {
     master: Option<Master>,
 }
 
-impl Wanted {
+impl LinkRequest {
     /// Validates a request for link `now` of number `index`.
     fn of(
         model: &Model,
@@ -104,13 +104,13 @@ impl Wanted {
             Some(mtu) if now.is_loopback() => {
                 return Err(Error::unsupported("fatpath's lo keeps its MTU: no packet passes by it").at(mtu.offset));
             }
-            _ => wanted_mtu(attrs, &now.config.kind)?,
+            _ => requested_mtu(attrs, &now.config.kind)?,
         };
         let mac = match attrs.get(IFLA_ADDRESS) {
             Some(mac) if now.is_loopback() => {
                 return Err(Error::unsupported("fatpath's lo keeps its address: no packet passes by it").at(mac.offset));
             }
-            Some(mac) => wanted_mac(mac, now.mac)?,
+            Some(mac) => requested_mac(mac, now.mac)?,
             None => None,
         };
         refuse_flags(header, now.flags(false))?;
@@ -123,7 +123,7 @@ impl Wanted {
             Some(master) if now.master.is_some_and(|before| before.index == master) => now.master,
             Some(master) => Some(enslave::check(model, Some(index), &now.config.kind, master)?),
         };
-        Ok(Self { mac, mtu, up: wanted_up(header).filter(|&up| up != now.up), master })
+        Ok(Self { mac, mtu, up: requested_up(header).filter(|&up| up != now.up), master })
     }
 }
 
@@ -208,21 +208,21 @@ pub(super) fn refuse_unsupported<const N: usize>(
 }
 
 /// Flags of a request (Linux `rtnl_dev_combine_flags`), and the mask of those that it changes, without volatile ones.
-fn wanted_flags(header: &[u8; LEN]) -> (u32, u32) {
+fn requested_flags(header: &[u8; LEN]) -> (u32, u32) {
     let (flags, change) = (word(&header[8..]), word(&header[12..]));
     let all = if change == 0 && flags != 0 { u32::MAX } else { change };
     (flags, all & !IFF_VOLATILE)
 }
 
 /// Whether a request sets a link up, or down.
-pub(super) fn wanted_up(header: &[u8; LEN]) -> Option<bool> {
-    let (flags, change) = wanted_flags(header);
+pub(super) fn requested_up(header: &[u8; LEN]) -> Option<bool> {
+    let (flags, change) = requested_flags(header);
     (change & IFF_UP != 0).then_some(flags & IFF_UP != 0)
 }
 
 /// Refuses flags other than up and down that are to change.
 fn refuse_flags(header: &[u8; LEN], now: u32) -> Result<(), Error> {
-    let (flags, change) = wanted_flags(header);
+    let (flags, change) = requested_flags(header);
     match (flags ^ now) & change & !IFF_UP {
         0 => Ok(()),
         _ => Err(Error::unsupported("fatpath's links are set up and down, and keep their other flags")),
@@ -230,7 +230,7 @@ fn refuse_flags(header: &[u8; LEN], now: u32) -> Result<(), Error> {
 }
 
 /// Requested MTU for a link of that kind.
-pub(super) fn wanted_mtu<const N: usize>(attrs: &Attrs<'_, N>, kind: &LinkKind) -> Result<Option<u32>, Error> {
+pub(super) fn requested_mtu<const N: usize>(attrs: &Attrs<'_, N>, kind: &LinkKind) -> Result<Option<u32>, Error> {
     let Some(mtu) = attrs.get(IFLA_MTU) else { return Ok(None) };
     let (min, max) = mtus(kind);
     match mtu.u32() {
@@ -241,7 +241,7 @@ pub(super) fn wanted_mtu<const N: usize>(attrs: &Attrs<'_, N>, kind: &LinkKind) 
 }
 
 /// Requested link-layer address, for a link with or without one (Linux `dev_set_mac_address`).
-pub(super) fn wanted_mac(attr: &Attr<'_>, now: Option<[u8; 6]>) -> Result<Option<[u8; 6]>, Error> {
+pub(super) fn requested_mac(attr: &Attr<'_>, now: Option<[u8; 6]>) -> Result<Option<[u8; 6]>, Error> {
     let Some(now) = now else { return Err(Error::new(errno::EOPNOTSUPP)) };
     match attr.data.first_chunk() {
         None => Err(Error::new(errno::EINVAL)),

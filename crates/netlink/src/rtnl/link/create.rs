@@ -7,7 +7,7 @@ use driver::DriverKind;
 
 use super::super::entry::Link;
 use super::attributes::{LEN, LinkInfo, features_of, info_of};
-use super::change::{refuse_unsupported, wanted_mac, wanted_mtu, wanted_up};
+use super::change::{refuse_unsupported, requested_mac, requested_mtu, requested_up};
 use super::header::put_header;
 use super::message::{kind_word, put_vlan};
 use crate::attr::{Attr, AttrPolicy, Attrs, Kind, Strictness, policy};
@@ -45,7 +45,7 @@ fn bind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<SocketAddr, Error> {
 }
 
 /// Requested VLAN device (Linux `vlan_validate`, `vlan_newlink`).
-fn wanted_vlan<const N: usize>(
+fn requested_vlan<const N: usize>(
     model: &Model,
     attrs: &Attrs<'_, N>,
     data: Option<&Attr<'_>>,
@@ -99,9 +99,9 @@ pub(super) fn create<H: Host>(
     let LinkInfo { kind, data, .. } = attrs.get(IFLA_LINKINFO).map_or(Ok(LinkInfo::default()), info_of)?;
     let kind = kind.ok_or(Error::new(errno::EINVAL))?;
     let kind = match kind.as_str() {
-        "bridge" => LinkKind::Bridge(bridge::wanted(data.as_ref(), &BridgeConfig::default())?),
-        "vlan" => wanted_vlan(&rtnl.model, attrs, data.as_ref())?,
-        "vrf" => LinkKind::Vrf { table: vrf::wanted_table(data.as_ref())? },
+        "bridge" => LinkKind::Bridge(bridge::requested(data.as_ref(), &BridgeConfig::default())?),
+        "vlan" => requested_vlan(&rtnl.model, attrs, data.as_ref())?,
+        "vrf" => LinkKind::Vrf { table: vrf::requested_table(data.as_ref())? },
         "tun" => LinkKind::Driver(DriverKind::Tun { queues: 1 }),
         "tap" => LinkKind::Driver(DriverKind::Tap { queues: 1 }),
         "packet" => LinkKind::Driver(DriverKind::Packet { interface: String::new(), exclusive: false }),
@@ -112,7 +112,7 @@ pub(super) fn create<H: Host>(
     refuse_unsupported(attrs, |attr| is_vlan && attr.kind == IFLA_LINK)?;
     // The address of a udp link is that of its socket.
     let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Driver(DriverKind::Udp { .. })));
-    let mtu = wanted_mtu(attrs, &kind)?;
+    let mtu = requested_mtu(attrs, &kind)?;
     if let LinkKind::Vrf { table } = kind {
         rtnl.model.check_table_of_vrf(table)?;
     }
@@ -151,7 +151,7 @@ pub(super) fn create<H: Host>(
         }
         kind => kind,
     };
-    let features = features_of(attrs)?.unwrap_or(FeatureSet::wanted_first(true, true));
+    let features = features_of(attrs)?.unwrap_or(FeatureSet::initial(true, true));
     let (of_device, ike, clamp_mss, defrag, offloads) =
         (mtu.and_then(|mtu| u16::try_from(mtu).ok()), false, false, false, true);
     let addresses = Vec::new();
@@ -180,7 +180,7 @@ pub(super) fn create<H: Host>(
         rtnl.host.close(id)?;
         return Err(refused);
     }
-    let mac = address.map_or(Ok(None), |address| wanted_mac(address, now.mac));
+    let mac = address.map_or(Ok(None), |address| requested_mac(address, now.mac));
     let set = mac.and_then(|mac| {
         mac.map_or(Ok(()), |mac| {
             now.mac = Some(mac);
@@ -193,7 +193,7 @@ pub(super) fn create<H: Host>(
         }
         return Err(refused);
     }
-    let up = wanted_up(header) == Some(true);
+    let up = requested_up(header) == Some(true);
     let (group, txqlen) = (attrs.get(IFLA_GROUP).map_or(0, Attr::u32), attrs.get(IFLA_TXQLEN).map_or(1000, Attr::u32));
     let alias = attrs.get(IFLA_IFALIAS).and_then(Attr::text).map(str::to_owned);
     let (mtu, mac, mac_set, addresses) = (now.mtu, now.mac, address.is_some(), Vec::new());

@@ -171,7 +171,7 @@ impl Model {
         self.touch();
         let Some(link) = self.links.get_mut(&index) else { return };
         (link.up, link.was_up) = (up, link.was_up || up);
-        self.tell_vrf(index);
+        self.record_vrf(index);
         if up {
             let Some(link) = self.links.get(&index).cloned() else { return };
             link.addresses.iter().for_each(|address| self.add_address_routes(index, address));
@@ -198,8 +198,8 @@ impl Model {
             gone.insert(own);
             self.deltas.push(Delta::RemoveAddress(LinkId(index), address.clone()));
             // The route of a secondary address has the primary's as its source, and goes with that, without an event.
-            let told = address.routes(index, &was).into_iter().filter(|(_, route)| route.src == Some(own));
-            told.for_each(|(table, route)| self.remove_equal(table, &route));
+            let derived = address.routes(index, &was).into_iter().filter(|(_, route)| route.src == Some(own));
+            derived.for_each(|(table, route)| self.remove_equal(table, &route));
         }
         // `fib_sync_down_addr`, `fib_disable_ip`.
         let main = was.l3_table().unwrap_or(RT_TABLE_MAIN);

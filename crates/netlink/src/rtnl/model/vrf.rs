@@ -58,7 +58,7 @@ impl Model {
     }
 
     /// Records the new state of a VRF for the datapath.
-    pub(in crate::rtnl) fn tell_vrf(&mut self, index: u32) {
+    pub(in crate::rtnl) fn record_vrf(&mut self, index: u32) {
         let Some(link) = self.links.get(&index) else { return };
         if let LinkKind::Vrf { table } = link.config.kind {
             let Link { up, mtu, .. } = *link;

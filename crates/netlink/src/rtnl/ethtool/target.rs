@@ -9,7 +9,7 @@ use crate::rtnl::node::Rtnl;
 use config::model::{LinkConfig, LinkKind};
 
 /// Link of a command.
-pub(super) struct Asked<'a, H> {
+pub(super) struct Target<'a, H> {
     /// The node.
     pub(super) rtnl: &'a mut Rtnl<H>,
     /// Number of the link.
@@ -20,7 +20,7 @@ pub(super) struct Asked<'a, H> {
     pub(super) up: bool,
 }
 
-impl<H: Host> Asked<'_, H> {
+impl<H: Host> Target<'_, H> {
     /// Current state of the link.
     pub(super) fn detail(&mut self) -> Result<LinkDetail, Error> {
         self.rtnl.host.detail(LinkId(self.index))
