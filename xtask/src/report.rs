@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_test_is_told_in_short() {
+    fn failed_test_is_reported_in_short() {
         let failures = "failures:\n---- a ----\n1\n\n2\n3\n4\n5\n---- b stdout ----\nwhy\n\nfailures:\n    a\n    b\n";
         assert_eq!(in_short(failures), "a:\n  1\n  2\n  3\n  4\nb stdout:\n  why\n");
     }

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn gateway_is_looked_for_in_the_users_directory_first() {
+    fn gateway_is_searched_in_the_users_directory_first() {
         let root = env::temp_dir().join(format!("fatpath-run-dirs-{}", std::process::id()));
         let dirs = ["own", "roots"].map(|name| root.join(name));
         for (at, names) in [["both.sock", "own.netlink"], ["both.sock", "roots.netlink"]].into_iter().enumerate() {

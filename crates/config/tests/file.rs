@@ -488,7 +488,7 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
 }
 
 #[test]
-fn esp_gro_is_wanted_as_offloads_unless_set() {
+fn esp_gro_follows_offloads_unless_set() {
     let lines = [("", true), ("esp-gro = true", true), ("esp-gro = false", false), ("offloads = false", false)];
     for (line, want) in lines {
         let file = format!("[[link]]\nname = \"tun0\"\nkind = \"tun\"\n{line}\n");

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_asked_for_with_no_peer_and_no_message() {
+    fn port_request_has_no_peer_and_no_message() {
         for (no_peer, local) in [("0.0.0.0:0", "0.0.0.0:500"), ("[::]:0", "[2001:db8::1]:4500")] {
             let request = header(no_peer, local).to_bytes();
             assert_eq!(requested_port(&request), Some(local.parse().unwrap()));

@@ -446,7 +446,7 @@ src fd00:1::/64 dst ::/0 proto 89\x20
 }
 
 #[test]
-fn counters_at_zero_are_left_out_unless_asked_for() {
+fn counters_at_zero_are_omitted_unless_requested() {
     let want = "\
 IpInReceives                    123
 XfrmInNoStates          \t7

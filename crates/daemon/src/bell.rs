@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_neighbour_events_are_told_to_their_listeners_alone() {
+    fn lost_neighbour_events_are_reported_to_their_listeners_only() {
         let bell = Bell::new().unwrap();
         let mut neighbours = Groups::default();
         neighbours.set(RTNLGRP_NEIGH, true);

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_sleeps_now_and_then_gets_all_that_is_sent() {
+    fn sleeping_worker_gets_all_calls() {
         const COUNT: usize = 20_000;
         let (handle, inbox) = channel().unwrap();
         let worker = thread::spawn(move || {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_awake_is_not_rung_for() {
+    fn awake_worker_is_not_woken() {
         let (handle, inbox) = channel().unwrap();
         let is_rung = || rustix::event::poll(&mut [PollFd::new(inbox.wake_fd(), PollFlags::IN)], Some(&NOW)) == Ok(1);
         handle.send(Command::Stop).unwrap();

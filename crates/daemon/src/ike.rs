@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_go_to_whoever_spoke_last() {
+    fn messages_go_to_the_last_sender() {
         let dir = std::env::temp_dir().join(format!("fatpath-ike-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let (path, manager_path) = (dir.join("x.ike"), dir.join("manager"));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_listeners_go_when_nobody_needs_them() {
+    fn socket_files_of_unused_listeners_are_removed() {
         let dir = std::env::temp_dir().join(format!("fatpath-ike-files-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = dir.join("x.ike");

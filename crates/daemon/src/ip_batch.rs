@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_ip_are_told_from_toml() {
+    fn lines_of_ip_are_distinguished_from_toml() {
         let of_ip = [
             "link add tun0 type tun\n",
             "# links\n\n  a add 10.0.0.1/8 dev tun0",
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_about_what_netlink_is_asked_for() {
+    fn lines_are_limited_to_netlink_objects() {
         let good = [
             "link add tun0 type tun\n\n# tuntap add x\n\t a add 10.0.0.1/8 dev x # netns\n",
             "'route' add x\n\"ru\" add y\nnei add z\nneighbor add z\nx s f\nl\\\ni add x\r\n",
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_ends_ip_first_is_no_failure_of_ip() {
+    fn signal_that_ends_ip_is_no_failure_of_ip() {
         let end = |script: &str, is_meant: bool| {
             let mut ip = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
             // It is asked for the first time when `ip` is gone.

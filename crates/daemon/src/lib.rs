@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_is_no_level_is_refused() {
+    fn unknown_log_level_is_refused() {
         for wrong in ["wanr", "verbose", "info,wanr", "fatpath=loud"] {
             let said = log_filter(wrong).unwrap_err().message;
             assert!(said.contains("is no level; use error, warn, info"), "{said}");

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_clamp_or_defragment_are_told_at_each_reload() {
+    fn clamp_and_defrag_links_are_set_at_each_reload() {
         let (node, plan) = running(config(&[udp("a", 0), udp("b", 0)], ""));
         assert_eq!((plan.clamp_mss, plan.defrag), (vec![], vec![]));
         let changed = [LinkConfig { clamp_mss: true, ..udp("a", 0) }, LinkConfig { defrag: true, ..udp("b", 0) }];
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn queueing_disciplines_are_told_where_they_differ() {
+    fn changed_queueing_disciplines_are_set() {
         let with = |limit| LinkConfig { qdisc: Some(qdisc::Options::Pfifo { limit }), ..udp("a", 0) };
         let (node, plan) = running(config(&[with(1), udp("b", 0)], ""));
         assert_eq!(plan.qdiscs, [(LinkId(2), with(1).qdisc)]);

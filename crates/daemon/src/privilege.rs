@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn map_of_one_user_is_told_from_others() {
+    fn uid_map_of_one_user_is_recognized() {
         assert!(is_of_one("         0       1000          1\n"));
         assert!(!is_of_one("         0          0 4294967295\n"));
         assert!(!is_of_one("         0       1000          1\n         1     100000      65536\n"));

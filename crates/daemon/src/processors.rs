@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thread_is_bound_and_let_go_again() {
+    fn thread_affinity_is_set_and_reset() {
         let all = sched_getaffinity(None).unwrap();
         let first = (0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).unwrap() as u16;
         check("worker.cpu", first).unwrap();

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_ends_ends_the_wait_and_says_why() {
+    fn wait_ends_with_the_reason_when_the_worker_ends() {
         assert_eq!(said_of(|| Ok(())), "the worker ended");
         assert_eq!(said_of(|| Err(io::Error::other("epoll: no"))), "the worker ended: epoll: no");
         assert_eq!(said_of(|| panic!("7 is not 8")), "the worker panicked: 7 is not 8");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_stops_when_it_is_told_and_answers_nobody_after() {
+    fn stopped_worker_answers_no_call() {
         let signals = Signals::new([SIGHUP]).unwrap();
         let worker = Running::start(signals.handle()).unwrap();
         let handle = worker.handle.clone();

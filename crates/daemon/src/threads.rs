@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn watchdog_before_its_time_asks_no_thread() {
+    fn watchdog_before_its_time_pings_no_thread() {
         let (threads, _happened) = threads();
         let pulse = threads.watch("netlink", |_| ());
         let mut watchdog = Watchdog::new(threads, LONG * 4);

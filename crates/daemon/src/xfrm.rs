@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_sa_of_the_file_comes_though_its_spi_was_promised_or_taken() {
+    fn sa_of_the_file_replaces_larval_or_existing_sa_of_its_spi() {
         let new = config(&[SA, POLICIES].concat());
         let of_file = new.sas[0].clone();
         let promise = |ipsec: &mut Ipsec| {

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn path_mtu_told_too_low_is_raised_to_the_minimum() {
+    fn path_mtu_below_the_minimum_is_raised() {
         for (dst, reported, want) in [("192.0.2.2", 551, 552), ("192.0.2.2", 0, 552), ("2001:db8::2", 1279, 1280)] {
             let mut mtus = PathMtus::default();
             assert!(mtus.lower(START, (HERE, addr(dst)), reported, 1500));

@@ -57,7 +57,7 @@ mod tests {
     use base::{DropReason, LinkId};
 
     #[test]
-    fn tables_are_asked_as_rules_say() {
+    fn tables_are_looked_up_by_rules() {
         let mut fib = Fib::default();
         for (table, dev) in [(TableId::MAIN, 1), (TableId(100), 2)] {
             let kind = RouteKind::Unicast { via: None, dev: LinkId(dev) };

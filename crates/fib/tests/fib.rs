@@ -172,7 +172,7 @@ fn route_of_same_prefix_and_metric_is_refused() {
 }
 
 #[test]
-fn a_table_without_a_name_is_asked_by_its_number_alone() {
+fn table_without_a_name_is_looked_up_by_number() {
     let mut fib = Fib::default();
     fib.add(TableId(10), via("10.0.0.0/8", "192.0.2.9", WAN, 0)).unwrap();
     assert_eq!(fib.lookup(Domain::DEFAULT, ip("10.0.0.1"), None), None);

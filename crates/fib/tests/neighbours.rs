@@ -182,7 +182,7 @@ fn origin_of_an_entry_is_kept_as_long_as_the_entry() {
 }
 
 #[test]
-fn neighbours_that_go_with_their_link_are_told_as_they_were() {
+fn neighbours_removed_with_their_link_are_reported() {
     let mut world = World::new();
     world.neighbours.watch(true);
     world.neighbours.set(world.now, LINK, hop(), Known::Permanent(A), &mut world.actions);
@@ -357,7 +357,7 @@ fn packets_for_many_neighbours_are_bounded_together() {
 }
 
 #[test]
-fn a_scan_does_not_push_out_who_is_known() {
+fn scan_does_not_evict_confirmed_neighbours() {
     let limits = Limits { entries: 64, resolutions: Rate::new(1000, 1000), ..Limits::default() };
     let mut world = World::with(limits);
     world.hear(Heard::Solicitation(A));
@@ -399,7 +399,7 @@ fn a_table_full_of_reachable_neighbours_gives_up_one_at_a_time() {
 }
 
 #[test]
-fn neither_a_scan_nor_another_one_pushes_out_who_is_permanent() {
+fn permanent_neighbours_are_never_evicted() {
     let mut world = World::with(Limits { entries: 4, ..Limits::default() });
     let permanent = |n| IpAddr::from([10, 0, 1, n]);
     for n in 0..10 {
@@ -646,7 +646,7 @@ fn packets_that_wait_leave_room_to_those_of_other_links() {
 }
 
 #[test]
-fn changes_are_told_at_a_limited_rate() {
+fn changes_are_reported_at_a_limited_rate() {
     let mut world = World::new();
     world.neighbours.watch(true);
     let flip = |world: &mut World| {

@@ -312,7 +312,7 @@ fn extension_headers_and_fragments_are_not_adjusted() {
 }
 
 #[test]
-fn transport_header_that_is_cut_short_is_not_adjusted() {
+fn truncated_transport_header_is_not_adjusted() {
     let mem = Memory::heap();
     let dst = SIR.with(IDENTIFIER);
     for (protocol, most) in [(TCP, 19), (UDP, 7), (ICMPV6, 7)] {

@@ -23,7 +23,7 @@ impl Sad {
         self.get_mut(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))
     }
 
-    /// Slow path of [`admit_in`](Self::admit_in), for an SA that is not [at ease](Sa::may_skip_admission).
+    /// Slow path of [`admit_in`](Self::admit_in), for an SA that is [near its limits or not valid](Sa::may_skip_admission).
     #[cold]
     pub(crate) fn look_closely(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
         self.get(id).map_or(Ok(()), Sa::check_valid)?;

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_of_what_is_given_whatever_is_asked_for_between() {
+    fn cursor_sums_each_taken_range() {
         let mut bytes: Vec<u8> = (0..2000u32).map(|i| (i * 7 + i / 256) as u8).collect();
         let other = bytes.clone();
         let pieces = bytes.chunks_mut(900).map(Piece::Writable);

@@ -96,7 +96,7 @@ mod tests {
     use xfrm::{Algorithm, EspInUdp, SaConfig};
 
     #[test]
-    fn a_peer_that_has_moved_is_rekeyed_for_ever_in_the_same_room() {
+    fn rekeys_of_a_moved_peer_use_constant_memory() {
         let [src, dst] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
         let place: SocketAddr = "198.51.100.7:61000".parse().unwrap();
         let encap = Some(EspInUdp { sport: 4500, dport: 4500 });

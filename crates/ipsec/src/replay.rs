@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resized_window_takes_nothing_that_was_refused_before() {
+    fn resized_window_refuses_numbers_refused_before() {
         for esn in [false, true] {
             let mut window = ReplayWindow::new(64, esn, 0);
             let marked = [1, 30, 70, 99, 100];
@@ -254,7 +254,7 @@ mod tests {
 
     //= test RFC 4303 §2.2.1 high-half
     #[test]
-    fn the_upper_half_is_guessed_as_appendix_a_says() {
+    fn esn_high_bits_follow_rfc_4303_appendix_a() {
         const WRAP: u64 = 1 << 32;
         let cases = [
             // (top, seq on the wire, whole number)

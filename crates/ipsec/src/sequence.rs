@@ -95,7 +95,7 @@ mod tests {
 
     //= test RFC 4303 §3.3.3 no-cycle
     #[test]
-    fn numbers_are_taken_at_once_or_not_at_all() {
+    fn sequence_numbers_are_allocated_all_or_none() {
         let max = u64::from(u32::MAX);
         let cases = [
             // (last, esn, may_wrap, n, the first and the last low and high half)

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_woken_once_at_its_latest_deadline() {
+    fn timer_fires_once_at_its_latest_deadline() {
         let at = Instant::from_nanos;
         let mut timers = Timers::default();
         let mut a = Timer::default();

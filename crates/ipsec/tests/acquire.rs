@@ -48,7 +48,7 @@ fn acquires(node: &mut Ipsec) -> Vec<Acquire> {
 const NO_STATE: Decision = Decision::Drop(DropReason::PolicyNoState);
 
 #[test]
-fn without_listener_no_sa_is_asked_for_or_remembered() {
+fn no_acquire_without_a_listener() {
     let mut node = node(false);
     let mut counters = Counters::ZERO;
     for n in 1..=3 {
@@ -59,7 +59,7 @@ fn without_listener_no_sa_is_asked_for_or_remembered() {
 }
 
 #[test]
-fn first_packet_asks_for_its_sa_and_others_wait() {
+fn first_packet_sends_acquire_and_others_wait() {
     let mut node = node(true);
     let mut counters = Counters::ZERO;
     assert_eq!(node.lookup(at(1), &flow(1000), &mut counters), NO_STATE);
@@ -97,7 +97,7 @@ fn first_packet_asks_for_its_sa_and_others_wait() {
 }
 
 #[test]
-fn an_answer_that_names_no_question_is_known_by_what_it_is() {
+fn acquire_answer_without_seq_is_matched_by_its_values() {
     for (answer, is_one) in [
         (sa(), true),
         (SaConfig { reqid: 2, ..sa() }, false),
@@ -113,7 +113,7 @@ fn an_answer_that_names_no_question_is_known_by_what_it_is() {
 }
 
 #[test]
-fn a_question_without_an_answer_is_asked_again_after_a_while() {
+fn acquire_without_answer_is_repeated_after_its_timeout() {
     let mut node = node(true);
     for round in 0..3 {
         let start = at(round * 40_000);
@@ -133,7 +133,7 @@ fn a_question_without_an_answer_is_asked_again_after_a_while() {
 }
 
 #[test]
-fn an_spi_that_the_policy_wants_but_another_sa_has_is_an_error() {
+fn template_spi_in_use_by_another_sa_is_an_error() {
     let mut node = Ipsec::new();
     let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
     let templates = vec![Template { spi: Some(sa().spi), ..template() }];
@@ -159,7 +159,7 @@ fn node_with_spi_in_template(marks: &[Mark]) -> Ipsec {
 }
 
 #[test]
-fn a_policy_that_wants_an_spi_asks_for_it_once() {
+fn template_with_spi_causes_one_acquire() {
     let mut node = node_with_spi_in_template(&[Mark::ANY]);
     let mut counters = Counters::ZERO;
     for sport in [1, 1, 2, 3] {
@@ -179,7 +179,7 @@ fn a_policy_that_wants_an_spi_asks_for_it_once() {
 }
 
 #[test]
-fn a_question_is_answered_by_its_number_under_another_spi_too() {
+fn acquire_is_matched_by_seq_with_another_spi() {
     let mut node = node_with_spi_in_template(&[Mark::ANY]);
     node.lookup(at(1), &flow(1), &mut Counters::default());
     let acquire_seq = acquires(&mut node)[0].seq;
@@ -190,7 +190,7 @@ fn a_question_is_answered_by_its_number_under_another_spi_too() {
 }
 
 #[test]
-fn an_spi_that_is_asked_for_is_no_other_templates() {
+fn requested_spi_is_used_for_its_template_only() {
     let mut node = node_with_spi_in_template(&[Mark::exactly(1), Mark::exactly(2)]);
     let mut counters = Counters::ZERO;
     for mark in [1, 2, 2, 1] {
@@ -219,7 +219,7 @@ fn any_v4() -> PolicyConfig {
 }
 
 #[test]
-fn listener_not_asked_for_sas_still_hears_what_ends() {
+fn listener_without_acquires_still_gets_expiries() {
     let mut node = node(true);
     let lifetime =
         Lifetime { hard: Limits { added: Some(Duration::from_secs(1)), ..Limits::NONE }, ..Lifetime::default() };
@@ -241,7 +241,7 @@ fn listener_not_asked_for_sas_still_hears_what_ends() {
 }
 
 #[test]
-fn a_question_that_is_lost_is_asked_by_the_next_packet() {
+fn lost_acquire_is_sent_again_by_the_next_packet() {
     let mut node = Ipsec::new();
     let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
     let transport = Template { src: None, dst: None, mode: Mode::Transport, ..template() };
@@ -284,7 +284,7 @@ fn promise(
 }
 
 #[test]
-fn spis_are_promised_until_there_are_none() {
+fn spis_are_allocated_until_the_range_is_used_up() {
     let mut node = Ipsec::new();
     let mut state = 1_u32;
     let mut random = move || {
@@ -312,7 +312,7 @@ fn spis_are_promised_until_there_are_none() {
 }
 
 #[test]
-fn an_update_completes_what_was_promised_and_add_does_not() {
+fn larval_sa_is_completed_by_update_and_not_by_add() {
     let mut pair = Pair::new(&SaConfig { spi: Spi(0x1001), ..sa() });
     pair.receiver = Ipsec::new();
     let config = SaConfig { spi: Spi(0x1001), dir: Some(SaDir::In), ..sa() };
@@ -361,7 +361,7 @@ fn an_update_of_an_sa_that_is_there_makes_no_second_one() {
 }
 
 #[test]
-fn a_question_is_answered_by_its_number_for_its_mark_alone() {
+fn acquire_is_matched_by_seq_only_with_equal_mark() {
     for (mark, is_one) in [(1, true), (2, false)] {
         let asking = || {
             let mut node = Ipsec::new();
@@ -427,7 +427,7 @@ fn packets_that_are_held_leave_in_order_when_the_sa_is_there() {
 }
 
 #[test]
-fn no_packet_overtakes_those_that_are_held_and_may_go() {
+fn packet_does_not_overtake_released_packets() {
     let mem = Memory::heap();
     let mut node = node(true);
     node.set_larval_drop(false);
@@ -443,7 +443,7 @@ fn no_packet_overtakes_those_that_are_held_and_may_go() {
 }
 
 #[test]
-fn a_packet_whose_sa_is_there_does_not_wait_for_that_of_another() {
+fn packet_with_an_sa_does_not_wait_for_the_sa_of_another() {
     let mem = Memory::heap();
     let mut node = Ipsec::new();
     node.set_larval_drop(false);
@@ -459,7 +459,7 @@ fn a_packet_whose_sa_is_there_does_not_wait_for_that_of_another() {
 }
 
 #[test]
-fn packets_that_were_held_together_are_judged_each_by_itself() {
+fn each_held_packet_is_checked_by_itself() {
     let mem = Memory::heap();
     let mut node = node(true);
     node.set_larval_drop(false);
@@ -484,7 +484,7 @@ fn packets_that_were_held_together_are_judged_each_by_itself() {
 }
 
 #[test]
-fn packets_that_are_held_in_vain_are_dropped_in_the_end() {
+fn packets_held_without_an_answer_are_dropped() {
     let mem = Memory::heap();
     let mut node = node(false);
     node.set_larval_drop(false);
@@ -508,7 +508,7 @@ fn packets_that_are_held_in_vain_are_dropped_in_the_end() {
 }
 
 #[test]
-fn no_more_packets_are_held_than_a_node_has_room_for() {
+fn held_packets_are_bounded() {
     let mem = Memory::heap();
     let mut node = Ipsec::new();
     node.set_larval_drop(false);

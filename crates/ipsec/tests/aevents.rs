@@ -22,7 +22,7 @@ fn events(node: &mut Ipsec, now: Instant) -> Vec<Event> {
 }
 
 #[test]
-fn a_burst_is_told_of_once_at_both_ends() {
+fn burst_is_reported_once_by_each_end() {
     let time = Some(Duration::from_millis(200));
     let mut pair = Pair::new(&SaConfig { aevents: Aevents { packets: None, time }, ..sa() });
     for node in [&mut pair.sender, &mut pair.receiver] {

@@ -224,7 +224,7 @@ fn lengths_that_an_algorithm_does_not_have_are_refused() {
 }
 
 #[test]
-fn a_key_is_shown_by_nothing() {
+fn key_is_not_in_debug_output() {
     for algorithm in every(0xab) {
         let cipher = Cipher::new(&algorithm).unwrap();
         let shown = format!("{algorithm:?} {cipher:?}").to_lowercase();
@@ -233,7 +233,7 @@ fn a_key_is_shown_by_nothing() {
 }
 
 #[test]
-fn several_threads_may_use_one_cipher_at_once() {
+fn several_threads_use_one_cipher_at_once() {
     for algorithm in every(3) {
         let cipher = Arc::new(Cipher::new(&algorithm).unwrap());
         let want = sealed(&cipher, 7, Some(1), 64);

@@ -129,7 +129,7 @@ fn packets_opened_by_any_thread_come_out_in_order() {
 /// A lone packet is opened at once also while more arrive. Of many packets, threads are left some, which come out in
 /// the end.
 #[test]
-fn while_more_arrives_threads_are_left_what_they_get_to() {
+fn threads_keep_their_tasks_while_packets_arrive() {
     let mut pair = Pair::new(&sa());
     let mut packets: Vec<_> = (0..300).map(|n| pair.seal(pkt(&Memory::heap(), n), Train::None).remove(0)).collect();
     pair.receiver.set_crypto(pool(1));
@@ -181,7 +181,7 @@ impl Crypto for Keeping {
 }
 
 #[test]
-fn lone_task_goes_to_a_thread_if_more_is_known_to_follow() {
+fn lone_task_goes_to_a_thread_if_another_follows() {
     let (mut pair, keeping) = (Pair::new(&sa()), Keeping::default());
     pair.sender.set_crypto(Some(Box::new(keeping.clone())));
     let pkt = pkt(&pair.mem, 1);
@@ -216,7 +216,7 @@ impl Crypto for Counting {
 }
 
 #[test]
-fn a_train_is_opened_in_several_tasks_wherever_its_bytes_lie() {
+fn train_in_any_geometry_is_decrypted_in_several_tasks() {
     let config = SaConfig { encap: NAT_T, ..sa() };
     let (bytes, csum, cut) = fat(Version::V4, true, 1300, 50_000);
     let wire = |pair: &mut Pair| {
@@ -241,7 +241,7 @@ fn a_train_is_opened_in_several_tasks_wherever_its_bytes_lie() {
 
 /// One core does not pay for threads where no cipher works.
 #[test]
-fn null_cipher_is_not_handed_to_threads() {
+fn null_cipher_is_sealed_on_the_worker() {
     let mut pair = Pair::new(&SaConfig { algorithm: Algorithm::null(), ..sa() });
     let packets: Vec<_> =
         (0..300).map(|n| pair.seal(pkt(&Memory::heap(), n), Train::None).remove(0).to_vec()).collect();
@@ -272,7 +272,7 @@ fn one_of_two_copies_in_flight_is_accepted() {
 }
 
 #[test]
-fn an_sa_that_goes_while_its_packets_are_away_lets_none_pass() {
+fn packets_in_flight_of_a_deleted_sa_are_dropped() {
     let mut pair = Pair::new(&sa());
     let packet = pair.seal(pkt(&Memory::heap(), 1), Train::None).remove(0);
     pair.receiver.set_crypto(Some(Box::<Backwards>::default()));
@@ -356,7 +356,7 @@ fn device_that_never_answers_gets_a_bounded_number_of_packets() {
 
 /// Rows X99 and X100: each direction has a queue of its own.
 #[test]
-fn stuck_direction_does_not_stop_the_other() {
+fn stalled_direction_does_not_stop_the_other() {
     /// Runs all tasks but those of one kind.
     #[derive(Debug)]
     struct Stuck(&'static str, Vec<Task>);

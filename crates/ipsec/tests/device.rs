@@ -128,7 +128,7 @@ fn packet_opened_by_device_is_as_one_opened_here() {
 }
 
 #[test]
-fn a_device_follows_extended_numbers_as_far_as_it_is_told() {
+fn device_uses_esn_high_bits_as_last_set() {
     let config = SaConfig { flags: SaFlags { esn: true, ..BOTH_FAMILIES }, ..sa() };
     let device = SoftDevice::new(false, true);
     let mut pair = Pair::new(&config);
@@ -149,7 +149,7 @@ fn a_device_follows_extended_numbers_as_far_as_it_is_told() {
 }
 
 #[test]
-fn an_sa_goes_to_its_device_or_to_software_or_nowhere() {
+fn sa_is_offloaded_or_in_software_or_refused() {
     let esn = SaConfig { flags: SaFlags { esn: true, ..BOTH_FAMILIES }, ..sa() };
     let out = |mode| on(WAN, SaDir::Out, mode);
     let (crypto, packet) = (OffloadMode::Crypto, OffloadMode::Packet);
@@ -207,7 +207,7 @@ fn an_sa_goes_to_its_device_or_to_software_or_nowhere() {
 }
 
 #[test]
-fn an_sa_that_changes_is_offered_to_its_device_again() {
+fn updated_sa_is_offered_to_its_device_again() {
     let device = SoftDevice::new(true, true);
     let mut node = node_with(&device);
     let config = SaConfig { offload: CRYPTO_OUT, ..sa() };
@@ -233,7 +233,7 @@ fn an_sa_that_changes_is_offered_to_its_device_again() {
 }
 
 #[test]
-fn the_word_of_a_device_is_counted_as_linux_counts_it() {
+fn device_status_is_counted_as_in_linux() {
     let cases = [
         (EspStatus::AuthFailed, 1, Mib::XfrmInStateProtoError, DropReason::EspIcv),
         (EspStatus::BadProtocol, 0, Mib::XfrmInStateProtoError, DropReason::EspFormat),
@@ -267,7 +267,7 @@ fn the_word_of_a_device_is_counted_as_linux_counts_it() {
 }
 
 #[test]
-fn a_word_on_an_sa_that_is_not_the_devices_is_worth_nothing() {
+fn device_status_for_a_software_sa_is_ignored() {
     let device = SoftDevice::new(false, true);
     let mut pair = Pair::new(&sa());
     let other = SaConfig { spi: Spi(0x2000), ..sa() };
@@ -294,7 +294,7 @@ fn a_word_on_an_sa_that_is_not_the_devices_is_worth_nothing() {
 }
 
 #[test]
-fn a_packet_is_left_to_a_device_if_nothing_speaks_against_it() {
+fn packet_is_offloaded_to_a_device_that_can_seal_it() {
     let device = SoftDevice::new(true, true);
     for mode in [OffloadMode::Crypto, OffloadMode::Packet] {
         let mut node = node_with(&device);
@@ -330,7 +330,7 @@ fn a_packet_is_left_to_a_device_if_nothing_speaks_against_it() {
 }
 
 #[test]
-fn bytes_left_to_a_device_show_nothing_of_earlier_packets() {
+fn bytes_for_a_device_contain_no_earlier_packet() {
     for config in configs() {
         let device = SoftDevice::new(false, true);
         let mut pair = Pair::new(&config);
@@ -445,7 +445,7 @@ fn packet_mode_sa_is_sealed_by_its_device_alone() {
 }
 
 #[test]
-fn a_policy_on_a_device_asks_for_one_sa_at_most() {
+fn policy_on_a_device_has_one_template_at_most() {
     let device = SoftDevice::new(true, true);
     let mut node = node_with(&device);
     for dir in [Dir::Out, Dir::In] {
@@ -461,7 +461,7 @@ fn a_policy_on_a_device_asks_for_one_sa_at_most() {
 }
 
 #[test]
-fn a_policy_is_on_its_device_as_long_as_it_is_here() {
+fn policy_is_on_its_device_until_it_is_deleted() {
     let device = SoftDevice::new(true, true);
     let mut node = node_with(&device);
     let failed = Faults { refuse: Some(Refused::Failed("no room")), ..Faults::default() };

@@ -75,7 +75,7 @@ fn extended_numbers_need_a_window_only_where_they_are_received() {
 
 //= test RFC 4301 §4.1 simplex
 #[test]
-fn an_sa_to_send_by_opens_nothing() {
+fn output_sa_decrypts_nothing() {
     for dir in [None, Some(SaDir::In), Some(SaDir::Out)] {
         let mut pair = Pair::new(&SaConfig { replay_window: 0, ..sa() });
         let wire = {
@@ -94,7 +94,7 @@ fn an_sa_to_send_by_opens_nothing() {
 }
 
 #[test]
-fn an_sa_to_receive_by_serves_no_template() {
+fn input_sa_matches_no_template() {
     let selector = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
     let bytes = udp_packet(Version::V4, 9);
     let flow = FlowKey::parse(&bytes, bytes.len()).unwrap();
@@ -145,7 +145,7 @@ fn a_direction_is_not_reversed_under_its_key() {
 }
 
 #[test]
-fn only_what_is_to_be_received_is_opened_for_others() {
+fn only_input_sas_decrypt_packets_to_others() {
     let dst = THERE[0];
     for (dir, want) in [(None, false), (Some(SaDir::Out), false), (Some(SaDir::In), true)] {
         let mut node = Ipsec::new();

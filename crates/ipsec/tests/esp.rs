@@ -244,7 +244,7 @@ fn in_transport_mode_only_the_headers_move() {
 }
 
 #[test]
-fn pages_that_others_own_stay_as_they_are() {
+fn shared_pages_are_not_modified() {
     for (algorithm, is_copied) in [(sa().algorithm, false), (cbc(32, 16), true)] {
         let config = SaConfig { encap: NAT_T, algorithm, ..sa() };
         let mut pair = Pair::new(&config);

@@ -132,7 +132,7 @@ fn received_packets_end_an_sa_at_the_exact_limit() {
 }
 
 #[test]
-fn fat_packet_beyond_hard_limit_is_sent_up_to_it() {
+fn super_packet_is_sent_up_to_the_hard_limit() {
     let (bytes, csum, cut) = fat(Version::V4, true, 1000, 10_000);
     for (hard, sent) in [(limits(u64::MAX, 4), 4), (limits(3000, u64::MAX), 3), (limits(u64::MAX, 10), 10)] {
         let mut pair = pair(Limits::NONE, hard);
@@ -198,7 +198,7 @@ fn events_without_listener_are_not_kept_and_lost_ones_counted() {
 }
 
 #[test]
-fn a_policy_ends_by_time_and_says_so_every_half_minute_before() {
+fn policy_soft_expiry_is_repeated_until_hard_expiry() {
     let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
     let soft = Limits { added: secs(10), bytes: 0, packets: 0, used: None };
     let hard = Limits { added: secs(90), bytes: 0, packets: 0, used: None };
@@ -295,7 +295,7 @@ fn an_update_renews_the_lifetime_and_can_end_it_at_once() {
 }
 
 #[test]
-fn request_lives_as_long_as_its_sa_or_policy() {
+fn request_is_kept_until_its_sa_or_policy_is_deleted() {
     let lifetime = Lifetime { hard: Limits { added: secs(60), ..Limits::NONE }, ..Lifetime::default() };
     for listening in [false, true] {
         let request = Arc::new("a request");

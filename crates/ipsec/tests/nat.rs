@@ -85,7 +85,7 @@ fn goes_to(node: &mut Ipsec, mem: &Memory, dst: IpAddr, spi: Spi) -> SocketAddr 
 }
 
 #[test]
-fn a_peer_that_sends_from_elsewhere_is_told_of() {
+fn new_source_address_of_a_peer_is_reported() {
     let (near, far) = (SocketAddr::new(HERE[0], 4500), "198.51.100.7:61000".parse().unwrap());
     let other_port = SocketAddr::new(HERE[0], 4499);
     // (seconds, source, whether it is reported) with a threshold of 10 s and with none.
@@ -114,7 +114,7 @@ fn a_peer_that_sends_from_elsewhere_is_told_of() {
 }
 
 #[test]
-fn tunnels_follow_a_peer_that_is_authentic_and_newest() {
+fn tunnel_follows_newest_authentic_source_of_the_peer() {
     for outer in 0..2 {
         let follow = NatTraversal { follow: true, ..NatTraversal::default() };
         let config = SaConfig { src: HERE[outer], dst: THERE[outer], ..config(follow) };
@@ -192,7 +192,7 @@ fn transport_mode_checksum_from_before_the_nat_counts_as_good() {
 }
 
 #[test]
-fn a_train_tells_of_its_source_once() {
+fn train_from_a_new_source_is_reported_once() {
     let follow = NatTraversal { follow: true, ..NatTraversal::default() };
     let mut pair = pair(&config(follow));
     let (bytes, csum, cut) = common::fat(Version::V4, true, 1000, 10_000);
@@ -207,7 +207,7 @@ fn a_train_tells_of_its_source_once() {
 }
 
 #[test]
-fn a_keepalive_is_sent_when_nothing_else_was() {
+fn keepalive_is_sent_on_an_idle_sa() {
     let nat = NatTraversal { keepalive_interval: 20, ..NatTraversal::default() };
     let out = SaConfig { dir: Some(SaDir::Out), replay_window: 0, ..config(nat) };
     let mut pair = Pair::new(&SaConfig { encap: NAT_T, ..sa() });

@@ -54,7 +54,7 @@ fn one_key_in_both_directions(config: &SaConfig) {
 }
 
 #[test]
-fn two_sas_with_one_key_and_mask_are_found_out() {
+fn two_sas_with_one_key_and_mask_are_detected() {
     for algorithm in algorithms() {
         let (mut node, mem, mask) = (Ipsec::new(), Memory::heap(), mask());
         let config = SaConfig { algorithm, ..sa() };

@@ -42,7 +42,7 @@ fn lens() -> impl Strategy<Value = Vec<usize>> {
 
 proptest! {
     #[test]
-    fn a_packet_opens_in_pieces_as_in_one(
+    fn packet_in_frags_decrypts_like_a_linear_one(
         (key_len, icv_len) in (prop_oneof![Just(20_u8), Just(28), Just(36)], prop_oneof![Just(8), Just(12), Just(16)]),
         library in library(),
         (text, lens) in (prop::collection::vec(any::<u8>(), 0..5000), lens()),

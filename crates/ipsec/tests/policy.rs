@@ -80,7 +80,7 @@ fn lower_priority_number_wins_then_the_earlier_policy() {
 }
 
 #[test]
-fn a_policy_is_known_by_direction_and_selector_alone() {
+fn policy_key_is_direction_and_selector() {
     let mut ipsec = Ipsec::new();
     let first = policy(Dir::Out, "10.0.0.0/24", "0.0.0.0/0", 7);
     ipsec.add_policy(first.clone()).unwrap();
@@ -117,7 +117,7 @@ fn selector_matches_prefixes_protocol_and_masked_ports() {
 }
 
 #[test]
-fn out_of_a_node_by_policy() {
+fn output_policy_cases() {
     let with = |templates: Vec<Template>| {
         let mut ipsec = Ipsec::new();
         let tunnel = ipsec.add_sa(&SaConfig { reqid: 1, ..sa() }, mask()).unwrap();
@@ -190,7 +190,7 @@ fn the_newest_sa_that_fits_is_used() {
 //= test RFC 4301 §5.2 clear-where-protected
 //= test RFC 4301 §5.2 selectors-of-sa
 #[test]
-fn into_a_node_by_policy() {
+fn input_policy_cases() {
     let mut ipsec = Ipsec::new();
     let t = ipsec.add_sa(&sa(), mask()).unwrap();
     let p = ipsec.add_sa(&SaConfig { reqid: 2, spi: Spi(2), mode: Mode::Transport, ..sa() }, mask()).unwrap();

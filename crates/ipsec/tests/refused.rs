@@ -40,7 +40,7 @@ fn authentic(config: &SaConfig, seq: u32, text: &[u8]) -> Vec<u8> {
 
 //= test RFC 4303 §3.4.4.1 wrong-icv
 #[test]
-fn a_forgery_is_refused_and_moves_nothing() {
+fn forged_packet_is_refused_and_changes_no_state() {
     for config in [
         sa(),
         SaConfig { encap: NAT_T, ..sa() },
@@ -72,7 +72,7 @@ fn a_forgery_is_refused_and_moves_nothing() {
 
 //= test RFC 4303 §3.4.3 window-after-icv
 #[test]
-fn a_forged_number_far_ahead_does_not_shut_out_the_rest() {
+fn forged_far_number_does_not_block_later_packets() {
     let (mut pair, wire) = sealed(&sa());
     let mut forged = wire.clone();
     forged[24..28].copy_from_slice(&0xffff_0000u32.to_be_bytes());
@@ -82,7 +82,7 @@ fn a_forged_number_far_ahead_does_not_shut_out_the_rest() {
 }
 
 #[test]
-fn a_duplicate_is_refused_and_so_is_what_is_left_of_the_window() {
+fn replay_check_refuses_duplicates_and_numbers_left_of_window() {
     let mut pair = Pair::new(&SaConfig { replay_window: 32, ..sa() });
     let seal = |pair: &mut Pair| {
         let pkt = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 5)).unwrap();
@@ -165,7 +165,7 @@ fn authentic_malformed_inside_leaves_the_window_unmoved() {
 
 /// Linux's `crypto_authenc_decrypt`: the ICV first, then the length.
 #[test]
-fn a_text_that_is_not_whole_blocks_is_forged_or_malformed() {
+fn ciphertext_of_partial_blocks_is_forged_or_malformed() {
     let auth = |icv_bits| AuthConfig::new(Auth::HmacSha1, vec![6; 20].into(), icv_bits);
     let cbc = Algorithm::separate(Enc::CbcAes, vec![5; 16].into(), Some(auth(96)));
     let config = SaConfig { algorithm: cbc, ..sa() };
@@ -215,7 +215,7 @@ fn a_tunnel_carries_ip_of_the_version_that_its_trailer_names() {
 
 //= test RFC 4303 §2.7 tfc-padding
 #[test]
-fn padding_behind_an_inner_packet_is_cut_off() {
+fn padding_behind_an_inner_packet_is_trimmed() {
     let v4 = udp_packet(Version::V4, 20);
     let text = [&v4[..], &[0; 402], &[0, 4]].concat();
     let mut pair = Pair::new(&sa());
@@ -246,7 +246,7 @@ fn a_seventh_sa_is_one_too_many() {
 
 //= test RFC 4303 §3.4.1 reassembly-first
 #[test]
-fn outer_headers_that_lie_are_header_errors() {
+fn malformed_outer_headers_are_header_errors() {
     let (mut pair, wire) = sealed(&SaConfig { encap: NAT_T, ..sa() });
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = wire.clone();
@@ -286,7 +286,7 @@ fn datagram_that_is_not_esp_is_passed_on() {
 
 /// Linux merges all datagrams of one port: of other SAs, and IKE.
 #[test]
-fn a_train_of_many_kinds_is_sorted() {
+fn mixed_train_is_split_by_kind() {
     let config = SaConfig { encap: NAT_T, ..sa() };
     let mut pair = Pair::new(&config);
     let other = SaConfig { spi: Spi(0x2000), ..config.clone() };
@@ -339,7 +339,7 @@ fn numbers_that_run_out_stop_a_fat_packet_as_a_whole() {
 }
 
 #[test]
-fn numbers_may_start_over_when_the_sa_says_so() {
+fn sequence_numbers_wrap_with_oseq_may_wrap() {
     let flags = SaFlags { oseq_may_wrap: true, ..SaFlags::default() };
     let mut pair = Pair::new(&SaConfig { oseq: u64::from(u32::MAX) - 1, flags, replay_window: 0, ..sa() });
     for want in [u32::MAX, 0, 1] {
@@ -367,7 +367,7 @@ fn a_packet_that_no_ip_header_can_hold_is_too_big() {
 }
 
 #[test]
-fn without_memory_esp_fails_and_is_counted_as_that() {
+fn esp_without_memory_is_dropped_as_no_memory() {
     let mut pair = Pair::new(&sa());
     let [plain, other] = [(); 2].map(|()| Packet::with_data(&pair.mem, &udp_packet(Version::V4, 100)).unwrap());
     let mut wire = pair.seal(other, Train::None).remove(0);
@@ -402,7 +402,7 @@ fn transport_mode_takes_neither_fragments_nor_the_other_family() {
 }
 
 #[test]
-fn a_fat_packet_that_is_not_what_it_says_is_not_cut() {
+fn super_packet_with_wrong_metadata_is_not_segmented() {
     let (bytes, csum, cut) = fat(Version::V4, true, 1000, 5000);
     let Cut::Gso(gso) = cut else { unreachable!() };
     let gsos = [
@@ -438,7 +438,7 @@ fn fat_packet_cut_inside_a_tunnel_is_not_sealed() {
 }
 
 #[test]
-fn an_sa_that_is_gone_opens_and_seals_nothing() {
+fn deleted_sa_decrypts_and_encrypts_nothing() {
     let (mut pair, wire) = sealed(&SaConfig { encap: Some(EspInUdp { sport: 1, dport: 2 }), ..sa() });
     let dst: IpAddr = THERE[0];
     assert!(pair.receiver.remove_sa(dst, Spi(0x1000), 0).is_some());

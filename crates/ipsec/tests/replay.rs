@@ -200,7 +200,7 @@ fn extended_numbers_agree_with_the_model_around_every_wrap() {
 
 //= test RFC 4303 §3.4.3 window-after-icv
 #[test]
-fn a_forged_number_far_ahead_leaves_the_window_where_it_is() {
+fn forged_far_number_does_not_move_the_window() {
     let wrap = 1_u64 << 32;
     for (esn, top) in [(false, 1000), (true, 1000), (true, wrap - 3), (true, wrap + 3)] {
         let mut window = ReplayWindow::new(64, esn, top);
@@ -230,7 +230,7 @@ fn first_of_two_copies_that_comes_back_is_accepted() {
 
 /// The window advances by 2³² while a packet is in decryption: its lower half then stands for another number.
 #[test]
-fn a_guess_that_no_longer_holds_is_refused_by_the_second_look() {
+fn stale_esn_guess_is_refused_by_the_second_check() {
     let wrap = 1_u64 << 32;
     let mut window = ReplayWindow::new(64, true, 100);
     let early = window.check(110).unwrap();

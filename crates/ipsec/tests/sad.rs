@@ -69,7 +69,7 @@ fn a_packet_is_received_by_its_mark_and_marked_by_its_sa() {
 }
 
 #[test]
-fn a_template_finds_what_fits_and_not_what_is_to_be_received_by() {
+fn template_finds_output_sas_that_match_only() {
     let fits = |config: SaConfig, mark: Mark, flow: Flowi| {
         let mut node = Ipsec::new();
         let id = node.add_sa(&config, mask()).unwrap();
@@ -186,7 +186,7 @@ fn a_tunnel_for_one_family_lets_no_other_out() {
 }
 
 #[test]
-fn an_icmp_error_passes_by_what_it_quotes_if_the_sa_says_so() {
+fn icmp_error_is_matched_by_its_quote_with_the_icmp_flag() {
     let theirs = Prefix::host(THERE[0]);
     let selector = Some(Selector::new(theirs, Prefix::ANY_V4));
     let router = "198.51.100.1".parse().unwrap();

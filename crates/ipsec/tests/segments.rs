@@ -139,7 +139,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_fat_packet_is_sealed_as_its_segments_are_one_by_one(
+    fn super_packet_is_sealed_like_its_segments(
         shape in shape(),
         (tunnel, outer, inner, udp) in any::<(bool, bool, bool, bool)>(),
         algorithm in prop::sample::select(vec![gcm(20, 16), gcm(36, 12), Algorithm::null()]),

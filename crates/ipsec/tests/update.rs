@@ -15,7 +15,7 @@ fn send(pair: &mut Pair) -> Packet {
 }
 
 #[test]
-fn a_changed_sa_goes_on_where_it_was() {
+fn updated_sa_keeps_its_sequence_numbers() {
     let mut pair = Pair::new(&sa());
     let first = send(&mut pair);
     let replayed = first.to_vec();
@@ -34,7 +34,7 @@ fn a_changed_sa_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_template_finds_a_changed_sa_by_what_it_is_now() {
+fn template_finds_an_updated_sa_by_its_new_values() {
     let mut pair = Pair::new(&sa());
     pair.sender.replace_sa(&SaConfig { reqid: 77, ..sa() }).unwrap();
     let (src, dst) = (sa().src, sa().dst);

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn check_leaves_what_is_cut_short_or_no_program_to_the_kernel() {
+    fn truncated_files_and_non_programs_are_left_to_the_kernel() {
         let whole = elf(&[(Segment::INTERPRETER, &[b"/lib64/", LOADER].concat()), (1, b"x")]);
         for len in 0..64 + 56 {
             // A header too short for the word size is another machine's.

@@ -229,7 +229,7 @@ fn legacy_feature_commands_switch_the_same_features() {
 }
 
 #[test]
-fn ethtool_block_cut_short_is_refused() {
+fn truncated_ethtool_block_is_refused() {
     let mut node = node();
     for (whole, command) in [(4, GDRVINFO), (8, SGRO), (8, GSTATS), (12, GSTRINGS), (16, GSSET_INFO), (24, SFEATURES)] {
         let mut request = block(&[command, 2, 4, 0, 0, 0]);

@@ -34,7 +34,7 @@ mod tests {
     use crate::{Memory, Pool};
 
     #[test]
-    fn pages_go_home_in_batches_and_when_asked() {
+    fn pages_are_freed_in_batches_and_on_flush() {
         let (mem, other) = (Memory::heap(), Pool::heap(512));
         let mut batch = FreeBatch::default();
         for n in 1..=100 {

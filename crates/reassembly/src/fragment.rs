@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_put_together_are_the_datagram_in_every_geometry() {
+    fn fragments_in_every_geometry_reassemble() {
         let mem = Memory::heap();
         for (mtu, len) in [(576, 4000), (1500, 1481), (68, 1000), (1500, 65_000), (1499, 3000)] {
             let bytes = datagram(&[], len);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_is_cut_again_where_it_lies_in_its_datagram() {
+    fn refragmentation_keeps_offsets_of_the_datagram() {
         let mem = Memory::heap();
         let mut bytes = datagram(&[], 200);
         let header = ipv4::Header::mut_from(&mut bytes).unwrap();

@@ -329,7 +329,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_are_found_and_leave_in_order_as_from_a_plain_map(
+        fn ranges_match_a_plain_map(
             starts in prop::collection::btree_set(0_usize..8192, 0..200),
             seed in any::<u64>(),
             queries in prop::collection::vec(1_usize..131_072, 50),

@@ -779,7 +779,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_that_no_port_takes_is_dropped() {
+    fn flooded_frame_without_a_port_is_dropped() {
         let mut bridge = bridge();
         for port in [2, 3] {
             bridge.set_link_up(LinkId(port), false).unwrap();

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_outside_the_head_is_told_from_one_that_is_missing() {
+    fn header_outside_the_head_differs_from_a_missing_one() {
         let mut v4 = ipv4::Header::new(V4.0, V4.1, Protocol::TCP, 24);
         v4.set_header_len(24);
         let mut v4 = [v4.as_bytes(), &[1, 1, 1, 0]].concat();

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_are_told_from_whole_packets() {
+    fn fragments_are_distinguished_from_whole_packets() {
         let mut header = Header::new(HERE, THERE, Protocol::UDP, 20);
         header.set_id(7);
         header.set_dont_fragment(true);

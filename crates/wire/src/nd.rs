@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn an_advertisement_says_who_answers_and_why() {
+    fn advertisement_has_sender_and_flags() {
         for bits in 0..8u8 {
             let want = AdvertFlags { router: bits & 4 != 0, solicited: bits & 2 != 0, overriding: bits & 1 != 0 };
             let bytes = with_option(Neighbour::advert(GLOBAL, want).as_bytes(), LinkAddr::target(MAC).as_bytes());
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_believed_only_as_rfc_4861_asks() {
+    fn nd_message_is_validated_as_in_rfc_4861() {
         let group = solicited_node(GLOBAL);
         let multicast = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 5);
         let solicit = Neighbour::solicit(GLOBAL).as_bytes().to_vec();

@@ -70,12 +70,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     [
         ("strongswan/a_packet_of_fatpath_brings_up_a_tunnel_to_linux", UDP),
         ("strongswan/a_packet_of_linux_brings_up_a_tunnel_to_fatpath", from_linux(UDP)),
-        ("strongswan/fatpath_asks_linux_with_certificates", certificates),
-        ("strongswan/linux_asks_fatpath_with_certificates", from_linux(certificates)),
-        ("strongswan/fatpath_asks_linux_for_raw_esp", RAW),
-        ("strongswan/linux_asks_fatpath_for_raw_esp", from_linux(RAW)),
-        ("strongswan/fatpath_asks_linux_for_raw_esp_over_ipv6", Kind { v6: true, ..RAW }),
-        ("strongswan/linux_asks_fatpath_for_esp_in_udp_over_ipv6", from_linux(Kind { v6: true, ..UDP })),
+        ("strongswan/fatpath_initiates_to_linux_with_certificates", certificates),
+        ("strongswan/linux_initiates_to_fatpath_with_certificates", from_linux(certificates)),
+        ("strongswan/fatpath_initiates_to_linux_for_raw_esp", RAW),
+        ("strongswan/linux_initiates_to_fatpath_for_raw_esp", from_linux(RAW)),
+        ("strongswan/fatpath_initiates_to_linux_for_raw_esp_over_ipv6", Kind { v6: true, ..RAW }),
+        ("strongswan/linux_initiates_to_fatpath_for_esp_in_udp_over_ipv6", from_linux(Kind { v6: true, ..UDP })),
     ]
     .into_iter()
     .map(|(name, kind)| trial(name, NEEDS, move || run(kind)))

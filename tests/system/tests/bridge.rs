@@ -29,7 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("bridge/port_without_a_guest_has_no_carrier", &[Need::Namespaces, Need::Tun], carrier),
         trial("bridge/address_follows_a_guest_that_moves", NEEDS, moved),
         trial("bridge/guest_that_invents_addresses_fills_its_own_share", NEEDS, flood),
-        trial("bridge/monitor_hears_of_addresses_as_on_linux", &[Need::Namespaces], monitored),
+        trial("bridge/monitor_prints_addresses_as_on_linux", &[Need::Namespaces], monitored),
         trial("bridge/saved_state_and_reload_make_it_again", &[Need::Namespaces, Need::Tun], kept),
     ]
 }

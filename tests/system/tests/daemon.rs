@@ -21,7 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("daemon/sighup_with_a_bad_file_changes_nothing", NEEDS, sighup_with_a_bad_file_changes_nothing),
         trial("daemon/sighup_changes_reassembly_limits", NEEDS, sighup_changes_how_fragments_wait),
         trial("daemon/an_empty_gateway_is_configured_at_run_time", NEEDS, an_empty_gateway_is_configured_at_run_time),
-        trial("daemon/log_without_a_reader_does_not_end_the_gateway", &[], a_log_that_nobody_takes_ends_nothing),
+        trial("daemon/log_without_a_reader_does_not_end_the_gateway", &[], log_without_a_reader),
         trial("daemon/discard_thread_takes_no_signals", NEEDS, discard_thread_takes_no_signals),
         trial("daemon/worker_has_a_raised_priority_if_allowed", NEEDS, raised_priority),
         trial("daemon/a_lost_link_leaves_the_others_running", NEEDS, a_lost_link_leaves_the_others_running),
@@ -276,7 +276,7 @@ fn an_empty_gateway_is_configured_at_run_time() -> Outcome {
     Ok(())
 }
 
-fn a_log_that_nobody_takes_ends_nothing() -> Outcome {
+fn log_without_a_reader() -> Outcome {
     let scratch = Scratch::new()?;
     let file = scratch.file("w.toml");
     let free = UdpSocket::bind("127.0.0.1:0")?.local_addr()?;

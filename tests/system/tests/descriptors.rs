@@ -20,7 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Namespaces];
     vec![
         trial("descriptors/sent_ones_are_not_kept", NEEDS, sent),
-        trial("descriptors/full_table_serves_root_and_is_told_once", NEEDS, full),
+        trial("descriptors/full_table_serves_root_and_is_logged_once", NEEDS, full),
     ]
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("exec/ipv6_counters_of_a_link_are_as_on_linux", &[Need::Namespaces], dev_snmp6),
         trial("exec/sockstat_is_the_gateways_fragments", PYTHON, sockstat),
         trial("exec/program_that_cannot_be_run_is_named", &[Need::Namespaces], refused),
-        trial("exec/ip_tells_of_itself_without_a_gateway", &[Need::Namespaces], about_itself),
+        trial("exec/ip_prints_version_and_help_without_a_gateway", &[Need::Namespaces], about_itself),
         trial("exec/objects_of_programs_stay_over_a_reload", &[Need::Namespaces], reload),
     ]
 }

@@ -22,7 +22,7 @@ pub(crate) const ETH0: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\nint
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("ip/output_is_the_same_as_on_linux", NEEDS, compare),
-        trial("ip/link_deleted_while_up_is_told_in_linux_order", NEEDS, deleted),
+        trial("ip/link_deleted_while_up_is_notified_in_linux_order", NEEDS, deleted),
         trial("ip/nexthop_is_refused_as_not_supported", &[Need::Namespaces], nexthop),
         trial("ip/100k_routes_are_loaded_and_listed_while_others_change", NEEDS, many_routes),
         trial(

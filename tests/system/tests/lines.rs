@@ -33,7 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("lines/failing_line_is_named_with_the_error_of_ip", NEEDS, bad),
         trial("lines/lines_not_for_netlink_are_refused_before_any_is_done", NEEDS, others),
         trial("lines/a_check_that_is_ended_leaves_nothing", NEEDS, check_ended),
-        trial("lines/a_gateway_that_is_told_to_end_does_not_finish_them", NEEDS, ended),
+        trial("lines/stopped_gateway_does_not_finish_them", NEEDS, ended),
     ]
 }
 

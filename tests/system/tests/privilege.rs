@@ -10,7 +10,7 @@ use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial};
 pub(crate) fn trials() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Namespaces];
     vec![
-        trial("privilege/gateway_of_root_asks_for_net_admin", NEEDS, of_root),
+        trial("privilege/gateway_of_root_requires_net_admin", NEEDS, of_root),
         trial("privilege/gateway_with_few_capabilities_judges_the_same", NEEDS, with_few_capabilities),
         trial("privilege/gateway_of_a_user_is_changed_by_its_user", NEEDS, of_user),
         trial("privilege/ip_of_a_user_with_net_admin_adds_a_route", NEEDS, ip),

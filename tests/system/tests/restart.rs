@@ -19,13 +19,13 @@ const WAN: &str = "[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("restart/waiting_program_is_told_enobufs_once", NEEDS, listeners),
+        trial("restart/waiting_program_gets_enobufs_once", NEEDS, listeners),
         trial("restart/request_in_flight_ends_with_enobufs", NEEDS, request_in_flight),
-        trial("restart/idle_socket_is_told_nothing", NEEDS, idle),
-        trial("restart/program_that_only_asks_is_answered_again", NEEDS, asker),
+        trial("restart/idle_socket_gets_no_error", NEEDS, idle),
+        trial("restart/program_that_only_requests_is_answered_again", NEEDS, asker),
         trial("restart/forked_daemon_keeps_its_socket", NEEDS, forked),
         trial("restart/unprivileged_socket_gains_no_rights", PRIVILEGES, unprivileged),
-        trial("restart/python_selector_is_told_enobufs_once", &[Need::Namespaces, Need::PYTHON], python),
+        trial("restart/python_selector_gets_enobufs_once", &[Need::Namespaces, Need::PYTHON], python),
         trial("restart/ip_monitor_goes_on", &[Need::Namespaces], ip_monitor),
     ]
 }

@@ -29,7 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             the_unit_of_strongswan_is_accepted,
         ),
         trial("service/the_capabilities_that_the_unit_leaves_are_enough", NEEDS, the_capabilities_are_enough),
-        trial("service/the_manager_is_told_of_start_reload_and_end", NEEDS, the_manager_is_told),
+        trial("service/manager_is_notified_of_start_reload_and_stop", NEEDS, manager_is_notified),
         trial("service/gateway_with_a_failing_thread_ends", NEEDS, failing_thread),
         trial("service/watchdog_is_fed_only_while_all_threads_answer", NEEDS, watchdog),
     ]
@@ -83,7 +83,7 @@ fn the_capabilities_are_enough() -> Outcome {
     Ok(())
 }
 
-fn the_manager_is_told() -> Outcome {
+fn manager_is_notified() -> Outcome {
     let (scratch, host) = (Scratch::new()?, Netns::new("service")?);
     let socket = scratch.file("notify");
     let manager = UnixDatagram::bind(&socket)?;

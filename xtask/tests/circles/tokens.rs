@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_of_each_kind_are_told_apart() {
+    fn tokens_of_each_kind_are_distinguished() {
         let cases: [(&str, &[&str]); 12] = [
             ("use crate::a; // crate::b", &["use", "crate", "::", "a", ";"]),
             ("/* x /* y */ z */ a /** doc */ b", &["a", "b"]),

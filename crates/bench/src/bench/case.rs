@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_judged_by_its_middle_turn() {
+    fn round_has_the_figures_of_its_median_turn() {
         let mut case = case(0);
         case.warm().unwrap();
         case.slice(Duration::from_millis(60)).unwrap();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_has_a_turn_however_short_it_is() {
+    fn slice_of_any_length_has_a_turn() {
         let mut case = case(0);
         case.slice(Duration::ZERO).unwrap();
         case.end_round(0).unwrap();
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_cut_down_to_the_cases_that_are_wanted() {
+    fn group_keeps_the_cases_that_match() {
         let load = Load::default();
         let plan = |name| Plan::new(name, load, || Box::new(Napping(Rc::default())));
         let group = || Group { name: "a/b".to_owned(), cases: vec![plan("fat"), plan("thin")], ratios: &[] };

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_the_same() {
+    fn table_has_the_same_figures() {
         let want = "\
 medians of 2 rounds; Gb/s of payload, packets as the wire has them
 

@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn fat_packet_is_one_call_and_a_cut_one_44() {
+    fn super_packet_is_one_call_and_a_segmented_one_44() {
         let setting = Setting {
             way: Way::Back,
             offloads: TxOffloads::ALL,

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_program_is_named_with_the_way_to_get_it() {
+    fn missing_program_is_named_with_its_package() {
         let missing = program("fatpath-no-such-program", "-V", "a program", "install it").unwrap_err();
         assert_eq!(missing.to_string(), "demo needs a program: install it");
         assert!(program("sh", "-c", "a shell", "install it").is_ok());

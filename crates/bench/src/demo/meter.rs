@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_judged_by_what_changed_during_it() {
+    fn load_is_measured_by_counter_differences() {
         let tx_before = Reading {
             usage: Usage { cpu_seconds: 1.0, worker_seconds: 0.5, memory: Memory { now: 8 * 1024, peak: 9 * 1024 } },
             wan: LinkStats { tx_wire_packets: 10, tx_calls: 10, ..LinkStats::default() },

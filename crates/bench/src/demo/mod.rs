@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_fails_is_left_out_from_then_on_and_told_of() {
+    fn failed_peer_is_skipped_and_reported() {
         let mut cases = Cases { wanted: DemoCase::OWN.to_vec(), missing: Vec::new() };
         let peers = [Peer::WireguardGo, Peer::Boringtun].map(DemoCase::Peer);
         cases.wanted.extend(peers);

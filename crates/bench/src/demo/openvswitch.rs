@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_programs_are_told_with_the_way_to_get_them() {
+    fn missing_programs_are_reported_with_their_packages() {
         match check() {
             Ok(()) => {}
             Err(Failure::Missing { how, .. }) => assert!(how.contains("openvswitch-switch"), "{how}"),

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_to_us_is_an_answer() {
+    fn only_replies_to_own_requests_count() {
         let (id, seq) = (0x1234, 1);
         let reply = packet(Message::EchoReply { id, seq });
         assert!(is_reply(&reply, id));

@@ -146,7 +146,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn a_tool_gives_its_output_or_its_last_words() {
+    fn tool_returns_its_output_or_its_last_error_lines() {
         let stop = Stop::never();
         assert_eq!(tool("sh", &["-c", "echo out; echo err >&2"], &stop).unwrap(), "out\n");
         let failed = tool("sh", &["-c", "echo out; echo why >&2; exit 3"], &stop).unwrap_err();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_is_gone_with_its_owner_and_tells_why_it_ended() {
+    fn helper_ends_with_its_owner_and_reports_its_exit() {
         let sleep = command("sleep").arg("600").spawn().unwrap();
         let proc_entry = PathBuf::from(format!("/proc/{}", sleep.id()));
         let mut helper = Helper::new(sleep);

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_the_same() {
+    fn table_has_the_same_figures() {
         let want = "\
 medians of 3 rounds of one TCP stream; tx: sending end, rx: receiving end
 
@@ -364,7 +364,7 @@ ratios of Gb/s, round by round:
     }
 
     #[test]
-    fn a_peer_stands_beside_and_one_that_failed_once_is_left_out() {
+    fn peer_is_compared_and_skipped_after_a_failure() {
         let mut rounds = three_rounds();
         for (at, round) in rounds.iter_mut().enumerate() {
             let sample =
@@ -395,7 +395,7 @@ ratios of Gb/s, round by round:
     }
 
     #[test]
-    fn a_storm_is_judged_by_throughput_and_by_the_workers_time() {
+    fn storm_is_measured_by_throughput_and_worker_time() {
         let mut rounds =
             [(); 3].map(|()| DemoRound::from([(DemoCase::Fat, sample(8.0, 1.0)), (DemoCase::Storm, sample(7.6, 1.0))]));
         for (round, dropped) in rounds.iter_mut().zip([0, 2, 1]) {

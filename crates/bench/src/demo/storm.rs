@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_reads_nothing_is_given_no_more_than_its_time() {
+    fn client_that_reads_nothing_is_stopped_at_its_limit() {
         let start = |script: &str, limit| {
             let mut reader = command("sh");
             reader.args(["-c", script]);

@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn message_cut_short_is_read_as_nothing() {
+    fn truncated_message_is_ignored() {
         let mut writer = Writer::default();
         write_step(&mut writer, &Step::AddAddress(address(7, "10.0.0.1/24", None)), 1);
         let whole = writer.into_bytes();

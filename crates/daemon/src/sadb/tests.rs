@@ -91,7 +91,7 @@ fn query(spi: u32, mark: Mark) -> SaQuery {
 const NONE: Mark = Mark::ANY;
 
 #[test]
-fn only_who_hears_what_is_asked_for_is_asked() {
+fn acquires_go_to_their_group_only() {
     let mut alone = node(0);
     for (heard, want) in
         [(&[][..], 0), (&[group::EXPIRE, group::MAPPING], 0), (&[group::SA], 0), (&[group::ACQUIRE], 1)]
@@ -104,7 +104,7 @@ fn only_who_hears_what_is_asked_for_is_asked() {
 }
 
 #[test]
-fn the_spi_that_is_wanted_is_asked_for() {
+fn acquire_has_the_spi_of_the_template() {
     let mut alone = node(0x1234);
     alone.listen(true);
     assert_eq!((send(&mut alone), send(&mut alone)), (1, 1));
@@ -136,7 +136,7 @@ fn larval_sa_with_the_policys_spi_is_completed_by_an_update() {
 }
 
 #[test]
-fn an_sa_that_is_asked_for_has_no_name_until_it_has_an_spi() {
+fn acquired_sa_has_no_name_until_it_has_an_spi() {
     let mut alone = node(0);
     alone.listen(true);
     assert_eq!(send(&mut alone), 1);
@@ -147,7 +147,7 @@ fn an_sa_that_is_asked_for_has_no_name_until_it_has_an_spi() {
 }
 
 #[test]
-fn a_promised_spi_is_found_and_taken_back_by_its_mark() {
+fn allocated_spi_is_found_and_freed_by_its_mark() {
     let mut alone = Alone::new(true);
     let mark = Mark { value: 5, mask: 0xff };
     let info = info();

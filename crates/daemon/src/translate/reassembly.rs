@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_says_nothing_has_the_defaults() {
+    fn empty_file_has_the_defaults() {
         assert_eq!(config(ReassemblyConfig::default()), Config::default());
     }
 

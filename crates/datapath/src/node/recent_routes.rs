@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_hosts_and_subnets_have_places_of_their_own() {
+    fn neighbouring_hosts_and_subnets_use_separate_slots() {
         let distinct = |all: &mut dyn Iterator<Item = IpAddr>| {
             let mut slots: Vec<usize> = all.map(|dst| slot_of(Domain::DEFAULT, dst)).collect();
             slots.sort_unstable();

@@ -205,7 +205,7 @@ fn bridge_in_a_vrf_is_looked_up_there() {
 }
 
 #[test]
-fn question_for_a_neighbour_goes_to_every_port() {
+fn solicitation_is_flooded_to_every_port() {
     let mut node = routed(PortOptions::BARE);
     let far = Flow::new("10.2.0.1", "10.1.0.77");
     node.rx_bytes(NOW, OUTSIDE_PORT, &far.udp(10));
@@ -252,7 +252,7 @@ fn port_that_is_down_is_passed_over_and_its_addresses_forgotten() {
 }
 
 #[test]
-fn address_ages_and_timer_is_asked_for() {
+fn fdb_address_ages_and_sets_a_timer() {
     let mut node = bridged();
     let ip = Flow::new("10.1.0.1", "10.2.0.1").udp(10);
     node.rx_bytes(NOW, LinkId(2), &frame(mac(0x21), mac(0x22), &ip));

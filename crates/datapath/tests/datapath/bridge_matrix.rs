@@ -198,7 +198,7 @@ fn assert_fits(pkt: &Packet, features: &Features, case: &str) {
 }
 
 #[test]
-fn every_shape_leaves_by_every_egress_as_it_came() {
+fn every_geometry_leaves_by_every_egress_unchanged() {
     let mut cases = 0;
     for (name, features) in egresses() {
         for flow in flows() {

@@ -95,7 +95,7 @@ fn options_are_treated_as_their_types_say() {
 
 //= test RFC 8200 §4.2 unknown-options
 #[test]
-fn option_in_a_packet_to_a_group_is_reported_if_it_says_so() {
+fn option_in_a_group_packet_is_reported_by_its_type() {
     let group = Flow::new("fd00:1::1", "ff02::1");
     for kind in [HOP_BY_HOP, DEST_OPTS] {
         let reply = Outcome::ParamProblem(icmpv6::Problem::OPTION, 42);

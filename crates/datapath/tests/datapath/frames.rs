@@ -84,7 +84,7 @@ const fn ethernet(features: Features) -> PortOptions {
 }
 
 #[test]
-fn a_link_gets_them_together_or_apart_and_the_same() {
+fn links_with_and_without_offload_get_equal_segments() {
     for tunnel in RAW {
         for (port, before, l3) in [
             (bare as fn(Features) -> PortOptions, nothing as fn(&mut Node), 0),
@@ -131,7 +131,7 @@ fn frames_waiting_for_a_neighbour_are_queued_one_by_one() {
 }
 
 #[test]
-fn each_is_counted_when_they_are_dropped() {
+fn each_dropped_segment_is_counted() {
     let all = SEGMENTS as u64;
     let mut node = sender(RAW[0], PortOptions::BARE);
     send(&mut node);
@@ -150,7 +150,7 @@ fn each_is_counted_when_they_are_dropped() {
 }
 
 #[test]
-fn a_capture_sees_each() {
+fn capture_has_each_segment() {
     let mut node = sender(RAW[0], ethernet(Features::ALL));
     know_next_hop(&mut node);
     node.datapath.set_tap(OUTSIDE, TapPoints { wire: true, fat: true });
@@ -164,7 +164,7 @@ fn a_capture_sees_each() {
 }
 
 #[test]
-fn each_that_does_not_fit_is_fragmented_and_the_others_are_not() {
+fn only_segments_beyond_the_mtu_are_fragmented() {
     // IPv6 needs an MTU of 1280 bytes inside, whatever the link's MTU (RFC 8200 §5).
     let [_, flow] = flows();
     let mut node = sender(RAW[0], PortOptions::BARE.mtu(1280));
@@ -176,7 +176,7 @@ fn each_that_does_not_fit_is_fragmented_and_the_others_are_not() {
 }
 
 #[test]
-fn they_pass_a_queueing_discipline_together() {
+fn super_packet_passes_a_queueing_discipline_whole() {
     let busy = |node: &mut Node, is_busy| node.datapath.set_busy(NOW, &node.mem, OUTSIDE, is_busy);
     for tunnel in RAW {
         for (port, before, l3) in [

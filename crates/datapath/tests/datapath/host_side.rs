@@ -66,7 +66,7 @@ fn frame(dst: MacAddr, src: MacAddr, ethertype: EtherType, payload: &[u8]) -> Ve
 }
 
 #[test]
-fn local_packet_goes_up_and_node_says_nothing() {
+fn local_packet_is_delivered_without_a_reply() {
     for flow in to_us() {
         for bytes in [flow.udp(100), flow.tcp(7, 10), flow.ping(1, 56), flow.raw(Protocol(47), &[0; 8])] {
             let mut node = router_with_host_side();
@@ -219,7 +219,7 @@ fn packets_waiting_for_device_that_goes_are_counted() {
 }
 
 #[test]
-fn socket_without_route_is_told() {
+fn socket_without_route_gets_an_error() {
     let mut node = router_with_host_side();
     down_bytes(&mut node, INSIDE, &Flow::new("10.1.0.254", "203.0.113.1").udp(10));
     let IcmpMessage { message, .. } = icmp_message(&only(up(&mut node, INSIDE)));
@@ -540,7 +540,7 @@ fn multicast_of_socket_leaves_by_its_device() {
 }
 
 #[test]
-fn policies_are_asked_but_not_about_ports_past_them() {
+fn policies_are_checked_without_ports_beyond_them() {
     let mut node = router_with_host_side();
     let any = "10.0.0.0/8".parse().unwrap();
     for dir in [Dir::Out, Dir::In] {
@@ -623,7 +623,7 @@ fn established_flow_goes_up_without_a_route_lookup() {
 }
 
 #[test]
-fn early_demux_switched_off_asks_the_routes() {
+fn early_demux_switched_off_looks_up_routes() {
     let [flow, _] = to_us();
     let answer = Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..flow };
     for (ip, tcp) in [(false, true), (true, false)] {

@@ -175,7 +175,7 @@ fn hostile(rng: &mut Rng, mem: &Memory, port: usize) -> Packet {
 }
 
 #[test]
-fn hostile_packet_by_any_port_is_accounted_for() {
+fn hostile_packet_by_any_port_is_counted() {
     for seed in 0..20_000 {
         let mut rng = Rng::new(seed);
         let _guard = OnPanic(seed);

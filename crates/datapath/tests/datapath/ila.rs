@@ -184,7 +184,7 @@ fn ping_in_fragments_to_own_ila_address_is_answered() {
 }
 
 #[test]
-fn translated_packet_of_established_flow_asks_no_route() {
+fn translated_packet_of_established_flow_skips_route_lookup() {
     let own = "fd00:2::2000:0:0:fe";
     let flow = Flow::new("fd00:1::1", own);
     let mut node = router();
@@ -352,7 +352,7 @@ fn shortcuts_give_way_while_there_are_mappings() {
 }
 
 #[test]
-fn changes_under_traffic_send_no_packet_to_wrong_identifier() {
+fn mapping_changes_under_traffic_misdirect_no_packet() {
     const PLACES: u64 = 8;
     for seed in 0..4 {
         let mut rng = Rng::new(seed);

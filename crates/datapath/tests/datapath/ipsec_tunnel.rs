@@ -91,7 +91,7 @@ fn train_of_datagrams_passes_a_tunnel_as_one_packet() {
 }
 
 #[test]
-fn pings_of_every_size_go_there_and_back() {
+fn pings_of_every_size_are_answered() {
     for tunnel in TUNNELS {
         for flow in flows() {
             let mut world = tunnelled(tunnel, 1);

@@ -72,7 +72,7 @@ fn group_frame_around_unicast_packet_is_not_answered() {
 }
 
 #[test]
-fn group_frame_is_not_glued_to_unicast_ones() {
+fn gro_does_not_merge_group_and_unicast_frames() {
     let [flow, _] = flows();
     let mut node = ethernet_router();
     let burst = [mac(1), mac(1), MacAddr::BROADCAST, mac(1)].into_iter().enumerate();
@@ -219,7 +219,7 @@ fn offloads_behind_a_priority_tag_stay_right() {
 }
 
 #[test]
-fn tagged_and_untagged_segments_are_glued() {
+fn gro_merges_tagged_and_untagged_segments() {
     let [flow, _] = flows();
     let mut node = ethernet_router();
     let burst = [&[][..], &[(EtherType::VLAN, 0)], &[]].into_iter().enumerate();

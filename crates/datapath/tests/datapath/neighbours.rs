@@ -67,7 +67,7 @@ fn packets_held_for_a_neighbour_stay_fat_and_in_order() {
 }
 
 #[test]
-fn ipv4_route_over_ipv6_neighbour_asks_by_discovery() {
+fn ipv4_route_over_ipv6_neighbour_uses_discovery() {
     let mut world = ethernet_world();
     world.nodes[0].route("10.9.0.0/16", Some("fd00:2::1"), OUTSIDE);
     let flow = Flow::new("10.1.0.1", "10.9.0.1");

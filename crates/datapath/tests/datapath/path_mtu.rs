@@ -178,7 +178,7 @@ fn a_path_that_has_grown_again_is_used_after_ten_minutes() {
 }
 
 #[test]
-fn the_way_on_from_the_outer_tunnel_narrows_the_inner_one() {
+fn path_of_the_outer_tunnel_narrows_the_inner_one() {
     // To the gateway of a site by a tunnel through a hub; the hub's path to that gateway has a small MTU.
     let (hub, site) = ("198.51.100.7", ENDS[0][1]);
     for (tfcpad, tunnelled) in [(0, true), (9000, true), (0, false)] {
@@ -244,7 +244,7 @@ pub(crate) fn too_big(v6: bool, mtu: u16, to: &str, quote: &[u8]) -> Vec<u8> {
 
 //= test RFC 4301 §8.2.1 icmp-names-an-sa
 #[test]
-fn message_that_quotes_no_own_packet_changes_nothing() {
+fn error_that_quotes_no_own_packet_changes_nothing() {
     for tunnel in tunnels() {
         let (v6, udp) = (usize::from(tunnel.v6), tunnel.udp);
         let [flow, _] = flows();

@@ -155,7 +155,7 @@ fn long_datagram_of_socket_is_translated_before_it_is_cut() {
 }
 
 #[test]
-fn no_route_to_new_address_is_told_as_unreachable_host() {
+fn no_route_to_new_address_is_unreachable_host() {
     let nowhere = encap(Locator(0x2001_0db8 << 32), CsumMode::NoAction, HookType::Output);
     let again = encap(SIR, CsumMode::NoAction, HookType::Output);
     // No route; a route by another link; an error route; a route that translates as well, the same or another.
@@ -349,7 +349,7 @@ fn error_about(node: &Node, sent: &[u8], problem: host::icmp::Problem) -> Vec<u8
 }
 
 #[test]
-fn socket_is_told_of_its_packet_by_sir_address() {
+fn socket_gets_an_error_by_sir_address() {
     let problems = [
         host::icmp::Problem::TtlExceeded,
         host::icmp::Problem::HostUnreachable,
@@ -449,7 +449,7 @@ fn identifier_that_ends_in_zero_is_known_by_its_own_route() {
 }
 
 #[test]
-fn neighbour_that_does_not_answer_is_told_by_sir_address() {
+fn neighbour_failure_is_reported_by_sir_address() {
     let mut node = router_with(PortOptions::BARE, PortOptions::ethernet(2));
     node.route_of(NODES, by_outside(encap(PLACE, CsumMode::NeutralMap, HookType::Output), None));
     add_devices(&mut node);

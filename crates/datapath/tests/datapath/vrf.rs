@@ -113,7 +113,7 @@ fn fragments_are_reassembled_per_vrf() {
 }
 
 #[test]
-fn errors_are_told_in_the_vrf_that_the_packet_came_by() {
+fn icmp_errors_are_sent_in_the_input_vrf() {
     for flow in flows() {
         for inside in IN {
             let mut node = two_vrfs();
@@ -252,7 +252,7 @@ fn tunnel_of_links_in_a_vrf_is_routed_and_narrowed_there() {
 }
 
 #[test]
-fn an_answer_that_waits_for_its_sa_leaves_in_its_vrf() {
+fn reply_that_waits_for_its_sa_leaves_in_its_vrf() {
     let mut node = Node::new();
     node.vrf(RED, 10, &[INSIDE.0]);
     node.port(INSIDE.0, PortOptions::BARE, &["10.1.0.254/24"]);

@@ -213,7 +213,7 @@ fn errors_go_up_by_the_device_of_the_flow_that_they_quote() {
 }
 
 #[test]
-fn scan_of_ports_asks_a_bounded_number_of_questions() {
+fn port_scan_causes_bounded_socket_lookups() {
     let mut node = node();
     let flow = to_us()[0];
     let mut questions = 0;

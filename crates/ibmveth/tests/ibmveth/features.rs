@@ -11,7 +11,7 @@ fn query(world: &mut World, at: usize) -> Attributes {
 }
 
 #[test]
-fn word_is_asked_reset_and_set_by_one_call() {
+fn word_is_read_reset_and_set_by_one_call() {
     let mut world = World::new(Firmware::CURRENT);
     let unit = world.lan.add_adapter(AdapterPlace::trunk(mac(1), 7, Vec::new())).unwrap();
     let fixed = Attributes::PADDED_CSUM

@@ -144,7 +144,7 @@ fn tag_keeps_its_priority() {
 }
 
 #[test]
-fn group_is_carried_to_members_whose_filter_has_it() {
+fn group_frame_reaches_members_whose_filter_has_it() {
     let group = |last| MacAddr([1, 0, 0x5e, 0, 0, last]);
     for groups in [0, 1, 2, 3] {
         let mut world = World::pair();

@@ -124,13 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_packet_is_told_of_by_time_if_it_comes_late() {
+    fn first_late_packet_is_reported_by_timer() {
         let mut it = ReportedNumbers { touched: true, ..ReportedNumbers::default() };
         assert_eq!(it.look(at(15), at(5), Numbers { oseq: 1, ..Numbers::default() }, true), Some(true));
     }
 
     #[test]
-    fn a_limit_of_zero_is_none() {
+    fn lifetime_limit_of_zero_is_unlimited() {
         for (limits, want) in [
             (AeventLimits { packets: 0, ..AeventLimits::default() }, (None, Some(at(10)))),
             (AeventLimits { time: Duration::ZERO, ..AeventLimits::default() }, (Some(false), None)),

@@ -380,7 +380,7 @@ mod tests {
     use xfrm::Algorithm;
 
     #[test]
-    fn an_operator_says_what_an_sa_has_received_whatever_it_has() {
+    fn operator_sets_the_replay_state_of_an_sa() {
         let algorithm = Algorithm::null();
         for (esn, top) in [(false, 100), (true, 7 << 32)] {
             let flags = SaFlags { esn, ..SaFlags::default() };

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_ends_at_the_piece_without_continuation() {
+    fn packet_ends_at_the_descriptor_without_continuation() {
         let mem = Memory::heap();
         let (got, stats) =
             all([(1, false), (2, true), (3, true), (4, false), (5, false)].map(|(b, c)| piece(&mem, b, c)));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_with_a_bad_piece_is_dropped_alone() {
+    fn packet_with_a_bad_descriptor_is_dropped_alone() {
         let mem = Memory::heap();
         let wrong = Err(DropReason::RingDescriptor);
         let (got, stats) = all([piece(&mem, 1, true), wrong, piece(&mem, 2, false)]);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_with_too_many_pieces_is_dropped_and_frees_its_pages() {
+    fn packet_with_too_many_frags_is_dropped_and_freed() {
         let mem = Memory::heap();
         for (more, kept) in [(MAX_FRAGS, true), (MAX_FRAGS + 1, false)] {
             let pieces = (0..=more).map(|at| piece(&mem, 7, at < more));

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn kick_makes_no_call_unless_wanted_and_returns_errors() {
+    fn kick_makes_no_call_unless_needed_and_returns_errors() {
         assert_eq!(kick(9, || false, || panic!("it takes them by itself")).unwrap(), 0);
         let mut calls = 0;
         let err = kick(

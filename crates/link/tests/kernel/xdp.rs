@@ -26,11 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         vec![
             trial(format!("xdp/frames_come_and_go_by_the_{way}"), NEEDS, move || frames_pass(mode)),
             trial(format!("xdp/long_frames_come_and_go_in_several_by_the_{way}"), NEEDS, move || long_frames(mode)),
-            trial(
-                format!("xdp/a_ring_whose_frames_are_held_is_dry_until_they_are_home_by_the_{way}"),
-                NEEDS,
-                move || dry(mode),
-            ),
+            trial(format!("xdp/ring_is_empty_while_its_frames_are_held_by_the_{way}"), NEEDS, move || dry(mode)),
             trial(format!("xdp/all_queues_of_an_interface_are_served_by_the_{way}"), NEEDS, move || queues(mode)),
             trial(format!("xdp/a_link_that_is_dropped_leaves_nothing_behind_by_the_{way}"), NEEDS, move || {
                 nothing_is_left(mode)

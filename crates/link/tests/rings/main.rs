@@ -190,7 +190,7 @@ fn frames_cross_both_ways_with_all_feature_sets() {
 }
 
 #[test]
-fn interrupts_are_sent_if_the_driver_wants_them() {
+fn interrupts_are_sent_if_the_driver_enables_them() {
     for features in [ALL, ALL & !EVENT_IDX] {
         let socket = path();
         let mut back = back_end(&socket, 1);

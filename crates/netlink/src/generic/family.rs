@@ -50,7 +50,7 @@ impl<'a> Call<'a> {
     /// Splits the header off.
     ///
     /// # Errors
-    /// `EINVAL`: it is cut short.
+    /// `EINVAL`: the header is truncated.
     pub(super) fn of(request: &Request<'a>) -> Result<Self, Error> {
         match request.payload() {
             [command, _, _, _, attrs @ ..] => Ok(Self { command: *command, attrs }),

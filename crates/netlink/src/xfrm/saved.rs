@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn time_limit_and_larval_state_of_an_sa_are_told() {
+    fn time_limit_and_larval_state_of_an_sa_are_saved() {
         let mut it = sa(0, false);
         assert!(!it.has_time_limit() && it.saved().is_some());
         it.info.lft.soft_add_expires_seconds = 1;

@@ -39,7 +39,7 @@ const CASES: u64 = 3000;
 fn main() {
     let trials: Vec<Trial> = vec![
         trial("random_trains_end_as_in_the_kernel", NEEDS, random_trains),
-        trial("what_times_out_is_counted_and_answered_as_in_the_kernel", NEEDS, timeouts),
+        trial("timeouts_are_counted_and_answered_as_in_the_kernel", NEEDS, timeouts),
         trial("headers_inside_of_fragments_are_answered_as_by_the_kernel", NEEDS, headers::judge),
         trial("a_full_table_refuses_as_the_kernel_does", NEEDS, full),
         trial(
@@ -48,11 +48,11 @@ fn main() {
             ring::every_datagram_arrives,
         ),
         trial(
-            "a_ring_of_256_frames_runs_dry_of_what_waits_unless_it_is_coalesced",
+            "ring_of_256_frames_is_exhausted_without_coalescing",
             RING_NEEDS,
             ring::a_ring_runs_dry_of_what_waits_unless_it_is_coalesced,
         ),
-        trial("tshark_puts_together_what_we_fragment", &[Need::TSHARK], tshark::judge),
+        trial("tshark_reassembles_our_fragments", &[Need::TSHARK], tshark::judge),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -59,7 +59,7 @@ const FLOODS: [(&str, Flood); 8] = [
 ];
 
 #[test]
-fn source_is_not_charged_for_its_address_in_other_domain() {
+fn source_is_charged_per_domain() {
     for version in BOTH {
         let mut world = world(version, Policy::Fair);
         world.context.domain = Domain::vrf(LinkId(8));
@@ -78,7 +78,7 @@ fn source_is_not_charged_for_its_address_in_other_domain() {
 }
 
 #[test]
-fn a_good_flow_gets_through_every_flood() {
+fn good_flow_passes_during_each_flood() {
     for version in BOTH {
         for (name, flood) in FLOODS {
             let mut world = world(version, Policy::Fair);
@@ -169,7 +169,7 @@ fn victims(there: &[Piece], next: Piece) -> Vec<u32> {
 }
 
 #[test]
-fn datagram_least_likely_to_become_whole_is_evicted_first() {
+fn datagram_least_likely_to_complete_is_evicted_first() {
     let new = |id, src| Piece { id, src, ..part(0, 1400) };
     let grown = |id, src| [new(id, src), Piece { id, src, ..part(1400, 1400) }];
     let next = |src| Piece { id: 99, src, ..part(0, 1400) };
@@ -187,7 +187,7 @@ fn datagram_least_likely_to_become_whole_is_evicted_first() {
 }
 
 #[test]
-fn source_with_more_than_half_of_memory_makes_room() {
+fn source_with_more_than_half_of_memory_is_evicted() {
     let mut world = world(Version::V4, Policy::Fair);
     let one = {
         world.send(beginning(0, 2));
@@ -223,7 +223,7 @@ fn heaviest_source_keeps_growing_datagrams_in_a_flood() {
 }
 
 #[test]
-fn a_fragment_that_is_more_than_may_wait_is_refused_alone() {
+fn fragment_above_the_memory_limit_is_refused_alone() {
     for version in BOTH {
         let one = {
             let mut world = World::new(version);
@@ -248,7 +248,7 @@ fn a_fragment_that_is_more_than_may_wait_is_refused_alone() {
 }
 
 #[test]
-fn a_datagram_that_is_more_than_may_wait_is_given_up() {
+fn datagram_above_the_memory_limit_is_abandoned() {
     for version in BOTH {
         let mut world = World::with_config(version, limited(Policy::Fair, 20_000, 0));
         world.send_all(&good(0));
@@ -287,7 +287,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn memory_never_passes_its_limit_and_is_all_given_back(
+    fn memory_stays_within_its_limit_and_is_freed(
         limit in 0_usize..60_000,
         steps in prop::collection::vec(any::<ops::Step>(), 0..200),
     ) {

@@ -36,7 +36,7 @@ fn chain(kinds: &[Protocol], len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn fragmented_and_put_together_a_packet_is_what_it_was() {
+fn packet_fragmented_and_reassembled_is_unchanged() {
     for version in BOTH {
         for (mtu, len) in [(1280, 1300), (1280, 65_000), (1500, 65_507), (1499, 3000), (576, 20_001), (72, 800)] {
             let mut bytes = part(0, 0).whole(version, len);
@@ -106,7 +106,7 @@ fn a_payload_in_one_page_is_not_copied() {
 }
 
 #[test]
-fn packet_that_may_not_be_fragmented_is_refused() {
+fn packet_with_df_is_refused() {
     let mem = Memory::heap();
     let packet = || Packet::with_data(&mem, &part(0, 0).whole(Version::V6, 3000)).unwrap();
     let refused = |packet: Packet, mtu: usize| cut(&mem, packet, mtu).map(|all| all.len()).unwrap_err();

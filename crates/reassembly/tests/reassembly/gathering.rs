@@ -54,7 +54,7 @@ fn copied(world: &mut World, device: Device, len: usize) -> (f64, usize) {
 }
 
 #[test]
-fn all_is_copied_hardly_more_than_once_and_lies_in_one_page() {
+fn payload_is_copied_about_once_into_one_page() {
     for version in BOTH {
         for (coalesce, device) in COPIED {
             for len in [65_515, 30_000] {
@@ -68,7 +68,7 @@ fn all_is_copied_hardly_more_than_once_and_lies_in_one_page() {
 }
 
 #[test]
-fn scarce_memory_gathers_from_quarter_of_page_on() {
+fn scarce_memory_copies_fragments_from_quarter_of_page() {
     for version in BOTH {
         for (coalesce, device) in COPIED {
             let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Fair, LIMIT, 0) });
@@ -100,7 +100,7 @@ fn pairs_of_fragments_do_not_take_large_pages_from_others() {
 }
 
 #[test]
-fn a_page_for_what_is_to_come_does_not_make_a_fragment_sparse() {
+fn page_with_room_for_later_fragments_is_not_sparse() {
     for version in BOTH {
         for (coalesce, device) in COPIED {
             let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Fair, LIMIT, 0) });
@@ -148,7 +148,7 @@ fn limit_below_large_page_lets_short_datagrams_through() {
 }
 
 #[test]
-fn a_page_takes_the_place_of_those_that_were_gathered_in_it() {
+fn page_replaces_the_pages_copied_into_it() {
     let mut world = World::with_config(Version::V4, limited(Policy::Fair, LIMIT, 0));
     let device = Device::Scarce;
     (0..1000).for_each(|n| send(&mut world, device, pair(n)[0]));

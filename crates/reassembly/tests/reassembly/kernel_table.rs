@@ -83,7 +83,7 @@ fn check(name: &str, version: Version, pieces: &[Piece], want: &Want) {
 
 //= test RFC 5722 §4 overlap
 #[test]
-fn both_families_do_as_linux_does() {
+fn both_families_match_linux() {
     let tos = |piece: Piece, tos| Piece { tos, ..piece };
     let cases: Vec<(&str, Vec<Piece>, Want)> = vec![
         ("in order", vec![a(), b(), c(), d()], delivered(4)),
@@ -164,7 +164,7 @@ fn ipv6_ignores_later_next_headers_and_reserved_bits() {
 
 //= test RFC 8200 §4.5 header-chain
 #[test]
-fn ipv6_refuses_a_first_piece_without_its_upper_layer_header() {
+fn ipv6_refuses_first_fragment_without_upper_layer_header() {
     let cases = [
         (Protocol::UDP, 8, false),
         (Protocol::UDP, 7, true),
@@ -230,7 +230,7 @@ fn ipv6_needs_upper_layer_header_behind_all_others() {
 
 //= test RFC 8200 §4.7 no-next-header
 #[test]
-fn ipv6_does_not_look_for_what_follows_no_next_header() {
+fn ipv6_ignores_bytes_behind_no_next_header() {
     let no_next = |piece: Piece| Piece { protocol: Protocol::NO_NEXT, ..piece };
     check("nothing at all", Version::V6, &[no_next(part(0, 0))], &failed(1));
     check("something all the same", Version::V6, &[no_next(part(0, 8))], &nothing(1));
@@ -238,7 +238,7 @@ fn ipv6_does_not_look_for_what_follows_no_next_header() {
 
 //= test RFC 8200 §4.5 too-long
 #[test]
-fn ipv6_refuses_a_piece_that_ends_beyond_65535() {
+fn ipv6_refuses_a_fragment_that_ends_beyond_65535() {
     let problem = (DropReason::FragmentTooLong, Problem::FIELD, 42);
     check("by one", Version::V6, &[last(65_528, 8)], &refused(1, problem));
     check("not at all", Version::V6, &[last(65_528, 7)], &nothing(1));
@@ -247,7 +247,7 @@ fn ipv6_refuses_a_piece_that_ends_beyond_65535() {
 
 /// The parser refuses these, so they have no summary.
 #[test]
-fn ipv6_answers_headers_that_are_cut_short() {
+fn ipv6_answers_truncated_header_chains() {
     let dest_opts = |piece: Piece, len_blocks: u8| {
         let mut bytes = Piece { protocol: Protocol::DEST_OPTS, ..piece }.bytes(Version::V6);
         if piece.len >= 2 {
@@ -315,7 +315,7 @@ fn a_payload_of_exactly_65535_is_too_much_for_ipv4_alone() {
 
 //= test RFC 8200 §4.5 timeout
 #[test]
-fn a_datagram_that_times_out_is_quoted_if_its_first_piece_came() {
+fn timeout_quotes_the_first_fragment_if_received() {
     for version in BOTH {
         let moved = Moved { requests: 2, fails: 1, timeouts: 1, ..Moved::default() };
         let cases = [(vec![b(), a()], Some(a())), (vec![a(), b()], Some(a())), (vec![b(), d()], None)];
@@ -335,7 +335,7 @@ fn a_datagram_that_times_out_is_quoted_if_its_first_piece_came() {
 }
 
 #[test]
-fn trimmed_piece_is_quoted_as_it_was_kept() {
+fn trimmed_fragment_is_quoted_as_kept() {
     let mut world = World::new(Version::V4);
     world.send_all(&[part(0, 103), part(96, 8)]);
     let [(bytes, info)] = &world.drain()[..] else { panic!("one first piece") };
@@ -419,7 +419,7 @@ fn hop_by_hop_options_inside_a_fragment_hide_no_other_fragment() {
 }
 
 #[test]
-fn a_second_fragment_header_behind_options_is_pointed_to() {
+fn error_points_to_second_fragment_header_behind_options() {
     let mut bytes = Piece { protocol: Protocol::DEST_OPTS, ..last(0, 100) }.bytes(Version::V6);
     bytes[48..56].copy_from_slice(&[44, 0, 1, 4, 0, 0, 0, 0]);
     let mut world = World::new(Version::V6);

@@ -17,7 +17,7 @@ fn memory_of_one(version: Version) -> usize {
 }
 
 #[test]
-fn a_full_table_refuses_everything_and_keeps_what_it_has() {
+fn full_table_refuses_new_datagrams_and_keeps_old_ones() {
     for version in BOTH {
         let one = memory_of_one(version);
         let high_thresh = 19 * one + one / 2;
@@ -43,7 +43,7 @@ fn a_full_table_refuses_everything_and_keeps_what_it_has() {
 }
 
 #[test]
-fn memory_may_pass_the_limit_by_one_piece() {
+fn memory_may_pass_the_limit_by_one_fragment() {
     let one = memory_of_one(Version::V4);
     let mut world = World::with_config(Version::V4, limited(Policy::Linux, one, 64));
     for id in 0..3 {
@@ -64,7 +64,7 @@ fn a_limit_of_zero_refuses_all() {
 }
 
 #[test]
-fn a_new_configuration_holds_for_what_waits_already() {
+fn new_configuration_applies_to_waiting_fragments() {
     for version in BOTH {
         let one = memory_of_one(version);
         let mut world = World::with_config(version, limited(Policy::Linux, 100 * one, 0));
@@ -97,7 +97,7 @@ fn a_new_configuration_holds_for_what_waits_already() {
 }
 
 #[test]
-fn the_time_runs_from_the_piece_that_came_first() {
+fn timeout_starts_with_the_first_received_fragment() {
     for (version, secs) in [(Version::V4, 30), (Version::V6, 60)] {
         let mut world = World::new(version);
         assert_eq!(world.reassembly.poll_timeout(), None);
@@ -182,7 +182,7 @@ fn distance_is_per_ipv4_source_and_may_be_unlimited() {
 }
 
 #[test]
-fn the_distance_of_a_source_is_counted_in_each_domain_by_itself() {
+fn distance_of_a_source_is_counted_per_domain() {
     for (domain, delivered) in [(7, true), (0, false)] {
         let mut world = World::new(Version::V4);
         world.send(part(0, 104));
@@ -207,7 +207,7 @@ fn a_restarted_queue_remembers_its_largest_fragment() {
 }
 
 #[test]
-fn a_restarted_queue_has_its_whole_time_again() {
+fn restarted_queue_has_a_new_deadline() {
     let mut world = World::new(Version::V4);
     world.send(part(0, 104));
     world.now = Instant::ZERO + Duration::from_secs(10);

@@ -3,7 +3,7 @@
 //! | rule | tests |
 //! |---|---|
 //! | keys, users, L3 domains | `limits`: `datagrams_that_differ_in_their_key_…`, `fragments_of_two_links_join_…`; `users`: `each_user_and_each_domain_…` |
-//! | tables and their limits | `users`: `users_of_ipv4_share_one_limit_…`, `usage_is_that_of_each_table` |
+//! | tables and their limits | `users`: `users_of_ipv4_share_one_limit_…`, `usage_is_per_table` |
 //! | users that coalesce fragments | `users`: `local_delivery_alone_joins_pieces_…`, `each_piece_is_one_child_…` |
 //! | ordered tree of ranges | `range_tree.rs`; `orders`: `fragments_take_the_same_time_…` |
 //! | duplicates, overlaps, ends, empty and odd lengths, ECN, DSCP | `kernel_table`; `ecn.rs`; the list of holes (`model`, `orders`); the kernel itself (`tests/kernel`) |

@@ -55,12 +55,12 @@ proptest! {
 
     //= test RFC 5722 §4 overlap
     #[test]
-    fn any_sequence_of_fragments_ends_as_the_list_of_holes_says(steps in steps()) {
+    fn any_fragment_sequence_matches_the_hole_list_model(steps in steps()) {
         model::run(&steps);
     }
 
     #[test]
-    fn any_steps_at_all_end_as_the_list_of_holes_says(steps in prop::collection::vec(any::<model::Step>(), 0..150)) {
+    fn any_steps_match_the_hole_list_model(steps in prop::collection::vec(any::<model::Step>(), 0..150)) {
         model::run(&steps);
     }
 
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_train_leaves_no_memory_behind(
+    fn damaged_train_frees_all_memory(
         lens in prop::collection::vec(any::<u8>(), 1..20),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0_u8..8), 1..4),
         seed in any::<u64>(),
@@ -271,7 +271,7 @@ fn fragments_take_the_same_time_however_many_a_datagram_has() {
 }
 
 #[test]
-fn small_fragments_are_gathered_in_few_pages() {
+fn small_fragments_are_copied_to_few_pages() {
     for version in BOTH {
         let count = 8180;
         let mut world = World::with_config(version, no_limits());
@@ -293,7 +293,7 @@ fn small_fragments_are_gathered_in_few_pages() {
 }
 
 #[test]
-fn tiny_fragments_in_one_page_leave_in_few_pieces() {
+fn tiny_fragments_in_one_page_leave_in_few_frags() {
     for version in BOTH {
         let orders: [fn(&mut [Piece]); 3] = [|_| {}, |pieces| pieces.reverse(), |pieces| shuffle(pieces, 7)];
         for (order, sort) in orders.into_iter().enumerate() {

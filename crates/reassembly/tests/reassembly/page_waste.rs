@@ -139,7 +139,7 @@ fn train_is_copied_only_if_it_waits_and_wastes_its_pages() {
 }
 
 #[test]
-fn while_there_is_plenty_of_memory_nothing_is_copied() {
+fn nothing_is_copied_with_ample_memory() {
     for version in BOTH {
         for together in [false, true] {
             let mut world = World::with_config(version, limited(Policy::Fair, 4 << 20, 0));
@@ -153,7 +153,7 @@ fn while_there_is_plenty_of_memory_nothing_is_copied() {
 }
 
 #[test]
-fn without_a_page_to_copy_it_to_a_fragment_waits_where_it_is() {
+fn fragment_keeps_its_page_if_no_copy_can_be_allocated() {
     let mut world = half_full(Version::V4);
     let packets = received(&world, &datagram(1, 2)[..1], 2);
     world.mem = Memory::new(packet::Pool::bounded(Memory::SMALL, 0), packet::Pool::heap(Memory::LARGE));

@@ -43,7 +43,7 @@ fn places(fragments: &[Vec<u8>]) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn fragments_of_any_sizes_go_on_as_they_came() {
+fn fragments_of_any_sizes_are_refragmented_unchanged() {
     for version in BOTH {
         for lens in [&[104, 96][..], &[8, 8, 8, 8, 1], &[1400, 8, 640, 1400, 1399], &[1448; 40]] {
             for order in 0..3 {
@@ -62,7 +62,7 @@ fn fragments_of_any_sizes_go_on_as_they_came() {
 
 proptest! {
     #[test]
-    fn any_fragments_go_on(blocks in prop::collection::vec(1_usize..180, 2..40), tail in 1_usize..1440) {
+    fn random_fragments_are_refragmented(blocks in prop::collection::vec(1_usize..180, 2..40), tail in 1_usize..1440) {
         let lens: Vec<_> = blocks.into_iter().map(|it| 8 * it).chain([tail]).collect();
         for version in BOTH {
             let came: Vec<_> = pieces(&lens).iter().map(|piece| piece.bytes(version)).collect();
@@ -72,7 +72,7 @@ proptest! {
 }
 
 #[test]
-fn joined_and_kept_pieces_are_cut_to_same_fragments() {
+fn joined_and_separate_frags_are_fragmented_alike() {
     for version in BOTH {
         let came: Vec<_> = pieces(&[1448, 1448, 1448, 700]);
         let [joined, kept] = [User::Local, User::Switch].map(|user| {
@@ -90,7 +90,7 @@ fn joined_and_kept_pieces_are_cut_to_same_fragments() {
 }
 
 #[test]
-fn ipv4_is_cut_further_for_smaller_link_never_joined() {
+fn ipv4_is_fragmented_for_a_smaller_link_never_joined() {
     let lens = [1000, 1000, 100];
     let smaller = there_and_back(Version::V4, &pieces(&lens), 820).unwrap();
     assert_eq!(places(&smaller), [(0, 820), (800, 820), (1600, 520)]);
@@ -113,7 +113,7 @@ fn largest_fragment_with_df_is_too_big_for_smaller_link() {
 }
 
 #[test]
-fn joined_pieces_are_cut_to_the_size_of_the_largest() {
+fn joined_frags_are_fragmented_to_the_largest_size() {
     for version in BOTH {
         let mut world = World::new(version);
         world.send_all(&pieces(&[1400, 640, 1400, 1399]));

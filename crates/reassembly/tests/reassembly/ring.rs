@@ -61,7 +61,7 @@ fn copied_fragments_give_their_frames_back_at_once_in_any_order() {
 }
 
 #[test]
-fn many_fragments_of_a_small_mtu_are_slots_all_the_same() {
+fn many_fragments_of_a_small_mtu_are_frags() {
     for version in BOTH {
         let mut world = world(version, Coalesce::Copy);
         let ring = Pool::bounded(Memory::SMALL, 1);
@@ -76,7 +76,7 @@ fn many_fragments_of_a_small_mtu_are_slots_all_the_same() {
 }
 
 #[test]
-fn a_ring_runs_dry_of_what_waits_without_coalescing() {
+fn ring_is_exhausted_without_coalescing() {
     // One fragment in fifty is lost, so most datagrams never complete.
     let delivered = |version, coalesce| {
         let mut world = world(version, coalesce);
@@ -106,7 +106,7 @@ fn a_ring_runs_dry_of_what_waits_without_coalescing() {
 }
 
 #[test]
-fn waiting_fragment_is_moved_while_half_the_ring_is_free() {
+fn waiting_fragment_is_copied_while_half_the_ring_is_free() {
     for version in BOTH {
         let mut world = world(version, Coalesce::Move);
         let ring = Pool::bounded(Memory::SMALL, 8);
@@ -123,7 +123,7 @@ fn waiting_fragment_is_moved_while_half_the_ring_is_free() {
 }
 
 #[test]
-fn a_fragment_is_charged_the_whole_of_a_page_that_others_share() {
+fn fragment_is_charged_its_whole_shared_page() {
     for version in BOTH {
         let mut world = World::with_config(version, limited(Policy::Fair, 1 << 20, 0));
         // One received packet in forty waits, the others were for other nodes.
@@ -144,7 +144,7 @@ fn a_fragment_is_charged_the_whole_of_a_page_that_others_share() {
 }
 
 #[test]
-fn without_coalescing_pieces_stay_what_they_were() {
+fn fragments_keep_their_pages_without_coalescing() {
     for version in BOTH {
         let mut world = world(version, Coalesce::Off);
         world.send_all(&train(3));

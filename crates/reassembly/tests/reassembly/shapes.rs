@@ -103,7 +103,7 @@ fn datagram_of_64_kib_is_one_packet_of_slots_without_copy() {
 }
 
 #[test]
-fn pieces_beyond_slots_are_children_in_order() {
+fn fragments_beyond_the_slots_are_children_in_order() {
     for count in [MAX_FRAGS, MAX_FRAGS + 1, MAX_FRAGS + 2, 2 * MAX_FRAGS + 3] {
         let pieces = train((count - 1) * 648 + 1, 648);
         assert_eq!(pieces.len(), count);
@@ -123,7 +123,7 @@ fn pieces_beyond_slots_are_children_in_order() {
 }
 
 #[test]
-fn piece_that_fits_tailroom_is_copied_and_its_page_freed() {
+fn fragment_that_fits_tailroom_is_copied_and_its_page_freed() {
     let mut world = World::new(Version::V4);
     world.send_all(&[part(0, 800), part(800, 400)]);
     assert_eq!(world.mem.small().in_use(), 1);
@@ -243,7 +243,7 @@ fn metadata_is_from_first_fragment_link_from_last() {
 }
 
 #[test]
-fn bytes_that_others_may_see_are_not_written() {
+fn shared_bytes_are_not_written() {
     for version in BOTH {
         let (first, second) = (part(0, 104).bytes(version), last(104, 96).bytes(version));
         let mut world = World::new(version);
@@ -265,7 +265,7 @@ fn bytes_that_others_may_see_are_not_written() {
 }
 
 #[test]
-fn bytes_behind_the_length_that_a_header_says_do_not_count() {
+fn bytes_behind_the_header_length_are_ignored() {
     for version in BOTH {
         let mut world = World::new(version);
         for piece in [part(0, 104), last(104, 3)] {

@@ -73,7 +73,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn fragments_that_come_together_end_as_one_by_one(
+    fn batch_of_fragments_matches_single_fragments(
         bursts in bursts(),
         limit in prop_oneof![Just(usize::MAX), Just(4 << 20), Just(300_000_usize), Just(140_000), Just(20_000)],
         policy in prop_oneof![4 => Just(Policy::Fair), 1 => Just(Policy::Linux)],
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn any_steps_at_all_end_as_one_by_one(
+    fn any_batched_steps_match_single_steps(
         steps in prop::collection::vec(any::<(u8, u8, u8, u8)>(), 0..200),
         limit in prop_oneof![Just(usize::MAX), 0..400_000_usize],
         fair in any::<bool>(),
@@ -97,7 +97,7 @@ proptest! {
 
     /// A fragment whose headers differ in one bit has the plain path's outcome, or is left to that path.
     #[test]
-    fn headers_that_differ_in_one_bit_are_another_matter(
+    fn headers_that_differ_in_one_bit_are_other_datagrams(
         bit in 0..8 * 48_usize,
         at in 0..4_usize,
         more in any::<bool>(),

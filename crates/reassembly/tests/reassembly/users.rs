@@ -31,7 +31,7 @@ fn world_of(user: User, version: Version) -> World {
 }
 
 #[test]
-fn each_user_and_each_domain_has_datagrams_of_its_own() {
+fn users_and_domains_have_separate_datagrams() {
     let domains = [Domain::DEFAULT, Domain::vrf(LinkId(7)), Domain::vrf(LinkId(8))];
     let askers = || USERS.into_iter().flat_map(|user| domains.map(|domain| ReassemblyContext { user, domain }));
     for version in BOTH {
@@ -52,7 +52,7 @@ fn each_user_and_each_domain_has_datagrams_of_its_own() {
 }
 
 #[test]
-fn local_delivery_alone_joins_pieces_and_all_others_keep_them() {
+fn only_local_delivery_joins_fragments() {
     let sizes = [1000, 8, 1000, 640, 1400, 1];
     for version in BOTH {
         for user in USERS {
@@ -84,7 +84,7 @@ fn local_delivery_alone_joins_pieces_and_all_others_keep_them() {
 }
 
 #[test]
-fn each_piece_is_one_child_whatever_shape_it_came_in() {
+fn each_fragment_of_any_geometry_is_one_child() {
     let pieces = [part(0, 96), part(96, 104), last(200, 50)];
     for version in BOTH {
         for which in 0..3 {
@@ -159,7 +159,7 @@ fn users_of_ipv4_share_one_limit_and_ipv6_tracking_has_its_own() {
 }
 
 #[test]
-fn usage_is_that_of_each_table() {
+fn usage_is_per_table() {
     let mut world = World::new(Version::V4);
     let usage = |world: &World| Table::ALL.map(|table| world.reassembly.usage(table));
     assert_eq!(usage(&world), [Usage::default(); 3]);
@@ -212,7 +212,7 @@ fn ipv6_tracking_passes_malformed_and_counts_nothing() {
 }
 
 #[test]
-fn ipv6_tracking_tells_of_what_times_out_and_counts_it() {
+fn ipv6_tracking_reports_and_counts_timeouts() {
     let mut world = world_of(tracking(Hook::In, 0), Version::V6);
     world.send_all(&[part(0, 104), part(104, 8)]);
     assert_eq!(world.drain().len(), 1);
@@ -239,7 +239,7 @@ fn nested_fragment_goes_on_for_an_observer() {
 }
 
 #[test]
-fn ipv4_counts_whoever_asks() {
+fn ipv4_counts_for_every_user() {
     for user in USERS {
         let mut world = world_of(user, Version::V4);
         world.send_all(&[part(0, 104), part(96, 16), part(0, 104), last(104, 8)]);

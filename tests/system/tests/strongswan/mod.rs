@@ -29,7 +29,7 @@ const TSHARK: &[Need] =
 pub(crate) fn trials() -> Vec<Trial> {
     let mut all = vec![
         trial("strongswan/a_packet_brings_up_the_tunnel_that_it_needs", NEEDS, trap),
-        trial("strongswan/ends_with_certificates_know_each_other", NEEDS, certificates),
+        trial("strongswan/ends_with_certificates_authenticate_each_other", NEEDS, certificates),
         trial("strongswan/certificate_of_an_unknown_authority_is_refused", NEEDS, foreign_certificate),
         trial("strongswan/rekeying_under_10k_packets_a_second_loses_none", NEEDS, rekey),
         trial("strongswan/rekeying_under_a_stream_drops_nothing", NEEDS, rekey_of_a_stream),
@@ -42,7 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("strongswan/without_host_side_ike_of_an_interface_passes_by_a_socket", NEEDS, || {
             without_host_side(Wan::Interface)
         }),
-        trial("strongswan/a_peer_is_told_of_another_address", NEEDS, moves::address),
+        trial("strongswan/peer_is_notified_of_a_new_address", NEEDS, moves::address),
         trial("strongswan/a_peer_whose_nat_gives_it_another_port_is_followed", NEEDS, moves::port),
         trial("strongswan/an_sa_that_is_about_to_end_is_replaced", NEEDS, expire),
         trial("strongswan/a_peer_that_is_gone_is_noticed_and_found_again", NEEDS, dead_peer),

@@ -15,7 +15,7 @@ const TSHARK: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING, Need::TSHARK]
 
 pub(super) fn trials() -> Vec<Trial> {
     vec![
-        trial("unmodified/arping_asks_and_announces_on_the_wire", ARPING, arping),
+        trial("unmodified/arping_sends_requests_and_announcements", ARPING, arping),
         trial("unmodified/tshark_sees_pings_on_each_kind_of_link", TSHARK, tshark),
     ]
 }

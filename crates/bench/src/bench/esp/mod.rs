@@ -100,12 +100,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_case_moves_what_it_is_given() {
+    fn every_case_moves_its_packets() {
         groups().iter().for_each(Group::run_briefly);
     }
 
     #[test]
-    fn fat_packets_leave_whole_and_others_as_they_came() {
+    fn super_packets_leave_whole_and_others_unchanged() {
         for (way, want) in [(Way::Baseline, 184), (Way::Fat, 4), (Way::Worker, 4)] {
             let mut turn = Sending::new(Pair::new(EspSetting::COMMON, way), Traffic::SuperPackets);
             turn.prepare();

@@ -31,12 +31,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_moves_what_it_is_given_and_leaves_nothing_behind() {
+    fn every_case_moves_its_packets_and_frees_memory() {
         groups().iter().for_each(Group::run_briefly);
     }
 
     #[test]
-    fn a_small_ring_starves_without_coalescing_and_does_not_with_it() {
+    fn small_ring_is_exhausted_only_without_coalescing() {
         let group = ring::groups().into_iter().find(|group| group.name == "ring-256/loss-1%").unwrap();
         let figures = |way: usize| {
             let mut case = group.cases[way].start();
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_what_is_measured_and_none_comes_twice() {
+    fn benchmark_names_are_descriptive_and_unique() {
         let groups = groups();
         let names: BTreeSet<&str> = groups.iter().map(|group| group.name.as_str()).collect();
         assert_eq!(names.len(), groups.len());

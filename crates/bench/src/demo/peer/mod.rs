@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_peer_is_reported_with_the_way_to_get_it() {
+    fn missing_peer_is_reported_with_its_package() {
         for peer in Peer::ALL {
             match peer.check() {
                 Ok(()) => {}

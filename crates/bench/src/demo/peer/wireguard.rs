@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_end_is_told_where_the_other_is() {
+    fn each_end_has_the_address_of_the_other() {
         let want = "[Interface]\nPrivateKey = own\nListenPort = 51820\n\n\
                     [Peer]\nPublicKey = its\nAllowedIPs = 10.2.0.0/24\nEndpoint = 192.0.2.2:51820\n";
         assert_eq!(config(Side::A, "own\n", "its\n"), want);

@@ -100,7 +100,7 @@ fn file_made_by_many_at_once_belongs_to_one_and_keeps_its_data() {
 }
 
 #[test]
-fn a_file_that_is_none_of_these_is_refused_with_what_to_do() {
+fn unknown_file_is_refused_with_a_remedy() {
     let dir = Dir::new("none");
     let path = dir.file("state");
     let cases: [(&[u8], &str); 3] = [
@@ -163,7 +163,7 @@ fn file_of_second_version_has_settings_and_no_mappings() {
 }
 
 #[test]
-fn a_file_that_others_may_use_is_refused() {
+fn file_with_access_for_others_is_refused() {
     let dir = Dir::new("others");
     let path = dir.file("state");
     drop(Store::open(&path).unwrap());
@@ -195,7 +195,7 @@ fn is_whole_or_refused(path: &Path, bytes: &[u8], n: u32) -> bool {
 }
 
 #[test]
-fn one_that_is_cut_short_is_refused_or_whole() {
+fn truncated_file_is_refused_or_whole() {
     let dir = Dir::new("cut");
     let whole = bytes_of(&dir, 200);
     let path = dir.file("cut");
@@ -205,7 +205,7 @@ fn one_that_is_cut_short_is_refused_or_whole() {
 }
 
 #[test]
-fn one_that_is_damaged_is_refused_or_whole() {
+fn damaged_file_is_refused_or_whole() {
     let dir = Dir::new("damaged");
     let whole = bytes_of(&dir, 200);
     let path = dir.file("damaged");
@@ -222,7 +222,7 @@ fn one_that_is_damaged_is_refused_or_whole() {
 }
 
 #[test]
-fn a_name_in_the_file_is_the_sas() {
+fn name_in_the_file_belongs_to_the_sa() {
     for spi in [0, 1, 2, u32::MAX] {
         let bytes = name(spi).to_bytes();
         assert_eq!(SaName::from_bytes(&bytes), Some(name(spi)));

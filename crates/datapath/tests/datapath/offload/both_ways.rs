@@ -80,7 +80,7 @@ fn crypto_mode_counts_as_software_does() {
 }
 
 #[test]
-fn a_bad_wire_does_a_device_no_more_harm_than_software() {
+fn device_crypto_tolerates_a_lossy_link_like_software() {
     for mode in MODES {
         for seed in 0..6 {
             let tunnel = RAW[seed as usize % 2];

@@ -47,7 +47,7 @@ fn esp_for_a_device_passes_a_discipline_whole() {
 }
 
 #[test]
-fn esp_in_a_discipline_is_sealed_if_the_device_no_longer_does() {
+fn queued_esp_is_sealed_in_software_if_the_device_cannot() {
     let mut lane = queued(OffloadMode::Crypto);
     let mut config = lane.near.datapath.ports.get(OUTSIDE).unwrap().config.clone();
     config.features.esp = false;

@@ -48,7 +48,7 @@ fn fat_frames_stay_fat_both_ways() {
 }
 
 #[test]
-fn vlan_tag_beside_a_frame_is_put_in_its_place() {
+fn vlan_tag_in_auxdata_is_put_in_its_place() {
     let mut wire = Wire::new(1, |_| {});
     for to_guest in [true, false] {
         let mut packet = fat(&wire.mem, 5000);

@@ -264,7 +264,7 @@ fn used_length_of_a_transmit_chain_is_ignored() {
 }
 
 #[test]
-fn ring_scribbled_on_never_panics_the_back_end() {
+fn ring_with_random_writes_never_panics_the_back_end() {
     let mut back = back_end(1);
     let mut closed = 0;
     let mut random = 88_172_645_463_325_252_u64;

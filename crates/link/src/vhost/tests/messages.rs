@@ -163,7 +163,7 @@ fn files_of_others_are_neither_replaced_nor_removed() {
 }
 
 #[test]
-fn get_vring_base_tells_where_the_ring_stopped() {
+fn get_vring_base_returns_the_index_of_the_stop() {
     let mut raw = Raw::new(|all| all);
     for number in 0..5 {
         assert_eq!(raw.send([0; 12], &frame(number, 64)).len(), 1);
