@@ -94,7 +94,7 @@ impl<'a, I: Iterator<Item = Piece<'a>>> ByteCursor<'a, I> {
     fn take(&mut self, n: usize) -> &[u8] {
         self.advance();
         let rest = &self.now.bytes()[self.at..];
-        assert!(!rest.is_empty(), "as many bytes as the packet says");
+        assert!(!rest.is_empty(), "as many bytes as the packet's length");
         let here = &rest[..n.min(rest.len())];
         self.at += here.len();
         here
@@ -162,7 +162,7 @@ mod tests {
         let mut to = [0; 20];
         source.copy_to(&mut to);
         assert_eq!(to.to_vec(), (50..70).collect::<Vec<u8>>());
-        assert_eq!(source.take_around(4, 10, 0, true), None, "others may see it");
+        assert_eq!(source.take_around(4, 10, 0, true), None, "the bytes are shared");
         let mut rest = [0; 30];
         source.copy_to(&mut rest);
         assert_eq!((rest.to_vec(), source.copied()), ((70..100).collect(), 50));

@@ -1,4 +1,4 @@
-//! Larval SAs: acquired by a packet, with an SPI reserved, waited for.
+//! Larval SAs: acquired by packets or by a reserved SPI, and packets held for them.
 
 mod common;
 
@@ -63,7 +63,7 @@ fn first_packet_sends_acquire_and_others_wait() {
     let mut node = node(true);
     let mut counters = Counters::ZERO;
     assert_eq!(node.lookup(at(1), &flow(1000), &mut counters), NO_STATE);
-    let [acquire] = acquires(&mut node)[..] else { panic!("one is asked for") };
+    let [acquire] = acquires(&mut node)[..] else { panic!("one acquire is sent") };
     let (src, dst): (IpAddr, IpAddr) = (flow(0).key.src, flow(0).key.dst);
     let selector = Selector {
         protocol: Some(Protocol::UDP),
@@ -197,8 +197,8 @@ fn requested_spi_is_used_for_its_template_only() {
         assert_eq!(node.lookup(at(1), &Flowi { mark, ..flow(1) }, &mut counters), NO_STATE);
     }
     let marks: Vec<Mark> = acquires(&mut node).iter().map(|it| it.mark).collect();
-    assert_eq!(marks, [Mark::exactly(1), Mark::exactly(2)], "each policy asks for its own");
-    // An acquire with another number wants the reserved SPI.
+    assert_eq!(marks, [Mark::exactly(1), Mark::exactly(2)], "each policy acquires its own SA");
+// An acquire of another number requests the reserved SPI.
     let other = Selector::new("10.3.0.0/16".parse().unwrap(), base::Prefix::ANY_V4);
     let templates = vec![Template { spi: Some(sa().spi), reqid: 5, ..template() }];
     node.add_policy(PolicyConfig { templates, mark: Mark::exactly(2), ..PolicyConfig::new(Dir::Out, other) }).unwrap();
@@ -415,7 +415,7 @@ fn packets_that_are_held_leave_in_order_when_the_sa_is_there() {
     }
     node.add_sa(&sa(), mask()).unwrap();
     node.handle_timeout(at(702), &mut counters);
-    assert!(node.take_released().is_empty(), "not before it is asked again");
+    assert!(node.take_released().is_empty(), "not before it is looked up again");
     node.handle_timeout(at(1501), &mut counters);
     let lens: Vec<usize> = node
         .take_released()

@@ -40,7 +40,7 @@ fn burst_is_reported_once_by_each_end() {
     let event = |by_time| [out_sa, in_sa].map(|sa| Event::Numbers(Aevent { sa, by_time }));
     carry(&mut pair, 5);
     for node in [&mut pair.sender, &mut pair.receiver] {
-        assert_eq!(events(node, at(1)), [], "nobody hears of numbers");
+        assert_eq!(events(node, at(1)), [], "no listener of numbers");
         node.set_numbers_heard(true);
     }
     // Two packets are the default limit.
@@ -55,5 +55,5 @@ fn burst_is_reported_once_by_each_end() {
     assert_eq!(both(&mut pair, at(402)), [], "nothing has changed");
     assert_eq!(pair.sender.poll_timeout(), None);
     carry(&mut pair, 1);
-    assert_eq!(both(&mut pair, at(900)), event(true), "what comes after that is told at once");
+    assert_eq!(both(&mut pair, at(900)), event(true), "a later change is reported at once");
 }

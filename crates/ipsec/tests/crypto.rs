@@ -126,8 +126,8 @@ fn packets_opened_by_any_thread_come_out_in_order() {
     }
 }
 
-/// A lone packet is opened at once also while more arrive. Of many packets, threads are left some, which come out in
-/// the end.
+/// The worker decrypts a lone packet at once, also while more packets arrive. Of many packets the threads keep some,
+/// which are all returned in the end.
 #[test]
 fn threads_keep_their_tasks_while_packets_arrive() {
     let mut pair = Pair::new(&sa());
@@ -239,7 +239,7 @@ fn train_in_any_geometry_is_decrypted_in_several_tasks() {
     }
 }
 
-/// One core does not pay for threads where no cipher works.
+/// Without a cipher, threads would only cost time.
 #[test]
 fn null_cipher_is_sealed_on_the_worker() {
     let mut pair = Pair::new(&SaConfig { algorithm: Algorithm::null(), ..sa() });
@@ -254,7 +254,7 @@ fn null_cipher_is_sealed_on_the_worker() {
     for n in 0..300 {
         let (Pair { sender, mem, out_sa, sent, .. }, pkt) = (&mut pair, pkt(&Memory::heap(), n));
         sender.submit_seal(mem, NOW, *out_sa, pkt, Train::None, 1500, sent).unwrap();
-        assert!(pair.sender.next_sealed(&pair.mem, &mut sealed), "nobody is waited for");
+        assert!(pair.sender.next_sealed(&pair.mem, &mut sealed), "no wait for threads");
     }
     assert_eq!((sealed.len(), tasks.load(Relaxed)), (300, 0), "sealed");
 }
@@ -281,7 +281,7 @@ fn packets_in_flight_of_a_deleted_sa_are_dropped() {
     pair.receiver.submit_open(&pair.mem, NOW, pkt, &info, &mut pair.opened, &mut pair.received);
     pair.receiver.work(NOW);
     assert!(pair.receiver.remove_sa(sa().dst, sa().spi, 0).is_some());
-    // Another backend takes over meanwhile.
+// Another backend replaces the first in the meantime.
     let got = opened_by(&mut pair, pool(1), &[]);
     assert_eq!(got, [Err(DropReason::EspNoState)]);
     assert_eq!(pair.received.get(Mib::XfrmInStateInvalid), 1);
@@ -376,7 +376,7 @@ fn stalled_direction_does_not_stop_the_other() {
             None
         }
     }
-    // (what is stuck, [sealed, refused], [opened, refused])
+// (stalled direction, [sealed, refused], [opened, refused])
     let cases = [("Task(seal", [0, 100], [1100, 0]), ("Task(open", [1100, 0], [0, 100])];
     for (stuck, seals, opens) in cases {
         let mut pair = Pair::new(&sa());

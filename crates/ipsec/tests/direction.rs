@@ -1,4 +1,4 @@
-//! SAs with a direction: refused in the other one, along with options of the other one.
+//! SAs with a direction: refused in the opposite direction, along with options of the opposite direction.
 
 mod common;
 
@@ -9,7 +9,7 @@ use packet::Packet;
 use wire::{FlowKey, Spi, Version};
 use xfrm::{ConfigError, Dir, Level, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector, Template};
 
-/// An SA of that direction without a replay window, which either may be.
+/// An SA of that direction without a replay window, which is valid in both directions.
 fn directed(dir: SaDir) -> SaConfig {
     SaConfig { dir: Some(dir), replay_window: 0, ..sa() }
 }

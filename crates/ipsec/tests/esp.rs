@@ -12,7 +12,7 @@ use packet::{Buf, CopyReason, Csum, Cut, Memory, Packet, geometry};
 use wire::{Protocol, Version, checksum, ipv4, ipv6};
 use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, Mode, SaConfig, SaFlags};
 
-/// Every SA worth trying: modes, outer families, with and without UDP, algorithms.
+/// SAs of all modes, outer families and algorithms, with and without UDP.
 fn configs() -> Vec<SaConfig> {
     let key = |len| vec![9; len].into();
     let auth = Some(AuthConfig::new(Auth::HmacSha1, key(20), 96));
@@ -214,7 +214,7 @@ fn payload_is_copied_at_most_once_out_and_never_in() {
         let mut pkt = packet(&Memory::heap(), &bytes, csum, cut);
         let other = is_shared.then(|| pkt.clone_shared());
         let wire = pair.seal(pkt, Train::Udp);
-        assert!(other.is_none_or(|other| other.to_vec() == bytes), "what others see is not written over");
+        assert!(other.is_none_or(|other| other.to_vec() == bytes), "shared bytes are not overwritten");
         let copies = pair.mem.copies();
         let copied = if cipher.reads_elsewhere() && !is_shared { 0 } else { 46 * 1386 };
         assert_eq!(copies.get(CopyReason::WireFrame).bytes, copied);

@@ -142,7 +142,7 @@ fn tunnel_follows_newest_authentic_source_of_the_peer() {
         let [old, new, newer] = [(); 3].map(|()| seal(&mut pair));
         let mut forged = translated(&newer, third);
         *forged.last_mut().unwrap() ^= 1;
-        assert_eq!(open_at(&mut pair, 0, &forged), [], "a forgery moves nobody");
+        assert_eq!(open_at(&mut pair, 0, &forged), [], "a forgery changes no address");
         assert_eq!(open_at(&mut pair, 0, &translated(&new, first)), []);
         assert_eq!(open_at(&mut pair, 0, &translated(&old, second)), [], "held back, and sent again from elsewhere");
         assert_eq!(goes_to(&mut pair.receiver, &mem, dst, BACK), first);
@@ -152,7 +152,7 @@ fn tunnel_follows_newest_authentic_source_of_the_peer() {
             mappings.iter().map(|it| (it.old, it.new, it.followed)).collect::<Vec<_>>(),
             [(first, second, true)]
         );
-        assert_eq!(open_at(&mut pair, 0, &translated(&newer, third)), [], "a replay moves nobody");
+        assert_eq!(open_at(&mut pair, 0, &translated(&newer, third)), [], "a replay changes no address");
         for (spi, want) in [(0x2000, second), (0x2001, first), (0x2002, SocketAddr::new(dst, 4502)), (0x2003, second)] {
             assert_eq!(goes_to(&mut pair.receiver, &mem, dst, Spi(spi)), want, "{spi:#x}");
         }
@@ -187,7 +187,7 @@ fn transport_mode_checksum_from_before_the_nat_counts_as_good() {
         let info = wire::ip::Info::parse(&inside, inside.len()).unwrap();
         assert_eq!(got.meta.csum, want);
         assert_eq!(info.src.to_string(), if encap.is_some() { "198.51.100.7" } else { "192.0.2.1" });
-        assert!(offload::checksum::verify(&got, &info), "whoever receives it takes it");
+        assert!(offload::checksum::verify(&got, &info), "a receiver accepts it");
     }
 }
 

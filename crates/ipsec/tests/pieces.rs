@@ -146,7 +146,7 @@ fn datagram_in_pieces_is_opened_to_one_page_without_a_copy() {
                 assert!(got.len() == 1 && got[0].to_vec() == bytes, "{version} {len} {:?}", pair.opened.drops);
                 assert_eq!(pair.mem.copies().get(CopyReason::Linearize).bytes > before, is_copied, "{version} {len}");
             }
-            assert_eq!(device.small().in_use(), 0, "its pages go home with the pieces");
+            assert_eq!(device.small().in_use(), 0, "its pages are freed with the buffers");
         }
     }
 }

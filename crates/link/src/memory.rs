@@ -235,12 +235,12 @@ mod tests {
     fn refused_offload_loses_no_packet() {
         let mem = Memory::heap();
         let (mut a, mut b) = pair(End::new("a"), End::new("b"));
-        a.refuse_offloads("told to");
+        a.refuse_offloads("by configuration");
         let mut burst = packets(&mem, 2);
         burst.push(fat(&mem));
         assert_eq!((a.send(&mut burst).unwrap(), burst.len()), (Sent::Refit, 1));
         assert!(!a.features().tso4 && a.features().tso6);
-        assert_eq!(a.offloads()[1].why.as_deref(), Some("told to"));
+        assert_eq!(a.offloads()[1].why.as_deref(), Some("by configuration"));
         // Segmented in software by the caller.
         let mut burst = packets(&mem, 3);
         assert_eq!(a.send(&mut burst).unwrap(), Sent::All);

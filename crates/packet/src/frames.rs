@@ -103,7 +103,7 @@ mod tests {
             );
             for pkt in &mut out {
                 assert_eq!((pkt.meta.cut, pkt.headroom()), (Cut::Whole, ROOM));
-                assert!(pkt.head_mut().is_some(), "split by reference, and nobody else sees it");
+                assert!(pkt.head_mut().is_some(), "split by reference, and not shared");
             }
         }
     }

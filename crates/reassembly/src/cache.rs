@@ -89,7 +89,7 @@ impl Gathering {
 
 impl Waiting {
     fn source(&self) -> SlabId {
-        self.source.expect("what waits is somebody's")
+        self.source.expect("each waiting datagram has a source")
     }
 
     fn charged(&self) -> usize {

@@ -100,7 +100,7 @@ impl Esp {
     /// As [`decrypted`]; the connection is not one with AES-GCM.
     pub fn decrypt(&self, file: &Path) -> Outcome<Vec<String>> {
         let Suite::Aead { name: "rfc4106(gcm(aes))", key_len, icv_bits } = self.suite else {
-            return Err(format!("tshark is not told of {:?}", self.suite).into());
+            return Err(format!("tshark has no key for {:?}", self.suite).into());
         };
         let sas = [(self.own, self.peer, self.spi_out), (self.peer, self.own, self.spi_in)].map(|(src, dst, spi)| {
             let family = if src.is_ipv4() { "IPv4" } else { "IPv6" };

@@ -109,7 +109,7 @@ fn sighup_with_a_bad_file_changes_nothing() -> Outcome {
     let additions =
         "[[route]]\nto = \"10.99.0.0/16\"\ntype = \"blackhole\"\n[[route]]\nto = \"10.98.0.0/16\"\ndev = \"no\"\n";
     site.gateway.reload(&(router::PlainSite::config(true) + additions))?;
-    site.gateway.wait_until("it says what is wrong", |gateway| gateway.log()[logged..].contains("plain.toml"))?;
+    site.gateway.wait_until("the error is logged", |gateway| gateway.log()[logged..].contains("plain.toml"))?;
     assert_eq!(site.gateway.show("routes")?, routes);
     site.a.sh(&ping_script(router::PlainSite::FAR.parse()?, &[56]))?;
     Ok(())
@@ -144,7 +144,7 @@ fn a_lost_link_leaves_the_others_running() -> Outcome {
     let mut site = router::PlainSite::new(true)?;
     for link in ["spare", "tun9"] {
         site.gateway_ns.sh(&format!("ip link del {link}"))?;
-        site.gateway.wait_until(&format!("it says that {link} is down"), |gateway| {
+        site.gateway.wait_until(&format!("{link} is logged as down"), |gateway| {
             gateway.show("links").is_ok_and(|links| {
                 links.lines().any(|line| line.contains(link) && line.to_lowercase().contains("down"))
             })
@@ -170,7 +170,7 @@ fn a_link_is_as_its_interface() -> Outcome {
         if let Some(mtu) = change.strip_prefix("right ") {
             site.b.sh(&format!("ip link set eth0 {mtu}"))?;
         }
-        site.gateway.wait_until(&format!("it sees {change}"), |gateway| {
+        site.gateway.wait_until(&format!("{change} is seen"), |gateway| {
             gateway.show("links").is_ok_and(|links| links.contains(shown))
         })?;
         if change.ends_with("1300") {

@@ -176,7 +176,7 @@ fn set_by_an_operator() -> Outcome {
 fn another_kind() -> Outcome {
     let mut site = PlainSite::new(true)?;
     site.gateway_ns.sh("ip link del tun9; ip link add tun9 type bridge")?;
-    site.gateway.wait_until("it says why the link stays down", |gateway| {
+    site.gateway.wait_until("the reason is logged", |gateway| {
         gateway.link("tun9").is_ok_and(|link| link["why_down"].to_string().contains("of another kind"))
     })?;
     site.gateway_ns.sh("ip link del tun9; ip tuntap add dev tun9 mode tun")?;

@@ -246,7 +246,7 @@ fn addresses() -> Outcome {
         site.exec(&bind(addr))?;
     }
     for (addr, len) in [("10.7.0.1", 24), ("fd07::1", 64)] {
-        assert!(site.exec(&bind(addr)).is_err(), "{addr} is nobody's");
+        assert!(site.exec(&bind(addr)).is_err(), "no node has {addr}");
         site.exec(&format!("ip addr add {addr}/{len} dev eth0; {}", bind(addr)))?;
         assert!(site.exec(&format!("ip addr del {addr}/{len} dev eth0; {}", bind(addr))).is_err(), "{addr} is gone");
     }

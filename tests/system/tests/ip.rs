@@ -92,7 +92,7 @@ fn deleted() -> Outcome {
             let file = scratch.file(name);
             run(shell.arg(&script).arg(state).arg(&file).env("FATPATH_RUNDIR", scratch.path()))?;
             let text = fs::read_to_string(&file)?;
-            let (_, text) = text.rsplit_once("10.3.0.1").ok_or("nothing was told")?;
+            let (_, text) = text.rsplit_once("10.3.0.1").ok_or("no notification")?;
             Ok(text.lines().map(event).filter(|line| line.contains("eth0")).collect())
         };
         let (want, got) = (route_lines(linux.command("sh"), "linux")?, route_lines(exec(&ours, "ours"), "ours")?);

@@ -274,7 +274,7 @@ fn ip_monitor() -> Outcome {
     sleep(Duration::from_millis(500));
     let before = monitor.output();
     host.start()?;
-    wait_until("it is told of the loss", PATIENCE, || monitor.output().contains("No buffer space available"))?;
+    wait_until("the loss is reported", PATIENCE, || monitor.output().contains("No buffer space available"))?;
     sees(&monitor, &host, 30)?;
     assert!(monitor.is_running());
     let after = monitor.output();

@@ -146,7 +146,7 @@ fn exec() -> Outcome {
     tc("tc qdisc del dev red root")?;
     assert_eq!(said(exec("red", &[CLIENT, "10.0.0.2"]))?, "told host of red\n");
     drop(servers.remove(0));
-    wait_until("nobody's port", PATIENCE, || {
+    wait_until("the port is free", PATIENCE, || {
         let mut again = red_lan.command("python3");
         again.args(["-c", CLIENT, "10.0.0.1"]);
         said(again).is_ok_and(|said| said == "failed Connection refused\n")

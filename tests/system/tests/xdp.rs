@@ -124,12 +124,12 @@ fn down_and_up() -> Outcome {
         }
     };
     site.gateway_ns.sh("ip link set right down")?;
-    site.gateway.wait_until("it says that the link is down", is(false))?;
+    site.gateway.wait_until("the link is logged as down", is(false))?;
     site.gateway_ns.sh("ip link set right up")?;
-    site.gateway.wait_until("it says that the link is up", is(true))?;
+    site.gateway.wait_until("the link is logged as up", is(true))?;
     site.a.sh(&ping_script(B_V4.parse()?, &[56, 4000]))?;
     site.gateway_ns.sh("ip link del spare")?;
-    site.gateway.wait_until("it says that the other link is down", |gateway| {
+    site.gateway.wait_until("the other link is logged as down", |gateway| {
         gateway
             .show("links")
             .is_ok_and(|links| links.lines().any(|line| line.contains("spare") && line.contains("DOWN")))
@@ -143,7 +143,7 @@ fn logged() -> Outcome {
     assert!(log.contains("left: generic XDP, copy; xdp-native: mode = \"generic\""), "{log}");
     let before = log.len();
     site.gateway.reload(&PlainSite::config_by(true, Port::Xdp("generic", 512)))?;
-    site.gateway.wait_until("it says what is in the way", |gateway| {
+    site.gateway.wait_until("the reason is logged", |gateway| {
         gateway.log()[before..].contains("link left is open with other settings")
     })?;
     site.a.sh(&ping_script(B_V4.parse()?, &[56])).map(drop)

@@ -109,7 +109,7 @@ mod tests {
         let reply = packet(Message::EchoReply { id, seq });
         assert!(is_reply(&reply, id));
         assert!(!is_reply(&reply, id + 1), "another's");
-        assert!(!is_reply(&reply[..27], id), "cut short");
+        assert!(!is_reply(&reply[..27], id), "truncated");
         assert!(!is_reply(&[], id), "nothing");
         assert!(!is_reply(&packet(Message::EchoRequest { id, seq }), id), "a question");
         assert!(!is_reply(&packet(Message::FragNeeded { mtu: id }), id), "an error");

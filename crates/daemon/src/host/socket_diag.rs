@@ -183,6 +183,6 @@ mod tests {
             rustix::net::SocketFlags::CLOEXEC,
             None,
         );
-        assert!(SocketDiag::new(other.unwrap()).is_err(), "rtnetlink knows no such message");
+        assert!(SocketDiag::new(other.unwrap()).is_err(), "rtnetlink has no such message");
     }
 }

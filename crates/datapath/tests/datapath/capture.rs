@@ -45,7 +45,7 @@ fn capture_sees_packets_before_and_after_gro_and_gso() {
         ]
     );
     for (at, segment) in segments.iter().enumerate() {
-        assert!(seen[at].3 == *segment, "segment {at} as it came");
+        assert!(seen[at].3 == *segment, "segment {at} is unchanged");
         assert!(seen[5 + at].3 == node.datapath.take_tx(OUTSIDE).unwrap()[at].to_vec(), "segment {at} as it goes");
     }
 }

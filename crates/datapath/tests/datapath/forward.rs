@@ -171,7 +171,7 @@ fn mtu_check_uses_wire_size_for_fat_packets() {
                     Version::V6 => Message::V6(icmpv6::Message::PacketTooBig { mtu: mtu.into() }),
                 };
                 assert_eq!((reply.message, sent.len()), (want, 0), "{name}");
-                assert!(bytes.starts_with(&reply.quote), "{name}: quoted as it came, with its TTL");
+                assert!(bytes.starts_with(&reply.quote), "{name}: quoted unchanged, with its TTL");
                 assert_eq!(node.drops(), [(1, DropReason::PacketTooBig, 1)], "{name}");
                 let counted = [Mib::IpFragFails, Mib::Ip6FragFails, Mib::Ip6InTooBigErrors]
                     .map(|mib| node.datapath.counters.get(mib));

@@ -120,7 +120,7 @@ fn each_has_the_link_header_in_front() {
 fn frames_waiting_for_a_neighbour_are_queued_one_by_one() {
     let mut node = sender(RAW[0], ethernet(Features::ALL));
     send(&mut node);
-    assert_eq!((node.waiting(), waiting(&mut node).len()), (SEGMENTS, 1), "all wait, and one is asked");
+    assert_eq!((node.waiting(), waiting(&mut node).len()), (SEGMENTS, 1), "all wait, and one solicitation is sent");
     let [ours, theirs] = [(mac(2), ENDS[0][0]), (mac(9), ENDS[0][1])].map(|(mac, ip)| (mac, ip.parse().unwrap()));
     let header = eth::Header::new(ours.0, theirs.0, EtherType::ARP);
     node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), arp::Header::reply(theirs, ours).as_bytes()].concat());

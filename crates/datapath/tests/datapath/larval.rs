@@ -128,7 +128,7 @@ fn neighbour_discovery_with_held_packets_stays_protected() {
     node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
     node.rx_bytes(at(2), OUTSIDE, &[header.as_bytes(), &solicitation(&ask, mac(2))].concat());
     let sent: Vec<_> = node.tx(OUTSIDE).iter().map(|frame| frame.to_vec()[20]).collect();
-    assert_eq!(sent, [Protocol::ESP.0; 2], "what has waited, and what the neighbour asked for");
+    assert_eq!(sent, [Protocol::ESP.0; 2], "the held packet, and the reply to the neighbour");
     assert_eq!((node.datapath.ipsec.held(), node.drops()), (0, vec![]));
 }
 

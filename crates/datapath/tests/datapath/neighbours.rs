@@ -200,7 +200,7 @@ fn silent_neighbour_is_solicited_three_times_then_reported() {
         assert_eq!(world.stats[1].frames, 3, "requests on the outer wire");
         world.hosts[0].send_bytes(&flow.udp(30));
         world.run(SECOND);
-        assert_eq!(world.stats[1].frames, 4, "the next packet has it asked anew");
+        assert_eq!(world.stats[1].frames, 4, "the next packet causes a new solicitation");
     }
 }
 

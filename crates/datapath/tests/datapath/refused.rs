@@ -144,8 +144,8 @@ fn malformed_packets_are_counted_as_linux_does() {
         ("a wrong IPv4 checksum", with(&v4, 10, 0), DropReason::Ipv4Checksum, Mib::IpInHdrErrors),
         ("the same in IpExt", with(&v4, 10, 0), DropReason::Ipv4Checksum, Mib::IpExtInCsumErrors),
         ("a header of 16 bytes", with(&v4, 0, 0x44), DropReason::Ipv4Header, Mib::IpInHdrErrors),
-        ("cut short", v4[..100].to_vec(), DropReason::IpTruncated, Mib::IpExtInTruncatedPkts),
-        ("IPv6 cut short", v6[..100].to_vec(), DropReason::IpTruncated, Mib::Ip6InTruncatedPkts),
+        ("truncated", v4[..100].to_vec(), DropReason::IpTruncated, Mib::IpExtInTruncatedPkts),
+        ("IPv6 truncated", v6[..100].to_vec(), DropReason::IpTruncated, Mib::Ip6InTruncatedPkts),
     ];
     for (name, bytes, reason, mib) in cases {
         let mut node = router();
@@ -197,7 +197,7 @@ fn frame_not_for_this_station_is_not_forwarded() {
         ("for a group", frame(MacAddr::multicast_v4([224, 0, 0, 1].into()), EtherType::IPV4, &v4), not_for_us),
         ("IPv6 for a group", frame(MacAddr([0x33, 0x33, 0, 0, 0, 1]), EtherType::IPV6, &v6), not_for_us),
         ("for another", frame(mac(7), EtherType::IPV4, &v4), not_for_us),
-        ("IPv6 that says it is IPv4", frame(mac(1), EtherType::IPV4, &v6), not_for_us),
+        ("IPv6 with the EtherType of IPv4", frame(mac(1), EtherType::IPV4, &v6), not_for_us),
         ("another protocol", frame(mac(1), EtherType(0x88cc), &v4), not_for_us),
         ("tagged", frame(mac(1), EtherType::VLAN, &v4), not_for_us),
         ("short", frame(mac(1), EtherType::IPV4, &[])[..13].to_vec(), Some(DropReason::EthTruncated)),

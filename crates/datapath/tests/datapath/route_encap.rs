@@ -176,7 +176,7 @@ fn no_route_to_new_address_is_unreachable_host() {
         assert_eq!(node.drops(), [(INSIDE.0, DropReason::IlaUnreachable, 1)]);
         let error = icmp_message(&only(node.tx(INSIDE)));
         assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
-        assert_eq!(dst_of(&error.quote), dst_of(&flow().udp(0)), "the sender knows the SIR address");
+        assert_eq!(dst_of(&error.quote), dst_of(&flow().udp(0)), "the sender used the SIR address");
         // A socket gets the error as well: EHOSTUNREACH.
         add_devices(&mut node);
         down_bytes(&mut node, OUTSIDE, &Flow::new("fd00:2::254", NODE).udp(9));

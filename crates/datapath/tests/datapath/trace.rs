@@ -49,7 +49,7 @@ fn trace_of_forwarded_packet_has_each_stage_and_hook() {
         // One packet from input to output.
         assert!(geometry.iter().all(|(_, it)| it.gso.is_some_and(|gso| gso.segs == 10)), "{geometry:#?}");
         node.rx_bytes(NOW, INSIDE, &flow.udp(1));
-        assert_eq!(steps(&mut node), [], "one packet was asked for");
+        assert_eq!(steps(&mut node), [], "one packet was requested");
     }
 }
 

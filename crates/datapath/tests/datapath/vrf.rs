@@ -175,7 +175,7 @@ fn route_by_a_vrf_device_enters_it_and_by_a_link_leaves_it() {
         add(&mut node.datapath.fib, 20, LinkId(RED));
         let drops = node.drops().len();
         node.rx_bytes(NOW, NEITHER, &flow.udp(10));
-        assert_eq!((node.drops().len(), sent(&mut node).len()), (drops + 1, 1), "told that no route leads there");
+        assert_eq!((node.drops().len(), sent(&mut node).len()), (drops + 1, 1), "answered unreachable");
     }
 }
 

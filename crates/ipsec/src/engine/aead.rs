@@ -90,9 +90,9 @@ impl SaltedKey {
         iv_room.copy_from_slice(&iv);
         let (nonce, aad) = (self.nonce(iv), Aad::new(header, high));
         match &self.key {
-            AeadKey::Ring(_) => unreachable!("asked before"),
+            AeadKey::Ring(_) => unreachable!("checked before"),
             AeadKey::AwsLc(key) => {
-                debug_assert_eq!(icv_len, FULL_ICV, "asked before");
+                debug_assert_eq!(icv_len, FULL_ICV, "checked before");
                 let (to, behind) = rest.split_at_mut(text.len());
                 let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
                 key.seal_out_of_place_scatter(nonce, aws_lc::Aad::from(aad.bytes()), text, to, trailer, behind)

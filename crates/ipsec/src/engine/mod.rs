@@ -233,7 +233,7 @@ impl Cipher {
         packet: &'a mut [u8],
         high: Option<u32>,
     ) -> Result<&'a mut [u8], OpenError> {
-        let Engine::Aead(key) = &self.engine else { unreachable!("asked before") };
+        let Engine::Aead(key) = &self.engine else { unreachable!("checked before") };
         key.open_from(pieces, packet, high, self.icv_len)?;
         let end = packet.len() - self.icv_len;
         Ok(&mut packet[Header::LEN + self.iv_len..end])

@@ -124,7 +124,7 @@ impl Sa {
             Mode::Transport => {
                 let len = job.outer.info.header_len;
                 let has_room = job.outer.push_own(mem, inside, Protocol::TCP, id);
-                debug_assert!(has_room, "looked for with the rest");
+                debug_assert!(has_room, "checked with the other conditions");
                 // The payload first: a load of the headers, which were just stored, would stall.
                 let (headers, payload) = inside.bytes().split_at(len);
                 job.outer.meta.csum = job.outer.complete(headers, state.sum_of(payload));

@@ -36,7 +36,7 @@ pub(crate) const BOTH_FAMILIES: SaFlags = SaFlags {
     af_unspec: true,
 };
 
-/// A tunnel SA over IPv4 with AES-GCM-256, for both families; tests change the fields that they are about.
+/// A tunnel SA over IPv4 with AES-GCM-256, for both families; tests change single fields.
 pub(crate) fn sa() -> SaConfig {
     SaConfig {
         reqid: 1,

@@ -65,7 +65,7 @@ impl Frames {
         self.pool.take_free(&mut self.home);
         let before = self.home.len();
         while let Some(buf) = self.home.pop() {
-            let number = self.pool.number_of(&buf).expect("only this pool's come home");
+            let number = self.pool.number_of(&buf).expect("every returned frame is of this pool");
             if !give(self.address(number)) {
                 self.home.push(buf);
                 break;

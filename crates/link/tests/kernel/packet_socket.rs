@@ -200,7 +200,7 @@ fn down() -> Outcome {
     let (mem, mut got) = (Memory::heap(), Vec::new());
     street.middle.sh("ip link set left down")?;
     let mut said = None;
-    wait_until("the link says that it is down", std::time::Duration::from_secs(20), || {
+    wait_until("the link is down", std::time::Duration::from_secs(20), || {
         said = left.recv(&mem, &mut got).err();
         said.is_some()
     })?;

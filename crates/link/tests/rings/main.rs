@@ -92,7 +92,7 @@ fn send(
         let is_indirect = may_be_indirect && random.below(2) == 0;
         wants_kick |= driver.queues[number].offer(&pieces, false, is_indirect);
     }
-    assert!(wants_kick, "the back end had nothing to do, so it wants a kick");
+    assert!(wants_kick, "the back end was idle, so it has kicks enabled");
     driver.queues[number].kick();
     assert!(is_readable(back));
     let mut got = Vec::new();

@@ -219,7 +219,7 @@ fn udp_merges_equal_datagrams_and_one_shorter() {
                 (7..).zip(sizes).map(|(id, &len)| if v6 { udp6(id, len) } else { udp4(id, len) }).collect();
             assert_eq!(glue_frames(MERGE, &frames), want, "{sizes:?}");
             let apart = glue_frames(Config { udp: false, ..MERGE }, &frames);
-            assert_eq!(apart, sizes, "not asked for");
+            assert_eq!(apart, sizes, "not requested");
         }
     }
     let many: Vec<_> = (0..65).map(|id| udp4(id, 10)).collect();

@@ -191,7 +191,7 @@ impl World {
     fn make(&mut self, len: usize, headroom: usize) -> Result<(), PoolDry> {
         let bytes = self.fill(len);
         let mut packet = Packet::new(&self.mem, headroom, len)?;
-        packet.put(len).expect("as much room as was asked for").copy_from_slice(&bytes);
+        packet.put(len).expect("as much room as was requested").copy_from_slice(&bytes);
         self.add(packet, bytes);
         Ok(())
     }
@@ -208,7 +208,7 @@ impl World {
     fn make_train(&mut self, size: usize, count: usize) -> Result<(), PoolDry> {
         let bytes = self.fill(size * count);
         let mut page = self.mem.take(64, bytes.len())?;
-        page.put(bytes.len()).expect("as much room as was asked for").copy_from_slice(&bytes);
+        page.put(bytes.len()).expect("as much room as was requested").copy_from_slice(&bytes);
         let charged = page.truesize();
         let mut parts: Vec<_> = bytes.chunks(size).map(|bytes| (page.split_to(size), bytes.to_vec())).collect();
         let shared_out: usize = parts.iter().map(|(buf, _)| buf.truesize()).sum();

@@ -1,4 +1,4 @@
-//! Any sequence of operations, of all users and tables: what has to hold after each.
+//! Invariants after each of any sequence of operations, of all users and tables.
 
 use base::Origin;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const WAYS: [Coalesce; 3] = [Coalesce::Off, Coalesce::Move, Coalesce::Copy];
 /// Charge for one fragment besides itself: its queue, and a page with room for others.
 const ONE: usize = packet::Memory::SMALL + 4096;
 
-/// Does these steps, with this limit for every table, which chooses too what becomes of pages.
+/// Runs these steps with this limit for every table. The limit also selects the treatment of pages.
 pub(crate) fn run(policy: Policy, limit: usize, steps: &[Step]) {
     let coalesce = WAYS[limit % WAYS.len()];
     let mut world = World::with_config(Version::V4, Config { coalesce, ..limited(policy, limit, 64) });
@@ -62,7 +62,7 @@ fn advance(world: &mut World, time: Duration) -> usize {
     0
 }
 
-/// Other rules for pages, and another time to wait.
+/// Another treatment of pages, and another timeout.
 fn configure(world: &mut World, policy: Policy, limit: usize, how: u8) -> usize {
     let mut config = Config { coalesce: WAYS[usize::from(how) % WAYS.len()], ..limited(policy, limit, 64) };
     config.v4.timeout = Duration::from_secs(how.into());

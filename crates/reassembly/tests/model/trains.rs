@@ -62,7 +62,7 @@ fn send_plain(world: &mut World, burst: &[Coming]) {
     }
 }
 
-/// Sends them as bursts. Returns the number of fragments in trains.
+/// Sends fragments as bursts. Returns the number of fragments in trains.
 fn send_burst(world: &mut World, burst: &[Coming]) -> u64 {
     let mut packets: Vec<Packet> = burst.iter().map(|coming| packet(world, coming).0).collect();
     let mut packets = Burst::new(&mut packets);

@@ -1,4 +1,4 @@
-//! A receiver whose every outcome is noted, and the fragments to send it.
+//! A receiver that records every outcome, and fragments to send to it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use wire::{FragInfo, FragOffset, Protocol, Version, frag, icmpv6, ipv4, ipv6};
 
 pub(crate) const BOTH: [Version; 2] = [Version::V4, Version::V6];
 
-/// The link by which everything comes unless a test says otherwise.
+/// Default input link.
 pub(crate) const LINK: LinkId = LinkId(3);
 
 /// One fragment to be sent.
@@ -161,12 +161,12 @@ pub(crate) fn limited(policy: Policy, high_thresh: usize, max_distance: u32) -> 
     Config { policy, v4, v6, tracking_v6, max_distance, ..Config::default() }
 }
 
-/// As much as it takes.
+/// Unlimited.
 pub(crate) fn no_limits() -> Config {
     limited(Policy::Fair, usize::MAX, 0)
 }
 
-/// An ICMPv6 parameter problem: why, its code, its pointer.
+/// An ICMPv6 parameter problem: drop reason, code, pointer.
 pub(crate) type Refused = (DropReason, icmpv6::Problem, usize);
 
 pub(crate) struct World {
@@ -180,12 +180,12 @@ pub(crate) struct World {
     pub(crate) delivered: Vec<Packet>,
     /// For each, the largest fragment.
     pub(crate) max_sizes: Vec<usize>,
-    /// Fragments that went on as they came.
+/// Fragments that passed unchanged.
     pub(crate) passed: Vec<Packet>,
     pub(crate) refused: Vec<Refused>,
-    /// Packets dropped, by reason, in the order in which they were.
+/// Reason and bytes of each dropped packet, in order.
     pub(crate) dropped: Vec<(DropReason, u64)>,
-    /// Packets that went in.
+/// Packets sent.
     pub(crate) sent: u64,
 }
 
@@ -222,7 +222,7 @@ impl World {
         pieces.iter().for_each(|&piece| self.send(piece));
     }
 
-    /// Sends a packet in whatever shape, whose bytes are `bytes`.
+/// Sends a packet of any geometry, with these bytes.
     pub(crate) fn send_packet(&mut self, mut pkt: Packet, bytes: &[u8]) {
         let info = Info::parse(bytes, bytes.len()).unwrap();
         pkt.meta.origin = Origin::Port(self.link).into();
@@ -233,7 +233,7 @@ impl World {
         self.note(verdict, bytes);
     }
 
-    /// Notes what became of a fragment whose bytes are `bytes`.
+/// Records the outcome for a fragment with these bytes.
     pub(crate) fn note(&mut self, verdict: Verdict, bytes: &[u8]) {
         match verdict {
             Verdict::Whole { pkt, max_size } => {
@@ -244,7 +244,7 @@ impl World {
             }
             Verdict::Held => {}
             Verdict::Pass { pkt, packets } => {
-                assert_eq!(pkt.to_vec(), bytes, "what goes on is the fragment as it came");
+                assert_eq!(pkt.to_vec(), bytes, "the fragment passes unchanged");
                 self.passed.push(pkt);
                 if packets > 0 {
                     self.dropped.push((DropReason::FragmentLength, packets));
@@ -254,7 +254,7 @@ impl World {
             Verdict::Drop { reason, packets } => self.dropped.push((reason, packets)),
             Verdict::Refuse { pkt, reason, code, pointer } => {
                 if !matches!(reason, DropReason::FragmentNested | DropReason::ProtocolUnknown) {
-                    assert_eq!(pkt.to_vec(), bytes, "what is quoted is the fragment as it came");
+                    assert_eq!(pkt.to_vec(), bytes, "the quoted fragment is unchanged");
                 }
                 self.refused.push((reason, code, pointer));
             }
@@ -264,7 +264,7 @@ impl World {
         self.reassembly.check_invariants();
     }
 
-    /// Lets all queues time out. Returns what is quoted in the time exceeded messages, with its summary.
+/// Times out all queues. Returns the packets that the time exceeded messages quote, with their summaries.
     pub(crate) fn drain(&mut self) -> Vec<(Vec<u8>, Info)> {
         let mut expired = Vec::new();
         while let Some(deadline) = self.reassembly.poll_timeout() {
@@ -282,12 +282,12 @@ impl World {
         quoted
     }
 
-    /// The bytes of what was delivered.
+/// The bytes of the delivered datagrams.
     pub(crate) fn bytes(&self) -> Vec<Vec<u8>> {
         self.delivered.iter().map(Packet::to_vec).collect()
     }
 
-    /// No page is held but by what was delivered.
+/// Checks that only delivered datagrams hold pages.
     pub(crate) fn assert_pages_came_home(&mut self) {
         self.delivered.clear();
         assert_eq!((self.mem.small().in_use(), self.mem.large().in_use()), (0, 0));

@@ -179,7 +179,7 @@ fn datagram_least_likely_to_complete_is_evicted_first() {
     let cases = flat(&[&grown(1, 1), &[new(2, 2)], &grown(3, 3), &[new(4, 4)]]);
     assert_eq!(victims(&cases, next(5)), [2], "the oldest of those that have not grown");
     let cases = flat(&[&grown(1, 1), &grown(2, 2), &grown(3, 3), &grown(4, 4), &grown(5, 5)]);
-    assert_eq!(victims(&cases, next(5)), [1], "the one whose progress is longest ago, for one to begin");
+    assert_eq!(victims(&cases, next(5)), [1], "a new datagram evicts the one with the oldest progress");
     let touched = flat(&[&cases, &[Piece { src: 1, id: 1, ..part(2800, 1400) }]]);
     assert_eq!(victims(&touched, next(5)), [2]);
     let dripped = flat(&[&cases, &[Piece { src: 1, id: 1, ..part(2800, 8) }]]);
@@ -204,7 +204,7 @@ fn source_with_more_than_half_of_memory_is_evicted() {
     assert_eq!(
         (world.delivered.len(), &world.dropped[..]),
         (20, &[][..]),
-        "the older ones of the other are still there"
+        "the older datagrams of the other source remain"
     );
 }
 

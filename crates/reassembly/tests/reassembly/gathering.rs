@@ -1,4 +1,4 @@
-//! Datagrams whose fragments are gathered in one large page, and those too short for it.
+//! Copies of fragments into one large page, and datagrams too short for that.
 
 use packet::{CopyReason, Memory, Packet, Pool};
 use reassembly::{Coalesce, Config, Policy, Table};

@@ -105,7 +105,7 @@ fn both_families_match_linux() {
             Want { moved: Moved { overlaps: 1, ..delivered_after_a_failure(7).moved }, ..delivered(7) },
         ),
         ("duplicate spanning two runs", vec![d(), c(), b(), part(104, 200), a()], overlapped(5)),
-        ("duplicate beside a closed hole", vec![a(), c(), b(), part(0, 208), d()], overlapped(5)),
+        ("duplicate next to a closed hole", vec![a(), c(), b(), part(0, 208), d()], overlapped(5)),
         ("duplicate inside a run of one", vec![d(), c(), b(), part(112, 8), a()], delivered(5)),
         ("a duplicate that alone is a last", vec![a(), part(104, 296), d()], nothing(3)),
         ("two lasts, same end", vec![a(), b(), d(), d(), c()], delivered(5)),

@@ -2,23 +2,23 @@
 //!
 //! | rule | tests |
 //! |---|---|
-//! | keys, users, L3 domains | `limits`: `datagrams_that_differ_in_their_key_…`, `fragments_of_two_links_join_…`; `users`: `each_user_and_each_domain_…` |
+//! | keys, users, L3 domains | `limits`: `datagrams_that_differ_in_their_key_…`, `fragments_of_two_links_join_…`; `users`: `users_and_domains_…` |
 //! | tables and their limits | `users`: `users_of_ipv4_share_one_limit_…`, `usage_is_per_table` |
-//! | users that coalesce fragments | `users`: `local_delivery_alone_joins_pieces_…`, `each_piece_is_one_child_…` |
+//! | users that coalesce fragments | `users`: `only_local_delivery_joins_…`, `each_fragment_of_any_geometry_…` |
 //! | ordered tree of ranges | `range_tree.rs`; `orders`: `fragments_take_the_same_time_…` |
 //! | duplicates, overlaps, ends, empty and odd lengths, ECN, DSCP | `kernel_table`; `ecn.rs`; the list of holes (`model`, `orders`); the kernel itself (`tests/kernel`) |
 //! | too long, truncated headers, atomic and nested fragments | `kernel_table` |
-//! | timers, time exceeded, removed links | `limits`: `the_time_runs_from_…`; `kernel_table`: `a_datagram_that_times_out_…`; `users`: `timeout_of_removed_link_…` |
+//! | timers, time exceeded, removed links | `limits`: `timeout_starts_with_…`; `kernel_table`: `timeout_quotes_…`; `users`: `timeout_of_removed_link_…` |
 //! | the limit of memory | `limits` (Linux's policy), `fairness` (ours); `tests/kernel`: `a_full_table_refuses_…` |
 //! | memory in use, coalescing | `ring`: `memory_is_exactly_zero_…`; `check_invariants` after each fragment of every test |
-//! | distance between fragments | `limits`: `queue_is_emptied_…`, `a_restarted_queue_…` |
+//! | distance between fragments | `limits`: `queue_is_emptied_…`, `restarted_queue_…` |
 //! | header of the result, checksums, DF, largest fragment | `shapes`: `checksums_add_up_…`, `df_is_set_…`; `users`: `the_largest_fragment_is_remembered` |
-//! | slots first, then children | `shapes`: `pieces_beyond_slots_…` |
+//! | slots first, then children | `shapes`: `fragments_beyond_the_slots_…` |
 //! | pages that are freed at once | `ring` |
-//! | fragments gathered in one page | `gathering` |
+//! | fragments copied to one page | `gathering` |
 //! | shared pages | `page_waste` |
 //! | fragmentation, refragmentation | `fragmenting`, `refragmenting` |
-//! | bursts | `trains`: as one by one |
+//! | bursts | `trains`: the same as single fragments |
 //! | tracking | `users`: `ipv6_tracking_…` |
 
 mod fairness;

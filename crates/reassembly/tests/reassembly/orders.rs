@@ -25,7 +25,7 @@ fn cut_at(lens: &[u8], most: u8, tail: usize) -> (Vec<Piece>, usize) {
     (pieces, at + tail)
 }
 
-/// Steps that often are those of whole datagrams.
+/// Steps that often make whole datagrams.
 fn steps() -> impl Strategy<Value = Vec<model::Step>> {
     let any_step = any::<model::Step>();
     // The fragments of one datagram, in some order.
@@ -120,7 +120,7 @@ fn bad_day(version: Version, lens: &[usize], seed: u64) {
         state % below
     };
     let mut arrivals = Vec::new();
-    // Number of deliveries of each datagram: that of its rarest fragment.
+// A datagram is delivered as often as its rarest fragment.
     let mut times = Vec::new();
     for &len in lens {
         let id = times.len();

@@ -1,4 +1,4 @@
-//! Fragments in shared large pages, while there is not plenty of memory.
+//! Fragments in shared large pages, while memory is scarce.
 
 use base::{DropReason, Origin};
 use packet::{Burst, CopyReason, Memory, Packet};
@@ -51,7 +51,7 @@ fn take_in(world: &mut World, mut packets: Vec<Packet>, together: bool) {
     }
 }
 
-/// A world with enough memory, but not plenty.
+/// A world with scarce but sufficient memory.
 fn half_full(version: Version) -> World {
     let mut world = World::with_config(version, limited(Policy::Fair, LIMIT, 0));
     (0..200).for_each(|id| world.send(Piece { id: id + 10_000, ..part(0, STEP) }));

@@ -1,4 +1,4 @@
-//! Datagrams that are reassembled on their way and refragmented.
+//! Datagrams that are reassembled in transit and refragmented.
 
 use base::DropReason;
 use packet::{Memory, Packet};
@@ -22,7 +22,7 @@ fn there_and_back(version: Version, pieces: &[Piece], mtu: usize) -> Result<Vec<
     result.map(|()| out.iter().map(Packet::to_vec).collect())
 }
 
-/// Pieces of these lengths.
+/// Fragments of these lengths.
 fn pieces(lens: &[usize]) -> Vec<Piece> {
     let mut at = 0;
     let one = |(n, &len): (usize, &usize)| {
@@ -108,7 +108,7 @@ fn largest_fragment_with_df_is_too_big_for_smaller_link() {
     assert_eq!(there_and_back(Version::V4, &df(&lens), 1019), too_big);
     assert_eq!(there_and_back(Version::V6, &pieces(&[1400, 1400, 8]), 1447), too_big);
     let came: Vec<_> = df(&lens).iter().map(|piece| piece.bytes(Version::V4)).collect();
-    assert!(there_and_back(Version::V4, &df(&lens), 1020).unwrap() == came, "each with DF, as it came");
+    assert!(there_and_back(Version::V4, &df(&lens), 1020).unwrap() == came, "each with DF, unchanged");
     assert_eq!(there_and_back(Version::V6, &pieces(&[1400, 1400, 8]), 1448).map(|all| all.len()), Ok(3));
 }
 

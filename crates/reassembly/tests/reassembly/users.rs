@@ -23,7 +23,7 @@ const fn tracking(hook: Hook, zone: u16) -> User {
     User::Tracking { hook, zone }
 }
 
-/// A world in which this user asks.
+/// A world with this user of reassembly.
 fn world_of(user: User, version: Version) -> World {
     let mut world = World::new(version);
     world.context.user = user;
@@ -113,7 +113,7 @@ fn each_fragment_of_any_geometry_is_one_child() {
 
 #[test]
 fn the_largest_fragment_is_remembered() {
-    // Their lengths, and the largest with its header.
+// The fragments' lengths, and that of the largest with its header.
     let cases: [(&[Piece], usize); 4] = [
         (&[part(0, 104), last(104, 96)], 104),
         (&[last(104, 296), part(0, 104)], 296),
@@ -200,7 +200,7 @@ fn ipv6_tracking_passes_malformed_and_counts_nothing() {
         ("without a whole UDP header", vec![part(0, 4)], (0, vec![], 1)),
         ("a contradiction in ECN", vec![a, Piece { tos: 3, ..b }, c], (0, vec![(R::FragmentEcn, 3)], 0)),
         ("an atomic one", vec![last(0, 100)], (1, vec![], 0)),
-        ("an atomic one beside others", vec![a, last(0, 100), b, c], (2, vec![], 0)),
+        ("an atomic fragment between others", vec![a, last(0, 100), b, c], (2, vec![], 0)),
     ];
     for (name, pieces, (delivered, dropped, passed)) in cases {
         let mut world = world_of(tracking(Hook::In, 0), Version::V6);
@@ -270,7 +270,7 @@ fn timeout_is_reported_for_link_of_last_fragment() {
         }
         let mut expired = Vec::new();
         let deadline = world.reassembly.poll_timeout().unwrap();
-        // The first one's link may be gone by then.
+// The first fragment's link may be removed by then.
         world.reassembly.handle_timeout(deadline, |it| it == LinkId(4), &mut world.counters, &mut expired);
         let links: Vec<_> = expired
             .into_iter()

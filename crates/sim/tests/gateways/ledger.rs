@@ -138,7 +138,7 @@ impl Way {
             // A gateway has fragmented it.
             _ => {
                 let of = common(packet).and_then(|common| self.may_be_cut.get(&common));
-                let &(flow, whole) = of.unwrap_or_else(|| panic!("nobody sent {packet:02x?}"));
+                let &(flow, whole) = of.unwrap_or_else(|| panic!("not sent by an end: {packet:02x?}"));
                 let count = self.units.entry(unit).or_insert(Count { flow, ..Count::default() });
                 count.on_wire += 1;
                 assert_eq!(count.on_wire, 1, "sealed twice: {packet:02x?}");
@@ -165,7 +165,7 @@ impl Way {
     fn deliver(&mut self, packet: &[u8]) {
         let unit = unit_of(packet);
         let count =
-            self.units.get_mut(&unit).unwrap_or_else(|| panic!("nobody sent what was delivered: {packet:02x?}"));
+            self.units.get_mut(&unit).unwrap_or_else(|| panic!("delivered but not sent: {packet:02x?}"));
         count.delivered += 1;
         assert!(count.delivered <= count.on_wire, "delivered more often than sent: {count:?} {packet:02x?}");
         self.delivered += 1;

@@ -60,7 +60,7 @@ fn trap() -> Outcome {
     let [left, _] = &site.ends;
     let policies = site.xfrm(left, "policy")?;
     assert!(policies.contains("src 10.1.0.0/24 dst 10.2.0.0/24"), "{policies}");
-    assert_eq!(site.xfrm(left, "state")?, "", "nothing was asked for yet");
+    assert_eq!(site.xfrm(left, "state")?, "", "no SA is acquired yet");
     site.up()?;
     both_have_sas(&site, true)?;
     left.netns.sh("ping -c 20 -i 0.05 -W 2 10.2.0.1").map_err(|failed| site.explain(&failed))?;

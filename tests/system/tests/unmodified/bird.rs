@@ -118,10 +118,10 @@ fn restart() -> Outcome {
     // Time in which it would fill its log if its sockets were ready all the time.
     thread::sleep(Duration::from_secs(2));
     let after = bird.process.output();
-    assert_eq!(after, before, "it has nothing to say while there is no gateway");
+    assert_eq!(after, before, "it logs nothing while there is no gateway");
     node.start_gateway()?;
     // The loss is reported to it, and its event socket has its group memberships again.
-    wait_until("bird is told", PATIENCE, || bird.process.output().contains("will resync on next scan"))?;
+    wait_until("bird gets ENOBUFS", PATIENCE, || bird.process.output().contains("will resync on next scan"))?;
     node.ip("route add 10.8.0.0/16 via 10.1.0.2")?;
     bird.wait_for("route", &["10.8.0.0/16          unicast [kernel1"])?;
     // Requests on its other sockets still work.

@@ -60,7 +60,7 @@ fn dhclient() -> Outcome {
     client.signal(Signal::TERM)?;
     client.wait(PATIENCE)?;
     system::run(command("-r").arg("eth0"))?;
-    wait_until("the server is told", PATIENCE, || server.output().contains("DHCPRELEASE(eth0) 10.1.0.50"))
+    wait_until("the server gets the release", PATIENCE, || server.output().contains("DHCPRELEASE(eth0) 10.1.0.50"))
         .map_err(|failed| format!("{}: {}", failed.message().unwrap_or_default(), server.output()))?;
     assert!(!node.ip("addr show dev eth0")?.contains("10.1.0.50"));
     assert_eq!(fs::read("/etc/resolv.conf").ok(), resolv, "the host's resolver is as it was");

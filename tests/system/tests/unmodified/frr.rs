@@ -202,7 +202,7 @@ fn restart() -> Outcome {
     node.start_gateway()?;
     // The event socket has its group memberships again. The time this takes is the library's.
     let mut number = 0;
-    let heard = wait_until("zebra hears of an address", PATIENCE, || {
+    let heard = wait_until("zebra gets an address event", PATIENCE, || {
         number += 1;
         let address = format!("10.4.{number}.1/24");
         thread::sleep(Duration::from_millis(200));

@@ -131,7 +131,7 @@ fn failover() -> Outcome {
     wait_until("it is a backup", PATIENCE, || keepalived.output().contains("Entering BACKUP STATE"))
         .map_err(explain)?;
     thread::sleep(Duration::from_secs(4));
-    assert!(!node.ip("addr show dev eth0")?.contains("10.1.0.99"), "it hears the neighbour: {}", keepalived.output());
+    assert!(!node.ip("addr show dev eth0")?.contains("10.1.0.99"), "it receives the neighbour's advertisements: {}", keepalived.output());
     // Both at once: the parent would start the child again, and the child would say that it ends.
     let child = std::fs::read_to_string(node.scratch.file("far.vrrp"))?;
     run(Command::new("kill").args(["-KILL", child.trim(), &neighbour.id().to_string()]))?;
@@ -142,7 +142,7 @@ fn failover() -> Outcome {
     node.wait_for_ip("addr show dev eth0", "inet 10.1.0.99/24 scope global secondary eth0\n").map_err(explain)?;
     let link = node.ip("-o link show eth0")?;
     let ours = link.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
-    wait_until("the neighbour's kernel is told", PATIENCE, || {
+    wait_until("the neighbour's kernel has the announcement", PATIENCE, || {
         node.far.sh("ip neigh show 10.1.0.99").is_ok_and(|said| said.contains(ours))
     })
     .map_err(explain)?;

@@ -40,7 +40,7 @@ fn arping() -> Outcome {
     let ours = ours.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default().to_owned();
     node.far.sh("ip neigh replace 10.1.0.1 lladdr 02:00:00:00:00:99 dev eth0 nud stale")?;
     arping("-U -c 1 -w 3 -I eth0 -s 10.1.0.1 10.1.0.1").or_else(|_| Outcome::Ok(String::new()))?;
-    wait_until("the far end knows the gateway's address", PATIENCE, || {
+    wait_until("the far end has learnt the gateway's address", PATIENCE, || {
         node.far.sh("ip neigh show 10.1.0.1").is_ok_and(|said| said.contains(&ours))
     })?;
     Ok(())

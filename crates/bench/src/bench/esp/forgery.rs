@@ -7,7 +7,7 @@ use wire::{esp, ipv4};
 /// Distance of a forgery's sequence number from its original's: beyond what the good flow has reached.
 const AHEAD: u32 = 100_000;
 
-/// Bytes of ESP in a forgery that is cut short: too few for an ICV.
+/// Bytes of ESP in a truncated forgery: too few for an ICV.
 const SHORT: usize = 16;
 
 /// A kind of forgery, made from a good packet.
@@ -19,7 +19,7 @@ pub(super) enum Forgery {
     WrongIcv,
     /// The packet itself, once more.
     Replayed,
-    /// A sequence number to come, and cut short.
+    /// A future sequence number, truncated.
     Truncated,
 }
 

@@ -113,7 +113,7 @@ fn packet_mode_has_no_software_fallback() {
     // Queued packets are for this device only.
     let mut lane = Lane::new(OffloadMode::Packet);
     lane.send();
-    assert_eq!(lane.waiting(OUTSIDE).len(), 1, "fat, as it came");
+    assert_eq!(lane.waiting(OUTSIDE).len(), 1, "unsegmented");
     let mut config = lane.near.datapath.ports.get(OUTSIDE).unwrap().config.clone();
     config.features.esp = false;
     lane.near.datapath.set_port(OUTSIDE, config);
