@@ -469,7 +469,7 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
         (
             VRFS,
             "[[route]]\nto = \"::/0\"\ntype = \"blackhole\"\nvrf = \"red\"\ntable = 7",
-            "f:24: route[0].table: the VRF says in which table; take one out.",
+            "f:24: route[0].table: vrf and table exclude each other; take one out.",
         ),
         (
             VRFS,

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 const POLL: Duration = Duration::from_millis(2);
 
 /// Largest part of the messages of `ip` that is kept.
-const MAX_SAID: u64 = 64 << 10;
+const MAX_STDERR: u64 = 64 << 10;
 
 /// Objects of `ip` that lines may name.
 const OBJECTS: [&str; 8] = ["link", "address", "route", "rule", "neighbour", "neighbor", "xfrm", "ila"];
@@ -93,25 +93,25 @@ impl IpLines {
         // Signals of the terminal to this program are not for `ip`.
         let mut ip = ip.process_group(0).spawn().map_err(failed)?;
         drop(command);
-        let said = ip.stderr.take();
-        let (ended, left, said) = thread::scope(|scope| {
+        let stderr = ip.stderr.take();
+        let (ended, left, stderr) = thread::scope(|scope| {
             scope.spawn(|| self.feed(File::from(writer)));
-            let said = scope.spawn(|| said.map_or_else(String::new, listen));
+            let stderr = scope.spawn(|| stderr.map_or_else(String::new, read_stderr));
             let ended = wait(&mut ip, is_over);
             // Counts the unread lines, which also ends the feeding thread.
-            (ended, count_lines(rest), said.join().unwrap_or_default())
+            (ended, count_lines(rest), stderr.join().unwrap_or_default())
         });
         match ended.map_err(failed)? {
             None => Ok(false),
             Some(status) if status.success() => {
-                if let Some(said) = what_was_said(&said) {
-                    tracing::warn!("{}: ip: {said}", self.name);
+                if let Some(error) = error_of(&stderr) {
+                    tracing::warn!("{}: ip: {error}", self.name);
                 }
                 Ok(true)
             }
             Some(status) => {
                 let line = lines_in(&self.text).saturating_sub(left);
-                let why = what_was_said(&said).unwrap_or_else(|| format!("ip ended, {status}"));
+                let why = error_of(&stderr).unwrap_or_else(|| format!("ip ended, {status}"));
                 Err(CliError::bad_config(format!("{}:{line}: {why}", self.name)))
             }
         }
@@ -135,13 +135,13 @@ fn check(text: &[u8]) -> Result<(), (usize, String)> {
             return Err((number, "a byte of zero is no text".to_owned()));
         }
         // Comments and continued lines are parsed as by `getcmdline` of iproute2.
-        let said = line.split(|&byte| byte == b'#').next().unwrap_or_default();
-        match said.strip_suffix(b"\\\n") {
-            Some(said) => {
-                whole.extend_from_slice(said);
+        let code = line.split(|&byte| byte == b'#').next().unwrap_or_default();
+        match code.strip_suffix(b"\\\n") {
+            Some(code) => {
+                whole.extend_from_slice(code);
                 continue;
             }
-            None => whole.extend_from_slice(said),
+            None => whole.extend_from_slice(code),
         }
         let mut words = Words(&whole);
         match (words.next(), words.next()) {
@@ -211,12 +211,12 @@ fn count_lines(mut from: File) -> usize {
     count
 }
 
-fn listen(mut from: impl Read) -> String {
-    let mut said = Vec::new();
+fn read_stderr(mut from: impl Read) -> String {
+    let mut stderr = Vec::new();
     // Text before an error is kept; later output has to be read, too, or `ip` would block.
-    let _ = from.by_ref().take(MAX_SAID).read_to_end(&mut said);
+    let _ = from.by_ref().take(MAX_STDERR).read_to_end(&mut stderr);
     let _ = io::copy(&mut from, &mut io::sink());
-    String::from_utf8_lossy(&said).into_owned()
+    String::from_utf8_lossy(&stderr).into_owned()
 }
 
 /// Waits for the end of `ip`. `None`: `is_over`, and it was ended.
@@ -242,7 +242,7 @@ fn wait(ip: &mut Child, mut is_over: impl FnMut() -> bool) -> io::Result<Option<
 }
 
 /// Error message of `ip` in one line: of a usage its first line, without the lines that a command failed.
-fn what_was_said(text: &str) -> Option<String> {
+fn error_of(text: &str) -> Option<String> {
     let mut lines =
         text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Command failed -:"));
     let first = lines.next()?;
@@ -307,8 +307,8 @@ mod tests {
             ("link add x\nlink\0 add x\n", 2, "a byte of zero"),
         ];
         for (text, line, why) in bad {
-            let (at, said) = check(text.as_bytes()).unwrap_err();
-            assert!(at == line && said.starts_with(why), "{text}: {at}: {said}");
+            let (at, error) = check(text.as_bytes()).unwrap_err();
+            assert!(at == line && error.starts_with(why), "{text}: {at}: {error}");
         }
     }
 
@@ -338,7 +338,7 @@ mod tests {
             ("", None),
         ];
         for (text, want) in cases {
-            assert_eq!(what_was_said(text).as_deref(), want, "{text}");
+            assert_eq!(error_of(text).as_deref(), want, "{text}");
         }
     }
 }

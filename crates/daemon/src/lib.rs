@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn unknown_log_level_is_refused() {
         for wrong in ["wanr", "verbose", "info,wanr", "fatpath=loud"] {
-            let said = log_filter(wrong).unwrap_err().message;
-            assert!(said.contains("is no level; use error, warn, info"), "{said}");
+            let error = log_filter(wrong).unwrap_err().message;
+            assert!(error.contains("is no level; use error, warn, info"), "{error}");
         }
         for right in ["info", "WARN", "off", "fatpath=debug,warn", ""] {
             log_filter(right).unwrap();

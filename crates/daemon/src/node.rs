@@ -135,12 +135,12 @@ impl Node {
         slot.and_then(|slot| slot.link.host_index()).map_or(IfIndex::own(id), IfIndex)
     }
 
-    /// The number by which netlink's clients know the link of a selector, for which a client `said` one; 0 without a link.
-    pub(crate) fn selector_ifindex(&self, dev: Option<LinkId>, said: u32) -> u32 {
+    /// The number by which netlink's clients know the link of a selector, for which a client `index` one; 0 without a link.
+    pub(crate) fn selector_ifindex(&self, dev: Option<LinkId>, index: u32) -> u32 {
         match dev {
             None => 0,
             Some(dev) if dev.0 & ABSENT == 0 => self.ifindex(dev).0,
-            Some(_) => said,
+            Some(_) => index,
         }
     }
 }

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     /// Failure reported for a worker that does `work` and gets no stop command.
-    fn said_of(work: fn() -> io::Result<()>) -> String {
+    fn error_of(work: fn() -> io::Result<()>) -> String {
         let mut signals = Signals::new([SIGHUP]).unwrap();
         let (handle, _inbox) = command::channel().unwrap();
         let worker = Running::spawn(handle, signals.handle(), work).unwrap();
@@ -136,10 +136,10 @@ mod tests {
 
     #[test]
     fn wait_ends_with_the_reason_when_the_worker_ends() {
-        assert_eq!(said_of(|| Ok(())), "the worker ended");
-        assert_eq!(said_of(|| Err(io::Error::other("epoll: no"))), "the worker ended: epoll: no");
-        assert_eq!(said_of(|| panic!("7 is not 8")), "the worker panicked: 7 is not 8");
-        assert_eq!(said_of(|| panic!("{} is not 8", 6 + 1)), "the worker panicked: 7 is not 8");
+        assert_eq!(error_of(|| Ok(())), "the worker ended");
+        assert_eq!(error_of(|| Err(io::Error::other("epoll: no"))), "the worker ended: epoll: no");
+        assert_eq!(error_of(|| panic!("7 is not 8")), "the worker panicked: 7 is not 8");
+        assert_eq!(error_of(|| panic!("{} is not 8", 6 + 1)), "the worker panicked: 7 is not 8");
     }
 
     #[test]

@@ -165,7 +165,7 @@ mod tests {
         (Threads::new(events), happened)
     }
 
-    fn said(happened: &Receiver<Event>) -> String {
+    fn event_text(happened: &Receiver<Event>) -> String {
         match happened.recv_timeout(LONG) {
             Ok(Event::ThreadEnded(why)) => why,
             Ok(_) => panic!("another event"),
@@ -177,11 +177,11 @@ mod tests {
     fn spawn_thread_that_panics_or_fails_sends_the_reason() {
         let (threads, happened) = threads();
         threads.spawn("netlink", || -> Result<(), Infallible> { panic!("7 is not {}", 6 + 2) }).unwrap();
-        assert_eq!(said(&happened), "the thread netlink panicked: 7 is not 8");
+        assert_eq!(event_text(&happened), "the thread netlink panicked: 7 is not 8");
         threads.spawn("control", || -> Result<(), Infallible> { panic!("no") }).unwrap();
-        assert_eq!(said(&happened), "the thread control panicked: no");
+        assert_eq!(event_text(&happened), "the thread control panicked: no");
         threads.spawn("netlink", || Err::<(), _>("epoll: no")).unwrap();
-        assert_eq!(said(&happened), "the thread netlink ended: epoll: no");
+        assert_eq!(event_text(&happened), "the thread netlink ended: epoll: no");
     }
 
     #[test]

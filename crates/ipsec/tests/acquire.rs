@@ -198,7 +198,7 @@ fn requested_spi_is_used_for_its_template_only() {
     }
     let marks: Vec<Mark> = acquires(&mut node).iter().map(|it| it.mark).collect();
     assert_eq!(marks, [Mark::exactly(1), Mark::exactly(2)], "each policy acquires its own SA");
-// An acquire of another number requests the reserved SPI.
+    // An acquire of another number requests the reserved SPI.
     let other = Selector::new("10.3.0.0/16".parse().unwrap(), base::Prefix::ANY_V4);
     let templates = vec![Template { spi: Some(sa().spi), reqid: 5, ..template() }];
     node.add_policy(PolicyConfig { templates, mark: Mark::exactly(2), ..PolicyConfig::new(Dir::Out, other) }).unwrap();

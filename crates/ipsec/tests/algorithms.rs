@@ -169,7 +169,7 @@ fn cbc_vectors_do_not_repeat_or_show_their_numbers() {
     seen.sort();
     seen.dedup();
     assert_eq!(seen.len(), 2000);
-// Nor is the vector the cipher's output for the number: a plaintext that begins with the number would reveal it.
+    // Nor is the vector the cipher's output for the number: a plaintext that begins with the number would reveal it.
     let block: Vec<u8> = [[0; 8], 1u64.to_be_bytes()].concat();
     let mut packet = [vec![0; 8], vec![0; 16], block].concat();
     ours.seal(&mut packet, [0; 8], None);

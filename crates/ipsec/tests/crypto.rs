@@ -281,7 +281,7 @@ fn packets_in_flight_of_a_deleted_sa_are_dropped() {
     pair.receiver.submit_open(&pair.mem, NOW, pkt, &info, &mut pair.opened, &mut pair.received);
     pair.receiver.work(NOW);
     assert!(pair.receiver.remove_sa(sa().dst, sa().spi, 0).is_some());
-// Another backend replaces the first in the meantime.
+    // Another backend replaces the first in the meantime.
     let got = opened_by(&mut pair, pool(1), &[]);
     assert_eq!(got, [Err(DropReason::EspNoState)]);
     assert_eq!(pair.received.get(Mib::XfrmInStateInvalid), 1);
@@ -376,7 +376,7 @@ fn stalled_direction_does_not_stop_the_other() {
             None
         }
     }
-// (stalled direction, [sealed, refused], [opened, refused])
+    // (stalled direction, [sealed, refused], [opened, refused])
     let cases = [("Task(seal", [0, 100], [1100, 0]), ("Task(open", [1100, 0], [0, 100])];
     for (stuck, seals, opens) in cases {
         let mut pair = Pair::new(&sa());

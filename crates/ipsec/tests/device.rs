@@ -119,7 +119,7 @@ fn packet_opened_by_device_is_as_one_opened_here() {
         assert_eq!((got.len(), got), (20, want), "{config:?}");
         assert_eq!(pair.receiver.sa(pair.in_sa).unwrap().stats(), software, "{config:?}");
         assert_eq!((pair.received.clone(), device.stats().opened), (Counters::ZERO, 20), "{config:?}");
-// The replay window is in software: duplicates are refused whatever the device reports.
+        // The replay window is in software: duplicates are refused whatever the device reports.
         let mut again = copies(&pair);
         device.receive(&pair.mem, NOW, 0, &mut again);
         assert_eq!(open(&mut pair, again).len(), 0, "{config:?}");
@@ -134,7 +134,7 @@ fn device_uses_esn_high_bits_as_last_set() {
     let mut pair = Pair::new(&config);
     pair.receiver = node_with(&device);
     pair.in_sa = pair.receiver.add_sa(&SaConfig { offload: CRYPTO_IN, ..config.clone() }, mask()).unwrap();
-// Jumps of less than 2³¹, which a window can distinguish from old numbers, across all values of 33 bits.
+    // Jumps of less than 2³¹, which a window can distinguish from old numbers, across all values of 33 bits.
     for (at, oseq) in (1..=9u64).map(|leap| leap * 1_600_000_000).enumerate() {
         pair.sender = Ipsec::new();
         pair.out_sa = pair.sender.add_sa(&SaConfig { oseq, ..config.clone() }, mask()).unwrap();

@@ -44,8 +44,8 @@ fn options_of_the_other_direction_are_refused_by_name() {
             assert_eq!(node.is_idle(), want.is_err());
         }
     }
-    let said = ConfigError::Direction(SaDir::Out, "decap-dscp").to_string();
-    assert_eq!(said, "an SA of dir out has no decap-dscp");
+    let error = ConfigError::Direction(SaDir::Out, "decap-dscp").to_string();
+    assert_eq!(error, "an SA of dir out has no decap-dscp");
 }
 
 #[test]

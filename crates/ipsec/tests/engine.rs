@@ -58,7 +58,7 @@ fn try_all(name: TestName, salt_len: usize, make: impl Fn(Library, &[u8], u16) -
                 tried[group.key_size / 64 - 2] += 1;
                 let want = [&header, iv, &test.ct, front].concat();
                 let opened = open(&cipher, &want, high);
-            // The error of a vector may be in the last bytes of its tag, which a shorter ICV does not have.
+                // The error of a vector may be in the last bytes of its tag, which a shorter ICV does not have.
                 if test.result == TestResult::Valid {
                     assert_eq!(opened.as_deref(), Ok(&test.pt[..]), "{} {library:?} icv {icv_len}", test.tc_id);
                     let sealed = seal(&cipher, &header, high, iv.try_into().unwrap(), &test.pt);

@@ -63,8 +63,8 @@ fn two_sas_with_one_key_and_mask_are_detected() {
         seal_one(&mut node, first, &mem);
         let again = AssertUnwindSafe(|| seal_one(&mut node, second, &mem));
         let panicked = std::panic::catch_unwind(again).expect_err("a vector used twice");
-        let said = panicked.downcast_ref::<String>().unwrap();
-        assert!(said.contains("used twice with one key"), "{said}");
+        let error = panicked.downcast_ref::<String>().unwrap();
+        assert!(error.contains("used twice with one key"), "{error}");
     }
 }
 

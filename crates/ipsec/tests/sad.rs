@@ -98,7 +98,7 @@ fn template_finds_output_sas_that_match_only() {
     for (config, flow, want) in cases {
         assert_eq!(fits(config.clone(), Mark::ANY, flow), want, "{config:?} for {flow:?}");
     }
-// The policy's mark selects the SA, under the SA's mask; the packet's mark only selects the policy.
+    // The policy's mark selects the SA, under the SA's mask; the packet's mark only selects the policy.
     let marked = SaConfig { mark: mark_of(1, 1), ..sa() };
     for (mark, want) in [
         (Mark::ANY, false),
@@ -164,7 +164,7 @@ fn an_update_changes_what_linux_changes_and_nothing_else() {
         (SaConfig { replay_window: 9999, ..before }, ConfigError::ReplayWindow(9999)),
     ];
     for (config, want) in refused {
-// An SA without a mark matches every mark.
+        // An SA without a mark matches every mark.
         let want = if config.mark == Mark::ANY { Err(want) } else { Ok(id) };
         let config = if want.is_ok() { SaConfig { encap: ports, ..config } } else { config };
         assert_eq!(node.update_sa(&config, mask()), want, "{config:?}");

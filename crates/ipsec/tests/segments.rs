@@ -49,7 +49,7 @@ fn shape() -> impl Strategy<Value = Shape> {
     let marks = (any::<u8>(), prop::bool::weighted(0.8), any::<bool>(), size);
     let headers = (any::<bool>(), (0..=10_usize, 0..=10_usize), chain, edge.clone(), edge);
     (headers, marks, payload).prop_map(|((tcp, options, chain, id, seq), (flags, partial, fixed_id, size), payload)| {
-// Limits the number of segments, which take most of the test's time.
+        // Limits the number of segments, which take most of the test's time.
         let size = size.max((payload.len() / 100) as u16).max(1);
         Shape { tcp, options, chain, id: id as u16, seq, flags, partial, fixed_id, size, payload }
     })

@@ -83,8 +83,8 @@ impl Error {
         Self { errno, text: Some(Cow::Borrowed(text)), offset: None, missing: None }
     }
 
-    /// One with words that name a value.
-    pub const fn said(errno: i32, text: String) -> Self {
+    /// Error with a text that names a value.
+    pub const fn owned_text(errno: i32, text: String) -> Self {
         Self { errno, text: Some(Cow::Owned(text)), offset: None, missing: None }
     }
 

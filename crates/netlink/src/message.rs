@@ -267,10 +267,10 @@ mod tests {
 
     fn datagram(lens: &[(u32, usize)]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for (at, &(said, real)) in lens.iter().enumerate() {
+        for (at, &(header_len, real)) in lens.iter().enumerate() {
             let mut message = vec![0; real];
             if real >= HEADER_LEN {
-                message[..4].copy_from_slice(&said.to_ne_bytes());
+                message[..4].copy_from_slice(&header_len.to_ne_bytes());
                 message[8] = at as u8;
             }
             bytes.extend(message);

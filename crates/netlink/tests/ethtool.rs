@@ -155,11 +155,11 @@ fn ethtool_stats_have_one_name_per_counter() {
 fn ethtool_stats_with_a_stale_count_get_none() {
     let mut node = node();
     let count = 18 + DropReason::COUNT as u32;
-    for (said, want) in [(0, count), (count, count), (count - 1, 0), (1, 0), (1 << 31, 0), (u32::MAX, 0)] {
-        let (stats, _) = ask(&mut node, true, "eth0", &block(&[GSTATS, said])).unwrap();
-        assert_eq!((stats.len(), &stats[4..8]), (8 + 8 * want as usize, &want.to_ne_bytes()[..]), "{said}");
-        let (texts, _) = ask(&mut node, true, "eth0", &block(&[GSTRINGS, 1, said])).unwrap();
-        assert_eq!((texts.len(), &texts[8..12]), (12 + 32 * want as usize, &want.to_ne_bytes()[..]), "{said}");
+    for (error, want) in [(0, count), (count, count), (count - 1, 0), (1, 0), (1 << 31, 0), (u32::MAX, 0)] {
+        let (stats, _) = ask(&mut node, true, "eth0", &block(&[GSTATS, error])).unwrap();
+        assert_eq!((stats.len(), &stats[4..8]), (8 + 8 * want as usize, &want.to_ne_bytes()[..]), "{error}");
+        let (texts, _) = ask(&mut node, true, "eth0", &block(&[GSTRINGS, 1, error])).unwrap();
+        assert_eq!((texts.len(), &texts[8..12]), (12 + 32 * want as usize, &want.to_ne_bytes()[..]), "{error}");
     }
     for unknown in [0, 3, 5, 9, u32::MAX] {
         assert_eq!(query(&mut node, &[GSTRINGS, unknown, 0]), Err(EOPNOTSUPP), "{unknown}");

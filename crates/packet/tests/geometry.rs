@@ -112,7 +112,7 @@ fn check(what: &str, packet: &Packet, plain: Plain, keeps_sum: bool) {
     packet.check_invariants();
     assert!(packet.to_vec() == want, "{what}: {packet:?}");
     match packet.meta.csum {
-        Csum::Complete(said) => assert_eq!(said % 0xffff, sum(&want), "{what}"),
+        Csum::Complete(complete) => assert_eq!(complete % 0xffff, sum(&want), "{what}"),
         other => assert!(!keeps_sum && other == Csum::None, "{what}: {other:?}"),
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Calls {
     bytes: [u8; MAX_HEAD],
     len: usize,
     deferred: u32,
-    said: SentSettings,
+    sent: SentSettings,
     /// Connection of the calls.
     connection: u64,
 }
@@ -65,7 +65,7 @@ impl Calls {
             bytes: [0; MAX_HEAD],
             len: 0,
             deferred: 0,
-            said: SentSettings { options: 0, room: 0, recv_len: 0 },
+            sent: SentSettings { options: 0, room: 0, recv_len: 0 },
             connection: 0,
         }
     }
@@ -78,16 +78,16 @@ impl Calls {
         if calls.deferred == 0 {
             return calls;
         }
-        let said = SentSettings::now(slot);
-        calls.said = said;
+        let sent = SentSettings::now(slot);
+        calls.sent = sent;
         let deferred = calls.deferred;
         let has = |what: u32| deferred & what != 0;
         let protocol = slot.protocol.load(Relaxed);
         let hello = has(HELLO).then_some(ToDaemon::Hello { protocol });
-        let room = has(ROOM).then_some(ToDaemon::RecvRoom(said.room));
-        let len = has(LEN).then_some(ToDaemon::RecvLen(said.recv_len));
+        let room = has(ROOM).then_some(ToDaemon::RecvRoom(sent.room));
+        let len = has(LEN).then_some(ToDaemon::RecvLen(sent.recv_len));
         let port = Some(slot.port.load(Relaxed)).filter(|&port| port != 0 && has(PORT)).map(ToDaemon::Port);
-        let options = said.options;
+        let options = sent.options;
         let switches = SWITCHES.into_iter().filter(|&option| has(bit(option)));
         let switches =
             switches.map(|option| ToDaemon::SetOption { option, value: u32::from(options & bit(option) != 0) });
@@ -121,9 +121,9 @@ impl Calls {
         slot.deferred.fetch_and(!self.deferred, AcqRel);
         // Another thread may have changed a setting meanwhile, and deferred it before.
         let now = SentSettings::now(slot);
-        let mut again = (now.options ^ self.said.options) & self.deferred;
-        again |= if now.room != self.said.room { self.deferred & ROOM } else { 0 };
-        again |= if now.recv_len != self.said.recv_len { self.deferred & LEN } else { 0 };
+        let mut again = (now.options ^ self.sent.options) & self.deferred;
+        again |= if now.room != self.sent.room { self.deferred & ROOM } else { 0 };
+        again |= if now.recv_len != self.sent.recv_len { self.deferred & LEN } else { 0 };
         if again != 0 {
             defer(slot, again);
         }

@@ -171,8 +171,8 @@ mod tests {
             for bit in 0..8 * theirs.len() {
                 let mut theirs = theirs;
                 theirs[bit / 8] ^= 1 << (bit % 8);
-                let says = usize::from(u16::from_be_bytes([theirs[2], theirs[3]]));
-                assert!(!fits(&theirs, says), "{len}, {id}, bit {bit}");
+                let total_len = usize::from(u16::from_be_bytes([theirs[2], theirs[3]]));
+                assert!(!fits(&theirs, total_len), "{len}, {id}, bit {bit}");
             }
         }
         let v6: Vec<u8> = [0x60, 1, 2, 3, 0, 60].into_iter().chain(6..40).collect();

@@ -50,7 +50,7 @@ fn load() -> Outcome {
     let more = load_ours(&(SHARED..COUNT).map(line).collect::<String>())?;
     println!("{COUNT} SAs by ip -batch: fatpath {:.1?}", of_ours + more);
     let counts = [linux.sh("ip xfrm state count")?, ip(&["xfrm", "state", "count"])?];
-    let counted = counts.each_ref().map(|said| said.trim());
+    let counted = counts.each_ref().map(|printed| printed.trim());
     assert_eq!(counted, [format!("SAD count {SHARED}"), format!("SAD count {COUNT}")]);
     Ok(())
 }

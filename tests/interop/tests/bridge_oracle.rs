@@ -54,10 +54,11 @@ fn compare() -> Outcome {
         }
         let case = Case::draw(seed);
         linux.put("case.json", case.to_json().to_string().as_bytes())?;
-        let said = linux.sh("python3 bridge_oracle.py case.json")?;
-        let said: Value =
-            serde_json::from_str(&said).map_err(|error| format!("FATPATH_SEED={seed}: {error}: {said}"))?;
-        case.compare(&said).map_err(|difference| format!("FATPATH_SEED={seed}: {difference}\n{:#}", case.to_json()))?;
+        let printed = linux.sh("python3 bridge_oracle.py case.json")?;
+        let printed: Value =
+            serde_json::from_str(&printed).map_err(|error| format!("FATPATH_SEED={seed}: {error}: {printed}"))?;
+        case.compare(&printed)
+            .map_err(|difference| format!("FATPATH_SEED={seed}: {difference}\n{:#}", case.to_json()))?;
         frames += FRAMES;
     }
     println!("FATPATH_SEED={first}: {frames} frames left as they leave Linux");

@@ -186,13 +186,13 @@ impl Site {
 
     /// Evidence of a failure at the near end.
     pub(crate) fn evidence(&mut self) -> String {
-        let said = match &mut self.near {
+        let printed = match &mut self.near {
             NearEnd::Linux(uml) => uml.sh("awk '$2 != 0' /proc/net/xfrm_stat; nstat"),
             NearEnd::Fatpath(gateway) => {
                 gateway.show("counters").and_then(|counters| Ok(counters + &gateway.show("drops")? + &gateway.log()))
             }
         };
-        format!("\nthe near end:\n{}", said.unwrap_or_else(|failed| format!("{failed:?}")))
+        format!("\nthe near end:\n{}", printed.unwrap_or_else(|failed| format!("{failed:?}")))
     }
 }
 

@@ -95,7 +95,7 @@ fn compare() -> Outcome {
     };
     let (want, got) = (cells(&linux), cells(&got));
     assert_eq!((want.len(), got.len()), (148, 148), "Linux:\n{linux}\nfatpath:\n{got:#?}");
-    let is_known = |line: &str| DIFFERENT.iter().any(|(cell, says)| line == format!("{cell}: {says}"));
+    let is_known = |line: &str| DIFFERENT.iter().any(|(cell, text)| line == format!("{cell}: {text}"));
     let report: String = want
         .iter()
         .zip(&got)

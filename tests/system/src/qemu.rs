@@ -247,8 +247,8 @@ impl Guest {
         let sign = format!("done {} ", self.scripts);
         loop {
             let line = self.next_line(script)?;
-            let Some(said) = line.strip_prefix(&sign) else { continue };
-            let (status, output) = said.split_once(' ').unwrap_or((said, ""));
+            let Some(printed) = line.strip_prefix(&sign) else { continue };
+            let (status, output) = printed.split_once(' ').unwrap_or((printed, ""));
             let output = String::from_utf8_lossy(&decode(output)).into_owned();
             if status == "0" {
                 return Ok(output);
@@ -264,7 +264,7 @@ impl Guest {
     pub fn begin(&mut self, script: &str) -> Outcome {
         self.scripts += 1;
         writeln!(self.port, "{} {}", self.scripts, encode(script.as_bytes()))
-            .map_err(|error| format!("{}: {error}; {}", self.name, self.said()).into())
+            .map_err(|error| format!("{}: {error}; {}", self.name, self.printed()).into())
     }
 
     /// Ends it as a crash would.
@@ -279,10 +279,10 @@ impl Guest {
 
     fn next_line(&self, what: &str) -> Outcome<String> {
         let line = self.lines.recv_timeout(PATIENCE);
-        line.map_err(|error| format!("{}: {what}: {error}; {}", self.name, self.said()).into())
+        line.map_err(|error| format!("{}: {what}: {error}; {}", self.name, self.printed()).into())
     }
 
-    fn said(&self) -> String {
+    fn printed(&self) -> String {
         let text = |path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
         format!("its console:\n{}\nQEMU:\n{}", text(&self.console), text(&self.errors))
     }

@@ -488,16 +488,17 @@ fn monitored() -> Outcome {
         want.extend(lines);
         for ((monitor, role), start) in monitors.iter().zip(starts) {
             // The number of entries with a VLAN depends on the VLANs that the host's kernel knows.
-            let lines = |said: &str| {
-                said.lines()
+            let lines = |printed: &str| {
+                printed
+                    .lines()
                     .filter(|line| !line.contains("vlan"))
                     .map(|line| line.trim_end().to_owned())
                     .collect::<Vec<_>>()
             };
-            let said = || lines(&monitor.output()[start..]);
-            wait_until(what, Duration::from_secs(10), || said().len() >= want.len())
-                .map_err(|_| format!("{role}: {what}: {:?}", said()))?;
-            assert_eq!(said(), *want, "{role}: {what}");
+            let printed = || lines(&monitor.output()[start..]);
+            wait_until(what, Duration::from_secs(10), || printed().len() >= want.len())
+                .map_err(|_| format!("{role}: {what}: {:?}", printed()))?;
+            assert_eq!(printed(), *want, "{role}: {what}");
         }
         Ok::<_, libtest_mimic::Failed>(())
     };
@@ -617,15 +618,15 @@ fn kept() -> Outcome {
     let toml = |rest: &str, port: &str| [bridge("br0", rest), tap("tap0", port)].concat();
     let gateway = start(&toml("vlan-filtering = true", "pvid = 10, tagged = [20]"))?;
     let vlans = |want: &[&str]| {
-        let mut said = String::new();
+        let mut printed = String::new();
         wait_until("the file holds", Duration::from_secs(20), || {
-            said = sh("bridge -j vlan show dev tap0").unwrap_or_default();
-            let shown: Value = serde_json::from_str(&said).unwrap_or_default();
+            printed = sh("bridge -j vlan show dev tap0").unwrap_or_default();
+            let shown: Value = serde_json::from_str(&printed).unwrap_or_default();
             let found = shown[0]["vlans"].as_array().cloned().unwrap_or_default();
             let found: Vec<_> = found.iter().map(|vlan| vlan["vlan"].to_string()).collect();
             found == want
         })
-        .map_err(|_| format!("{want:?}: {said}{}", gateway.log()))
+        .map_err(|_| format!("{want:?}: {printed}{}", gateway.log()))
     };
     vlans(&["10", "20"])?;
     gateway.reload(&toml("vlan-filtering = true\nageing-time = 7", "tagged = [\"20-22\"]"))?;

@@ -176,8 +176,8 @@ fn a_link_is_as_its_interface() -> Outcome {
         if change.ends_with("1300") {
             // The sender handles a packet that no longer fits: the first ping teaches the path's MTU to the next.
             let ping = format!("ping -n -c 2 -W 2 -M do -s 1400 {} 2>&1 || true", router::PlainSite::FAR);
-            let said = site.a.sh(&ping)?;
-            assert!(said.contains("mtu = 1300") || said.contains("mtu=1300"), "{said}");
+            let printed = site.a.sh(&ping)?;
+            assert!(printed.contains("mtu = 1300") || printed.contains("mtu=1300"), "{printed}");
         }
         site.a.sh(&ping_script(router::PlainSite::FAR.parse()?, &[0, 56, 1200, 4000]))?;
     }
@@ -255,14 +255,14 @@ fn an_empty_gateway_is_configured_at_run_time() -> Outcome {
         Ok((output.status.code(), String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?))
     };
     let links = || run(&mut fatpath(&["show", "links"]));
-    let (code, said) = load("wrong.toml")?;
-    assert!(code == Some(2) && said.contains("wrong.toml:5") && said.contains("mtoo"), "{said}");
+    let (code, printed) = load("wrong.toml")?;
+    assert!(code == Some(2) && printed.contains("wrong.toml:5") && printed.contains("mtoo"), "{printed}");
     assert_eq!(links()?, "");
     assert_eq!(load("good.toml")?, (Some(0), "default: running with 1 link: w\n".to_owned()));
     assert!(links()?.contains("w: <UP>"), "{}", links()?);
     // The port is in use as long as the first link is there, and then nothing changes.
-    let (code, said) = load("taken.toml")?;
-    assert!(code == Some(1) && said.lines().count() == 1 && said.contains("taken.toml"), "{said}");
+    let (code, printed) = load("taken.toml")?;
+    assert!(code == Some(1) && printed.lines().count() == 1 && printed.contains("taken.toml"), "{printed}");
     assert!(links()?.contains("w: <UP>"), "{}", links()?);
     // From now on SIGHUP reads that file.
     let route = "[[route]]\nto = \"10.99.0.0/16\"\ntype = \"blackhole\"\n";
@@ -323,11 +323,11 @@ fn check_names_what_is_wrong() -> Outcome {
     ];
     for (toml, line, word) in files {
         let output = check(&scratch, toml)?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{toml}{said}");
-        assert_eq!(said.lines().count(), 1, "{toml}{said}");
-        assert!(said.contains(&format!("checked.toml:{line}")), "{toml}{said}");
-        assert!(said.contains(word), "{toml}{said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{toml}{printed}");
+        assert_eq!(printed.lines().count(), 1, "{toml}{printed}");
+        assert!(printed.contains(&format!("checked.toml:{line}")), "{toml}{printed}");
+        assert!(printed.contains(word), "{toml}{printed}");
     }
     Ok(())
 }
@@ -351,9 +351,9 @@ fn a_missing_privilege_is_named() -> Outcome {
     command.args(["5", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
     command.args(["run", "-c"]).arg(&file).env("FATPATH_RUNDIR", scratch.path());
     let output = command.output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("tun0"), "the link is not named: {said}");
-    assert!(said.contains("CAP_NET_ADMIN"), "the privilege is not named: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("tun0"), "the link is not named: {printed}");
+    assert!(printed.contains("CAP_NET_ADMIN"), "the privilege is not named: {printed}");
     Ok(())
 }

@@ -38,8 +38,8 @@ fn sent() -> Outcome {
     let script = scratch.file("program.py");
     fs::write(&script, include_str!("netlink_descriptors.py"))?;
     let (socket, id) = (scratch.file("x.netlink"), gateway.id().to_string());
-    let said = run(netns.command("prlimit").arg("--nofile=4096").arg("python3").arg(&script).arg(socket).arg(id))?;
-    let kept: i32 = said.trim().parse()?;
+    let printed = run(netns.command("prlimit").arg("--nofile=4096").arg("python3").arg(&script).arg(socket).arg(id))?;
+    let kept: i32 = printed.trim().parse()?;
     assert!(kept <= 40, "{kept} descriptors are kept");
     // The control socket and files have theirs.
     gateway.show("links")?;
@@ -76,8 +76,8 @@ fn full() -> Outcome {
     limit(first_free(id)?)?;
     let script = scratch.file("program.py");
     fs::write(&script, include_str!("netlink_full.py"))?;
-    let said = run(netns.command("python3").arg(&script).arg(scratch.file("x.netlink")))?;
-    assert_eq!(said, "all as expected\n", "{}", gateway.log());
+    let printed = run(netns.command("python3").arg(&script).arg(scratch.file("x.netlink")))?;
+    assert_eq!(printed, "all as expected\n", "{}", gateway.log());
     for name in ["netlink", "control socket"] {
         let text = format!("{name}: Too many open files (os error 24): only privileged clients are accepted");
         assert_eq!(gateway.log().matches(&text).count(), 1, "{}", gateway.log());

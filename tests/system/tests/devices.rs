@@ -200,18 +200,18 @@ fn reload_names_links() -> Outcome {
     site.gateway_ns.sh("ip link del spare; ip link set right down")?;
     wait_for(&mut site.gateway, "spare", false)?;
     wait_for(&mut site.gateway, "right", false)?;
-    let said = load(&site)?;
-    let (front, down) = said.trim_end().split_once("; ").ok_or(said.clone())?;
+    let printed = load(&site)?;
+    let (front, down) = printed.trim_end().split_once("; ").ok_or(printed.clone())?;
     assert_eq!(front, all);
     let of_each: Vec<&str> = down.split("; ").map(|link| link.split(" (").next().unwrap_or_default()).collect();
-    assert_eq!(of_each, ["right is down", "spare is down"], "{said}");
+    assert_eq!(of_each, ["right is down", "spare is down"], "{printed}");
     let log = site.gateway.log();
     assert!(log.lines().any(|line| line.contains("WARN") && line.contains(down)), "{log}");
     // A link that comes with the file is looked at, too.
     site.gateway_ns.sh("ip link add late type veth peer name other")?;
     let more = "[[link]]\nname = \"late\"\nkind = \"packet\"\ninterface = \"late\"\n";
     fs::write(site.scratch.file("plain.toml"), PlainSite::config(true) + more)?;
-    let said = load(&site)?;
-    assert!(said.contains("; late is down (late: SIOCGIFFLAGS: Network is down)"), "{said}");
+    let printed = load(&site)?;
+    assert!(printed.contains("; late is down (late: SIOCGIFFLAGS: Network is down)"), "{printed}");
     Ok(())
 }

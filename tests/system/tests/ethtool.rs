@@ -82,9 +82,9 @@ fn commands(text: &str) -> Vec<String> {
 
 /// The counters of `ethtool -S` by their names.
 fn statistics(scratch: &Scratch, instance: &str, link: &str) -> Outcome<Vec<(String, u64)>> {
-    let said = ethtool(scratch, instance, &format!("-S {link}"))?;
-    let lines = said.lines().skip(1).map(|line| {
-        let (name, count) = line.trim().split_once(": ").ok_or_else(|| format!("{line}: {said}"))?;
+    let printed = ethtool(scratch, instance, &format!("-S {link}"))?;
+    let lines = printed.lines().skip(1).map(|line| {
+        let (name, count) = line.trim().split_once(": ").ok_or_else(|| format!("{line}: {printed}"))?;
         Ok((name.to_owned(), count.parse()?))
     });
     lines.collect()
@@ -147,8 +147,8 @@ fn switched() -> Outcome {
     ethtool("-K right tso on")?;
     is(true, "tso on")?;
     for off in ["tx", "sg"] {
-        let said = ethtool(&format!("-K right {off} off"))?;
-        assert!(said.contains("tx-tcp-segmentation: off [requested on]"), "{said}");
+        let printed = ethtool(&format!("-K right {off} off"))?;
+        assert!(printed.contains("tx-tcp-segmentation: off [requested on]"), "{printed}");
         is(false, off)?;
         ethtool(&format!("-K right {off} on"))?;
         is(true, off)?;
@@ -157,7 +157,7 @@ fn switched() -> Outcome {
     ethtool("-K left gro off")?;
     site.gateway.reload(&PlainSite::config(true))?;
     system::wait_until("the file holds", std::time::Duration::from_secs(20), || {
-        ethtool("-k left").is_ok_and(|said| said.contains("generic-receive-offload: on\n"))
+        ethtool("-k left").is_ok_and(|printed| printed.contains("generic-receive-offload: on\n"))
     })?;
     is(true, "reloaded")
 }
@@ -228,9 +228,9 @@ fn kept() -> Outcome {
         run(command.args(words).args(["--instance", "x"]).env("FATPATH_RUNDIR", scratch.path()))
     };
     let features = |link: &str| -> Outcome<[bool; 3]> {
-        let said = ethtool(&scratch, "x", &format!("-k {link}"))?;
+        let printed = ethtool(&scratch, "x", &format!("-k {link}"))?;
         Ok(["generic-receive-offload: on\n", "tx-udp-segmentation: on\n", "tx-tcp-segmentation: on\n"]
-            .map(|feature| said.contains(feature)))
+            .map(|feature| printed.contains(feature)))
     };
     let mut gateway = start()?;
     run(&mut exec(&scratch, "x", &["ip", "link", "add", "tun1", "type", "tun"]))?;

@@ -65,8 +65,9 @@ fn example() -> Outcome {
     ends[0].2.sh(&ping_script("10.2.0.1".parse()?, &[56, 1400]))?;
     // The counters are the gateway's, by file as by request.
     for (read, counter) in [("nstat -asz", "IpForwDatagrams"), ("cat /proc/net/xfrm_stat", "XfrmInNoPols")] {
-        let said = run(&mut command(&scratch, &["exec", "--instance", "left", "--", "sh", "-c", read]))?;
-        let line = said.lines().find(|line| line.starts_with(counter)).ok_or_else(|| format!("{read}: {said}"))?;
+        let printed = run(&mut command(&scratch, &["exec", "--instance", "left", "--", "sh", "-c", read]))?;
+        let line =
+            printed.lines().find(|line| line.starts_with(counter)).ok_or_else(|| format!("{read}: {printed}"))?;
         let value = line.split_whitespace().nth(1).ok_or("a number")?;
         assert_eq!(value == "0", counter == "XfrmInNoPols", "{line}");
     }
@@ -95,8 +96,8 @@ fn lingering() -> Outcome {
     let script = scratch.file("program.py");
     std::fs::write(&script, include_str!("netlink_lingering.py"))?;
     let (socket, id) = (scratch.file("x.netlink"), gateway.id().to_string());
-    let said = run(netns.command("python3").arg(&script).arg(socket).arg(id))?;
-    assert_eq!(said, "all as expected\n");
+    let printed = run(netns.command("python3").arg(&script).arg(socket).arg(id))?;
+    assert_eq!(printed, "all as expected\n");
     Ok(())
 }
 
@@ -106,8 +107,8 @@ fn as_expected(program: &str) -> Outcome {
     let _gateway = Gateway::start(&netns, &scratch, "x", WAN)?;
     let script = scratch.file("program.py");
     std::fs::write(&script, program)?;
-    let said = run(command(&scratch, &["exec", "--instance", "x", "--", "python3"]).arg(&script))?;
-    assert_eq!(said, "all as expected\n");
+    let printed = run(command(&scratch, &["exec", "--instance", "x", "--", "python3"]).arg(&script))?;
+    assert_eq!(printed, "all as expected\n");
     Ok(())
 }
 
@@ -211,11 +212,11 @@ sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
 for it in sockets: it.bind(('10.1.0.1', 0))
 for name in ['sockstat', 'sockstat6']: print(open('/proc/net/' + name).read(), end='')
 for line in open('/proc/net/snmp'): print(line, end='')";
-    let said = run(&mut command(&scratch, &["exec", "--instance", "x", "--", "python3", "-c", script]))?;
+    let printed = run(&mut command(&scratch, &["exec", "--instance", "x", "--", "python3", "-c", script]))?;
     for line in ["UDP: inuse 3 ", &frag, &frag6, "Tcp: 1 200 120000 -1 ", "UDP6: inuse 0"] {
-        assert!(said.lines().any(|it| it.starts_with(line)), "{line} in {said}");
+        assert!(printed.lines().any(|it| it.starts_with(line)), "{line} in {printed}");
     }
-    assert_eq!(said.lines().filter(|line| line.starts_with("FRAG: ")).count(), 1, "{said}");
+    assert_eq!(printed.lines().filter(|line| line.starts_with("FRAG: ")).count(), 1, "{printed}");
     Ok(())
 }
 
@@ -238,9 +239,9 @@ fn refused() -> Outcome {
         ),
         (&["exec", "--instance", "x", "--", "/sbin/ldconfig"], None, "/sbin/ldconfig: it is linked statically"),
     ];
-    for (words, library, said) in cases {
+    for (words, library, printed) in cases {
         let (code, text) = fails(words, library)?;
-        assert!(code == Some(1) && text.starts_with("Error: ") && text.contains(said), "{words:?}: {code:?} {text}");
+        assert!(code == Some(1) && text.starts_with("Error: ") && text.contains(printed), "{words:?}: {code:?} {text}");
     }
     Ok(())
 }

@@ -87,8 +87,8 @@ impl Host {
     }
 
     /// Output of a shell's line under `fatpath exec`.
-    fn sh(&self, line: &str) -> Outcome<Said> {
-        said(self.exec("sh").args(["-c", line]))
+    fn sh(&self, line: &str) -> Outcome<Printed> {
+        printed(self.exec("sh").args(["-c", line]))
     }
 
     /// Compiles a C program with `cc OPTIONS`.
@@ -113,16 +113,16 @@ fn state(netns: &Netns) -> Outcome<String> {
 
 /// Output of a program, and its exit code.
 #[derive(Debug)]
-struct Said {
+struct Printed {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
-fn said(command: &mut Command) -> Outcome<Said> {
+fn printed(command: &mut Command) -> Outcome<Printed> {
     let Output { status, stdout, stderr } = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Said { code: status.code(), out: text(&stdout), err: text(&stderr) })
+    Ok(Printed { code: status.code(), out: text(&stdout), err: text(&stderr) })
 }
 
 const RAW: &str = include_str!("exec_start/raw.c");
@@ -135,9 +135,9 @@ fn ways() -> Outcome {
     let ip = run(Command::new("sh").args(["-c", "command -v ip"]))?;
     for (way, number) in WAYS.iter().zip(0_u8..) {
         let route = format!("10.{number}.0.0/24");
-        let done = said(host.exec(&ways).args([way, ip.trim(), "route", "add", "unreachable", &route]))?;
+        let done = printed(host.exec(&ways).args([way, ip.trim(), "route", "add", "unreachable", &route]))?;
         assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{way}");
-        let refused = said(host.exec(&ways).arg(way).arg(&fixed).args(["a", "b", "c", "d"]))?;
+        let refused = printed(host.exec(&ways).arg(way).arg(&fixed).args(["a", "b", "c", "d"]))?;
         assert_eq!(refused.code, Some(126), "{way}: {refused:?}");
         assert!(refused.err.contains(STATIC), "{way}: {refused:?}");
     }
@@ -179,11 +179,11 @@ fn clean_environments() -> Outcome {
 fn static_program() -> Outcome {
     let host = Host::new()?;
     let program = host.compile(RAW, "raw", &["-static"])?;
-    let first = said(&mut host.exec(&program))?;
+    let first = printed(&mut host.exec(&program))?;
     assert_eq!((first.code, first.out.as_str()), (Some(1), ""));
     assert_eq!(first.err, format!("Error: {}: {STATIC}.\n", program.display()));
     for shell in ["sh", "bash"] {
-        let below = said(host.exec(shell).arg("-c").arg(&program))?;
+        let below = printed(host.exec(shell).arg("-c").arg(&program))?;
         let want = format!("fatpath exec: {}: {STATIC}.\n", program.display());
         assert!(below.code == Some(126) && below.err.starts_with(&want), "{shell}: {below:?}");
         assert_eq!(below.err.matches(STATIC).count(), 1, "{shell}: {below:?}");
@@ -205,7 +205,7 @@ fn raw_calls() -> Outcome {
     for call in ["route 0", "clone 0", "unshare 0"] {
         assert!(outside.contains(&format!("x86-64 {call}\n")), "the host does it: {outside}");
     }
-    let inside = said(host.exec(&ways).arg("syscall").arg(&program).args(["a", "b", "c", "d"]))?;
+    let inside = printed(host.exec(&ways).arg("syscall").arg(&program).args(["a", "b", "c", "d"]))?;
     assert_eq!((inside.code, inside.err.as_str()), (Some(0), ""));
     let mut counts = [("x86-64", 0), ("x32", 0), ("i386", 0)];
     for line in inside.out.lines() {
@@ -236,12 +236,12 @@ fn go() -> Outcome {
         build.envs([("CGO_ENABLED", cgo), ("GOTOOLCHAIN", "local"), ("GOPROXY", "off"), ("GOFLAGS", "")]);
         run(build.env("GOCACHE", unpacked("go-cache")))?;
         assert_eq!(run(&mut host.netns.command(&program))?, "lo\n", "{name}: without `fatpath exec` it is the host's");
-        let refused = said(&mut host.exec(&program))?;
+        let refused = printed(&mut host.exec(&program))?;
         let why = "it is a Go program, which makes system calls without the C library.";
         assert_eq!((refused.code, refused.err), (Some(1), format!("Error: {}: {why}\n", program.display())), "{name}");
         let below = host.sh(&program.display().to_string())?;
         assert!(below.code == Some(126) && below.err.contains(why), "{name}: {below:?}");
-        let unseen = said(host.exec(&ways).arg("syscall").arg(&program).args(["a", "b", "c", "d"]))?;
+        let unseen = printed(host.exec(&ways).arg("syscall").arg(&program).args(["a", "b", "c", "d"]))?;
         assert!(unseen.code == Some(3) && unseen.out.contains("operation not permitted"), "{name}: {unseen:?}");
     }
     host.assert_unchanged()
@@ -252,7 +252,7 @@ fn busybox() -> Outcome {
     let busybox = unpacked("bin/busybox");
     let shown = busybox.display();
     let ways = host.compile(include_str!("exec_start/ways.c"), "ways", &[])?;
-    let refused = said(host.exec(&busybox).args(["ip", "link"]))?;
+    let refused = printed(host.exec(&busybox).args(["ip", "link"]))?;
     assert!(refused.code == Some(1) && refused.err.contains(STATIC), "{refused:?}");
     let below = host.sh(&format!("{shown} ip link add name d0 type dummy"))?;
     assert!(below.code == Some(126) && below.err.contains(STATIC), "{below:?}");
@@ -272,7 +272,7 @@ fn busybox() -> Outcome {
     for line in lines {
         let script = host.scratch.file("line");
         fs::write(&script, format!("exec {shown} {line}\n"))?;
-        let unseen = said(host.exec(&ways).arg("syscall").arg(&busybox).args(["sh", "-e"]).arg(&script).arg(""))?;
+        let unseen = printed(host.exec(&ways).arg("syscall").arg(&busybox).args(["sh", "-e"]).arg(&script).arg(""))?;
         assert!(unseen.code.is_some_and(|code| code != 0), "{line}: {unseen:?}");
         assert!(unseen.err.contains("Operation not permitted"), "{line}: {unseen:?}");
     }
@@ -294,12 +294,12 @@ fn musl() -> Outcome {
     let fixed = host.compile(RAW, "fixed", &[&by_musl, "-static"])?;
     let ways = host.compile(include_str!("exec_start/ways.c"), "ways", &[])?;
     for (program, why) in [(&dynamic, "it is linked with another C library than GNU's"), (&fixed, STATIC)] {
-        let refused = said(&mut host.exec(program))?;
+        let refused = printed(&mut host.exec(program))?;
         assert_eq!((refused.code, refused.err), (Some(1), format!("Error: {}: {why}.\n", program.display())));
         let below = host.sh(&program.display().to_string())?;
         assert!(below.code == Some(126) && below.err.contains(why), "{below:?}");
     }
-    let unseen = said(host.exec(&ways).arg("syscall").arg(&fixed).args(["a", "b", "c", "d"]))?;
+    let unseen = printed(host.exec(&ways).arg("syscall").arg(&fixed).args(["a", "b", "c", "d"]))?;
     assert!(unseen.out.contains("x86-64 route 1\n"), "{unseen:?}");
     host.assert_unchanged()
 }
@@ -319,7 +319,7 @@ fn tuntap() -> Outcome {
 
 fn brctl() -> Outcome {
     let host = Host::new()?;
-    let brctl = |words: &[&str]| said(host.exec(unpacked("sbin/brctl")).args(words));
+    let brctl = |words: &[&str]| printed(host.exec(unpacked("sbin/brctl")).args(words));
     let refused = brctl(&["addbr", "br7"])?;
     // The library answers `SIOCSIFBR`, the program's second attempt.
     assert_eq!((refused.code, refused.err.as_str()), (Some(1), "add bridge failed: Operation not supported\n"));
@@ -363,8 +363,8 @@ fn namespaces() -> Outcome {
     for line in &lines {
         let refused = host.sh(line)?;
         let program = line.split(' ').next().unwrap_or_default();
-        let says = format!("fatpath exec: {program}: network namespaces are neither entered nor made");
-        assert!(refused.code.is_some_and(|code| code != 0) && refused.err.starts_with(&says), "{line}: {refused:?}");
+        let text = format!("fatpath exec: {program}: network namespaces are neither entered nor made");
+        assert!(refused.code.is_some_and(|code| code != 0) && refused.err.starts_with(&text), "{line}: {refused:?}");
     }
     let kept = host.sh("unshare -m true && unshare -u true && ip netns list")?;
     assert_eq!((kept.code, kept.err.as_str()), (Some(0), ""), "other namespaces are no business of the gateway's");
@@ -406,9 +406,9 @@ fn unprivileged() -> Outcome {
         command.args(["exec", "--instance", "x", "--", program]).env("FATPATH_RUNDIR", host.scratch.path());
         command
     };
-    let set = said(as_unprivileged("grep").args(["-E", "NoNewPrivs|Seccomp:", "/proc/self/status"]))?;
+    let set = printed(as_unprivileged("grep").args(["-E", "NoNewPrivs|Seccomp:", "/proc/self/status"]))?;
     assert_eq!(set.out, "NoNewPrivs:\t1\nSeccomp:\t2\n", "{set:?}");
-    let id = said(as_unprivileged(&with_id.display().to_string()).arg("-u"))?;
+    let id = printed(as_unprivileged(&with_id.display().to_string()).arg("-u"))?;
     assert_eq!((id.code, id.out.as_str()), (Some(0), "65534\n"), "{id:?}");
     let by_root = host.sh("grep -E 'NoNewPrivs|Seccomp:' /proc/self/status")?;
     assert_eq!(by_root.out, "NoNewPrivs:\t0\nSeccomp:\t2\n");

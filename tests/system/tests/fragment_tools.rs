@@ -180,8 +180,9 @@ fn fragmentation6(site: &Site, cases: RangeInclusive<u32>) -> Outcome<Vec<Verdic
 /// Output of the tool for each case, behind the name of the case.
 fn implementation6(site: &Site) -> Outcome<Vec<Verdict>> {
     let case = |number: u32| {
-        let said = site.tool(20, &format!("atk6-implementation6 -p eth0 {TARGET} {number}"))?;
-        let verdict = said.lines().find_map(|line| line.strip_prefix("Test ")?.split_once('\t')).unwrap_or_default().1;
+        let printed = site.tool(20, &format!("atk6-implementation6 -p eth0 {TARGET} {number}"))?;
+        let verdict =
+            printed.lines().find_map(|line| line.strip_prefix("Test ")?.split_once('\t')).unwrap_or_default().1;
         site.settle()?;
         Ok((format!("implementation6 {number}"), verdict.trim().to_owned()))
     };
@@ -196,8 +197,8 @@ fn frag6(site: &Site) -> Outcome<Vec<Verdict>> {
     for options in ["-X", "-O atomic", "-O first", "-O middle -o 64", "-O last -o 64"] {
         verdicts.push((format!("frag6 {options}"), site.moved(7, &command(options))?));
     }
-    let said = site.tool(30, &command("-W"))?;
-    let policy = said.lines().find(|line| line.starts_with("Fragment ID policy")).unwrap_or(&said);
+    let printed = site.tool(30, &command("-W"))?;
+    let policy = printed.lines().find(|line| line.starts_with("Fragment ID policy")).unwrap_or(&printed);
     // Later words are figures of these random numbers.
     verdicts.push(("frag6 -W".to_owned(), policy.split(" (").next().unwrap_or_default().to_owned()));
     site.settle()?;
@@ -206,8 +207,8 @@ fn frag6(site: &Site) -> Outcome<Vec<Verdict>> {
 
 /// Overlapping fragments that win.
 fn frag6_policy(site: &Site) -> Outcome<Vec<Verdict>> {
-    let said = site.tool(120, &format!("frag6 -i eth0 -d {TARGET} -p"))?;
-    let tests = said.lines().filter_map(|line| line.strip_prefix("Test #")?.split_once(": "));
+    let printed = site.tool(120, &format!("frag6 -i eth0 -d {TARGET} -p"))?;
+    let tests = printed.lines().filter_map(|line| line.strip_prefix("Test #")?.split_once(": "));
     let verdicts = tests.map(|(test, verdict)| (format!("frag6 -p {test}"), verdict.trim().to_owned())).collect();
     site.settle()?;
     Ok(verdicts)

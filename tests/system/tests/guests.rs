@@ -189,12 +189,12 @@ fn talk() -> Outcome {
             Ok::<_, Failed>([site.counter("vm0", "/guest/copied")?, site.counter("vm1", "/guest/copied")?])
         };
         let before = copied(&site)?;
-        let mut said = String::new();
+        let mut printed = String::new();
         let size = site.frame_size(to, |site| {
-            said = site.guests[0].sh(&format!("guest-peer {stream} 10.0.30.2 {len}"))?;
+            printed = site.guests[0].sh(&format!("guest-peer {stream} 10.0.30.2 {len}"))?;
             Ok(())
         })?;
-        println!("{stream}: {}, {size} bytes a frame", said.trim());
+        println!("{stream}: {}, {size} bytes a frame", printed.trim());
         assert!(size > 8 * 1500, "{size} bytes a frame\n{}", site.gateway()?.show("links")?);
         // Out of the one guest's memory, and into the other's.
         for (before, after) in before.into_iter().zip(copied(&site)?) {
@@ -263,11 +263,11 @@ impl Keep {
     }
 
     fn parts(&self, site: &mut Site) -> Outcome<u64> {
-        let said = site.guests[self.at].sh(&format!("cat {}.log", self.name))?;
-        if said.contains("status") {
-            return Err(format!("the stream {} has ended:\n{said}", self.name).into());
+        let printed = site.guests[self.at].sh(&format!("cat {}.log", self.name))?;
+        if printed.contains("status") {
+            return Err(format!("the stream {} has ended:\n{printed}", self.name).into());
         }
-        Ok(said.lines().last().and_then(|line| line.parse().ok()).unwrap_or(0))
+        Ok(printed.lines().last().and_then(|line| line.parse().ok()).unwrap_or(0))
     }
 
     /// Waits until parts come back that were not under way before.
@@ -286,14 +286,15 @@ impl Keep {
 
     /// Ends it, and returns the longest time that a part took, in milliseconds.
     fn stop(self, site: &mut Site) -> Outcome<u64> {
-        let said = site.guests[self.at].sh(&format!(
+        let printed = site.guests[self.at].sh(&format!(
             "touch {0}.stop; for try in $(seq 300); do grep -q status {0}.log && break; sleep 0.1; done; tail -n 2 {0}.log",
             self.name
         ))?;
-        let longest = said.lines().next().and_then(|line| line.strip_suffix(" ms")?.rsplit(' ').next()?.parse().ok());
+        let longest =
+            printed.lines().next().and_then(|line| line.strip_suffix(" ms")?.rsplit(' ').next()?.parse().ok());
         match longest {
-            Some(longest) if said.contains("status 0") => Ok(longest),
-            _ => Err(format!("the stream {}: {said}", self.name).into()),
+            Some(longest) if printed.contains("status 0") => Ok(longest),
+            _ => Err(format!("the stream {}: {printed}", self.name).into()),
         }
     }
 }

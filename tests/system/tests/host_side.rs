@@ -129,21 +129,21 @@ impl Site {
     fn holder_of(&self, script: &str) -> Outcome<Holder> {
         let mut command = self.fatpath(&["exec", "--instance", "x", "--", "python3", "-c", script]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let said = BufReader::new(child.stdout.take().ok_or("it has an output")?);
-        Ok(Holder { child, said })
+        let printed = BufReader::new(child.stdout.take().ok_or("it has an output")?);
+        Ok(Holder { child, printed })
     }
 }
 
 /// A program that waits for lines; killed when dropped.
 struct Holder {
     child: Child,
-    said: BufReader<std::process::ChildStdout>,
+    printed: BufReader<std::process::ChildStdout>,
 }
 
 impl Holder {
     fn next_line(&mut self) -> Outcome<String> {
         let mut line = String::new();
-        self.said.read_line(&mut line)?;
+        self.printed.read_line(&mut line)?;
         Ok(line)
     }
 
@@ -168,12 +168,12 @@ fn devices() -> Outcome {
     let site = Site::new(&format!("{AUTO}{LINKS}"))?;
     for name in ["eth0", "wan"] {
         let node = site.ip(&format!("-o link show {name}"))?;
-        let said = site.exec(&format!("cd /sys/class/net/{name}; cat ifindex carrier mtu address flags"))?;
-        let [index, carrier, mtu, rest @ ..] = &said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
-        assert!(node.starts_with(&format!("{index}: {name}:")), "{node}{said}");
+        let printed = site.exec(&format!("cd /sys/class/net/{name}; cat ifindex carrier mtu address flags"))?;
+        let [index, carrier, mtu, rest @ ..] = &printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
+        assert!(node.starts_with(&format!("{index}: {name}:")), "{node}{printed}");
         assert_eq!((*carrier, *mtu), ("1", if name == "eth0" { "65521" } else { "65535" }), "{name}");
         if name == "eth0" {
-            assert!(node.contains(&format!("link/ether {} ", rest[0])), "{node}{said}");
+            assert!(node.contains(&format!("link/ether {} ", rest[0])), "{node}{printed}");
             let flags = u32::from_str_radix(rest[1].trim_start_matches("0x"), 16)?;
             assert_eq!(flags & 0x81, 0x81, "up, and without ARP: {flags:#x}");
         }
@@ -220,11 +220,11 @@ fn sockets() -> Outcome {
         (on_far(&client), "10.1.0.1"),
         (on_far(&client), "fd00::1"),
     ] {
-        let said = run(command.arg(addr)).map_err(|err| {
+        let printed = run(command.arg(addr)).map_err(|err| {
             let drops = site.gateway.show("drops").unwrap_or_default();
             format!("{addr}: {}{drops}{}", err.message().unwrap_or_default(), site.gateway.log())
         })?;
-        assert_eq!(said, "all as expected\n", "{addr}");
+        assert_eq!(printed, "all as expected\n", "{addr}");
     }
     // With another address the device is that of the link still.
     site.ip("link set eth0 address 02:00:00:00:00:55")?;
@@ -263,8 +263,11 @@ fn routes() -> Outcome {
     let site = Site::new(&format!("{AUTO}{LINKS}"))?;
     let source = |dst: &str| site.outsider(&format!("route get {dst}"));
     for dst in ["10.1.0.9", "10.9.1.1"] {
-        let said = source(dst)?;
-        assert!(said.contains(&format!("{dst} dev eth0 src 10.1.0.1")) && said.contains("mtu lock 65520"), "{said}");
+        let printed = source(dst)?;
+        assert!(
+            printed.contains(&format!("{dst} dev eth0 src 10.1.0.1")) && printed.contains("mtu lock 65520"),
+            "{printed}"
+        );
     }
     assert!(source("10.10.0.1").is_err());
     // The node's choice of address: that in the subnet of the next hop.
@@ -285,8 +288,8 @@ fn routes() -> Outcome {
     site.ip("link add red type vrf table 300")?;
     site.ip("link set red up")?;
     site.ip("link set eth0 master red")?;
-    let said = site.outsider("route get 10.1.0.9 oif red")?;
-    assert!(said.contains("dev red table 300 src 10.1.0.1"), "{said}");
+    let printed = site.outsider("route get 10.1.0.9 oif red")?;
+    assert!(printed.contains("dev red table 300 src 10.1.0.1"), "{printed}");
     assert!(source("10.1.0.9").is_err());
     Ok(())
 }
@@ -444,13 +447,13 @@ fn of_user() -> Outcome {
     let script = "ip addr add 10.7.0.1/24 dev wan
         python3 -c \"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).bind(('10.7.0.1', 5000))\"
         readlink /proc/self/ns/net";
-    let said = run(as_user().args(["exec", "--instance", "x", "--", "sh", "-ec", script]))?;
-    assert_ne!(said, host.sh("readlink /proc/self/ns/net")?);
+    let printed = run(as_user().args(["exec", "--instance", "x", "--", "sh", "-ec", script]))?;
+    assert_ne!(printed, host.sh("readlink /proc/self/ns/net")?);
     // Root enters it as well, and may change the gateway still.
     let mut root = Command::new(fatpath());
     let script = "ip addr del 10.7.0.1/24 dev wan; readlink /proc/self/ns/net";
     root.args(["exec", "--instance", "x", "--", "sh", "-ec", script]).env("FATPATH_RUNDIR", scratch.path());
-    assert_eq!(run(&mut root)?, said);
+    assert_eq!(run(&mut root)?, printed);
     Ok(())
 }
 
@@ -470,8 +473,8 @@ fn run_dir() -> Outcome {
     let _gateway = Process::spawn(as_user(&["run", "-c"]).arg(&config), &users.scratch)?;
     wait_until("the gateway answers", PATIENCE, || run(&mut as_user(&["show", "links"])).is_ok())?;
     assert!(dir.join("fatpath/default.sock").exists());
-    let said = run(&mut as_user(&["exec", "--", "ip", "-br", "link"]))?;
-    assert!(said.contains("wan"), "{said}");
+    let printed = run(&mut as_user(&["exec", "--", "ip", "-br", "link"]))?;
+    assert!(printed.contains("wan"), "{printed}");
     Ok(())
 }
 
@@ -536,8 +539,8 @@ fn tunnel(mode: &str, kind: &str) -> Outcome {
     };
     let mut server = python(&hosts[1], "g2", include_str!("host_side_server.py"))?;
     let _server = Process::spawn(&mut server, &users.scratch)?;
-    let said = run(python(&hosts[0], "g1", include_str!("host_side_client.py"))?.arg("10.2.0.1"))?;
-    assert_eq!(said, "all as expected\n");
+    let printed = run(python(&hosts[0], "g1", include_str!("host_side_client.py"))?.arg("10.2.0.1"))?;
+    assert_eq!(printed, "all as expected\n");
     let shown = gateways[0].show("host")?;
     assert!(shown.contains(&format!(": wan kind {kind} mtu ")), "{shown}");
     let sas = gateways[0].show("sa")?;
@@ -680,8 +683,8 @@ fn off() -> Outcome {
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(fatpath());
     command.args(["exec", "--instance", "x", "--", "readlink", "/proc/self/ns/net"]);
     let output = command.env("FATPATH_RUNDIR", site.scratch.path()).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said, "fatpath exec: may not enter the gateway's host side; sockets stay where they are\n");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(printed, "fatpath exec: may not enter the gateway's host side; sockets stay where they are\n");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), own);
     Ok(())
 }
@@ -699,8 +702,8 @@ fn failed() -> Outcome {
     let mut command = Command::new(fatpath());
     command.args(["exec", "--instance", "x", "--", "true"]).env("FATPATH_RUNDIR", scratch.path());
     let output = command.output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.lines().count() == 1, "{said}");
-    assert!(said.starts_with("fatpath exec: the gateway has no host side (/proc/sys"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && printed.lines().count() == 1, "{printed}");
+    assert!(printed.starts_with("fatpath exec: the gateway has no host side (/proc/sys"), "{printed}");
     Ok(())
 }

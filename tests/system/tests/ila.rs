@@ -135,15 +135,15 @@ fn moves() -> Outcome {
     client.sh("ip addr add fd0c::2/64 dev eth0 nodad; ip route add default via fd0c::1")?;
     let _echo = Process::spawn(task.command("python3").args(["-c", ECHO]), &scratch)?;
     // A connection to a port that is not open yet would be refused.
-    let listens = || task.sh("ss -Hltn 'sport = 7'").is_ok_and(|said| !said.is_empty());
+    let listens = || task.sh("ss -Hltn 'sport = 7'").is_ok_and(|printed| !printed.is_empty());
     wait_until("the task listens", PATIENCE, listens)?;
     let mut talk = Process::spawn(client.command("python3").args(["-c", CLIENT]), &scratch)?;
     let goes_on = |talk: &mut Process, what: &str| {
         let before = talk.output().lines().count();
         wait_until(what, PATIENCE, || talk.output().lines().count() > before + 20 || !talk.is_running()).and_then(
             |()| {
-                let said = talk.output();
-                if talk.is_running() { Ok(()) } else { Err(format!("{what}: {said}").into()) }
+                let printed = talk.output();
+                if talk.is_running() { Ok(()) } else { Err(format!("{what}: {printed}").into()) }
             },
         )
     };
@@ -187,7 +187,7 @@ fn by_ip() -> Outcome {
     sh("ip ila add loc_match 2001:db8:0:1 loc fd00:0:0:7")?;
     sh("ip ila add loc_match 2001:db8:0:1 loc fd00:0:0:8 dev lan0 csum-mode neutral-map ident-type luid")?;
     let refused = sh("ip ila add loc_match 2001:db8:0:1 loc fd00:0:0:9 dev lan0").expect_err("there is one");
-    assert!(refused.message().is_some_and(|said| said.contains("File exists")), "{refused:?}");
+    assert!(refused.message().is_some_and(|printed| printed.contains("File exists")), "{refused:?}");
     let want = "\
 2001:db8:0:1        fd00:0:0:8          lan0            neutral-map         luid
 2001:db8:0:1        fd00:0:0:7          *               no-action           use-format
@@ -297,7 +297,7 @@ fn by_routes() -> Outcome {
         exec(&right, "right").args(["-c", "exec python3 -c \"$0\"", SINK]).env("FATPATH_RUNDIR", scratch.path()),
         &scratch,
     )?;
-    let listens = || sh(1, "ss -Hltn 'sport = 7'").is_ok_and(|said| !said.is_empty());
+    let listens = || sh(1, "ss -Hltn 'sport = 7'").is_ok_and(|printed| !printed.is_empty());
     wait_until("the server listens", PATIENCE, listens)?;
     for csum_mode in ["neutral-map", "no-action"] {
         for (at, (_, _, own)) in nodes.into_iter().enumerate() {

@@ -159,8 +159,8 @@ fn nexthop() -> Outcome {
         ("nexthop del id 5", named),
     ] {
         let output = ip(&scratch, "x", &line.split(' ').collect::<Vec<_>>()).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains(want) && !output.status.success() && output.stdout.is_empty(), "{line}: {output:?}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(printed.contains(want) && !output.status.success() && output.stdout.is_empty(), "{line}: {output:?}");
     }
     Ok(())
 }
@@ -185,8 +185,12 @@ fn address() -> Outcome {
     assert!(ip("-o link show tap0")?.contains("link/ether 02:00:00:00:00:12"));
     let refused = |line: &str, why: &str| -> Outcome {
         let output = command(line).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() && said.contains(why) { Ok(()) } else { Err(format!("{line}: {said}").into()) }
+        let printed = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() && printed.contains(why) {
+            Ok(())
+        } else {
+            Err(format!("{line}: {printed}").into())
+        }
     };
     refused("link set tap0 address 01:00:00:00:00:12", "Cannot assign requested address")?;
     refused("link add tap1 address 00:00:00:00:00:00 type tap", "Cannot assign requested address")?;
@@ -235,8 +239,8 @@ fn storm() -> Outcome {
         run(&mut ip(&site.scratch, "plain", &["-batch", file]))?;
     }
     pings.wait(Duration::from_secs(60))?;
-    let said = pings.output();
-    assert!(said.contains("1500 packets transmitted, 1500 received"), "{said}");
+    let printed = pings.output();
+    assert!(printed.contains("1500 packets transmitted, 1500 received"), "{printed}");
     Ok(())
 }
 

@@ -240,9 +240,9 @@ fn of_ciphers() -> Outcome {
     let mut holder = Holder(child);
     let pid = holder.0.id();
     let mut input = holder.0.stdin.take().ok_or("no standard input")?;
-    let mut said = BufReader::new(holder.0.stdout.take().ok_or("no standard output")?).lines();
+    let mut printed = BufReader::new(holder.0.stdout.take().ok_or("no standard output")?).lines();
     let mut wait_for = |word: &str| -> Outcome {
-        let line = said.next().ok_or("the holder has ended")??;
+        let line = printed.next().ok_or("the holder has ended")??;
         if line == word { Ok(()) } else { Err(format!("{line}, not {word}").into()) }
     };
     input.write_all(&keys)?;

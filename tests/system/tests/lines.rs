@@ -48,8 +48,8 @@ fn start() -> Outcome {
     let file = scratch.file("good.ip");
     fs::write(&file, GOOD)?;
     let name = file.display().to_string();
-    let said = run(&mut command(&scratch, &["check", "-c", &name]))?;
-    assert_eq!(said, format!("{name}: 2 links, 3 routes, 1 SA, 1 policy: ok\n"));
+    let printed = run(&mut command(&scratch, &["check", "-c", &name]))?;
+    assert_eq!(printed, format!("{name}: 2 links, 3 routes, 1 SA, 1 policy: ok\n"));
     let mut gateway = Gateway::start(&netns, &scratch, "x", GOOD)?;
     assert!(gateway.log().contains("running with 2 links: tun0, wan"), "{}", gateway.log());
     let ip = |words: &[&str]| run(&mut command(&scratch, &[&["ip", "--instance", "x"], words].concat()));
@@ -78,13 +78,13 @@ fn after_toml() -> Outcome {
     fs::write(&toml, "[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4501\"\n")?;
     fs::write(&lines, "route add 10.2.0.0/24 dev wan")?;
     let (toml, lines) = (toml.display().to_string(), lines.display().to_string());
-    let said = run(&mut command(&scratch, &["check", "-c", &lines, "-c", &toml]))?;
-    assert_eq!(said, format!("{lines}, {toml}: 1 link, 1 route, 0 SAs, 0 policies: ok\n"));
+    let printed = run(&mut command(&scratch, &["check", "-c", &lines, "-c", &toml]))?;
+    assert_eq!(printed, format!("{lines}, {toml}: 1 link, 1 route, 0 SAs, 0 policies: ok\n"));
     let example = |file: &str| format!("{}/../../examples/ip-xfrm/{file}", env!("CARGO_MANIFEST_DIR"));
     for side in ["left", "right"] {
         let (links, sas) = (example(&format!("{side}.toml")), example(&format!("{side}.ip")));
-        let said = run(&mut command(&scratch, &["check", "-c", &links, "-c", &sas]))?;
-        assert!(said.ends_with(": 2 links, 2 routes, 2 SAs, 3 policies: ok\n"), "{said}");
+        let printed = run(&mut command(&scratch, &["check", "-c", &links, "-c", &sas]))?;
+        assert!(printed.ends_with(": 2 links, 2 routes, 2 SAs, 3 policies: ok\n"), "{printed}");
     }
     let both = command(&scratch, &["run", "-c", &toml, "-c", &toml]).output()?;
     assert!(both.status.code() == Some(1) && String::from_utf8_lossy(&both.stderr).contains("are TOML, both"));
@@ -129,12 +129,13 @@ fn bad() -> Outcome {
         for verb in ["check", "run"] {
             let mut it = netns.command(fatpath());
             let output = it.args([verb, "-c", &name]).env("FATPATH_RUNDIR", scratch.path()).output()?;
-            let said = String::from_utf8_lossy(&output.stderr);
+            let printed = String::from_utf8_lossy(&output.stderr);
             // The gateway has its host side by then, and logs that.
-            let said: String = said.split_inclusive('\n').filter(|line| !line.contains(" INFO host side")).collect();
-            assert_eq!(output.status.code(), Some(2), "{verb}: {line}: {said}");
+            let printed: String =
+                printed.split_inclusive('\n').filter(|line| !line.contains(" INFO host side")).collect();
+            assert_eq!(output.status.code(), Some(2), "{verb}: {line}: {printed}");
             let is_it = |what: &str| what.contains(want) && what.lines().count() == 1;
-            assert!(said.strip_prefix(&place).is_some_and(is_it), "{verb}: {line}: {said}");
+            assert!(printed.strip_prefix(&place).is_some_and(is_it), "{verb}: {line}: {printed}");
         }
     }
     // No device and no socket is left.
@@ -165,8 +166,8 @@ fn others() -> Outcome {
         for verb in ["check", "run"] {
             let mut it = netns.command(fatpath());
             let output = it.args([verb, "-c", &name]).env("FATPATH_RUNDIR", scratch.path()).output()?;
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!((output.status.code(), said), (Some(2), want.clone()), "{verb}: {line}");
+            let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!((output.status.code(), printed), (Some(2), want.clone()), "{verb}: {line}");
         }
     }
     assert_eq!((netns.sh("ls /sys/class/net")?, scratch.file("made").exists()), ("lo\n".to_owned(), false));

@@ -124,8 +124,11 @@ fn kept() -> Outcome {
     gateway.terminate()?;
     // One that the file gives the link stays.
     gateway = start(&format!("{TOML}qdisc = {{ kind = \"bfifo\", limit = 7000 }}\n"))?;
-    let said = shown()?;
-    assert!(said.contains("qdisc bfifo 8001: root refcnt 2 limit 7000b") && said.contains("qdisc tbf 7: "), "{said}");
+    let printed = shown()?;
+    assert!(
+        printed.contains("qdisc bfifo 8001: root refcnt 2 limit 7000b") && printed.contains("qdisc tbf 7: "),
+        "{printed}"
+    );
     gateway.terminate()?;
     let gateway = start(TOML)?;
     assert_eq!(shown()?, before);
@@ -136,12 +139,12 @@ fn kept() -> Outcome {
     ] {
         let key = if qdisc.is_empty() { String::new() } else { format!("qdisc = {qdisc}\n") };
         gateway.reload(&format!("{TOML}{key}"))?;
-        let mut said = String::new();
+        let mut printed = String::new();
         wait_until("the file holds", Duration::from_secs(20), || {
-            said = sh(&scratch, "x", "tc qdisc show dev tun0").unwrap_or_default();
-            said == want
+            printed = sh(&scratch, "x", "tc qdisc show dev tun0").unwrap_or_default();
+            printed == want
         })
-        .map_err(|_| format!("{said}{}", gateway.log()))?;
+        .map_err(|_| format!("{printed}{}", gateway.log()))?;
     }
     let made = sh(
         &scratch,

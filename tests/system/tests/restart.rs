@@ -82,10 +82,10 @@ impl Host {
     fn client(&self, command: &mut Command) -> Outcome<Client> {
         let process = Process::spawn(command, &self.scratch)?;
         let mut client = Client { process, pid: None, name: format!("{command:?}") };
-        wait_until("a program has its socket", PATIENCE, || client.said().contains('\n'))
+        wait_until("a program has its socket", PATIENCE, || client.printed().contains('\n'))
             .map_err(|failed| format!("{}: {}", client.name, failed.message().unwrap_or_default()))?;
-        let pid = client.said().lines().next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
-        client.pid = Some(pid.ok_or_else(|| format!("{}: {}", client.name, client.said()))?);
+        let pid = client.printed().lines().next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+        client.pid = Some(pid.ok_or_else(|| format!("{}: {}", client.name, client.printed()))?);
         // It waits, and is kept, soon after.
         sleep(Duration::from_millis(300));
         Ok(client)
@@ -109,13 +109,13 @@ impl Drop for Client {
 }
 
 impl Client {
-    fn said(&self) -> String {
+    fn printed(&self) -> String {
         self.process.output()
     }
 
     /// Lines that it has printed, without the first.
     fn lines(&self) -> Vec<String> {
-        self.said().lines().skip(1).map(str::to_owned).collect()
+        self.printed().lines().skip(1).map(str::to_owned).collect()
     }
 
     fn ask(&self) -> Outcome {
@@ -187,9 +187,9 @@ fn idle() -> Outcome {
     sleep(Duration::from_millis(500));
     client.ask()?;
     // The first part of the dump is taken by the attempt; it ends with `done`.
-    wait_until("the dump ends", PATIENCE, || client.said().contains("done"))?;
-    assert_eq!(client.lines().len(), 2, "{}", client.said());
-    assert!(client.lines()[0].starts_with("send taken, recv something"), "{}", client.said());
+    wait_until("the dump ends", PATIENCE, || client.printed().contains("done"))?;
+    assert_eq!(client.lines().len(), 2, "{}", client.printed());
+    assert!(client.lines()[0].starts_with("send taken, recv something"), "{}", client.printed());
     Ok(())
 }
 

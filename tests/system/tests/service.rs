@@ -40,8 +40,8 @@ fn the_unit_is_accepted() -> Outcome {
     assert_eq!(verify(&scratch, "fatpath@left.service", UNIT)?, "");
     // It is looked at closely enough to find a word that is wrong.
     let wrong = UNIT.replace("RestartPreventExitStatus=2", "RestartPreventExitStatuses=2");
-    let said = verify(&scratch, "fatpath@left.service", &wrong)?;
-    assert!(said.contains("RestartPreventExitStatuses"), "{said}");
+    let printed = verify(&scratch, "fatpath@left.service", &wrong)?;
+    assert!(printed.contains("RestartPreventExitStatuses"), "{printed}");
     Ok(())
 }
 
@@ -60,8 +60,8 @@ fn verify(scratch: &Scratch, name: &str, unit: &str) -> Outcome<String> {
     fs::write(&file, unit.replace("/usr/local/bin/fatpath", program))?;
     let mut command = Command::new("systemd-analyze");
     let output = command.args(["verify", "--man=no", "--recursive-errors=no"]).arg(&file).output()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if said.is_empty() && !output.status.success() { Err(output.status.to_string().into()) } else { Ok(said) }
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    if printed.is_empty() && !output.status.success() { Err(output.status.to_string().into()) } else { Ok(printed) }
 }
 
 fn the_capabilities_are_enough() -> Outcome {

@@ -167,10 +167,10 @@ fn again() -> Outcome {
     node.batch(LINES)?;
     let before = node.dump()?;
     node.batch(LIMITED)?;
-    let said = node.save()?;
+    let printed = node.save()?;
     let want = "3 links, 5 addresses, 3 rules, 6 routes, 1 neighbour, 3 SAs, 2 policies, 1 policy default, 2 ILA mappings, but not 1 SA \
                 that time ends";
-    assert_eq!(said, format!("x: {want}: saved to {file}\n"));
+    assert_eq!(printed, format!("x: {want}: saved to {file}\n"));
     assert_eq!(fs::metadata(&file)?.permissions().mode() & 0o777, 0o600);
     // Changes after the save are not kept.
     node.ip("route add 10.66.0.0/16 dev tun6")?;
@@ -191,9 +191,9 @@ fn again() -> Outcome {
     assert_eq!(node.dump()?, after);
     drop(process);
     let _process = node.start(&[])?;
-    let said = node.command(&["save", "--instance", "x"]).output()?;
-    let said = (said.status.code(), String::from_utf8_lossy(&said.stderr).into_owned());
-    assert_eq!(said, (Some(1), "Error: this gateway was started without --state FILE\n".to_owned()));
+    let printed = node.command(&["save", "--instance", "x"]).output()?;
+    let printed = (printed.status.code(), String::from_utf8_lossy(&printed.stderr).into_owned());
+    assert_eq!(printed, (Some(1), "Error: this gateway was started without --state FILE\n".to_owned()));
     Ok(())
 }
 
@@ -415,20 +415,23 @@ fn refused() -> Outcome {
         let output = node.try_start(args).output()?;
         let left = netns.sh("ls /sys/class/net")?;
         assert!(!left.contains("tun0") && !scratch.file("x.sock").exists(), "{left}");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let said = said.lines().find(|line| line.starts_with("Error: ")).unwrap_or_default().to_owned();
-        Outcome::Ok((output.status.code(), said))
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        let printed = printed.lines().find(|line| line.starts_with("Error: ")).unwrap_or_default().to_owned();
+        Outcome::Ok((output.status.code(), printed))
     };
     netns.sh("ip link del veth0")?;
-    let (code, said) = fails(&["--state", &state])?;
-    assert!(code == Some(2) && said.starts_with(&format!("Error: {state}: link veth0: ")), "{said}");
-    assert!(said.contains("Nothing of the saved state is restored.") && said.contains("move the file away"), "{said}");
+    let (code, printed) = fails(&["--state", &state])?;
+    assert!(code == Some(2) && printed.starts_with(&format!("Error: {state}: link veth0: ")), "{printed}");
+    assert!(
+        printed.contains("Nothing of the saved state is restored.") && printed.contains("move the file away"),
+        "{printed}"
+    );
     // With the missing device the state can be restored again.
     netns.sh("ip link add veth0 type veth peer name veth1; ip link set veth0 up")?;
     let process = node.start(&["--state", &state])?;
     assert_eq!(node.ip("route")?, "10.9.0.0/16 dev veth0 scope link \n");
-    let (code, said) = fails_beside(&node, &state)?;
-    assert!(code == Some(1) && said.contains("another gateway has it"), "{said}");
+    let (code, printed) = fails_beside(&node, &state)?;
+    assert!(code == Some(1) && printed.contains("another gateway has it"), "{printed}");
     kill(process)?;
     // A link of the file that saved addresses are on is no longer there.
     let toml = scratch.file("x.toml").display().to_string();
@@ -438,20 +441,20 @@ fn refused() -> Outcome {
     node.ip("addr add 10.1.0.7/24 dev tun1")?;
     node.save()?;
     kill(process)?;
-    let (code, said) = fails(&["--state", &other])?;
+    let (code, printed) = fails(&["--state", &other])?;
     let want = format!("Error: {other}: address 10.1.0.7/24 dev tun1: no link is named tun1.");
-    assert!(code == Some(2) && said.starts_with(&want), "{said}");
+    assert!(code == Some(2) && printed.starts_with(&want), "{printed}");
     let whole = fs::read(&path)?;
     for (bytes, why) in [(&whole[..5000], ""), (b"[[link]]\n", ""), (b"", "it is empty")] {
         fs::write(&path, bytes)?;
-        let (code, said) = fails(&["--state", &state])?;
+        let (code, printed) = fails(&["--state", &state])?;
         let words = "no state that can be restored: ";
-        assert!(code == Some(2) && said.contains(words) && said.contains(why), "{said}");
-        assert!(said.contains("Move it away") && fs::read(&path)? == bytes, "{said}");
+        assert!(code == Some(2) && printed.contains(words) && printed.contains(why), "{printed}");
+        assert!(printed.contains("Move it away") && fs::read(&path)? == bytes, "{printed}");
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;
-    let (code, said) = fails(&["--state", &state])?;
-    assert!(code == Some(1) && said.contains("others may use it"), "{said}");
+    let (code, printed) = fails(&["--state", &state])?;
+    assert!(code == Some(1) && printed.contains("others may use it"), "{printed}");
     Ok(())
 }
 

@@ -92,8 +92,8 @@ fn hostile() -> Outcome {
     let (script, socket) = (scratch.file("hostile.py"), scratch.file("x.netlink"));
     // First a user that may not change the gateway, then root.
     for user in ["65534", "0"] {
-        let said = run(netns.command("python3").arg(&script).arg(&socket).arg(user))?;
-        assert_eq!(said, "all as expected\n");
+        let printed = run(netns.command("python3").arg(&script).arg(&socket).arg(user))?;
+        assert_eq!(printed, "all as expected\n");
     }
     gateway.show("links").map(drop)
 }
@@ -175,8 +175,8 @@ fn refused() -> Outcome {
     ];
     for (line, why) in cases {
         let output = script(&netns, &scratch, line).current_dir(scratch.path()).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(why), "{line}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && printed.contains(why), "{line}: {printed}");
     }
     let id = gateway.id();
     let gone = format!(
@@ -192,8 +192,8 @@ fn refused() -> Outcome {
     gateway.wait_until("it ends", |gateway| gateway.show("links").is_err())?;
     drop(gateway);
     let output = gone.wait_with_output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.stdout.is_empty() && said.matches("Connection refused").count() == 3, "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stdout.is_empty() && printed.matches("Connection refused").count() == 3, "{printed}");
     assert_eq!(of_host(&netns)?, before);
     Ok(())
 }

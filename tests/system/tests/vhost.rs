@@ -95,8 +95,8 @@ fn lies() -> Outcome {
     let closed_with = |why: &str| gateway.log().matches(&format!("bad: vhost-user: connection closed: {why}")).count();
     let lie = |number: usize, (lie, why): (&str, &str)| -> Outcome {
         let before = closed_with(why);
-        let said = run(left.command("python3").arg(&script).arg(scratch.file("bad.sock")).arg(lie))?;
-        assert_eq!(said, "closed\n", "{lie}");
+        let printed = run(left.command("python3").arg(&script).arg(scratch.file("bad.sock")).arg(lie))?;
+        assert_eq!(printed, "closed\n", "{lie}");
         let is_counted = || closed_with(why) == before + 1;
         wait_until(lie, Duration::from_secs(5), is_counted).map_err(|_| format!("{lie}: {}", gateway.log()))?;
         assert_eq!(closed_with(""), number + 1, "one line for each: {}", gateway.log());

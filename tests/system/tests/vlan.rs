@@ -149,8 +149,8 @@ fn kept() -> Outcome {
         ("ip link add link tap0 name y type vlan id 6 egress-qos-map 1:2", "map no priorities"),
         ("ip link set tap0.5 type vlan gvrp on", "stay as they were made"),
     ] {
-        let said = sh(&format!("{line} 2>&1; true"))?;
-        assert!(said.contains(want), "{line}: {said}");
+        let printed = sh(&format!("{line} 2>&1; true"))?;
+        assert!(printed.contains(want), "{line}: {printed}");
     }
     let mut save = Command::new(fatpath());
     run(save.args(["save", "--instance", "x"]).env("FATPATH_RUNDIR", scratch.path()))?;

@@ -103,7 +103,7 @@ fn exec() -> Outcome {
         command.env("FATPATH_RUNDIR", gateway.socket().parent().unwrap());
         command
     };
-    let said = |mut command: Command| -> Outcome<String> {
+    let printed = |mut command: Command| -> Outcome<String> {
         let output = command.output()?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
     };
@@ -124,12 +124,12 @@ fn exec() -> Outcome {
         for [router, host] in [["10.0.0.1", "10.0.0.2"], ["fd00::1", "fd00::2"]] {
             let mut far = lan.command("python3");
             far.args(["-c", CLIENT, router]);
-            assert_eq!(said(far)?, format!("told router of {vrf}\n"), "from {vrf}'s host");
-            assert_eq!(said(exec(vrf, &[CLIENT, host]))?, format!("told host of {vrf}\n"), "to {vrf}'s host");
+            assert_eq!(printed(far)?, format!("told router of {vrf}\n"), "from {vrf}'s host");
+            assert_eq!(printed(exec(vrf, &[CLIENT, host]))?, format!("told host of {vrf}\n"), "to {vrf}'s host");
             // The node itself, in the VRF.
-            assert_eq!(said(exec(vrf, &[CLIENT, router]))?, format!("told router of {vrf}\n"), "{vrf} to itself");
+            assert_eq!(printed(exec(vrf, &[CLIENT, router]))?, format!("told router of {vrf}\n"), "{vrf} to itself");
         }
-        assert_eq!(said(exec(vrf, &[RAW]))?, "-1 Operation not permitted\n", "a socket that would not be bound");
+        assert_eq!(printed(exec(vrf, &[RAW]))?, "-1 Operation not permitted\n", "a socket that would not be bound");
     }
     // The discipline of a VRF's device sees packets that the node's sockets send there.
     let tc = |line: &str| {
@@ -138,21 +138,21 @@ fn exec() -> Outcome {
         run(command.env("FATPATH_RUNDIR", gateway.socket().parent().unwrap()))
     };
     tc("tc qdisc add dev red root handle 7: pfifo limit 9 && ip link show red | grep -q 'qdisc pfifo'")?;
-    assert_eq!(said(exec("red", &[CLIENT, "10.0.0.2"]))?, "told host of red\n");
-    assert_eq!(said(exec("blue", &[CLIENT, "10.0.0.2"]))?, "told host of blue\n");
+    assert_eq!(printed(exec("red", &[CLIENT, "10.0.0.2"]))?, "told host of red\n");
+    assert_eq!(printed(exec("blue", &[CLIENT, "10.0.0.2"]))?, "told host of blue\n");
     let shown = tc("tc -s qdisc show dev red")?;
     let packets = |text: &str| text.split(" pkt").next()?.rsplit(' ').next()?.parse::<u64>().ok();
     assert!(shown.contains("pfifo 7: root refcnt 2 limit 9p") && packets(&shown) >= Some(4), "{shown}");
     tc("tc qdisc del dev red root")?;
-    assert_eq!(said(exec("red", &[CLIENT, "10.0.0.2"]))?, "told host of red\n");
+    assert_eq!(printed(exec("red", &[CLIENT, "10.0.0.2"]))?, "told host of red\n");
     drop(servers.remove(0));
     wait_until("the port is free", PATIENCE, || {
         let mut again = red_lan.command("python3");
         again.args(["-c", CLIENT, "10.0.0.1"]);
-        said(again).is_ok_and(|said| said == "failed Connection refused\n")
+        printed(again).is_ok_and(|printed| printed == "failed Connection refused\n")
     })?;
     for (vrf, why) in [("green", "--vrf green: there is no such VRF."), ("red-lan", "--vrf red-lan: that is no VRF.")] {
-        assert!(said(exec(vrf, &[CLIENT, "10.0.0.1"]))?.contains(why), "{vrf}");
+        assert!(printed(exec(vrf, &[CLIENT, "10.0.0.1"]))?.contains(why), "{vrf}");
     }
     Ok(())
 }

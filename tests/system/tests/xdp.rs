@@ -159,7 +159,7 @@ fn unprivileged() -> Outcome {
     for (path, mode) in [(scratch.path(), 0o777), (&program, 0o755), (&file, 0o644)] {
         fs::set_permissions(path, Permissions::from_mode(mode))?;
     }
-    let said = |capabilities: &str| {
+    let printed = |capabilities: &str| {
         let of = |kind: &str| format!("--{kind}-caps=-all{capabilities}");
         netns.sh(&format!(
             "ulimit -l 1024; FATPATH_RUNDIR={} timeout 5 setpriv --reuid=65534 --regid=65534 --clear-groups {} {} \
@@ -177,8 +177,8 @@ fn unprivileged() -> Outcome {
         (",+net_raw,+bpf,+net_admin", "eth0: XDP_UMEM_REG: No buffer space available (more memory than RLIMIT_MEMLOCK"),
     ];
     for (capabilities, want) in cases {
-        let said = said(capabilities)?;
-        assert!(said.contains(want), "with {capabilities:?}: {said}");
+        let printed = printed(capabilities)?;
+        assert!(printed.contains(want), "with {capabilities:?}: {printed}");
     }
     Ok(())
 }

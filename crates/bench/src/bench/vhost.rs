@@ -74,7 +74,7 @@ fn sample(packets: u64, len: usize, time: Duration) -> Sample {
 
 /// Sends frames for the length of a slice, all of which have to arrive.
 fn stream(round: Round, len: usize) -> Result<Sample, String> {
-    let said = |err: std::io::Error| err.to_string();
+    let text_of = |err: std::io::Error| err.to_string();
     let mut back = BackEnd::start(1)?;
     let mut front = connected(&back.sockets[0])?;
     let mem = Memory::heap();
@@ -95,9 +95,9 @@ fn stream(round: Round, len: usize) -> Result<Sample, String> {
         while burst.len() < BURST {
             burst.push(first.clone_shared());
         }
-        if front.send(&mut burst).map_err(said)? != Sent::All {
+        if front.send(&mut burst).map_err(text_of)? != Sent::All {
             wait(&front.poll_fds())?;
-            front.recv(&mem, &mut received).map_err(said)?;
+            front.recv(&mem, &mut received).map_err(text_of)?;
         }
         front.settle(&mem);
     }
@@ -259,23 +259,23 @@ struct Received {
 impl BackEnd {
     /// Starts one with so many ports, off the processor that is measured on.
     fn start(ports: usize) -> Result<Self, String> {
-        let said = |err: std::io::Error| format!("back end: {err}");
+        let text_of = |err: std::io::Error| format!("back end: {err}");
         let own = std::process::id();
         let path = |port| std::env::temp_dir().join(format!("fatpath-bench-vhost-{own}-{port}.sock"));
         let sockets: Vec<PathBuf> = (0..ports).map(path).collect();
-        let mut command = Command::new(std::env::current_exe().map_err(said)?);
+        let mut command = Command::new(std::env::current_exe().map_err(text_of)?);
         command.arg("vhost-back-end").args(&sockets).stdin(Stdio::piped()).stdout(Stdio::piped());
         // A process begins on the processors of the thread that starts it.
         let spawn = move || {
             cpu::step_aside();
             command.spawn()
         };
-        let mut child = thread::spawn(spawn).join().map_err(|_| "back end: no thread")?.map_err(said)?;
+        let mut child = thread::spawn(spawn).join().map_err(|_| "back end: no thread")?.map_err(text_of)?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().ok_or("back end: no output")?);
         let mut back = Self { child, input, output, sockets };
         let mut line = String::new();
-        back.output.read_line(&mut line).map_err(said)?;
+        back.output.read_line(&mut line).map_err(text_of)?;
         if line == "ready\n" { Ok(back) } else { Err(format!("back end: {line:?}")) }
     }
 
@@ -324,11 +324,11 @@ impl Drop for BackEnd {
 /// # Errors
 /// A socket cannot be made, or a front end breaks the rules.
 pub(crate) fn back_end(sockets: &[PathBuf]) -> Result<(), CliError> {
-    let said = |err: &dyn std::fmt::Display| CliError::failed(err.to_string());
-    let open = |socket: &PathBuf| vhost::open(&VhostConfig::new("back", socket, MAC)).map_err(|err| said(&err));
+    let text_of = |err: &dyn std::fmt::Display| CliError::failed(err.to_string());
+    let open = |socket: &PathBuf| vhost::open(&VhostConfig::new("back", socket, MAC)).map_err(|err| text_of(&err));
     let mut links = sockets.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     print(b"ready\n")?;
-    std::io::stdout().flush().map_err(|err| said(&err))?;
+    std::io::stdout().flush().map_err(|err| text_of(&err))?;
     let mem = Memory::heap();
     let input = std::io::stdin();
     let mut received = Received::default();
@@ -339,7 +339,7 @@ pub(crate) fn back_end(sockets: &[PathBuf]) -> Result<(), CliError> {
             let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             match poll(&mut fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(err) => return Err(said(&err)),
+                Err(err) => return Err(text_of(&err)),
             }
             fds.iter().map(|fd| !fd.revents().is_empty()).collect()
         };
@@ -349,7 +349,7 @@ pub(crate) fn back_end(sockets: &[PathBuf]) -> Result<(), CliError> {
                 match link.recv(&mem, &mut burst) {
                     Ok(()) => {}
                     Err(_) if !link.guest().connected && link.guest().violations == 0 => {}
-                    Err(err) => return Err(said(&err)),
+                    Err(err) => return Err(text_of(&err)),
                 }
                 if burst.is_empty() {
                     break;

@@ -51,8 +51,8 @@ pub(super) fn finish(mut child: Child, doing: &str, limit: Duration, stop: &Stop
     if status.success() {
         return Ok(stdout);
     }
-    let said = tail(if stderr.trim().is_empty() { &stdout } else { &stderr });
-    Err(Failure::step(doing, if said.is_empty() { status.to_string() } else { said }))
+    let output = tail(if stderr.trim().is_empty() { &stdout } else { &stderr });
+    Err(Failure::step(doing, if output.is_empty() { status.to_string() } else { output }))
 }
 
 /// Kills a child that has had its chance, and reaps it.
@@ -75,12 +75,12 @@ impl Helper {
     /// Fails, with its last words, if it has ended.
     pub(super) fn check(&mut self, doing: &str) -> Result<(), Failure> {
         let Some(status) = self.0.try_wait().map_err(|err| Failure::step(doing, err))? else { return Ok(()) };
-        let mut said = String::new();
+        let mut output = String::new();
         if let Some(mut stderr) = self.0.stderr.take() {
             // Output before an error is still worth showing.
-            let _ = stderr.read_to_string(&mut said);
+            let _ = stderr.read_to_string(&mut output);
         }
-        Err(Failure::step(format!("{doing} ended ({status})"), tail(&said)))
+        Err(Failure::step(format!("{doing} ended ({status})"), tail(&output)))
     }
 }
 

@@ -50,14 +50,14 @@ pub(super) fn explain(failure: Failure, gateways: &mut [Gateway]) -> Failure {
     if matches!(failure, Failure::Interrupted) {
         return failure;
     }
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for gateway in gateways {
         match gateway.check().and_then(|()| gateway.drops()) {
-            Ok(drops) => said.push(drops),
-            Err(ended) => said.push(ended.to_string()),
+            Ok(drops) => output.push(drops),
+            Err(ended) => output.push(ended.to_string()),
         }
     }
-    Failure::step(failure.to_string(), said.join("; "))
+    Failure::step(failure.to_string(), output.join("; "))
 }
 
 /// Throughput in units of 10⁹ bits a second.

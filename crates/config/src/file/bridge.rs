@@ -189,8 +189,8 @@ mod tests {
             ("fdb-limit = 1048577", "1048577 is out of range"),
             ("mtu = 5", "unknown key"),
         ] {
-            let said = refused(&tap(port));
-            assert!(said.contains(want), "{port}: {said}");
+            let error = refused(&tap(port));
+            assert!(error.contains(want), "{port}: {error}");
         }
         let tun = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\n";
         let vm =
@@ -215,8 +215,8 @@ mod tests {
             (tap("").replace("master = \"br0\"", "master = \"br1\""), "no VRF or bridge is named br1"),
             (tap("").replace("kind = \"bridge\"", "kind = \"vrf\"\ntable = 10"), "and br0 is a VRF"),
         ] {
-            let said = refused(&toml);
-            assert!(said.contains(want), "{toml}: {said}");
+            let error = refused(&toml);
+            assert!(error.contains(want), "{toml}: {error}");
         }
     }
 }

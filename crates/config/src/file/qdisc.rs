@@ -66,7 +66,7 @@ fn tbf(table: &Table<'_>) -> Result<Tbf> {
             whole(&latency, bytes(rate, burst).min(by_peak), u32::MAX.into())? as u32
         }
         (None, None) => return Err(table.missing("limit", &format!("use {SIZE}, or latency"))),
-        (Some(_), Some(latency)) => return Err(latency.error("says what limit says; take one out")),
+        (Some(_), Some(latency)) => return Err(latency.error("latency and limit exclude each other; take one out")),
     };
     let peak = peak.map(|(rate, mtu)| Peak { rate, mtu: Depth::Bytes(mtu) });
     let tbf = Tbf { limit, rate, burst: Depth::Bytes(burst), peak };
@@ -253,7 +253,7 @@ mod tests {
             ),
             (
                 tbf("rate = \"1mbit\", burst = 2000, limit = 1, latency = \"1s\""),
-                "f:4: link[0].qdisc.latency: says what limit says; take one out.",
+                "f:4: link[0].qdisc.latency: latency and limit exclude each other; take one out.",
             ),
             (
                 tbf("rate = \"1mbit\", burst = 2000, latency = \"1\""),

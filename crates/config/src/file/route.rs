@@ -88,7 +88,7 @@ fn requested_table(table: &Table<'_>, config: &Config) -> Result<TableId> {
         return table.get("table").map_or(Ok(TableId::MAIN), |value| table_id(&value));
     };
     if let Some(table) = table.get("table") {
-        return Err(table.error("the VRF says in which table; take one out"));
+        return Err(table.error("vrf and table exclude each other; take one out"));
     }
     let name = value.str()?;
     let named = config.links.iter().find(|link| link.name == name).map(|link| &link.kind);

@@ -48,7 +48,7 @@ impl Host for WorkerHost {
     }
 
     fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
-        let link = (self.open)(config, index).map_err(|err| Error::said(errno::EINVAL, err.message))?;
+        let link = (self.open)(config, index).map_err(|err| Error::owned_text(errno::EINVAL, err.message))?;
         let mac = match link.layer() {
             Layer::Ethernet(mac) => Some(mac.0),
             Layer::Ip => None,
@@ -161,10 +161,10 @@ impl WorkerHost {
 
     fn change(&self, id: LinkId, change: LinkChange) -> Result<(), Error> {
         let outcome = self.worker.call(move |node| node.change_link(id, change)).map_err(|gone| silent(&gone))?;
-        outcome.map_err(|refused| Error::said(errno::EINVAL, refused))
+        outcome.map_err(|refused| Error::owned_text(errno::EINVAL, refused))
     }
 }
 
 fn silent(gone: &WorkerGone) -> Error {
-    Error::said(errno::EBUSY, gone.to_string())
+    Error::owned_text(errno::EBUSY, gone.to_string())
 }

@@ -59,7 +59,7 @@ impl IlaHost for WorkerIla {
 
 impl WorkerIla {
     fn call<T: Send + 'static>(&self, what: impl FnOnce(&mut Node) -> T + Send + 'static) -> Result<T, Error> {
-        self.0.call(what).map_err(|gone: WorkerGone| Error::said(errno::EBUSY, gone.to_string()))
+        self.0.call(what).map_err(|gone: WorkerGone| Error::owned_text(errno::EBUSY, gone.to_string()))
     }
 }
 

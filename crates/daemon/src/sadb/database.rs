@@ -26,7 +26,7 @@ impl Ask for Handle {
         &mut self,
         what: impl FnOnce(&mut Node) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        Self::call(self, what).unwrap_or_else(|gone| Err(Error::said(errno::EBUSY, gone.to_string())))
+        Self::call(self, what).unwrap_or_else(|gone| Err(Error::owned_text(errno::EBUSY, gone.to_string())))
     }
 }
 

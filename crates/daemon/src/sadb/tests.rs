@@ -198,8 +198,8 @@ fn larval_sa_cannot_be_expired() {
 #[test]
 fn aevents_go_to_group_members_at_the_sas_thresholds() {
     let mut alone = Alone::new(true);
-    let said = Aevents { packets: Some(3), time: Some(Duration::from_millis(500)) };
-    alone.database().add_sa(Box::new(NewSa { aevents: said, ..*sa(0x1000) }), false).unwrap();
+    let limits = Aevents { packets: Some(3), time: Some(Duration::from_millis(500)) };
+    alone.database().add_sa(Box::new(NewSa { aevents: limits, ..*sa(0x1000) }), false).unwrap();
     // Sends `packets` packets, and returns the notifications: the number sent last, and whether the timer caused it.
     let send = |alone: &mut Alone, packets: u32, tenths: u32| {
         alone.let_pass(Duration::ZERO);

@@ -44,10 +44,10 @@ mod tests {
     #[test]
     fn limits_of_a_family_hold_for_it_alone() {
         let v4 = FragLimits { high_thresh: 1000, low_thresh: 0, timeout_secs: 2 };
-        let said = ReassemblyConfig { policy: Eviction::Linux, coalesce: Coalesce::Copy, v4, ..Default::default() };
+        let settings = ReassemblyConfig { policy: Eviction::Linux, coalesce: Coalesce::Copy, v4, ..Default::default() };
         let limits = Limits { high_thresh: 1000, timeout: Duration::from_secs(2) };
         let want =
             Config { policy: Policy::Linux, coalesce: reassembly::Coalesce::Copy, v4: limits, ..Config::default() };
-        assert_eq!(config(said), want);
+        assert_eq!(config(settings), want);
     }
 }

@@ -251,14 +251,14 @@ mod tests {
         let one = NonZeroUsize::new(1).unwrap();
         let mut pool = Pool::new(one, |_| panic!("expected by this test")).unwrap();
         let limit = std::time::Instant::now() + Duration::from_secs(60);
-        let said = loop {
+        let payload = loop {
             let taken = catch_unwind(AssertUnwindSafe(|| pool.take(Instant::ZERO, &mut VecDeque::new(), true)));
-            if let Err(said) = taken {
-                break said;
+            if let Err(payload) = taken {
+                break payload;
             }
             assert!(std::time::Instant::now() < limit, "the panic of the thread is not noticed");
             thread::sleep(Duration::from_millis(1));
         };
-        assert_eq!(said.downcast_ref(), Some(&"a crypto thread has panicked"));
+        assert_eq!(payload.downcast_ref(), Some(&"a crypto thread has panicked"));
     }
 }

@@ -37,8 +37,8 @@ impl Sa {
     /// Address of its peer, if that sends ESP in UDP.
     #[inline]
     fn peer(&self) -> Option<SocketAddr> {
-        let said = SocketAddr::new(self.src, self.encap?.sport);
-        Some(self.extras.as_deref().and_then(|extras| extras.place.seen).unwrap_or(said))
+        let configured = SocketAddr::new(self.src, self.encap?.sport);
+        Some(self.extras.as_deref().and_then(|extras| extras.place.seen).unwrap_or(configured))
     }
 
     /// Tells whether the source `from` of a packet equals the known address of its peer.

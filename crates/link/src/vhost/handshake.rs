@@ -112,7 +112,7 @@ impl Drop for Handshake {
 
 /// Negotiates over a newly connected socket.
 pub(super) fn negotiate(socket: UnixStream, proposal: &Proposal) -> Result<Session, String> {
-    let said = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");
+    let failed = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");
     let system = |what: &'static str| move |err: io::Error| format!("{what}: {err}");
     let kept = socket.try_clone().map_err(system("dup"))?;
     let pairs = match proposal.pairs {
@@ -120,18 +120,18 @@ pub(super) fn negotiate(socket: UnixStream, proposal: &Proposal) -> Result<Sessi
         several => queue_pairs(kept.try_clone().map_err(system("dup"))?)?.min(several).max(1),
     };
     let mut frontend = Frontend::from_stream(socket, 2 * pairs as u64);
-    let offered = Bits(frontend.get_features().map_err(said("GET_FEATURES"))?);
+    let offered = Bits(frontend.get_features().map_err(failed("GET_FEATURES"))?);
     let features = proposal.features.among(offered);
     if features.protocol_features() {
-        let protocol = frontend.get_protocol_features().map_err(said("GET_PROTOCOL_FEATURES"))?;
+        let protocol = frontend.get_protocol_features().map_err(failed("GET_PROTOCOL_FEATURES"))?;
         let used = protocol & (VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK);
-        frontend.set_protocol_features(used).map_err(said("SET_PROTOCOL_FEATURES"))?;
+        frontend.set_protocol_features(used).map_err(failed("SET_PROTOCOL_FEATURES"))?;
         if used.contains(VhostUserProtocolFeatures::REPLY_ACK) {
             frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         }
     }
-    frontend.set_owner().map_err(said("SET_OWNER"))?;
-    frontend.set_features(features.0).map_err(said("SET_FEATURES"))?;
+    frontend.set_owner().map_err(failed("SET_OWNER"))?;
+    frontend.set_features(features.0).map_err(failed("SET_FEATURES"))?;
 
     let layout = Layout { ring_size: proposal.ring_size };
     let len = layout.pair() * pairs as u64;
@@ -150,7 +150,7 @@ pub(super) fn negotiate(socket: UnixStream, proposal: &Proposal) -> Result<Sessi
         mmap_offset: 0,
         mmap_handle: file.as_raw_fd(),
     };
-    frontend.set_mem_table(&[region]).map_err(said("SET_MEM_TABLE"))?;
+    frontend.set_mem_table(&[region]).map_err(failed("SET_MEM_TABLE"))?;
 
     let mut queues = Vec::new();
     for number in 0..2 * pairs {
@@ -162,8 +162,8 @@ pub(super) fn negotiate(socket: UnixStream, proposal: &Proposal) -> Result<Sessi
         let kick = event().map_err(system("eventfd"))?;
         let call = event().map_err(system("eventfd"))?;
         let size = proposal.ring_size;
-        frontend.set_vring_num(number, size).map_err(said("SET_VRING_NUM"))?;
-        frontend.set_vring_base(number, 0).map_err(said("SET_VRING_BASE"))?;
+        frontend.set_vring_num(number, size).map_err(failed("SET_VRING_NUM"))?;
+        frontend.set_vring_base(number, 0).map_err(failed("SET_VRING_BASE"))?;
         let place = VringConfigData {
             queue_max_size: size,
             queue_size: size,
@@ -173,11 +173,11 @@ pub(super) fn negotiate(socket: UnixStream, proposal: &Proposal) -> Result<Sessi
             avail_ring_addr: BASE + at + driver_ring::available_at(size) as u64,
             log_addr: None,
         };
-        frontend.set_vring_addr(number, &place).map_err(said("SET_VRING_ADDR"))?;
-        frontend.set_vring_call(number, &theirs(&call)?).map_err(said("SET_VRING_CALL"))?;
-        frontend.set_vring_kick(number, &theirs(&kick)?).map_err(said("SET_VRING_KICK"))?;
+        frontend.set_vring_addr(number, &place).map_err(failed("SET_VRING_ADDR"))?;
+        frontend.set_vring_call(number, &theirs(&call)?).map_err(failed("SET_VRING_CALL"))?;
+        frontend.set_vring_kick(number, &theirs(&kick)?).map_err(failed("SET_VRING_KICK"))?;
         if features.protocol_features() {
-            frontend.set_vring_enable(number, true).map_err(said("SET_VRING_ENABLE"))?;
+            frontend.set_vring_enable(number, true).map_err(failed("SET_VRING_ENABLE"))?;
         }
         let buffers = BASE + at + layout.ring();
         queues.push(FrontQueue { ring, kick, call, buffers });
@@ -188,17 +188,17 @@ pub(super) fn negotiate(socket: UnixStream, proposal: &Proposal) -> Result<Sessi
 /// Number of queue pairs of the back end. The crate `vhost` treats the reply as the number of rings, so the request is
 /// made by an endpoint that is used for nothing else.
 fn queue_pairs(socket: UnixStream) -> Result<usize, String> {
-    let said = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");
+    let failed = |what: &'static str| move |err: vhost::Error| format!("{what}: {err}");
     let mut frontend = Frontend::from_stream(socket, 2);
-    if !Bits(frontend.get_features().map_err(said("GET_FEATURES"))?).protocol_features() {
+    if !Bits(frontend.get_features().map_err(failed("GET_FEATURES"))?).protocol_features() {
         return Ok(1);
     }
-    let protocol = frontend.get_protocol_features().map_err(said("GET_PROTOCOL_FEATURES"))?;
+    let protocol = frontend.get_protocol_features().map_err(failed("GET_PROTOCOL_FEATURES"))?;
     if !protocol.contains(VhostUserProtocolFeatures::MQ) {
         return Ok(1);
     }
-    frontend.set_protocol_features(VhostUserProtocolFeatures::MQ).map_err(said("SET_PROTOCOL_FEATURES"))?;
-    Ok(frontend.get_queue_num().map_err(said("GET_QUEUE_NUM"))? as usize)
+    frontend.set_protocol_features(VhostUserProtocolFeatures::MQ).map_err(failed("SET_PROTOCOL_FEATURES"))?;
+    Ok(frontend.get_queue_num().map_err(failed("GET_QUEUE_NUM"))? as usize)
 }
 
 /// Offsets in the shared memory.

@@ -199,12 +199,12 @@ fn down() -> Outcome {
     let mut left = socket(&street.middle, "left")?;
     let (mem, mut got) = (Memory::heap(), Vec::new());
     street.middle.sh("ip link set left down")?;
-    let mut said = None;
+    let mut error = None;
     wait_until("the link is down", std::time::Duration::from_secs(20), || {
-        said = left.recv(&mem, &mut got).err();
-        said.is_some()
+        error = left.recv(&mem, &mut got).err();
+        error.is_some()
     })?;
-    assert_eq!(said.map(|err| err.to_string()).as_deref(), Some("left: recvmmsg: Network is down"));
+    assert_eq!(error.map(|err| err.to_string()).as_deref(), Some("left: recvmmsg: Network is down"));
     let mut burst = vec![frame(&mem, &[1; 100], 1000)];
     let err = left.send(&mut burst).expect_err("the interface is down");
     assert_eq!((err.to_string().as_str(), burst.len()), ("left: sendmmsg: Network is down", 1));

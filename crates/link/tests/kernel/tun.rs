@@ -172,10 +172,10 @@ fn in_use() -> Outcome {
     let netns = Netns::new("a")?;
     let _first = open(&netns, "fat0", TUN, true)?;
     let second = open(&netns, "fat0", TUN, true).expect_err("the name is in use");
-    let said = second.message().unwrap_or_default();
-    assert_eq!(said, "fat0: TUNSETIFF: Device or resource busy (another program has it)");
+    let error = second.message().unwrap_or_default();
+    assert_eq!(error, "fat0: TUNSETIFF: Device or resource busy (another program has it)");
     let other = open(&netns, "lo", TAP, true).expect_err("loopback is no TAP device");
-    let said = other.message().unwrap_or_default();
-    assert!(said.starts_with("lo: TUNSETIFF: Invalid argument (an interface of that name"), "{said}");
+    let error = other.message().unwrap_or_default();
+    assert!(error.starts_with("lo: TUNSETIFF: Invalid argument (an interface of that name"), "{error}");
     Ok(())
 }

@@ -288,13 +288,13 @@ fn nothing_is_left(mode: XdpMode) -> Outcome {
 fn chosen() -> Outcome {
     let cable = cable(1500)?;
     let link = xdp(&cable.us, "eth0", 512, XdpMode::Auto)?;
-    let said = |name: &str| {
+    let error = |name: &str| {
         let found = link.offloads().iter().find(|offload| offload.name == name).expect("it is listed");
         (found.on, found.why.clone())
     };
-    assert_eq!((ring(&*link).native, ring(&*link).zero_copy), (said("xdp-native").0, said("xdp-zero-copy").0));
+    assert_eq!((ring(&*link).native, ring(&*link).zero_copy), (error("xdp-native").0, error("xdp-zero-copy").0));
     assert_eq!(
-        said("xdp-zero-copy"),
+        error("xdp-zero-copy"),
         (false, Some("Operation not supported".to_owned())),
         "a cable has no memory to write to"
     );

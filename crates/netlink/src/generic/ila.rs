@@ -225,17 +225,17 @@ pub(super) mod tests {
         while session.is_dumping() {
             session.continue_dump(table, &mut outbox);
         }
-        let mut said = Vec::new();
+        let mut payloads = Vec::new();
         for (_, datagram) in outbox.iter() {
             for message in Messages::new(datagram) {
                 match message.header.kind {
                     2 | 3 => {
                         let errno = message.payload().first_chunk().map_or(0, |errno| i32::from_ne_bytes(*errno));
-                        return (-errno, said);
+                        return (-errno, payloads);
                     }
                     kind => assert_eq!(kind, ID),
                 }
-                said.push(message.payload().to_vec());
+                payloads.push(message.payload().to_vec());
             }
         }
         panic!("no end");
@@ -304,7 +304,7 @@ pub(super) mod tests {
     fn mapping_is_written_as_linux_does() {
         let mut table = table();
         answer(&mut table, true, &request(ADD, 0, all(M, 3, 3, 1)));
-        let (_, said) = answer(&mut table, true, &request(GET, 0, all(M, 3, 0, 0)));
+        let (_, payloads) = answer(&mut table, true, &request(GET, 0, all(M, 3, 0, 0)));
         let want = [
             &[GET, 1, 0, 0][..],
             &[12, 0, 1, 0, 0xfd, 0, 0, 0, 0, 0, 0, 7],
@@ -313,7 +313,7 @@ pub(super) mod tests {
             &[5, 0, 7, 0, 3, 0, 0, 0],
             &[5, 0, 8, 0, 1, 0, 0, 0],
         ];
-        assert_eq!(said, [want.concat()]);
+        assert_eq!(payloads, [want.concat()]);
     }
 
     #[test]

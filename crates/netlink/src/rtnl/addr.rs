@@ -230,7 +230,10 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
         address.flags |= IFA_F_SECONDARY;
     }
     if link.addresses.len() >= MAX_ADDRESSES {
-        return Err(Error::said(errno::ENOMEM, format!("fatpath has at most {MAX_ADDRESSES} addresses on a link")));
+        return Err(Error::owned_text(
+            errno::ENOMEM,
+            format!("fatpath has at most {MAX_ADDRESSES} addresses on a link"),
+        ));
     }
     model.add_address(requested.index, address);
     Ok(())

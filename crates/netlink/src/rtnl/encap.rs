@@ -54,7 +54,7 @@ pub(super) fn read<const N: usize>(attrs: &Attrs<'_, N>, prefix: Prefix) -> Resu
     let hook_type = HookType::from_number(number(HOOK_TYPE, HookType::Output as u8))
         .ok_or_else(|| encap.refused("ILA: unknown hook type"))?;
     let read = RouteEncap { locator: Locator(u64::from_be(locator.u64())), csum_mode, ident_type, hook_type };
-    read.check(prefix).map_err(|err| Error::said(errno::EINVAL, format!("ILA: {err}")).at(encap.offset))?;
+    read.check(prefix).map_err(|err| Error::owned_text(errno::EINVAL, format!("ILA: {err}")).at(encap.offset))?;
     Ok(Some(read))
 }
 

@@ -167,11 +167,11 @@ fn unsupported(kind: u16, family: u8) -> Error {
         108 => "other names of links",
         80 => "netconf",
         104 | 116 => "next hop objects",
-        _ => return Error::said(errno::EOPNOTSUPP, format!("fatpath has nothing of rtnetlink type {kind}")),
+        _ => return Error::owned_text(errno::EOPNOTSUPP, format!("fatpath has nothing of rtnetlink type {kind}")),
     };
     let family = match family {
         AF_UNSPEC | AF_INET | AF_INET6 => String::new(),
         other => format!(" of family {other}"),
     };
-    Error::said(errno::EOPNOTSUPP, format!("fatpath does not have {noun}{family} {what} here"))
+    Error::owned_text(errno::EOPNOTSUPP, format!("fatpath does not have {noun}{family} {what} here"))
 }

@@ -150,7 +150,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_
         return Err(Error::new(errno::EEXIST));
     }
     if rules.len() >= MAX_RULES {
-        return Err(Error::said(errno::ENOMEM, format!("fatpath has at most {MAX_RULES} rules")));
+        return Err(Error::owned_text(errno::ENOMEM, format!("fatpath has at most {MAX_RULES} rules")));
     }
     let at = rules.partition_point(|other| other.priority <= rule.priority);
     rules.insert(at, rule.clone());

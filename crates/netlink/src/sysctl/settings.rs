@@ -37,10 +37,10 @@ pub(super) enum Family {
 #[must_use]
 pub fn reloaded(mut now: Settings, old: &Settings, new: &Settings) -> Settings {
     for setting in super::settings() {
-        let said = setting.get(new);
-        if said != setting.get(old) {
+        let requested = setting.get(new);
+        if requested != setting.get(old) {
             // A file says nothing that cannot be.
-            let _ = setting.set(&mut now, said);
+            let _ = setting.set(&mut now, requested);
         }
     }
     let ReassemblyConfig { policy, coalesce, .. } = new.reassembly;

@@ -163,16 +163,16 @@ fn each_number_has_linuxs_bounds_and_then_this_nodes() {
 
 #[test]
 fn a_file_that_changes_sets_what_it_changes() {
-    let says = |keys: &str| Settings::of(&Config::from_toml(keys, "f").unwrap());
+    let settings = |keys: &str| Settings::of(&Config::from_toml(keys, "f").unwrap());
     let set = written(&[
         ("ipv4/ipfrag_time", "20", Ok(())),
         ("ipv6/ip6frag_high_thresh", "9000000", Ok(())),
         ("ipv6/ip6frag_low_thresh", "8000000", Ok(())),
         ("core/xfrm_acq_expires", "165", Ok(())),
     ]);
-    let (old, same) = (says(""), says("[[link]]\nname = \"x\"\nkind = \"tun\"\n"));
+    let (old, same) = (settings(""), settings("[[link]]\nname = \"x\"\nkind = \"tun\"\n"));
     assert_eq!(reloaded(set, &old, &same), set);
-    let new = says("[reassembly]\npolicy = \"linux\"\nip6frag_high_thresh = 7000000\n[ipsec]\nacq-expires = 9\n");
+    let new = settings("[reassembly]\npolicy = \"linux\"\nip6frag_high_thresh = 7000000\n[ipsec]\nacq-expires = 9\n");
     let mut want = set;
     want.reassembly.policy = config::model::Eviction::Linux;
     (want.reassembly.v6.high_thresh, want.reassembly.v6.low_thresh) = (7_000_000, 7_000_000);
@@ -183,8 +183,8 @@ fn a_file_that_changes_sets_what_it_changes() {
 
 #[test]
 fn settings_of_programs_are_saved_and_restored() {
-    let says = |keys: &str| Settings::of(&Config::from_toml(keys, "f").unwrap());
-    let (usual, file) = (Settings::default(), says("[reassembly]\nipfrag_time = 9\n"));
+    let settings = |keys: &str| Settings::of(&Config::from_toml(keys, "f").unwrap());
+    let (usual, file) = (Settings::default(), settings("[reassembly]\nipfrag_time = 9\n"));
     assert_eq!(saved(&usual, &usual).count() + saved(&file, &file).count(), 0);
     // Either threshold has to go first.
     for (low, high) in [("8000000", "9000000"), ("10", "20")] {
@@ -210,7 +210,7 @@ fn settings_of_programs_are_saved_and_restored() {
             ..set
         };
         assert_eq!(restored(file, each()), Ok((want, [3, 0])));
-        let other = says("[ipsec]\nacq-expires = 7\nlarval-drop = false\n");
+        let other = settings("[ipsec]\nacq-expires = 7\nlarval-drop = false\n");
         assert_eq!(restored(other, each()).map(|(now, count)| (now.xfrm, count)), Ok((other.xfrm, [2, 1])));
     }
     let bad = |name, text| restored(usual, [(name, text)].into_iter()).map(|_| ());

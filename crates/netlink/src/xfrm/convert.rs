@@ -32,7 +32,7 @@ pub fn refusal(err: &ConfigError) -> Error {
         }
         _ => errno::EINVAL,
     };
-    Error::said(errno, err.to_string())
+    Error::owned_text(errno, err.to_string())
 }
 
 fn invalid() -> Error {

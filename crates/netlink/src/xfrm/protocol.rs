@@ -316,12 +316,12 @@ impl<D: Database> Xfrm<D> {
     }
 
     fn set_default(&mut self, fixed: &[u8], reply: &mut Reply<'_>) -> Result<(), Error> {
-        let said = |at: usize| match fixed.get(at) {
+        let default_at = |at: usize| match fixed.get(at) {
             Some(&BLOCK) => Some(true),
             Some(&ACCEPT) => Some(false),
             _ => None,
         };
-        self.database.set_defaults([said(0), said(2), said(1)])?;
+        self.database.set_defaults([default_at(0), default_at(2), default_at(1)])?;
         if reply.is_heard(group::POLICY) {
             let bytes = self.default_bytes()?;
             reply.notify(group::POLICY, msg::GET_DEFAULT, 0, |w| w.fixed(&bytes));

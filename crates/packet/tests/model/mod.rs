@@ -274,8 +274,8 @@ impl World {
 
 /// Checks complete sums, also of children.
 fn check_sums(packet: &Packet) {
-    if let Csum::Complete(said) = packet.meta.csum {
-        assert_eq!(said % 0xffff, sum(&packet.to_vec()) % 0xffff, "the sum of {packet:?}");
+    if let Csum::Complete(complete) = packet.meta.csum {
+        assert_eq!(complete % 0xffff, sum(&packet.to_vec()) % 0xffff, "the sum of {packet:?}");
     }
     packet.frag_list().iter().for_each(check_sums);
 }

@@ -30,14 +30,14 @@ pub(crate) fn outcome(world: &World) -> Outcome {
     let whole = |pkt: &Packet| {
         (pkt.to_vec(), pkt.frags().len(), pkt.frag_list().len(), pkt.meta.csum, pkt.meta.origin.device())
     };
-    let said = [
+    let outcome = [
         format!("{:?} {:?}", world.dropped, world.max_sizes),
         format!("{:?}", world.refused),
         format!("{:?}", world.counters),
     ];
     let usage = Table::ALL.map(|table| world.reassembly.usage(table)).map(|usage| (usage.queues, usage.memory));
     let copied = world.mem.copies().total_bytes();
-    (world.delivered.iter().map(whole).collect(), said, usage.to_vec(), copied)
+    (world.delivered.iter().map(whole).collect(), outcome, usage.to_vec(), copied)
 }
 
 fn packet(world: &World, coming: &Coming) -> (Packet, Vec<u8>) {

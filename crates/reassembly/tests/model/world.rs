@@ -180,12 +180,12 @@ pub(crate) struct World {
     pub(crate) delivered: Vec<Packet>,
     /// For each, the largest fragment.
     pub(crate) max_sizes: Vec<usize>,
-/// Fragments that passed unchanged.
+    /// Fragments that passed unchanged.
     pub(crate) passed: Vec<Packet>,
     pub(crate) refused: Vec<Refused>,
-/// Reason and bytes of each dropped packet, in order.
+    /// Reason and bytes of each dropped packet, in order.
     pub(crate) dropped: Vec<(DropReason, u64)>,
-/// Packets sent.
+    /// Packets sent.
     pub(crate) sent: u64,
 }
 
@@ -222,7 +222,7 @@ impl World {
         pieces.iter().for_each(|&piece| self.send(piece));
     }
 
-/// Sends a packet of any geometry, with these bytes.
+    /// Sends a packet of any geometry, with these bytes.
     pub(crate) fn send_packet(&mut self, mut pkt: Packet, bytes: &[u8]) {
         let info = Info::parse(bytes, bytes.len()).unwrap();
         pkt.meta.origin = Origin::Port(self.link).into();
@@ -233,7 +233,7 @@ impl World {
         self.note(verdict, bytes);
     }
 
-/// Records the outcome for a fragment with these bytes.
+    /// Records the outcome for a fragment with these bytes.
     pub(crate) fn note(&mut self, verdict: Verdict, bytes: &[u8]) {
         match verdict {
             Verdict::Whole { pkt, max_size } => {
@@ -264,7 +264,7 @@ impl World {
         self.reassembly.check_invariants();
     }
 
-/// Times out all queues. Returns the packets that the time exceeded messages quote, with their summaries.
+    /// Times out all queues. Returns the packets that the time exceeded messages quote, with their summaries.
     pub(crate) fn drain(&mut self) -> Vec<(Vec<u8>, Info)> {
         let mut expired = Vec::new();
         while let Some(deadline) = self.reassembly.poll_timeout() {
@@ -282,12 +282,12 @@ impl World {
         quoted
     }
 
-/// The bytes of the delivered datagrams.
+    /// The bytes of the delivered datagrams.
     pub(crate) fn bytes(&self) -> Vec<Vec<u8>> {
         self.delivered.iter().map(Packet::to_vec).collect()
     }
 
-/// Checks that only delivered datagrams hold pages.
+    /// Checks that only delivered datagrams hold pages.
     pub(crate) fn assert_pages_came_home(&mut self) {
         self.delivered.clear();
         assert_eq!((self.mem.small().in_use(), self.mem.large().in_use()), (0, 0));

@@ -120,7 +120,7 @@ fn bad_day(version: Version, lens: &[usize], seed: u64) {
         state % below
     };
     let mut arrivals = Vec::new();
-// A datagram is delivered as often as its rarest fragment.
+    // A datagram is delivered as often as its rarest fragment.
     let mut times = Vec::new();
     for &len in lens {
         let id = times.len();

@@ -126,7 +126,7 @@ fn waiting_fragment_is_copied_while_half_the_ring_is_free() {
 fn fragment_is_charged_its_whole_shared_page() {
     for version in BOTH {
         let mut world = World::with_config(version, limited(Policy::Fair, 1 << 20, 0));
-// One received packet in forty is a waiting fragment; the others are for other nodes.
+        // One received packet in forty is a waiting fragment; the others are for other nodes.
         for id in 0..40 {
             let bytes = Piece { id, ..part(0, 1448) }.bytes(version);
             let mut page = world.mem.large().take(0).unwrap();

@@ -113,7 +113,7 @@ fn each_fragment_of_any_geometry_is_one_child() {
 
 #[test]
 fn the_largest_fragment_is_remembered() {
-// The fragments' lengths, and that of the largest with its header.
+    // The fragments' lengths, and that of the largest with its header.
     let cases: [(&[Piece], usize); 4] = [
         (&[part(0, 104), last(104, 96)], 104),
         (&[last(104, 296), part(0, 104)], 296),
@@ -270,7 +270,7 @@ fn timeout_is_reported_for_link_of_last_fragment() {
         }
         let mut expired = Vec::new();
         let deadline = world.reassembly.poll_timeout().unwrap();
-// The first fragment's link may be removed by then.
+        // The first fragment's link may be removed by then.
         world.reassembly.handle_timeout(deadline, |it| it == LinkId(4), &mut world.counters, &mut expired);
         let links: Vec<_> = expired
             .into_iter()

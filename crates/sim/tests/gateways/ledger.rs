@@ -164,8 +164,7 @@ impl Way {
 
     fn deliver(&mut self, packet: &[u8]) {
         let unit = unit_of(packet);
-        let count =
-            self.units.get_mut(&unit).unwrap_or_else(|| panic!("delivered but not sent: {packet:02x?}"));
+        let count = self.units.get_mut(&unit).unwrap_or_else(|| panic!("delivered but not sent: {packet:02x?}"));
         count.delivered += 1;
         assert!(count.delivered <= count.on_wire, "delivered more often than sent: {count:?} {packet:02x?}");
         self.delivered += 1;

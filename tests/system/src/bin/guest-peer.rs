@@ -158,10 +158,10 @@ fn stream(addr: IpAddr, request: u8, len: u64) -> Outcome {
     let mut connection = connect(addr, request, len)?;
     if request == SEND {
         write_pattern(&mut connection, len)?;
-        let mut said = String::new();
-        connection.read_to_string(&mut said)?;
-        if said != "ok" {
-            return Err(said.into());
+        let mut printed = String::new();
+        connection.read_to_string(&mut printed)?;
+        if printed != "ok" {
+            return Err(printed.into());
         }
     } else {
         read_pattern(&mut connection, len)?;

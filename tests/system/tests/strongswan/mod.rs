@@ -191,8 +191,8 @@ fn tshark() -> Outcome {
                 Wan::Interface => left.netns.sh("ping -q -c 1 -W 2 10.2.0.1").is_ok(),
                 Wan::Udp => left.swanctl(&["--rekey", "--child", "net"]).is_ok(),
             };
-            let said = tshark.output();
-            passed && ["192.0.2.1", "192.0.2.2"].iter().all(|end| said.lines().any(|line| line == *end))
+            let printed = tshark.output();
+            passed && ["192.0.2.1", "192.0.2.2"].iter().all(|end| printed.lines().any(|line| line == *end))
         })
         .map_err(|failed| format!("{}:\n{}", failed.message().unwrap_or_default(), tshark.output()))?;
     }
@@ -335,9 +335,9 @@ fn kept_policies() -> Outcome {
     site.start()?;
     site.up()?;
     let policies = site.xfrm(&site.ends[0], "policy")?;
-    let said = site.save(&site.ends[0])?;
+    let printed = site.save(&site.ends[0])?;
     // The setting is how long it may take to answer for an SA.
-    assert!(said.contains("policies, 1 setting, but not 2 SAs that time ends"), "{said}");
+    assert!(printed.contains("policies, 1 setting, but not 2 SAs that time ends"), "{printed}");
     site.restart_with_state(0)?;
     assert_eq!(site.xfrm(&site.ends[0], "policy")?, policies, "before the daemon is there");
     assert_eq!(site.xfrm(&site.ends[0], "state")?, "");

@@ -128,7 +128,7 @@ fn restart() -> Outcome {
     run(node.unpacked(unpacked("usr/sbin/birdcl")).arg("-s").arg(&bird.socket).args(["restart", "kernel1"]))?;
     node.wait_for_ip("route", own)?;
     assert!(bird.process.is_running());
-    let said = bird.process.output();
-    assert!(said.len() < before.len() + 4096, "{said}");
+    let printed = bird.process.output();
+    assert!(printed.len() < before.len() + 4096, "{printed}");
     Ok(())
 }

@@ -49,8 +49,8 @@ fn dhclient() -> Outcome {
     node.wait_for_ip("addr show dev eth0", "inet 10.1.0.50/24 brd 10.1.0.255 scope global dynamic eth0\n")
         .and_then(|()| node.wait_for_ip("route", "default via 10.1.0.2 dev eth0 \n"))
         .map_err(|failed| {
-            let said = [client.output(), server.output()].concat();
-            format!("{}:\n{said}", failed.message().unwrap_or_default())
+            let printed = [client.output(), server.output()].concat();
+            format!("{}:\n{printed}", failed.message().unwrap_or_default())
         })?;
     // It is there for sockets and for the wire.
     let there: IpAddr = "10.1.0.50".parse()?;

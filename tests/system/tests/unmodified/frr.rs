@@ -170,7 +170,7 @@ fn routes() -> Outcome {
     staticd.signal(Signal::TERM)?;
     staticd.wait(PATIENCE)?;
     wait_until("the routes go with staticd", PATIENCE, || {
-        node.ip("route").is_ok_and(|said| !said.contains("proto 196"))
+        node.ip("route").is_ok_and(|printed| !printed.contains("proto 196"))
     })?;
     assert_eq!(node.host_state()?, before, "the host is as it was");
     Ok(())
@@ -208,13 +208,13 @@ fn restart() -> Outcome {
         thread::sleep(Duration::from_millis(200));
         // A TUN device is a new interface, with a new number, unless `--state` keeps it.
         node.ip(&format!("addr add {address} dev eth0")).is_ok()
-            && frr.show("zebra", "interface eth0").is_ok_and(|said| said.contains("10.4."))
+            && frr.show("zebra", "interface eth0").is_ok_and(|printed| printed.contains("10.4."))
     });
     heard.map_err(|failed| format!("{}:\n{}", failed.message().unwrap_or_default(), zebra.output()))?;
     let _staticd = frr.start("staticd", "ip route 10.5.0.0/16 10.1.0.2\n")?;
     node.wait_for_ip("route", "10.5.0.0/16 via 10.1.0.2 dev eth0 proto 196 metric 20 \n")?;
     assert!(zebra.is_running());
-    let said = zebra.output();
-    assert!(said.len() < before.len() + 4096, "{said}");
+    let printed = zebra.output();
+    assert!(printed.len() < before.len() + 4096, "{printed}");
     Ok(())
 }

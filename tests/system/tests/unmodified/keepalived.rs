@@ -105,7 +105,7 @@ fn address() -> Outcome {
     // It removes the addresses that it has added. The child process ends with its parent.
     keepalived.signal(Signal::TERM)?;
     keepalived.wait(PATIENCE)?;
-    wait_until("the address goes", PATIENCE, || node.ip("addr").is_ok_and(|said| !said.contains("10.1.0.99")))?;
+    wait_until("the address goes", PATIENCE, || node.ip("addr").is_ok_and(|printed| !printed.contains("10.1.0.99")))?;
     let left = node.ip("route")?;
     assert!(!left.contains("keepalived"), "{left}");
     assert_eq!(node.host_state()?, before, "the host is as it was");
@@ -121,7 +121,7 @@ fn failover() -> Outcome {
     let mut neighbour =
         Process::spawn(&mut with_files(node.on_far(&program), &node, "far", &neighbour)?, &node.scratch)?;
     wait_until("the neighbour is master", PATIENCE, || {
-        node.far.sh("ip addr show dev eth0").is_ok_and(|said| said.contains("10.1.0.99/24"))
+        node.far.sh("ip addr show dev eth0").is_ok_and(|printed| printed.contains("10.1.0.99/24"))
     })?;
     let own = router("10.1.0.1", 100);
     let mut keepalived = Process::spawn(&mut with_files(node.exec(&program), &node, "ka", &own)?, &node.scratch)?;
@@ -131,7 +131,11 @@ fn failover() -> Outcome {
     wait_until("it is a backup", PATIENCE, || keepalived.output().contains("Entering BACKUP STATE"))
         .map_err(explain)?;
     thread::sleep(Duration::from_secs(4));
-    assert!(!node.ip("addr show dev eth0")?.contains("10.1.0.99"), "it receives the neighbour's advertisements: {}", keepalived.output());
+    assert!(
+        !node.ip("addr show dev eth0")?.contains("10.1.0.99"),
+        "it receives the neighbour's advertisements: {}",
+        keepalived.output()
+    );
     // Both at once: the parent would start the child again, and the child would say that it ends.
     let child = std::fs::read_to_string(node.scratch.file("far.vrrp"))?;
     run(Command::new("kill").args(["-KILL", child.trim(), &neighbour.id().to_string()]))?;
@@ -143,7 +147,7 @@ fn failover() -> Outcome {
     let link = node.ip("-o link show eth0")?;
     let ours = link.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
     wait_until("the neighbour's kernel has the announcement", PATIENCE, || {
-        node.far.sh("ip neigh show 10.1.0.99").is_ok_and(|said| said.contains(ours))
+        node.far.sh("ip neigh show 10.1.0.99").is_ok_and(|printed| printed.contains(ours))
     })
     .map_err(explain)?;
     node.far.sh("ping -n -q -c 1 -W 5 10.1.0.99")?;

@@ -156,7 +156,7 @@ impl Node {
 
     /// Waits until `ip WORDS` prints `text` of the gateway.
     fn wait_for_ip(&self, words: &str, text: &str) -> Outcome {
-        let is_there = || self.ip(words).is_ok_and(|said| said.contains(text));
+        let is_there = || self.ip(words).is_ok_and(|printed| printed.contains(text));
         wait_until(&format!("`ip {words}` has {text:?}"), PATIENCE, is_there)
             .map_err(|failed| format!("{}: {:?}", failed.message().unwrap_or_default(), self.ip(words)).into())
     }

@@ -94,13 +94,13 @@ fn sockets() -> Outcome {
     node.host
         .sh("ip link add wan type veth peer name nav; ip link set wan up; ip link set nav up; ip link set tun0 up")?;
     let script = node.file("sockets.py", SOCKETS)?;
-    let said = run(node.exec_with(&ON_HOST, "python3").arg(&script))?;
+    let printed = run(node.exec_with(&ON_HOST, "python3").arg(&script))?;
     let want = "eth0 eth0 ok ok ok\ntun0 tun0 ok ok ok\nred ENODEV ENODEV ENXIO ENODEV\nwan ENODEV ENODEV ENXIO ENODEV\nmgmt mgmt ENODEV ENODEV none\n";
-    assert_eq!(said, want);
-    let said = run(node.exec("python3").arg(script))?;
+    assert_eq!(printed, want);
+    let printed = run(node.exec("python3").arg(script))?;
     let want =
         "eth0 eth0 ok ok ok\ntun0 tun0 ok ok ok\nred red ok ok ok\nwan wan ok ok ok\nmgmt ENODEV ENODEV ENODEV none\n";
-    assert_eq!(said, want, "on the host side each link is a device, and the host's interfaces are none");
+    assert_eq!(printed, want, "on the host side each link is a device, and the host's interfaces are none");
     Ok(())
 }
 
@@ -108,8 +108,8 @@ fn tcpdump() -> Outcome {
     let node = Node::new()?;
     for name in ["wan", "red"] {
         let output = node.exec_with(&ON_HOST, "tcpdump").args(["-i", name, "-c", "1"]).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains("No such device"), "{name}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && printed.contains("No such device"), "{name}: {printed}");
     }
     Ok(())
 }
@@ -139,7 +139,7 @@ fn again() -> Outcome {
     node.ip("link set eth0 up")?;
     wait_until("a route by eth0 is there", PATIENCE, || {
         node.ip("addr replace 10.1.0.1/24 dev eth0").is_ok()
-            && node.ip("route show dev eth0").is_ok_and(|said| said.contains("10.1.0.0/24"))
+            && node.ip("route show dev eth0").is_ok_and(|printed| printed.contains("10.1.0.0/24"))
     })?;
     Ok(())
 }

@@ -67,12 +67,14 @@ impl<'a> Neighbour<'a> {
     /// Waits until its kernel has a route.
     fn wait_for_route(&self, family: &str, route: &str) -> Outcome {
         let listed = || self.node.far.sh(&format!("ip {family} route"));
-        wait_until(&format!("the neighbour has {route}"), PATIENCE, || listed().is_ok_and(|said| said.contains(route)))
-            .map_err(|failed| {
-                let shown = ["protocols", "route all"].map(|what| self.show(what).unwrap_or_default()).concat();
-                let log = self.process.output();
-                format!("{}: {:?}\n{shown}\n{log}", failed.message().unwrap_or_default(), listed()).into()
-            })
+        wait_until(&format!("the neighbour has {route}"), PATIENCE, || {
+            listed().is_ok_and(|printed| printed.contains(route))
+        })
+        .map_err(|failed| {
+            let shown = ["protocols", "route all"].map(|what| self.show(what).unwrap_or_default()).concat();
+            let log = self.process.output();
+            format!("{}: {:?}\n{shown}\n{log}", failed.message().unwrap_or_default(), listed()).into()
+        })
     }
 
     fn show(&self, what: &str) -> Outcome<String> {

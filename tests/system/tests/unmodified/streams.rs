@@ -97,12 +97,12 @@ fn iperf3() -> Outcome {
         for direction in ["--get-server-output", "--reverse"] {
             let mut command = client.command(&node, &program);
             command.args(["-c", server.addrs()[0], "-P", "16", "-t", "1", "-f", "k", direction]);
-            let said = run(&mut command).map_err(|failed| explain(&node, &failed, &serving))?;
+            let printed = run(&mut command).map_err(|failed| explain(&node, &failed, &serving))?;
             // The client's part of the output: the server's own lines follow.
-            let said = said.split("Server output").next().unwrap_or_default();
-            let received: Vec<&str> = said.lines().filter(|line| line.trim_end().ends_with("receiver")).collect();
-            assert_eq!(received.len(), 17, "one line a stream and their sum: {said}");
-            assert!(received.iter().all(|line| !line.contains(" 0.00 Bytes")), "{said}");
+            let printed = printed.split("Server output").next().unwrap_or_default();
+            let received: Vec<&str> = printed.lines().filter(|line| line.trim_end().ends_with("receiver")).collect();
+            assert_eq!(received.len(), 17, "one line a stream and their sum: {printed}");
+            assert!(received.iter().all(|line| !line.contains(" 0.00 Bytes")), "{printed}");
         }
     }
     Ok(())

@@ -27,10 +27,10 @@ fn arping() -> Outcome {
         run(command.args(words.split(' ')))
     };
     let mac = node.far.sh("cat /sys/class/net/eth0/address")?.trim().to_uppercase();
-    let said = arping("-c 3 -w 10 -I eth0 -s 10.1.0.1 10.1.0.2")?;
+    let printed = arping("-c 3 -w 10 -I eth0 -s 10.1.0.1 10.1.0.2")?;
     assert!(
-        said.contains(&format!("Unicast reply from 10.1.0.2 [{mac}]")) && said.contains("Received 3 res"),
-        "{said}"
+        printed.contains(&format!("Unicast reply from 10.1.0.2 [{mac}]")) && printed.contains("Received 3 res"),
+        "{printed}"
     );
     // No host has it: duplicate address detection as scripts do it.
     assert!(arping("-D -c 2 -w 3 -I eth0 10.1.0.77")?.contains("Received 0 res"));
@@ -41,7 +41,7 @@ fn arping() -> Outcome {
     node.far.sh("ip neigh replace 10.1.0.1 lladdr 02:00:00:00:00:99 dev eth0 nud stale")?;
     arping("-U -c 1 -w 3 -I eth0 -s 10.1.0.1 10.1.0.1").or_else(|_| Outcome::Ok(String::new()))?;
     wait_until("the far end has learnt the gateway's address", PATIENCE, || {
-        node.far.sh("ip neigh show 10.1.0.1").is_ok_and(|said| said.contains(&ours))
+        node.far.sh("ip neigh show 10.1.0.1").is_ok_and(|printed| printed.contains(&ours))
     })?;
     Ok(())
 }
@@ -70,8 +70,8 @@ fn tshark() -> Outcome {
         wait_until(&format!("tshark sees both packets on {link}"), PATIENCE, || {
             thread::sleep(Duration::from_millis(200));
             let pinged = netns.sh(&format!("ping -n -q -c 1 -W 5 {to}"));
-            let said = tshark.output();
-            pinged.is_ok() && want.iter().all(|want| said.lines().any(|line| line == want))
+            let printed = tshark.output();
+            pinged.is_ok() && want.iter().all(|want| printed.lines().any(|line| line == want))
         })
         .map_err(|failed| format!("{}:\n{}", failed.message().unwrap_or_default(), tshark.output()))?;
         tshark.signal(Signal::INT)?;

@@ -111,22 +111,22 @@ fn unknown_file_is_refused_with_a_remedy() {
     for (bytes, why) in cases {
         fs::write(&path, bytes).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let (code, said) = refusal(&path);
-        assert!(code == 2 && said.contains("no state that can be restored") && said.contains(why), "{said}");
-        assert!(said.contains("Move it away") && fs::read(&path).unwrap() == bytes, "{said}");
+        let (code, error) = refusal(&path);
+        assert!(code == 2 && error.contains("no state that can be restored") && error.contains(why), "{error}");
+        assert!(error.contains("Move it away") && fs::read(&path).unwrap() == bytes, "{error}");
     }
     // Another program's database, and one of a version to come.
     let other = dir.file("other");
     drop(Database::create(&other).unwrap());
     fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).unwrap();
-    assert!(matches!(refusal(&other), (2, said) if said.contains("fatpath")));
+    assert!(matches!(refusal(&other), (2, error) if error.contains("fatpath")));
     let newer = dir.file("newer");
     let store = Store::open(&newer).unwrap();
     let write = store.database.begin_write().unwrap();
     write.open_table(FATPATH).unwrap().insert("format", FORMAT + 1).unwrap();
     write.commit().unwrap();
     drop(store);
-    assert!(matches!(refusal(&newer), (2, said) if said.contains("it is of format 4, and this version knows 3")));
+    assert!(matches!(refusal(&newer), (2, error) if error.contains("it is of format 4, and this version knows 3")));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn file_with_access_for_others_is_refused() {
     drop(Store::open(&path).unwrap());
     for mode in [0o640, 0o604, 0o620, 0o666] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        assert!(matches!(refusal(&path), (1, said) if said.contains("others may use it")), "{mode:o}");
+        assert!(matches!(refusal(&path), (1, error) if error.contains("others may use it")), "{mode:o}");
     }
     assert!(matches!(refusal(&dir.0), (1, _)));
     assert!(matches!(refusal(&dir.file("no/such/directory")), (1, _)));

@@ -15,5 +15,5 @@ pub(super) fn refusal(error: BridgeError) -> Error {
         BridgeError::Mac(_) => errno::EADDRNOTAVAIL,
         BridgeError::Filtering => errno::EPERM,
     };
-    Error::said(errno, error.to_string())
+    Error::owned_text(errno, error.to_string())
 }

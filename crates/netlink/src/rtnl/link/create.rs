@@ -127,7 +127,7 @@ pub(super) fn create<H: Host>(
         return Err(Error::new(errno::EINVAL));
     }
     if rtnl.model.links_after(0).count() >= MAX_LINKS {
-        return Err(Error::said(errno::ENOMEM, format!("fatpath has at most {MAX_LINKS} links")));
+        return Err(Error::owned_text(errno::ENOMEM, format!("fatpath has at most {MAX_LINKS} links")));
     }
     if rtnl.model.index_of(name).is_some() {
         return Err(Error::new(errno::EEXIST));
@@ -136,13 +136,13 @@ pub(super) fn create<H: Host>(
     let index = match wish.as_own() {
         Some(_) if rtnl.model.is_taken(wish.0) => {
             let text = format!("number {} stands for the place of another link", wish.0);
-            return Err(Error::said(errno::EBUSY, text));
+            return Err(Error::owned_text(errno::EBUSY, text));
         }
         Some(id) if id.0 <= MAX_WISH && !is_of_host(&kind) => id.0,
         _ if wish == IfIndex::default() || is_of_host(&kind) => {
             rtnl.model.last_index().checked_add(1).ok_or(Error::new(errno::ENOMEM))?
         }
-        _ => return Err(Error::said(errno::EINVAL, not_wished())),
+        _ => return Err(Error::owned_text(errno::EINVAL, not_wished())),
     };
     let name = name.to_owned();
     let kind = match kind {
@@ -255,10 +255,10 @@ fn check_number(model: &Model, name: &str, host_index: Option<u32>, wish: IfInde
     let Some(number) = host_index else { return Ok(()) };
     if wish != IfIndex::default() && wish.0 != number {
         let text = format!("fatpath numbers {name} as the host does, and its interface has number {number} there");
-        return Err(Error::said(errno::EINVAL, text));
+        return Err(Error::owned_text(errno::EINVAL, text));
     }
     match model.refusal(number) {
-        Some(text) => Err(Error::said(errno::EBUSY, format!("{name}: {text}"))),
+        Some(text) => Err(Error::owned_text(errno::EBUSY, format!("{name}: {text}"))),
         None => Ok(()),
     }
 }

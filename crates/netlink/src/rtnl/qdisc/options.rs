@@ -56,7 +56,7 @@ pub(super) fn read(kind: QdiscKind, attr: Option<&Attr<'_>>, link: &Link) -> Res
 
 /// Linux has no text for any of these errors.
 pub(super) fn refused(error: &OptionsError) -> Error {
-    Error::said(errno::EINVAL, error.to_string())
+    Error::owned_text(errno::EINVAL, error.to_string())
 }
 
 /// Linux's `tbf_change`.
