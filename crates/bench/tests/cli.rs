@@ -52,6 +52,6 @@ fn demo_without_fatpath_is_one_line_with_a_remedy() {
     let mut install = Command::new("install");
     assert!(install.args(["-m", "755", env!("CARGO_BIN_EXE_fatpath-bench")]).arg(&program).status().unwrap().success());
     let output = Command::new(&program).arg("demo").env("PATH", &dir.0).env_remove("FATPATH_PROGRAM").output().unwrap();
-    let want = "Error: demo needs fatpath, beside fatpath-bench or in PATH: build it with `cargo build --release -p fatpath`\n";
+    let want = "Error: demo needs fatpath, in the directory of fatpath-bench or in PATH: build it with `cargo build --release -p fatpath`\n";
     assert_output(&output, 1, "", want);
 }

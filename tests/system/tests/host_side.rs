@@ -331,7 +331,7 @@ fn put_back() -> Outcome {
         })?;
     }
     let log = site.gateway.log();
-    assert!(log.contains("changed by another program, and put back: address 10.1.0.1/24"), "{log}");
+    assert!(log.contains("changed by another program, restored: address 10.1.0.1/24"), "{log}");
     let shown = site.gateway.show("host")?;
     assert!(!shown.contains(", 0 put back") && !shown.contains("missing"), "{shown}");
     Ok(())
@@ -376,7 +376,7 @@ fn restart() -> Outcome {
     holder.go_on()?;
     assert_eq!(holder.next_line()?, "eth0\n");
     assert!(site.outsider("maddr show eth0")?.contains("239.1.1.1"));
-    assert!(site.gateway.log().contains("which was there"));
+    assert!(site.gateway.log().contains(", existing"));
     Ok(())
 }
 
@@ -386,7 +386,7 @@ fn end() -> Outcome {
     let bound = site.scratch.file("x.netns");
     let holder = site.holder()?;
     assert!(site.gateway.terminate()?.success());
-    assert!(site.gateway.log().contains("programs are inside; it stays"));
+    assert!(site.gateway.log().contains("kept, as programs run in it"));
     assert!(site.outsider("-o link show eth0")?.contains("eth0"));
     drop(holder);
     site.gateway = start(&site.scratch, &site.host, &toml)?;

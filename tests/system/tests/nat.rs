@@ -75,7 +75,7 @@ fn ike() -> Outcome {
     let mut site = site("")?;
     let path = site.gateway.socket().with_extension("ike");
     let mode = std::fs::metadata(&path)?.permissions().mode();
-    assert_eq!(mode & 0o077, 0, "others may use it: {mode:o}");
+    assert_eq!(mode & 0o077, 0, "other users have access: {mode:o}");
     site.manager.send(&[])?;
     for len in [1_usize, 500, 1400, 20_000] {
         let message: Vec<u8> = (0..len).map(|at| at as u8).collect();

@@ -169,7 +169,7 @@ fn again() -> Outcome {
     node.batch(LIMITED)?;
     let printed = node.save()?;
     let want = "3 links, 5 addresses, 3 rules, 6 routes, 1 neighbour, 3 SAs, 2 policies, 1 policy default, 2 ILA mappings, but not 1 SA \
-                that time ends";
+                with a time limit";
     assert_eq!(printed, format!("x: {want}: saved to {file}\n"));
     assert_eq!(fs::metadata(&file)?.permissions().mode() & 0o777, 0o600);
     // Changes after the save are not kept.
@@ -431,7 +431,7 @@ fn refused() -> Outcome {
     let process = node.start(&["--state", &state])?;
     assert_eq!(node.ip("route")?, "10.9.0.0/16 dev veth0 scope link \n");
     let (code, printed) = fails_beside(&node, &state)?;
-    assert!(code == Some(1) && printed.contains("another gateway has it"), "{printed}");
+    assert!(code == Some(1) && printed.contains("in use by another gateway"), "{printed}");
     kill(process)?;
     // A link of the file that saved addresses are on is no longer there.
     let toml = scratch.file("x.toml").display().to_string();
@@ -450,11 +450,11 @@ fn refused() -> Outcome {
         let (code, printed) = fails(&["--state", &state])?;
         let words = "no state that can be restored: ";
         assert!(code == Some(2) && printed.contains(words) && printed.contains(why), "{printed}");
-        assert!(printed.contains("Move it away") && fs::read(&path)? == bytes, "{printed}");
+        assert!(printed.contains("Move the file away") && fs::read(&path)? == bytes, "{printed}");
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;
     let (code, printed) = fails(&["--state", &state])?;
-    assert!(code == Some(1) && printed.contains("others may use it"), "{printed}");
+    assert!(code == Some(1) && printed.contains("other users have access"), "{printed}");
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use super::peer::Peer;
 use super::{fragments, ila, switch};
 
-/// The ways of the same stream.
+/// The paths of the same stream.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum DemoCase {
     /// Between the hosts over veth alone: the ceiling.
@@ -14,11 +14,11 @@ pub(super) enum DemoCase {
     Fat,
     /// The same while routes and SAs are added and deleted.
     Storm,
-    /// Through gateways with sockets of their own.
+    /// Between sockets of the gateways' host sides.
     Large(fragments::FragmentsSetting),
     /// Between guests of a bridge.
     Switch(switch::SwitchSetting),
-    /// Requests and responses between sockets of the gateways' own.
+    /// Requests and responses between sockets of the gateways' host sides.
     Requests(ila::IlaSetting),
     /// Through another tunnel.
     Peer(Peer),
@@ -64,7 +64,7 @@ impl DemoCase {
         }
     }
 
-    /// Tells whether another program carries it.
+    /// Tells whether another program carries the stream.
     pub(super) fn is_peer(self) -> bool {
         match self {
             Self::Peer(_) => true,

@@ -21,7 +21,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Draws both from the kernel.
+    /// Reads both keys from the kernel's random number generator.
     pub(super) fn random() -> Result<Self, Failure> {
         let mut bytes = [0; 2 * KEY_BYTES];
         File::open("/dev/urandom")
@@ -47,7 +47,7 @@ pub(super) fn gateway_toml(deployment: Deployment, side: Side, fat: bool, keys: 
     rest_of_toml(links(deployment, side, fat), deployment, side, keys)
 }
 
-/// Same as [`gateway_toml`] for a tunnel whose links towards the host are those of `inner`.
+/// Same as [`gateway_toml`] for a tunnel with the links `inner` towards the host.
 pub(super) fn gateway_toml_of(inner: &str, side: Side, fat: bool, keys: &Keys) -> String {
     rest_of_toml(inner.to_owned() + &udp_link(side, fat), Deployment::Tunnel, side, keys)
 }
@@ -65,7 +65,8 @@ fn rest_of_toml(mut toml: String, deployment: Deployment, side: Side, keys: &Key
     toml
 }
 
-/// A processor for each gateway's worker, where there is more than one: otherwise both may take turns on one while another idles.
+/// A processor for each gateway's worker, on a machine with more than one: otherwise both workers may share one while
+/// another is idle.
 pub(super) fn worker(side: Side) -> String {
     let ours = sched_getaffinity(None).unwrap_or_default();
     let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| ours.is_set(cpu)).collect();
@@ -147,7 +148,7 @@ flags = ["esn"]
     toml
 }
 
-/// The policy for packets from the host of `from` to the other, in one direction seen from this gateway.
+/// The policy for packets from the host of `from` to the other host, in one direction as seen from this gateway.
 fn policy(dir: &str, from: Side) -> String {
     let (src, dst) = (from.network(), from.other().network());
     let (tmpl_src, tmpl_dst) = (from.wire(), from.other().wire());

@@ -1,4 +1,4 @@
-//! A child that serves in a namespace until the measurement is over: asked to end, then killed.
+//! A child that serves in a namespace until the end of the measurement: SIGTERM, then SIGKILL.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,7 +25,7 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon, which messages call `name`; its log is `file` with `.log` behind.
+    /// Starts a daemon, with `name` in messages; its log is `file` with the suffix `.log`.
     pub(super) fn start(
         name: String,
         file: &str,
@@ -52,7 +52,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Fails, with its last words, if it has ended by itself.
+    /// Fails, with its last error lines, if it has ended by itself.
     pub(super) fn check(&mut self) -> Result<(), Failure> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -84,7 +84,7 @@ impl Drop for Daemon {
     /// SIGTERM, then SIGKILL.
     fn drop(&mut self) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        // The child is ours and not reaped, so its number is still its own.
+        // The child is not reaped yet, so its process number is not reused.
         let signalled = pid.is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok());
         let start = Instant::now();
         while signalled && start.elapsed() < END_LIMIT {

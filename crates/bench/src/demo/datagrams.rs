@@ -1,7 +1,7 @@
-//! One UDP stream of large datagrams from a socket to another, for a given time. Each is some 46 fragments on a
-//! 1500-byte wire; one lost fragment loses its datagram, whose other fragments may stay in memory for half a minute.
-//! UDP has no flow control, and a full memory lets no fragment in. So this sender counts arrivals, and does not send
-//! datagrams for which no queue has room.
+//! One UDP stream of large datagrams from a socket to another, for a given time. Each datagram is about 46 fragments on
+//! a 1500-byte wire; one lost fragment loses its datagram, whose other fragments may stay in memory for half a minute.
+//! UDP has no flow control, and fragments are dropped while memory is full. So this sender counts arrivals, and does
+//! not send more datagrams than queues have room for.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, UdpSocket};
@@ -18,34 +18,34 @@ use super::stream::Stream;
 
 /// Bytes of payload of a datagram: the most that crosses a TAP device whole over IPv6.
 const LARGEST: usize = 65_473;
-/// The longest time until the first datagrams arrive, for which neighbours are asked.
+/// Timeout of the first datagram, which includes neighbour discovery.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
-/// Bytes that wait for the receiver, so that none is lost for want of its processor.
+/// Size of the receive buffer: no datagram is lost while the receiver is not scheduled.
 const RECEIVE_BUFFER: usize = 64 << 20;
-/// A datagram that has not arrived by then is not going to.
+/// Time after which a datagram is counted as lost.
 const LOST_AFTER: Duration = Duration::from_millis(50);
-/// Time that the sender yields the processor before it looks again.
-const LOOK: Duration = Duration::from_micros(20);
+/// Sleep of the sender between two checks.
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 /// Time without a datagram that ends the measurement once the last one is sent.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// Datagrams that were sent, and the part of them that was received.
+/// Received stream, and the share of the sent datagrams in it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Datagrams {
-    /// Stream as the receiver saw it.
+    /// Stream as measured by the receiver.
     pub(super) stream: Stream,
     /// The share of the datagrams that arrived.
     pub(super) arrived: f64,
 }
 
-/// The two ends of a stream: where their sockets are, and their addresses.
+/// The two ends of a stream: their namespaces and addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DatagramEnds<'a> {
     pub(super) sender: &'a Opened,
     pub(super) receiver: &'a Opened,
     pub(super) from: IpAddr,
     pub(super) to: IpAddr,
-    /// The most datagrams that are on their way.
+    /// Limit of datagrams in flight.
     pub(super) window: u64,
     /// Whether a stream without arrivals is no failure.
     pub(super) may_starve: bool,
@@ -53,8 +53,8 @@ pub(super) struct DatagramEnds<'a> {
     pub(super) warm_up: Duration,
 }
 
-/// Sends for `length` from one thread and receives on another; `begins` is called right before. A stream of which nothing arrives counts as
-/// one datagram, if it `may_starve`: the most that it can have been.
+/// Sends for `length` from one thread and receives on another; `begins` is called right before. A stream without
+/// arrivals counts as one datagram if it `may_starve`: an upper bound.
 pub(super) fn builtin(
     ends: DatagramEnds<'_>,
     length: Duration,
@@ -69,12 +69,12 @@ pub(super) fn builtin(
     sending.connect(receiving.local_addr().map_err(fail)?).map_err(fail)?;
     receiving.set_nonblocking(true).map_err(fail)?;
     stop.wait(&doing, REACH_LIMIT, || {
-        // It may be refused while the path is not there.
+        // The call fails while the path is not up yet.
         let _ = sending.send(&[]);
         thread::sleep(QUIET / 100);
         Ok(receiving.recv(&mut []).ok())
     })?;
-    // The others that were sent meanwhile.
+    // Later datagrams that were sent in the meantime.
     thread::sleep(QUIET / 10);
     while receiving.recv(&mut []).is_ok() {}
     receiving.set_nonblocking(false).map_err(fail)?;
@@ -93,7 +93,7 @@ pub(super) fn builtin(
     Ok(Datagrams { stream, arrived: received as f64 / sent.max(1) as f64 })
 }
 
-/// Runs both ends: how many datagrams were sent, and how many received.
+/// Runs both ends, and returns the numbers of sent and of received datagrams.
 fn transfer(
     sending: &UdpSocket,
     receiving: &UdpSocket,
@@ -113,7 +113,7 @@ fn transfer(
 fn send(socket: &UdpSocket, (length, window): (Duration, u64), arrived: &AtomicU64, stop: &Stop) -> io::Result<u64> {
     let datagram = vec![0x5a; LARGEST];
     let start = Instant::now();
-    // Datagrams that were sent, that are gone from the way, and when there was last a change.
+    // Datagrams sent, datagrams no longer in flight, and the time of the last change.
     let (mut sent, mut lost, mut known, mut changed) = (0, 0, 0, start);
     while start.elapsed() < length && stop.check().is_ok() {
         let now_known = arrived.load(Ordering::Relaxed);
@@ -124,12 +124,12 @@ fn send(socket: &UdpSocket, (length, window): (Duration, u64), arrived: &AtomicU
             if changed.elapsed() > LOST_AFTER {
                 (lost, changed) = (sent - known.min(sent), Instant::now());
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
             continue;
         }
         match socket.send(&datagram) {
             Ok(_) => sent += 1,
-            // The path's MTU has become known, a queue is full, or the receiver does not listen yet.
+            // A path MTU was learnt, a queue is full, or the receiver's socket is not open yet.
             Err(err) if is_passing(&err) => thread::yield_now(),
             Err(err) => return Err(err),
         }

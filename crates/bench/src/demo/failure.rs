@@ -11,16 +11,16 @@ const TAIL_LINES: usize = 3;
 pub(super) enum Failure {
     /// SIGINT, SIGTERM or SIGHUP arrived.
     Interrupted,
-    /// Something that the demo needs is not on this machine.
+    /// A requirement of the demo is missing on this machine.
     Missing {
         /// The missing thing, and its use.
         what: String,
-        /// The way to get it.
+        /// The remedy.
         how: &'static str,
     },
     /// A step failed.
     Step {
-        /// The step, as an operator would name it.
+        /// Name of the step.
         doing: String,
         /// The reason.
         why: String,
@@ -28,7 +28,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// The failure of one step, from any error that can be shown.
+    /// The failure of one step, from any error.
     pub(super) fn step(doing: impl Into<String>, why: impl fmt::Display) -> Self {
         Self::Step { doing: doing.into(), why: why.to_string() }
     }

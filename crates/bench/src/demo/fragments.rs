@@ -1,9 +1,9 @@
-//! Large UDP datagrams between sockets of the gateways' own, on their host sides, in four set-ups:
+//! Large UDP datagrams between sockets on the gateways' host sides, in four set-ups:
 //!
-//! - `s0`: ESP in transport mode over IPv6 on packet links, AES-128-GCM with an ICV of 96 bits: each datagram is sealed whole and then
-//!   fragmented, as Linux does;
+//! - `s0`: ESP in transport mode over IPv6 on packet links, AES-128-GCM with an ICV of 96 bits: each datagram is sealed
+//!   whole and then fragmented, as Linux does;
 //! - `aes-gcm-256`: the same with AES-256-GCM;
-//! - `ring-256`: the same, received by an XDP link with a ring of 256 frames, with fragments coalesced and not;
+//! - `ring-256`: the same, received by an XDP link with a ring of 256 frames, with and without coalescing of fragments;
 //! - `tunnel`: a tunnel of ESP in UDP, by udp links: each datagram is fragmented and then sealed, in one train.
 
 use std::net::IpAddr;
@@ -21,12 +21,13 @@ use super::topology::Side;
 /// Key of `s0`, one for both directions, and salt: 16 and 4 bytes.
 const S0_KEY: &str = "0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b";
 
-/// Datagrams that are on their way: no queue of the kernel's lacks room for as many in fragments.
+/// Limit of datagrams in flight: every queue of the kernel has room for their fragments.
 const WINDOW: u64 = 8;
-/// The same where a small ring is to be overrun, as by a sender that knows nothing of it.
+/// The same limit for a set-up in which the sender overruns a small ring.
 const RING_WINDOW: u64 = 256;
 
-/// Time for which a small ring is overrun before it is measured: by then, reassembly without coalescing has starved.
+/// Time for which a small ring is overrun before the measurement: by then it is exhausted, unless fragments are
+/// coalesced.
 const RING_WARM_UP: Duration = Duration::from_secs(3);
 
 /// A set-up.
@@ -93,7 +94,7 @@ impl FragmentsSetting {
     }
 }
 
-/// The ceiling: the hosts' own sockets, and no gateway.
+/// The ceiling: the hosts' sockets over veth, without a gateway.
 pub(super) fn veth(site: &Site) -> Result<DemoSample, Failure> {
     let [sender, receiver] = Side::BOTH.map(|side| site.topology.host(side).open());
     let [from, to] = Side::BOTH.map(|side| side.wire().into());
@@ -109,7 +110,7 @@ pub(super) fn veth(site: &Site) -> Result<DemoSample, Failure> {
     })
 }
 
-/// One stream through gateways with sockets of their own.
+/// One stream between sockets of the gateways' host sides.
 pub(super) fn measure(site: &Site, setting: FragmentsSetting) -> Result<DemoSample, Failure> {
     let keys = Keys::random()?;
     let start = |side| {
@@ -189,7 +190,7 @@ fn sa(setting: FragmentsSetting, from: Side, key: &str) -> String {
     )
 }
 
-/// The policy for packets from the socket of `from` to the other, in one direction seen from this gateway.
+/// The policy for packets from the socket of `from` to the other socket, in one direction as seen from this gateway.
 fn policy(setting: FragmentsSetting, dir: &str, from: Side) -> String {
     let ([tmpl_src, tmpl_dst], mode) =
         (sa_ends(setting, from), if setting.is_tunnel() { "tunnel" } else { "transport" });

@@ -1,4 +1,5 @@
-//! A gateway process: started from a file in its namespace, asked over its control socket, ended with the measurement.
+//! A gateway process: started from a file in its namespace, queried over its control socket, ended with the
+//! measurement.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +32,7 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// Starts the gateway of one side and waits until it answers and its host is joined to it.
+    /// Starts the gateway of one side, waits until it answers, and connects its host to it.
     pub(super) fn start(
         topology: &Topology,
         scratch: &Scratch,
@@ -57,7 +58,7 @@ impl Gateway {
         let instance = format!("demo-{}-{}", std::process::id(), side.letter());
         let name = format!("gateway {}", side.letter());
         let config = scratch.write(&format!("{instance}.toml"), config)?;
-        // The one before may have been killed and have left its socket behind.
+        // An earlier gateway may have been killed and have left its socket behind.
         let socket = scratch.path().join(format!("{instance}.sock"));
         let _ = fs::remove_file(&socket);
         let program = fatpath()?;
@@ -141,7 +142,7 @@ impl Gateway {
         ))
     }
 
-    /// Fails, with its last words, if it has ended by itself.
+    /// Fails, with its last error lines, if it has ended by itself.
     pub(super) fn check(&mut self) -> Result<(), Failure> {
         self.daemon.check()
     }
@@ -151,7 +152,7 @@ impl Gateway {
         Ok(self.ask(&Request::Ping).ok().map(drop))
     }
 
-    /// One question on a connection of its own.
+    /// Sends one request on a new connection.
     fn ask(&self, request: &Request) -> Result<Reply, Failure> {
         let answer = Client::connect_at(&self.instance, self.socket.clone()).and_then(|mut client| client.ask(request));
         answer.map_err(|err| Failure::step(self.name(), err.message))
@@ -165,6 +166,6 @@ impl Gateway {
     }
 
     fn confused(&self, answer: &impl std::fmt::Debug) -> Failure {
-        Failure::step(self.name(), format!("answered another question: {answer:?}"))
+        Failure::step(self.name(), format!("unexpected reply: {answer:?}"))
     }
 }

@@ -1,6 +1,6 @@
 //! Request/response streams between sockets of two gateways' host sides, whose packets travel under ILA addresses:
 //!
-//! - `none`: under the addresses that the sockets have;
+//! - `none`: with the addresses of the sockets, untranslated;
 //! - `lwt`: a route translates sent packets, and a route received ones;
 //! - `hook`: a route translates sent packets, and a mapping, before early demux, received ones.
 
@@ -18,7 +18,7 @@ use super::topology::Side;
 
 /// Bytes of payload of a transaction.
 const PAYLOAD: u64 = 2;
-/// Microseconds of 10⁹ bytes' processor seconds, for one transaction.
+/// Factor from processor seconds for 10⁹ bytes to microseconds for one transaction.
 const CPU_US_PER_TRANSACTION: f64 = PAYLOAD as f64 / 1e9 * 1e6;
 
 /// Translator of received packets.
@@ -50,7 +50,7 @@ const fn sir(side: Side) -> Ipv6Addr {
     Ipv6Addr::new(0x3333, 0, 0, 1, 0x2000, 0, 0, side as u16 + 1)
 }
 
-/// The streams of one setting, through gateways of their own.
+/// The streams of one setting, through new gateways.
 pub(super) fn measure(site: &Site, setting: IlaSetting, streams: u16) -> Result<DemoSample, Failure> {
     let start = |side| Gateway::launch(&site.topology, &site.scratch, side, &gateway_toml(setting, side), &site.stop);
     let mut gateways = [start(Side::A)?, start(Side::B)?];

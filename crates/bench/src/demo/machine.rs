@@ -1,4 +1,4 @@
-//! Requirements of the demo on the machine, checked before anything is changed.
+//! Requirements of the demo on the machine, checked before the demo changes the machine.
 
 use std::env;
 use std::io::ErrorKind;
@@ -11,11 +11,11 @@ use super::failure::Failure;
 use super::process::command;
 use super::topology::Deployment;
 
-/// Fails with the first thing that is missing and how to get it.
+/// Fails with the first missing requirement and its remedy.
 pub(super) fn check(deployment: Deployment, iperf3: bool) -> Result<(), Failure> {
     fatpath()?;
     if !rustix::process::geteuid().is_root() {
-        return Err(missing("root, to make network namespaces", "run it with sudo"));
+        return Err(missing("root, to create network namespaces", "run it with sudo"));
     }
     program("ip", "-V", "iproute2's ip", "apt-get install iproute2")?;
     match deployment {
@@ -32,14 +32,17 @@ pub(super) fn check(deployment: Deployment, iperf3: bool) -> Result<(), Failure>
     Ok(())
 }
 
-/// Path of the program `fatpath`: the one that started this program, or one beside this program or in `PATH`.
+/// Path of the program `fatpath`: the one that started this program, or one in this program's directory or in `PATH`.
 ///
 /// # Errors
-/// There is none.
+/// There is no such program.
 pub(super) fn fatpath() -> Result<PathBuf, Failure> {
     let started_by = env::var_os(PROGRAM_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     started_by.or_else(|| find_sibling("fatpath")).ok_or_else(|| {
-        missing("fatpath, beside fatpath-bench or in PATH", "build it with `cargo build --release -p fatpath`")
+        missing(
+            "fatpath, in the directory of fatpath-bench or in PATH",
+            "build it with `cargo build --release -p fatpath`",
+        )
     })
 }
 
@@ -53,7 +56,7 @@ pub(super) fn program(name: &str, version_option: &str, what: &str, how: &'stati
     }
 }
 
-/// The failure of something that is not there.
+/// Failure for a missing requirement.
 pub(super) fn missing(what: &str, how: &'static str) -> Failure {
     Failure::Missing { what: what.to_owned(), how }
 }

@@ -1,4 +1,4 @@
-//! Readings of a gateway before and after a load, and the figures that follow.
+//! Readings of a gateway before and after a load, and the figures computed from them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,12 +14,12 @@ use super::stream::Stream;
 const KIB_PER_MIB: f64 = 1024.0;
 const BYTES_PER_GB: f64 = 1e9;
 
-/// Resources that a process has used at one moment.
+/// Resource usage of a process at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
     /// Processor time so far, user and system, in seconds.
     cpu_seconds: f64,
-    /// Processor time of the threads that move packets, a part of the above.
+    /// Processor time of the threads that move packets, included in the total.
     worker_seconds: f64,
     memory: Memory,
 }
@@ -64,7 +64,7 @@ impl Reading {
 fn read_proc<T>(pid: u32, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, Failure> {
     let path = format!("/proc/{pid}/{file}");
     let text = fs::read_to_string(&path).map_err(|err| Failure::step(&path, err))?;
-    parse(&text).ok_or_else(|| Failure::step(&path, "not understood"))
+    parse(&text).ok_or_else(|| Failure::step(&path, "unexpected content"))
 }
 
 /// utime and stime out of `/proc/PID/stat` (proc_pid_stat(5), fields 14 and 15). The command's name, field 2, may hold
@@ -98,14 +98,14 @@ fn memory(status: &str) -> Option<Memory> {
     Some(Memory { now: kib("VmRSS")?, peak: kib("VmHWM")? })
 }
 
-/// Cost of a load to the processes that carried it.
+/// Cost of a load in the processes that carried it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Cost {
     /// Processor time of both ends for 10⁹ bytes of payload.
     pub(super) cpu_s_per_gb: f64,
     /// Resident memory before the load, of the larger end.
     pub(super) rss_idle_mib: f64,
-    /// The most that was resident until the end of the load, of the larger end.
+    /// Peak resident memory until the end of the load, of the larger end.
     pub(super) rss_peak_mib: f64,
     /// Figures from the gateways' own counters.
     #[serde(flatten)]
@@ -193,7 +193,8 @@ fn dropped_since<'a>(gateways: impl Iterator<Item = (&'a Reading, &'a Reading)>)
     dropped
 }
 
-/// Copied bytes by reason, per forwarded byte; where nothing is forwarded, as the gateway's own sockets have it, per byte of payload.
+/// Copied bytes by reason, per forwarded byte; per byte of payload if nothing is forwarded, as with sockets of the host
+/// side.
 fn copies_per_byte(before: &CountersState, after: &CountersState, stream: Stream) -> BTreeMap<String, f64> {
     let forwarded = match grown(before.forwarded_bytes, after.forwarded_bytes) {
         0.0 => stream.bytes as f64,
@@ -212,7 +213,7 @@ fn grown(before: u64, after: u64) -> f64 {
     after.wrapping_sub(before) as f64
 }
 
-/// A quotient whose denominator may be nothing at all.
+/// A quotient whose denominator may be zero.
 fn per(value: f64, unit: f64) -> f64 {
     if unit > 0.0 { value / unit } else { 0.0 }
 }

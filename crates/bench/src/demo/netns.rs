@@ -22,7 +22,7 @@ pub(super) struct Namespace {
     file: File,
 }
 
-/// The name alone: from here on there is something to remove.
+/// The name only: the namespace may exist from here on and is removed on drop.
 #[derive(Debug)]
 struct Name(String);
 
@@ -30,7 +30,7 @@ impl Namespace {
     /// Makes the namespace and sets its loopback up.
     pub(super) fn create(name: String) -> Result<Self, Failure> {
         let name = Name(name);
-        // Not interruptible: half a namespace is harder to remove than a whole one.
+        // Not interruptible: a half-created namespace is harder to remove than a whole one.
         tool("ip", &["netns", "add", &name.0], &Stop::never())?;
         let path = Path::new(NETNS_RUN_DIR).join(&name.0);
         let file = File::open(&path).map_err(|err| Failure::step(format!("open {}", path.display()), err))?;
@@ -56,7 +56,7 @@ impl Namespace {
         enter(&self.file, self.name(), inside)
     }
 
-    /// The same namespace, which the demo then does not remove.
+    /// The same namespace, as one that the demo does not remove.
     pub(super) fn open(&self) -> Result<Opened, Failure> {
         Opened::at(&Path::new(NETNS_RUN_DIR).join(self.name()))
     }
@@ -77,7 +77,7 @@ impl Opened {
         Ok(Self { name, file })
     }
 
-    /// Runs `inside` on a thread of its own that has entered the namespace (setns(2) moves a thread, not a process).
+    /// Runs `inside` on a new thread that has entered the namespace (setns(2) moves a thread, not a process).
     /// Sockets opened and processes started there stay in it.
     pub(super) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
         enter(&self.file, &self.name, inside)

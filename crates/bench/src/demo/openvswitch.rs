@@ -1,6 +1,6 @@
 //! Open vSwitch's userspace datapath, with the guests' TAP devices as its ports.
 //!
-//! As its documents say, with its own defaults; and with or without `userspace-tso-enable`, by which it takes large segments.
+//! Set up as documented, with its defaults; with or without `userspace-tso-enable`, which enables large segments.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use super::topology::Side;
 
 /// Limit of the time until a daemon accepts commands.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// Seconds that `ovs-vsctl` waits until the switch is as it said.
+/// Seconds that `ovs-vsctl` waits until the switch has applied its changes.
 const APPLIED_LIMIT: &str = "--timeout=10";
 
-/// A running switch, gone on drop: the daemon first, then its database.
+/// A running switch, ended on drop: the daemon first, then its database.
 #[derive(Debug)]
 pub(super) struct OpenVswitch {
     switch: Daemon,
     _database: Daemon,
 }
 
-/// Fails with the first thing that is not installed.
+/// Fails with the first missing program.
 pub(super) fn check() -> Result<(), Failure> {
     let how = "apt-get install openvswitch-switch";
     ["ovsdb-tool", "ovsdb-server", "ovs-vsctl", "ovs-vswitchd"]
@@ -33,12 +33,12 @@ pub(super) fn check() -> Result<(), Failure> {
 }
 
 impl OpenVswitch {
-    /// Starts it in the sender's namespace, with a bridge of those TAP devices, which it makes.
+    /// Starts the switch in the sender's namespace, with a bridge of these TAP devices, which the switch creates.
     pub(super) fn start(site: &Site, taps: [&str; 2], tso: bool) -> Result<Self, Failure> {
         let Site { topology, scratch, stop, .. } = site;
         let file = |name: &str| scratch.path().join(name).display().to_string();
         let (database, socket) = (file("ovs.db"), file("ovsdb.sock"));
-        // Files that an earlier switch has left.
+        // Files of an earlier switch.
         for left in [&database, &socket].into_iter().filter(|path| std::fs::exists(path).unwrap_or(false)) {
             std::fs::remove_file(left).map_err(|err| Failure::step(left, err))?;
         }

@@ -13,15 +13,15 @@ use super::failure::Failure;
 use super::netns::Namespace;
 use super::stop::Stop;
 
-/// Longest time to the first answer: neighbours must be found and three requests may be lost.
+/// Longest time to the first reply: it includes neighbour discovery, and three requests may be lost.
 const LIMIT: Duration = Duration::from_secs(4);
-/// Time that one request waits for its answer.
+/// Timeout of one request.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Payload, all zero.
 const PAYLOAD_LEN: usize = 56;
 const MESSAGE_LEN: usize = Header::LEN + PAYLOAD_LEN;
 
-/// Pings until `to` answers.
+/// Pings until `to` replies.
 pub(super) fn ping(from: &Namespace, to: Ipv4Addr, stop: &Stop) -> Result<(), Failure> {
     let doing = format!("ping {to}");
     let fail = |err: io::Error| Failure::step(&doing, err);
@@ -40,7 +40,7 @@ pub(super) fn ping(from: &Namespace, to: Ipv4Addr, stop: &Stop) -> Result<(), Fa
     })
 }
 
-/// A raw ICMP socket that hears `to` alone. The standard library's datagram socket serves it: send, receive, time-out.
+/// A raw ICMP socket connected to `to`, as the standard library's datagram socket: send, receive, time-out.
 fn open(to: Ipv4Addr) -> io::Result<UdpSocket> {
     let socket = socket_with(AddressFamily::INET, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::ICMP))?;
     let socket = UdpSocket::from(socket);
@@ -57,7 +57,7 @@ fn request(id: u16, seq: u16) -> Result<[u8; MESSAGE_LEN], Malformed> {
     Ok(message)
 }
 
-/// Waits for an answer to any of our requests.
+/// Waits for a reply to any of the sent requests.
 fn answered(socket: &UdpSocket, id: u16) -> io::Result<Option<()>> {
     let mut packet = [0; 1500];
     loop {
@@ -77,7 +77,7 @@ fn is_reply(packet: &[u8], id: u16) -> bool {
     matches!(message, Some(Message::EchoReply { id: to, .. }) if to == id)
 }
 
-/// Whether the next request may fare better.
+/// Whether the error may be temporary.
 fn is_passing(err: &io::Error) -> bool {
     use ErrorKind::{ConnectionRefused, HostUnreachable, Interrupted, NetworkUnreachable, TimedOut, WouldBlock};
     matches!(err.kind(), WouldBlock | TimedOut | Interrupted | HostUnreachable | NetworkUnreachable | ConnectionRefused)

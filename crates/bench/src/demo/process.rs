@@ -16,7 +16,7 @@ use super::stop::Stop;
 /// Longest time that a set-up tool may take.
 const TOOL_LIMIT: Duration = Duration::from_secs(10);
 
-/// A command in a process group of its own: Ctrl-C on the terminal reaches the demo alone, which then ends its
+/// A command in a new process group: Ctrl-C on the terminal only signals the demo, which then ends its
 /// children in order.
 pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
@@ -55,7 +55,7 @@ pub(super) fn finish(mut child: Child, doing: &str, limit: Duration, stop: &Stop
     Err(Failure::step(doing, if output.is_empty() { status.to_string() } else { output }))
 }
 
-/// Kills a child that has had its chance, and reaps it.
+/// Kills and reaps a child that has not ended in time.
 pub(super) fn end(child: &mut Child) {
     if let Err(err) = child.kill().and_then(|()| child.wait().map(drop)) {
         warn(format!("process {} not ended: {err}", child.id()));
@@ -72,7 +72,7 @@ impl Helper {
         Self(child)
     }
 
-    /// Fails, with its last words, if it has ended.
+    /// Fails, with its last error lines, if it has ended.
     pub(super) fn check(&mut self, doing: &str) -> Result<(), Failure> {
         let Some(status) = self.0.try_wait().map_err(|err| Failure::step(doing, err))? else { return Ok(()) };
         let mut output = String::new();
@@ -102,7 +102,7 @@ fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// A directory for configurations with keys, control sockets and logs, readable by its owner alone and gone on drop.
+/// A directory for configurations with keys, control sockets and logs, readable by its owner only and removed on drop.
 #[derive(Debug)]
 pub(super) struct Scratch(PathBuf);
 

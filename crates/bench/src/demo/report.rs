@@ -28,7 +28,7 @@ pub(super) const SWITCH: &str = "demo-switch";
 /// The whole result.
 pub(super) type DemoReport = figures::Results<Figures>;
 
-/// Figures of a stream besides its throughput.
+/// Figures of a stream in addition to its throughput.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Figures {
     /// The share of the datagrams that arrived.
@@ -121,7 +121,7 @@ fn switch_ratios(rounds: &[DemoRound]) -> Vec<Ratio> {
     all.collect()
 }
 
-/// Each figure's median on its own.
+/// Median of each figure separately.
 fn transaction_medians(samples: &[&DemoSample]) -> Option<Transactions> {
     let all: Vec<&Transactions> = samples.iter().filter_map(|sample| sample.transactions.as_ref()).collect();
     let of = |figure: fn(&Transactions) -> f64| rounded(median(all.iter().map(|it| figure(it))));
@@ -134,8 +134,8 @@ fn transaction_medians(samples: &[&DemoSample]) -> Option<Transactions> {
     })
 }
 
-/// Throughput under a storm, and the time that the workers need for a byte, relative to those without one: the time of
-/// the storm itself, on a machine whose processors are all busy, shows in the throughput alone.
+/// Throughput and worker time per byte under a storm, relative to the figures without a storm. On a machine with busy
+/// processors the cost of the storm itself only lowers the throughput.
 fn storm_ratios(rounds: &[DemoRound]) -> Vec<Ratio> {
     if !rounds.iter().all(|round| round.contains_key(&DemoCase::Storm)) {
         return Vec::new();
@@ -155,7 +155,7 @@ fn storm_ratios(rounds: &[DemoRound]) -> Vec<Ratio> {
     ]
 }
 
-/// Each figure's median on its own.
+/// Median of each figure separately.
 fn medians(rounds: &[&Cost]) -> Cost {
     let of = |figure: fn(&Cost) -> f64| rounded(median(rounds.iter().map(|round| figure(round))));
     let gateways: Vec<&GatewayFigures> = rounds.iter().filter_map(|round| round.gateways.as_ref()).collect();

@@ -1,4 +1,5 @@
-//! Request/response streams over TCP, one byte each way (netperf's `TCP_RR`): each sends its next request when the answer to the one before has come.
+//! Request/response streams over TCP, one byte each way (netperf's `TCP_RR`): each sends its next request after the
+//! response to the previous one.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -15,15 +16,15 @@ use super::failure::Failure;
 use super::netns::Opened;
 use super::stop::Stop;
 
-/// The longest time until the first connection is made, for which neighbours are asked, and until any other is.
+/// Timeout of a connection; that of the first includes neighbour discovery.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// The longest time without any answer: a connection has failed then.
+/// Longest time without a response; then a connection has failed.
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
-/// Time between two looks at whether the other end is through.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// Events that one call may return.
+/// Interval of the checks whether the other end has finished.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// Limit of events that one call returns.
 const EVENTS: usize = 256;
-/// Event of the listening socket; streams have their places in a list.
+/// Event number of the listening socket; those of streams are their indices.
 const LISTENER: u64 = u64::MAX;
 const NANOS_PER_MICRO: f64 = 1e3;
 
@@ -51,10 +52,10 @@ pub(super) struct Transactions {
 }
 
 impl Transactions {
-    /// Sums up the times of transactions, in nanoseconds, that took place within `elapsed`.
+    /// Sums up the times, in nanoseconds, of the transactions within `elapsed`.
     pub(super) fn of(times: &mut [u64], elapsed: Duration) -> Self {
         times.sort_unstable();
-        // The nearest rank: the smallest time that so many in a hundred do not exceed.
+        // The nearest rank: the smallest time that this percentage of the times does not exceed.
         let percentile = |percent: usize| {
             let rank = (times.len() * percent).div_ceil(100).max(1) - 1;
             times.get(rank).map_or(0.0, |&nanos| nanos as f64 / NANOS_PER_MICRO)
@@ -69,8 +70,8 @@ impl Transactions {
     }
 }
 
-/// Runs the streams for `length`, after a transaction of each that does not count; `begins` is called right before. Returns the time of each
-/// transaction, in nanoseconds, and the time that all of them took.
+/// Runs the streams for `length`, after one uncounted transaction of each; `begins` is called right before. Returns the
+/// time of each transaction, in nanoseconds, and the total time.
 pub(super) fn builtin(
     ends: RequestEnds<'_>,
     length: Duration,
@@ -91,7 +92,7 @@ pub(super) fn builtin(
             let start = Instant::now();
             let times = client.transact(length, stop).map_err(fail)?;
             stop.check()?;
-            // The connections stay until the server is through.
+            // The connections stay open until the server has finished.
             Ok((client, times, start.elapsed()))
         };
         let result = {
@@ -110,7 +111,7 @@ pub(super) fn builtin(
     })
 }
 
-/// Ends the server when the client is through, whichever way.
+/// Ends the server when the client has finished or failed.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -161,7 +162,7 @@ impl Client {
     fn connect(server: SocketAddr, streams: u16, stop: &Stop, doing: &str) -> Result<Self, Failure> {
         let fail = |err: io::Error| Failure::step(doing, err);
         let connect = || TcpStream::connect_timeout(&server, CONNECT_LIMIT);
-        // The path may not be there yet.
+        // The path may not be up yet.
         let first = stop.wait(doing, CONNECT_LIMIT, || Ok(connect().ok()))?;
         let others = (1..streams).map(|_| stop.check().and_then(|()| connect().map_err(fail)));
         let streams = std::iter::once(Ok(first)).chain(others).collect::<Result<Vec<_>, Failure>>()?;
@@ -173,7 +174,8 @@ impl Client {
         Ok(Self { epoll, streams, began })
     }
 
-    /// Makes transactions on every stream until `length` is over, and waits for the last answers. Returns the time of each in nanoseconds.
+    /// Makes transactions on every stream until `length` is over, and waits for the last responses. Returns the time of
+    /// each in nanoseconds.
     fn transact(&mut self, length: Duration, stop: &Stop) -> io::Result<Vec<u64>> {
         let start = Instant::now();
         let mut times = Vec::new();
@@ -198,7 +200,7 @@ impl Client {
                 if heard.duration_since(start) < length { self.request(at)? } else { outstanding -= 1 }
             }
             if heard.elapsed() > SILENCE_LIMIT {
-                return Err(io::Error::new(ErrorKind::TimedOut, format!("{outstanding} answers do not come")));
+                return Err(io::Error::new(ErrorKind::TimedOut, format!("{outstanding} responses are missing")));
             }
         }
         Ok(times)
@@ -217,10 +219,10 @@ fn add(epoll: &OwnedFd, stream: &TcpStream, at: usize) -> io::Result<()> {
     Ok(epoll::add(epoll, stream, EventData::new_u64(at as u64), EventFlags::IN)?)
 }
 
-/// Numbers of the sockets that are ready, after at most [`LOOK`].
+/// Numbers of the sockets that are ready, after at most [`POLL_INTERVAL`].
 fn ready(epoll: &OwnedFd) -> io::Result<Vec<u64>> {
     let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
-    match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&LOOK)) {
+    match epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), Some(&POLL_INTERVAL)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(events.iter().map(|event| event.data.u64()).collect()),
         Err(err) => Err(err.into()),
     }
@@ -280,7 +282,7 @@ mod tests {
         let mut client = Client::connect(addr, 1, &Stop::never(), "connect").unwrap();
         drop(listener.accept().unwrap());
         assert!(client.transact(Duration::ZERO, &Stop::never()).is_err());
-        // The server does not take it for an answer either.
+        // The server does not count it as a request either.
         let is_over = AtomicBool::new(false);
         drop(Client::connect(addr, 1, &Stop::never(), "connect").unwrap());
         assert_eq!(serve(&listener, &is_over).unwrap_err().kind(), ErrorKind::UnexpectedEof);

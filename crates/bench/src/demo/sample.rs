@@ -33,7 +33,6 @@ impl DemoSample {
 pub(super) struct Changes {
     /// Changes a second at each gateway.
     pub(super) per_second: f64,
-    /// Processor time of a change, of the program that asks for it and the gateway's thread that it asks, in millionths of a
-    /// second.
+    /// Processor time of a change in microseconds: of the program that requests it and of the gateway's netlink thread.
     pub(super) cpu_us: f64,
 }

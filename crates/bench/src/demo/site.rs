@@ -1,4 +1,4 @@
-//! The site of a demo: its namespaces, and one stream through whatever stands there.
+//! The site of a demo: its namespaces, and one stream through them.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::topology::{Side, Topology};
 
 const BITS_PER_GBIT: f64 = 1e9;
 
-/// Everything that stands while rounds are measured.
+/// All that exists while rounds are measured.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) topology: Topology,
@@ -21,7 +21,7 @@ pub(super) struct Site {
     pub(super) stop: Stop,
     /// Duration of each stream.
     pub(super) length: Duration,
-    /// Whether TCP streams are iperf3's.
+    /// Whether iperf3 makes the TCP streams.
     pub(super) iperf3: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Waiting that ends: at a limit of time, or when a signal asks the demo to stop.
+//! Waits that end at a time limit, or at a signal that stops the demo.
 
 use std::io;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::failure::Failure;
 
-/// Time that a wait sleeps between two looks.
-const LOOK: Duration = Duration::from_millis(4);
+/// Sleep of a wait between two checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(4);
 
-/// Whether a signal has asked the demo to stop. Every wait looks at it.
+/// Whether a signal has stopped the demo. Every wait checks it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stop(Arc<AtomicBool>);
 
@@ -37,7 +37,7 @@ impl Stop {
         if self.0.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
-    /// Looks until `ready` has something, for at most `limit`; `doing` names the wait in its failure.
+    /// Polls `ready` until it returns a value, for at most `limit`; `doing` names the wait in its failure.
     pub(super) fn wait<T>(
         &self,
         doing: &str,
@@ -53,7 +53,7 @@ impl Stop {
             if start.elapsed() >= limit {
                 return Err(Failure::step(doing, format!("nothing after {:.1} s", limit.as_secs_f64())));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

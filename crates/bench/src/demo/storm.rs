@@ -19,17 +19,17 @@ use super::sample::Changes;
 use super::stop::Stop;
 use super::topology::Side;
 
-/// Routes and SAs that are there at any time.
+/// Number of routes and SAs that exist at any time.
 const KEPT: u64 = 256;
-/// Addresses of 198.18.0.0/15, which is for benchmarks (RFC 2544, appendix C.2.2).
+/// Addresses of 198.18.0.0/15, which is reserved for benchmarks (RFC 2544, appendix C.2.2).
 const ADDRESSES: u64 = 1 << 17;
-/// Interval at which `ip` is given the changes that are due.
+/// Interval at which due changes are written to `ip`.
 const PACE: Duration = Duration::from_millis(5);
-/// Largest backlog of changes; a larger one is abandoned, so a machine that cannot keep the pace sets its own.
+/// Largest backlog of changes. A larger backlog is skipped: a slow machine makes fewer changes.
 const CATCH_UP: u64 = 1000;
-/// Bytes of lines that `ip` may have before it: one page, the least that the kernel gives.
+/// Bytes of lines queued for `ip`: one page, the smallest pipe.
 const AHEAD: usize = 4096;
-/// Longest time that `ip` may take to begin, and to carry out its backlog when the stream is over.
+/// Longest time that `ip` may take to start, and to finish its backlog at the end of the stream.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The storm at both gateways, ended on drop.
@@ -39,7 +39,7 @@ pub(super) struct Storm {
     start: Instant,
 }
 
-/// One `ip` and the thread that feeds it, which tells how many changes it gave it.
+/// One `ip` and the thread that feeds it, which returns the number of changes written.
 #[derive(Debug)]
 struct End {
     ip: Option<Child>,
@@ -50,7 +50,7 @@ struct End {
 }
 
 impl Storm {
-    /// Begins `rate` changes a second at each of the gateways. To start `ip` is no change, and is over when this returns.
+    /// Begins `rate` changes a second at each gateway. The start of `ip` is not counted, and is over when this returns.
     pub(super) fn start(gateways: &[Gateway; 2], scratch: &Scratch, rate: u32, stop: &Stop) -> Result<Self, Failure> {
         let program = fatpath()?;
         let ends = gateways.iter().map(|gateway| {
@@ -70,8 +70,8 @@ impl Storm {
         clients.chain(daemons).sum()
     }
 
-    /// Ends it, and tells how many changes a second there were at each gateway: all have been carried out, in the time that
-    /// this took. `load` is the processor time for them in a second.
+    /// Ends the storm after all changes are carried out, and returns the changes per second at each gateway. `load` is
+    /// their processor time per second.
     pub(super) fn end(mut self, load: f64, stop: &Stop) -> Result<Changes, Failure> {
         for end in &self.ends {
             end.over.store(true, Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl End {
         changes_of(0, &mut first);
         write.write_all(first.as_bytes()).map_err(failed)?;
         stop.wait("ip -batch", limit, || {
-            // The error of a program that ends before it reads is reported at the end.
+            // The error of a program that ends before it reads its input is reported at the end.
             let has_ended = end.ip.as_mut().is_none_or(|ip| !matches!(ip.try_wait(), Ok(None)));
             let unread = ioctl_fionread(&write).map_err(|err| failed(err.into()))?;
             Ok((has_ended || unread == 0).then_some(()))
@@ -107,17 +107,18 @@ impl End {
         Ok(end)
     }
 
-    /// Feeds it from now on.
+    /// Starts the feeding thread.
     fn feed(&mut self, rate: u32) {
         let over = self.over.clone();
         self.feeder = self.lines.take().map(|lines| thread::spawn(move || feed(lines, rate, &over)));
     }
 
-    /// Waits at most `limit` until `ip` has made the changes that it was given, and returns their number.
+    /// Waits at most `limit` until `ip` has carried out the changes written to it, and returns their number.
     fn finish(mut self, limit: Duration, stop: &Stop) -> Result<u64, Failure> {
         self.over.store(true, Ordering::Relaxed);
         if let Some(ip) = self.ip.take() {
-            // It has no more to read once the feeder has seen that. The feeder, in turn, may be waiting for it.
+            // `ip` reads end of file once the feeder has seen the flag. The feeder, in turn, may be blocked by a full
+            // pipe.
             finish(ip, "ip -batch", limit, stop)?;
         }
         self.join().map_err(|err| Failure::step("feed ip -batch", err))
@@ -134,15 +135,15 @@ impl Drop for End {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(mut ip) = self.ip.take() {
-            // First, so that the feeder does not wait for it.
+            // First, so that the feeder does not block on the pipe.
             end(&mut ip);
         }
-        // A storm that is given up has nothing more to say.
+        // The result of an abandoned storm is not used.
         let _ = self.join();
     }
 }
 
-/// Writes the changes that are due after the first step, until `over`; returns their number.
+/// Writes the due changes after the first step, until `over`; returns their number.
 fn feed(mut ip: impl Write, rate: u32, over: &AtomicBool) -> io::Result<u64> {
     let (start, mut step, mut done, mut skipped) = (Instant::now(), 1, 0, 0);
     loop {
@@ -172,7 +173,8 @@ fn late(elapsed: Duration, rate: u32, done: u64, skipped: &mut u64) -> u64 {
     late.min(CATCH_UP)
 }
 
-/// The lines of one step, a route and an SA that come and, once there are enough, a route and an SA that go; tells how many.
+/// The lines of one step and their number: a route and an SA are added and, once there are enough, a route and an SA
+/// deleted.
 fn changes_of(step: u64, lines: &mut String) -> u64 {
     *lines += &[route("add", step), state("add", step)].concat();
     let Some(old) = step.checked_sub(KEPT) else { return 2 };
@@ -185,7 +187,7 @@ fn route(verb: &str, number: u64) -> String {
     format!("route {verb} 198.{}.{}.{}/32 dev wan\n", 18 + (number >> 16), (number >> 8) & 0xff, number & 0xff)
 }
 
-/// An SA between the gateways that no policy asks for.
+/// An SA between the gateways that no policy uses.
 fn state(verb: &str, number: u64) -> String {
     let [a, b] = Side::BOTH.map(Side::wire);
     let id = format!("src {a} dst {b} proto esp spi {:#x}", 0x0100_0000 + number % 0x1000_0000);
@@ -272,7 +274,7 @@ mod tests {
         let failed = start("exec sleep 600", Duration::from_millis(20)).unwrap_err();
         assert_eq!(failed.to_string(), "ip -batch: nothing after 0.0 s", "it has not begun");
         let end = start("read route; read state; exec sleep 600", LIMIT).unwrap();
-        // By now the pipe is full.
+        // The pipe is full now.
         thread::sleep(Duration::from_millis(50));
         let failed = end.finish(Duration::from_millis(20), &Stop::never()).unwrap_err();
         assert_eq!(failed.to_string(), "ip -batch: nothing after 0.0 s");

@@ -16,15 +16,15 @@ const CHUNK: usize = 256 * 1024;
 /// Longest time that a connection may take; covers two lost SYNs.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// Time for which a read or write blocks before it checks for the stop signal.
-const LOOK: Duration = Duration::from_millis(200);
-/// A stream on which nothing moves for this long has failed.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Time without progress after which a stream has failed.
 const STALL_LIMIT: Duration = Duration::from_secs(5);
 /// Longest time for bytes in flight at the end to arrive.
 const DRAIN_LIMIT: Duration = Duration::from_secs(20);
 /// Port of iperf3's server.
 const IPERF3_PORT: &str = "5201";
 
-/// Stream as the receiver saw it.
+/// Stream as measured by the receiver.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Stream {
     /// Payload bytes.
@@ -58,7 +58,7 @@ pub(super) fn builtin(ends: Ends<'_>, length: Duration, stop: &Stop) -> Result<S
         Err(err) => Err(fail(err)),
     })?;
     let (sent, received) = transfer(sending, receiving, length, stop);
-    // The sender's failure is the cause when both failed.
+    // If both failed, the sender's failure is the cause.
     let sent = sent.map_err(fail)?;
     let stream = received.map_err(fail)?;
     stop.check()?;
@@ -88,7 +88,7 @@ fn transfer(
 }
 
 fn send(mut stream: TcpStream, length: Duration, stop: &Stop) -> io::Result<u64> {
-    stream.set_write_timeout(Some(LOOK))?;
+    stream.set_write_timeout(Some(POLL_INTERVAL))?;
     let chunk = vec![0x5a; CHUNK];
     let start = Instant::now();
     let (mut bytes, mut moved) = (0, start);
@@ -105,7 +105,7 @@ fn send(mut stream: TcpStream, length: Duration, stop: &Stop) -> io::Result<u64>
 
 fn receive(mut stream: TcpStream, limit: Duration, stop: &Stop) -> io::Result<Stream> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(LOOK))?;
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
     let mut chunk = vec![0; CHUNK];
     let start = Instant::now();
     let (mut bytes, mut moved) = (0, start);
@@ -123,12 +123,12 @@ fn receive(mut stream: TcpStream, limit: Duration, stop: &Stop) -> io::Result<St
     Ok(Stream { bytes, seconds: (moved - start).as_secs_f64() })
 }
 
-/// Whether a call only came back to look at the stop.
+/// Whether a call only returned for the check of the stop signal.
 fn is_look(err: &io::Error) -> bool {
     matches!(err.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Fails when nothing has moved for too long.
+/// Fails after [`STALL_LIMIT`] without progress.
 fn stalled(moved: Instant, bytes: u64) -> io::Result<()> {
     if moved.elapsed() < STALL_LIMIT {
         return Ok(());
@@ -150,7 +150,7 @@ pub(super) fn iperf3(ends: Ends<'_>, length: Duration, stop: &Stop) -> Result<St
     let server_args = ["-s", "-1", "-p", IPERF3_PORT, "-B", &address];
     let client_args = ["-c", &address, "-p", IPERF3_PORT, "-t", &seconds, "-i", "0", "-J"];
     let mut server = Helper::new(spawn(ends.receiver, &server_args, Stdio::null)?);
-    // The server says nothing when it listens, so the client asks until it does.
+    // The server prints nothing when it listens, so the client retries.
     let json = stop.wait("iperf3", CONNECT_LIMIT, || {
         let client = spawn(ends.sender, &client_args, Stdio::piped)?;
         match finish(client, "iperf3 -c", length + CONNECT_LIMIT + DRAIN_LIMIT, stop) {

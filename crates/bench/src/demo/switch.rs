@@ -1,7 +1,7 @@
-//! One TCP stream between two guests, each of which has a TAP device: through a bridge with every offload off (`thin`), with
-//! large send (`fat`), by a loop that only moves packets from one device to the other (`bare`); and through two bridges with a
-//! tunnel of ESP in UDP behind their own ports (`esp`). Open vSwitch is measured with large segments (`ovs-tso`) and
-//! without (`ovs`).
+//! One TCP stream between two guests, each of which has a TAP device: through a bridge with every offload off (`thin`),
+//! with large send (`fat`), by a loop that only moves packets from one device to the other (`bare`); and through two
+//! bridges with a tunnel of ESP in UDP behind their own ports (`esp`). Open vSwitch is measured with large segments
+//! (`ovs-tso`) and without (`ovs`).
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ use super::stop::Stop;
 use super::stream::Ends;
 use super::topology::{Side, TUNNEL_MTU};
 
-/// A way between the guests.
+/// A path between the guests.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum SwitchSetting {
     Bare,
@@ -42,7 +42,7 @@ impl SwitchSetting {
     /// Other switches.
     pub(super) const PEERS: [Self; 2] = [Self::Ovs, Self::OvsTso];
 
-    /// Name of a ratio, and the two ways.
+    /// Name of a ratio, and the two paths.
     pub(super) const RATIOS: [(&'static str, Self, Self); 4] = [
         ("fat/thin", Self::Fat, Self::Thin),
         ("fat/bare", Self::Fat, Self::Bare),
@@ -65,8 +65,8 @@ impl SwitchSetting {
 /// The guests' devices.
 const TAPS: [&str; 2] = ["guest0", "guest1"];
 
-/// Time that the loop waits for a packet before it looks whether to end.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// Time that the loop waits for a packet before it checks whether to end.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Address of a guest on the network that both are on.
 const fn guest(side: Side) -> Ipv4Addr {
@@ -85,7 +85,7 @@ pub(super) fn measure(site: &Site, setting: SwitchSetting) -> Result<DemoSample,
     }
 }
 
-/// Gives the guests their devices, which are in the sender's namespace.
+/// Moves the devices from the sender's namespace to the guests.
 fn attach(site: &Site) -> Result<(), Failure> {
     let [a, b] = Side::BOTH.map(|side| site.topology.host(side));
     a.ip(&format!("link set {} netns {}", TAPS[1], b.name()), &site.stop)?;
@@ -117,14 +117,14 @@ fn bridged(site: &Site, fat: bool) -> Result<DemoSample, Failure> {
     Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
 }
 
-/// The guests' devices, which are removed on drop, wherever they are.
+/// The guests' devices, removed on drop from any namespace.
 struct Devices<'s>(&'s Site);
 
 impl Drop for Devices<'_> {
     fn drop(&mut self) {
         for host in Side::BOTH.map(|side| self.0.topology.host(side)) {
             for tap in TAPS {
-                // One of the namespaces has it, or none if it was not made.
+                // The device is in one of the namespaces, or was not created.
                 let _ = host.ip(&format!("link del {tap}"), &Stop::never());
             }
         }
@@ -193,7 +193,7 @@ fn move_packets(one: Box<dyn Link>, other: Box<dyn Link>, ends_now: &AtomicBool)
             while !waiting[to].is_empty() {
                 match links[to].send(&mut waiting[to]).map_err(fail)? {
                     Sent::All => {}
-                    // The guest is slower: TCP sends again.
+                    // The guest is slower, and TCP retransmits.
                     Sent::Busy => waiting[to].clear(),
                     Sent::Refit => return Err(Failure::step("move packets", "the device refuses an offload")),
                 }
@@ -203,7 +203,7 @@ fn move_packets(one: Box<dyn Link>, other: Box<dyn Link>, ends_now: &AtomicBool)
         if !moved {
             let fds: Vec<_> = links.iter().flat_map(|link| link.poll_fds()).collect();
             let mut fds: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-            poll(&mut fds, Some(&LOOK)).map_err(|err| Failure::step("poll", err))?;
+            poll(&mut fds, Some(&POLL_INTERVAL)).map_err(|err| Failure::step("poll", err))?;
         }
     }
     Ok(())

@@ -2,8 +2,8 @@
 //!
 //! Tunnel: `a ── wire ── b`, where each namespace is a host with its gateway process and a TUN device between the two.
 //!
-//! Router: `host a ── gateway a ── wire ── gateway b ── host b`, and a veth pair from host to host, which no gateway
-//! sees, for the ceiling.
+//! Router: `host a ── gateway a ── wire ── gateway b ── host b`, and a veth pair from host to host past the gateways,
+//! for the ceiling.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -14,8 +14,8 @@ use super::netns::Namespace;
 use super::process::tool;
 use super::stop::Stop;
 
-/// The largest inner packet that ESP in UDP carries over 1500 bytes (IPv4 20, UDP 8, ESP 8, IV 8, trailer 2, ICV 16; the
-/// ciphertext is a multiple of 4).
+/// The largest inner packet that ESP in UDP carries over 1500 bytes (IPv4 20, UDP 8, ESP 8, IV 8, trailer 2, ICV 16;
+/// the ciphertext is a multiple of 4).
 pub(super) const TUNNEL_MTU: u32 = 1438;
 
 /// Deployment of fatpath.
@@ -23,7 +23,7 @@ pub(super) const TUNNEL_MTU: u32 = 1438;
 pub(super) enum Deployment {
     /// A TUN device towards the host, a UDP socket towards the wire.
     Tunnel,
-    /// Both links owned by AF_PACKET, raw ESP on the wire.
+    /// Packet links on both sides, raw ESP on the wire.
     Router,
 }
 
@@ -63,7 +63,7 @@ impl Side {
         }
     }
 
-    /// The host's address, which the tunnel joins to its peer's.
+    /// The host's address, which the tunnel connects to the peer's.
     pub(super) const fn host(self) -> Ipv4Addr {
         Ipv4Addr::new(10, self.number(), 0, 1)
     }
@@ -94,7 +94,7 @@ impl Side {
 pub(super) struct Topology {
     deployment: Deployment,
     hosts: [Namespace; 2],
-    /// The router's gateways; a tunnel gateway lives with its host.
+    /// Namespaces of the router's gateways; a tunnel gateway is in its host's namespace.
     gateways: Option<[Namespace; 2]>,
 }
 
@@ -138,7 +138,7 @@ impl Topology {
         Ok(Self { deployment: Deployment::Router, hosts, gateways: Some(gateways) })
     }
 
-    /// Joins the two hosts by a second wire, whose devices have no addresses of the kernel's: `bare` in both.
+    /// Connects the two hosts by a second wire, whose devices have no kernel addresses: `bare` in both.
     pub(super) fn add_bare_wire(&self, stop: &Stop) -> Result<(), Failure> {
         veth((&self.hosts[0], "bare"), (&self.hosts[1], "bare"), stop)?;
         self.hosts.iter().try_for_each(|host| lend(host, "bare", stop))
@@ -167,8 +167,8 @@ impl Topology {
         }
     }
 
-    /// Joins a host to the gateway that has just been started for it. `fat` tells whether the host's device may hand over
-    /// uncut packets, as the gateway's own offloads do.
+    /// Connects a host to the gateway that has just been started for it. `fat`: the host's device may pass
+    /// super-packets, as the gateway's own offloads do.
     pub(super) fn attach(&self, side: Side, fat: bool, stop: &Stop) -> Result<(), Failure> {
         let host = self.host(side);
         match self.deployment {
@@ -178,7 +178,7 @@ impl Topology {
                 host.ip(&format!("route add {} dev tun0 src {}", side.other().network(), side.host()), stop)
             }
             Deployment::Router => {
-                // A veth hands its peer whole super-packets without checksums. The old way is frames that are ready.
+                // A veth passes super-packets without checksums to its peer. Without offloads, frames are complete.
                 let state = if fat { "on" } else { "off" };
                 let args = ["-K", "eth0", "tx", state, "sg", state, "tso", state, "gso", state];
                 let run = || tool("ethtool", &args, stop).map(drop);
@@ -188,13 +188,13 @@ impl Topology {
     }
 }
 
-/// Whether IPv6 is there, and not switched off at boot.
+/// Whether the kernel has IPv6, and it is not switched off at boot.
 fn kernel_has_ipv6() -> bool {
     Path::new("/proc/self/net/if_inet6").exists()
 }
 
-/// Sets a device up of which the kernel only carries frames, as docs/router.md advises: without IPv6, with which it would also answer each frame
-/// that it cannot route.
+/// Sets a device up on which the kernel only carries frames, as docs/router.md advises: without IPv6, or the kernel
+/// would answer each frame that it cannot route.
 fn lend(namespace: &Namespace, device: &str, stop: &Stop) -> Result<(), Failure> {
     if kernel_has_ipv6() {
         let setting = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");

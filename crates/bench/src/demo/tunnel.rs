@@ -19,7 +19,7 @@ pub(super) fn veth(site: &Site) -> Result<DemoSample, Failure> {
     Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost: None })
 }
 
-/// Through the tunnel, with gateways of its own, and maybe so many changes a second beside it.
+/// Through the tunnel, with new gateways, and optionally with this number of changes per second.
 pub(super) fn measure(site: &Site, fat: bool, storm: Option<u32>) -> Result<DemoSample, Failure> {
     let keys = Keys::random()?;
     let start = |side| Gateway::start(&site.topology, &site.scratch, side, fat, &keys, &site.stop);
@@ -45,7 +45,7 @@ pub(super) fn measure(site: &Site, fat: bool, storm: Option<u32>) -> Result<Demo
     })
 }
 
-/// Through another tunnel, with processes of its own.
+/// Through another tunnel, with new processes.
 pub(super) fn peer(site: &Site, peer: Peer) -> Result<DemoSample, Failure> {
     let mut running = peer.start(&site.topology, &site.scratch, &site.stop)?;
     let host = site.topology.host(Side::A);

@@ -1,4 +1,4 @@
-//! The daemon's end of the process that makes its host side.
+//! The daemon's handle of the process that creates its host side.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -9,22 +9,22 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::order::{Answer, Order, receive, send};
 
-/// The longest time that an order may take.
+/// Timeout of an order.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The program that runs, whatever its file is by now.
+/// The running program, also if its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// The process that makes a host side. It ends when this is dropped.
+/// The process that creates a host side. It ends when the handle is dropped.
 #[derive(Debug)]
 pub(super) struct Maker {
-    /// `None` when this is being dropped.
+    /// `None` while the handle is being dropped.
     socket: Option<OwnedFd>,
     child: Child,
 }
 
 impl Maker {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Errors
     /// Error of the call that the system refuses.
@@ -38,16 +38,16 @@ impl Maker {
         Ok(Self { socket: Some(ours), child })
     }
 
-    /// Makes it carry out an order, with which descriptors are sent.
+    /// Sends an order with descriptors, and waits until the process has carried it out.
     ///
     /// # Errors
     /// Text of the failure.
     pub(super) fn ask(&self, order: &Order, with: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), String> {
         let socket = self.socket.as_ref().ok_or("it has ended")?;
-        let failed = |err: std::io::Error| format!("the process that makes the host side: {err}");
+        let failed = |err: std::io::Error| format!("the process of the host side: {err}");
         send(socket, order, with).map_err(failed)?;
         match receive(socket.as_fd()).map_err(failed)? {
-            None => Err("the process that makes the host side has ended".to_owned()),
+            None => Err("the process of the host side has ended".to_owned()),
             Some((Answer::Refused(why), _)) => Err(why),
             Some(answered) => Ok(answered),
         }
@@ -56,7 +56,7 @@ impl Maker {
 
 impl Drop for Maker {
     fn drop(&mut self) {
-        // It reads the end of its orders. One that hangs in a system call is killed by its end.
+        // The process reads end of file and ends. One that hangs in a system call is killed when that returns.
         self.socket = None;
         for _ in 0..50 {
             if !matches!(self.child.try_wait(), Ok(None)) {

@@ -1,4 +1,5 @@
-//! Content of the host side's namespace: devices, addresses, routes and rules; and the steps from one content to another.
+//! Content of the host side's namespace: devices, addresses, routes and rules; and the steps from one content to
+//! another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +16,7 @@ pub(super) struct Device {
     pub(super) mac: Option<[u8; 6]>,
     pub(super) mtu: u32,
     pub(super) up: bool,
-    /// Whether the device resolves addresses, which none of ours does.
+    /// Whether the device resolves addresses. Devices of the gateway never do.
     pub(super) has_arp: bool,
 }
 
@@ -41,60 +42,61 @@ pub(super) struct MirroredRoute {
     /// `RTN_*`.
     pub(super) kind: u8,
     pub(super) metric: u32,
-    /// Number of the device; 0 if it leads to none.
+    /// Number of the device; 0 for a route without a device.
     pub(super) index: u32,
     pub(super) src: Option<IpAddr>,
     /// Whether IPv4 packets have a locked MTU, so that the kernel sets no DF bit of its own.
     pub(super) is_mtu_locked: bool,
 }
 
-/// A rule for packets that leave.
+/// A rule for output packets.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct MirroredRule {
     pub(super) v4: bool,
     pub(super) priority: u32,
-    /// Packets that it is about.
+    /// Packets that the rule matches.
     pub(super) about: About,
-    /// Table that is asked; without one the destination is unreachable.
+    /// Table that is looked up; without a table the destination is unreachable.
     pub(super) table: Option<u32>,
 }
 
-/// Packets that a rule is about.
+/// Packets that a rule matches.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum About {
-    /// All.
+    /// All packets.
     All,
-    /// Packets that leave by the device of that name, or are of a socket that is bound to it.
+    /// Packets whose output device has that name, or whose socket is bound to that device.
     Device(String),
-    /// Packets that sockets here send to that address.
+    /// Packets from local sockets to that address.
     To(IpAddr),
-    /// Packets that sockets here send from that address.
+    /// Packets from local sockets with that source address.
     From(IpAddr),
 }
 
-/// Priority of the rules of VRFs, which is that of Linux's own.
+/// Priority of the rules of VRFs, as of Linux's l3mdev rule.
 const VRF_PRIORITY: u32 = 1000;
 
 impl MirroredRule {
-    /// The rule that asks for the namespace's own addresses. Where there are VRFs it stands behind theirs, or a socket of a VRF would
-    /// reach the addresses of all others, and its own ones past the VRF's device.
+    /// The rule that looks up the namespace's own addresses. With VRFs it comes after their rules: otherwise a socket
+    /// of a VRF would reach the addresses of all other VRFs, and those of its own VRF without passing the VRF's device.
     pub(super) const fn local(v4: bool, has_vrfs: bool) -> Self {
         let priority = if has_vrfs { VRF_PRIORITY + 3 } else { 0 };
         Self { v4, priority, about: About::All, table: Some(RT_TABLE_LOCAL) }
     }
 
-    /// The rule by which sockets bound to a device of a VRF, its own or a link's, ask its table.
+    /// The rule for sockets bound to a device of a VRF (the VRF's device or a link's): they use the VRF's table.
     pub(super) const fn of_vrf(v4: bool, device: String, table: u32) -> Self {
         Self { v4, priority: VRF_PRIORITY, about: About::Device(device), table: Some(table) }
     }
 
-    /// The rule by which an answer from the address of one VRF alone leaves in that, though its socket is bound to no device. Of IPv6 these
-    /// are answers of TCP: other sockets would find the VRF by the source that the kernel chooses for them.
+    /// The rule for replies of unbound sockets from an address that only one VRF has: they leave in that VRF. With IPv6
+    /// these are replies of TCP only: other sockets would find the VRF by the source address that the kernel chooses
+    /// for them.
     pub(super) const fn from_vrf(addr: IpAddr, table: u32) -> Self {
         Self { v4: addr.is_ipv4(), priority: VRF_PRIORITY + 1, about: About::From(addr), table: Some(table) }
     }
 
-    /// The rule that hides an address of a VRF from sockets that are bound to no device of it.
+    /// The rule that hides an address of a VRF from sockets that are not bound to a device of the VRF.
     pub(super) const fn hides(addr: IpAddr) -> Self {
         Self { v4: addr.is_ipv4(), priority: VRF_PRIORITY + 2, about: About::To(addr), table: None }
     }
@@ -113,7 +115,7 @@ pub(super) struct Content {
 /// A change of a namespace's content.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Step {
-    /// A device gets these settings.
+    /// Sets the settings of a device.
     Device(u32, Device),
     AddAddress(MirroredAddress),
     RemoveAddress(MirroredAddress),
@@ -124,8 +126,8 @@ pub(super) enum Step {
 }
 
 impl Content {
-    /// The steps that lead from `self` to `desired`, in an order in which each can be done. A device that is not there is left
-    /// out, with what belongs to it.
+    /// The steps from `self` to `desired`, in an order in which each can be done. A missing device is left out, with
+    /// its addresses and routes.
     pub(super) fn steps_to(&self, desired: &Self) -> Vec<Step> {
         let mut steps = Vec::new();
         let is_there = |index: u32| self.devices.contains_key(&index);
@@ -136,7 +138,7 @@ impl Content {
         }
         let gone = self.routes.difference(&desired.routes).copied();
         steps.extend(gone.map(Step::RemoveRoute));
-        // One that stands for another comes first: there is always a rule for the local addresses.
+        // The replacement of a rule is added first: there is always a rule for the local addresses.
         let new = desired.rules.difference(&self.rules).cloned();
         steps.extend(new.map(Step::AddRule));
         let gone = self.rules.difference(&desired.rules).cloned();

@@ -1,4 +1,4 @@
-//! Content that the host side's namespace is to have, as the node's model says.
+//! Desired content of the host side's namespace, derived from the node's model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,10 +18,10 @@ pub(super) const MAX_ROUTES: usize = 10_000;
 /// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`).
 const METRIC_CONNECTED: u32 = 256;
 
-/// Metric of a default route that the node does not have.
+/// Metric of an added default route, which the node does not have.
 const DEFAULT_METRIC: u32 = u32::MAX;
 
-/// Metrics from which on routes of a VRF lead to its links' devices.
+/// Lowest metric of a VRF's routes to its links' devices.
 const BEHIND: u32 = 1 << 31;
 
 /// A link's device.
@@ -29,12 +29,12 @@ const BEHIND: u32 = 1 << 31;
 pub(super) struct Made {
     pub(super) id: LinkId,
     pub(super) device: HostDevice,
-    /// Whether the link carries IP alone, whatever its device is.
+    /// Whether the link carries IP only, whatever the type of its device.
     pub(super) ip_only: bool,
 }
 
-/// The devices that a node is to have, by the numbers of its links. `all_ethernet`: there are no others, and links without a link-layer
-/// address have devices with one of their own.
+/// The desired devices of a node, in the order of its links. `all_ethernet`: links without a link-layer address get
+/// Ethernet devices too, with an address from [`own_mac`].
 pub(super) fn devices(model: &Model, config: HostConfig, all_ethernet: bool) -> Vec<Made> {
     let each = model.links_after(LOOPBACK).map(|(id, link)| {
         let mac = link.mac.map(MacAddr).filter(|_| link.config.kind.is_ethernet());
@@ -50,13 +50,14 @@ pub(super) fn devices(model: &Model, config: HostConfig, all_ethernet: bool) -> 
     each.collect()
 }
 
-/// Link-layer address of the device of a link that has none: locally administered, and the same in each gateway, as it is seen by none.
+/// Link-layer address of the device of a link without one: locally administered, and the same in each gateway, as it
+/// never leaves the host.
 const fn own_mac(id: u32) -> MacAddr {
     let [a, b, c, d] = id.to_be_bytes();
     MacAddr([0x02, 0xfb, a, b, c, d])
 }
 
-/// Content that a namespace with these devices is to have, and whether default routes replace the node's routes.
+/// Desired content of a namespace with these devices, and whether default routes replace the node's routes.
 pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Content, bool) {
     let view = View { model, config, made };
     let mut content = Content::default();
@@ -70,7 +71,7 @@ pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Cont
             let (name, mtu) = (device.name.clone(), device.mtu() as u32);
             content.devices.insert(index, Device { name, mac, mtu, up: link.up, has_arp: false });
         }
-        // The namespace's own `lo` has its first addresses by itself.
+        // The kernel adds the first addresses of the namespace's `lo`.
         let own = link.addresses.iter().filter(|address| id != LOOPBACK || !address.addr.addr().is_loopback());
         content.addresses.extend(own.map(|address| MirroredAddress {
             index,
@@ -104,7 +105,7 @@ pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Cont
     (content, is_limited)
 }
 
-/// The namespace's own `lo`, which is up whatever the node's is.
+/// The namespace's own `lo`, which is up also if the node's `lo` is down.
 fn loopback() -> Device {
     Device { name: "lo".to_owned(), mac: None, mtu: 65_536, up: true, has_arp: false }
 }
@@ -119,7 +120,8 @@ fn link_local(index: u32, mac: MacAddr) -> (MirroredAddress, MirroredRoute) {
     (MirroredAddress { index, addr, peer, broadcast, label, scope: 0 }, route)
 }
 
-/// A default route of each family for each table that has routes to a device: its own, else one to the device of the first.
+/// A default route of each family for each table that has routes to a device: the table's own one, else one to the
+/// device of the first route.
 fn defaults(routes: impl Iterator<Item = MirroredRoute>) -> BTreeSet<MirroredRoute> {
     let mut defaults: BTreeMap<(u32, bool), MirroredRoute> = BTreeMap::new();
     for route in routes.filter(|route| route.index != 0) {
@@ -146,8 +148,9 @@ impl View<'_> {
         self.made.iter().find(|made| made.id.0 == id).map(|made| &made.device)
     }
 
-    /// A route as the namespace is to have it, without its gateway: the node chooses the next hop. Those of a VRF's table lead to
-    /// the VRF's device, which sockets are bound to, and behind that to the link's, which others are. None: it is of no use there.
+    /// Mirrored form of a route, without its gateway: the node chooses the next hop. A route of a VRF's table is
+    /// mirrored twice: to the VRF's device, for sockets bound to it, and with a larger metric to the link's device, for
+    /// sockets bound to that. `None`: the namespace does not need the route.
     pub(super) fn routes(&self, table: TableId, route: &Route) -> impl Iterator<Item = MirroredRoute> + use<> {
         let first = self.route(table, route);
         let by_link = first.filter(|first| first.table != TableId::MAIN.0 && first.index != 0).and_then(|first| {
@@ -181,7 +184,7 @@ impl View<'_> {
         Some(MirroredRoute { table: table.0, prefix, kind, metric, index, src, is_mtu_locked })
     }
 
-    /// Addresses that links in VRFs have, and no other link has: each with the table of the VRF, if it is one's alone.
+    /// Addresses that only links in VRFs have: each with the table of the VRF, if only one VRF has it.
     fn vrf_addresses(&self) -> BTreeMap<IpAddr, Option<u32>> {
         let (mut of_vrfs, mut others) = (BTreeMap::new(), BTreeSet::new());
         let links = self.made.iter().filter_map(|made| Some((made.id.0, self.model.link(made.id.0)?)));
@@ -201,7 +204,7 @@ impl View<'_> {
         of_vrfs
     }
 
-    /// Table of the VRF whose device a link is, or that it belongs to.
+    /// Table of the VRF that a link is the device of, or a member of.
     fn table_of(&self, id: u32, link: &Link) -> Option<u32> {
         self.vrf_table(id).or(link.master.and_then(|master| master.table))
     }
@@ -214,8 +217,9 @@ impl View<'_> {
     }
 }
 
-/// The address that the node would send from by a link: of IPv4 one in the subnet of the next hop. The namespace's kernel, which knows no
-/// next hops, would take the first. `is_apart`: the route leads to another device than the link's, which has none.
+/// The node's source address for packets sent by a link: with IPv4 an address in the subnet of the next hop. The
+/// namespace's kernel has no next hops, and would use the first address. `is_apart`: the route leads to another device
+/// than the link's, and that device has no address.
 fn source(link: &Link, via: Option<IpAddr>, v4: bool, is_apart: bool) -> Option<IpAddr> {
     let of_family = || link.addresses.iter().map(|address| address.addr).filter(|addr| addr.addr().is_ipv4() == v4);
     let near = via.filter(|_| v4).and_then(|via| of_family().find(|addr| addr.prefix().contains(via)));
@@ -239,7 +243,8 @@ mod tests {
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-    /// A node whose links have the numbers 2, 3 and so on; those on interfaces have 10 more on the host.
+    /// A node whose links have the numbers 2, 3 and so on; links on host interfaces have numbers larger by 10 on the
+    /// host.
     fn model(more: &str) -> Model {
         let config = Config::from_toml(&format!("{LINKS}{more}"), "test.toml").unwrap();
         let ids: Vec<LinkId> = (2..).take(config.links.len()).map(LinkId).collect();

@@ -1,8 +1,8 @@
-//! The process that makes a host side: `fatpath host-maker`, started by the daemon, which ends when the daemon has closed the
-//! socket that is its standard input.
+//! The process that creates a host side: `fatpath host-maker`, started by the daemon. It ends when the daemon has
+//! closed the socket that is its standard input.
 //!
-//! It is a process of its own because a user namespace can be entered by a process of one thread only, and a forked copy of a
-//! process with threads may do little before it executes a program.
+//! It is a process of its own because a user namespace can be entered by a process of one thread only, and a forked
+//! copy of a process with threads may do little before it executes a program.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -30,8 +30,8 @@ const TUN: &str = "/dev/net/tun";
 /// The file system of namespaces' files (`NSFS_MAGIC`).
 const NSFS_MAGIC: i64 = 0x6e73_6673;
 
-/// Settings of all devices of the namespace, those to come among them: no forwarding, no answers to ARP, no address but the
-/// node's, and packets from the node's own addresses are received.
+/// Settings of all present and future devices of the namespace: no forwarding, no ARP replies, no addresses but the
+/// node's, and packets from the node's own addresses are accepted.
 const SETTINGS: [(&str, &str); 20] = [
     ("ipv4/conf/all/forwarding", "0"),
     ("ipv4/conf/default/forwarding", "0"),
@@ -55,10 +55,10 @@ const SETTINGS: [(&str, &str); 20] = [
     ("ipv6/conf/default/keep_addr_on_down", "1"),
 ];
 
-/// Groups of rtnetlink whose changes are heard: links, and of both families addresses, routes and rules. Group `n` is bit `n - 1`.
+/// Rtnetlink groups that are joined: links, and addresses, routes and rules of both families. Group `n` is bit `n - 1`.
 const GROUPS: u32 = 1 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18;
 
-/// Carries out the daemon's orders until there are no more.
+/// Carries out the daemon's orders until end of file.
 ///
 /// # Errors
 /// Standard input is no socket of the daemon.
@@ -105,7 +105,8 @@ fn carry_out(order: Order, descriptors: Vec<OwnedFd>, far: &mut Option<Far>) -> 
     }
 }
 
-/// Enters the namespace that is bound to `place`, or makes one and binds it there, and has it be as devices need it.
+/// Enters the namespace that is bound to `place`, or creates one and binds it there, and applies the settings for
+/// devices.
 fn namespace(place: Option<&Path>) -> Result<(Answer, Descriptors), String> {
     let found = place.and_then(bound);
     let is_of_user = match &found {
@@ -145,7 +146,8 @@ fn namespace(place: Option<&Path>) -> Result<(Answer, Descriptors), String> {
     Ok((Answer::Namespace { found: found.is_some(), unbound, tun_closed }, descriptors))
 }
 
-/// Empty namespace of the other ends of pairs of devices. It goes, with the pairs, when the last packet socket there is closed.
+/// Namespace with the other ends of pairs of devices only. It is removed, with the pairs, when its last packet socket
+/// is closed.
 struct Far {
     /// The host side's namespace, which this process is in.
     near: OwnedFd,
@@ -159,14 +161,15 @@ impl Far {
         let near = open()?;
         let requests = rtnetlink(0).map_err(|err| format!("rtnetlink: {err}"))?;
         unshare(&[Namespace::Network]).map_err(named("unshare, network namespace"))?;
-        // It says nothing of its own.
+        // The host side sends no packets of its own.
         ["all", "default"].iter().try_for_each(|scope| set(&format!("ipv6/conf/{scope}/disable_ipv6"), "1"))?;
         let network = open()?;
         enter(&near, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
         Ok(Self { near, network, requests })
     }
 
-    /// Makes a pair, of which the other end is up. Returns a packet socket and one for requests of `ioctl`, both there.
+    /// Creates a pair whose other end is up. Returns a packet socket and a socket for `ioctl` requests, both in the
+    /// namespace of the other end.
     fn pair(&self, name: &str, index: u32, mac: [u8; 6], mtu: u32, peer: &str) -> Result<Vec<OwnedFd>, String> {
         let mut writer = Writer::default();
         rtnl::write_pair(&mut writer, index, (name, peer), mac, mtu, self.network.as_raw_fd() as u32);
@@ -205,20 +208,20 @@ fn bound(place: &Path) -> Option<OwnedFd> {
     is_namespace.then(|| file.into())
 }
 
-/// Binds the network namespace to a file, which is made.
+/// Creates a file and binds the network namespace to it.
 fn bind_to(place: &Path) -> Result<(), String> {
     if let Some(dir) = place.parent() {
         fs::create_dir_all(dir).map_err(named(dir.display()))?;
     }
     OpenOptions::new().write(true).create(true).truncate(false).open(place).map_err(named(place.display()))?;
     rustix::mount::mount_bind(OWN_NETWORK, place).map_err(|err| {
-        // An empty file would be in the way of `ip netns`.
+        // An empty file would make `ip netns` fail.
         let _ = fs::remove_file(place);
         format!("{}: mount: {err}", place.display())
     })
 }
 
-/// Makes a user namespace, in which this user is root, and a network namespace in that.
+/// Creates a user namespace in which this user is root, and a network namespace in it.
 fn unshare_as_user() -> Result<(), String> {
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     unshare(&[Namespace::User, Namespace::Network]).map_err(named("unshare, user namespace"))?;
@@ -231,7 +234,7 @@ fn unshare_as_user() -> Result<(), String> {
     Ok(())
 }
 
-/// Sets a file of `/proc/sys/net`. A kernel that does not have it has nothing to set.
+/// Writes a file of `/proc/sys/net`, if the kernel has it.
 fn set(name: &str, value: &str) -> Result<(), String> {
     let path = format!("/proc/sys/net/{name}");
     match write(&path, value) {
@@ -253,7 +256,7 @@ pub(super) fn rtnetlink(groups: u32) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Netlink socket for questions about sockets of the namespace.
+/// Netlink socket of `sock_diag`, for the sockets of the namespace.
 pub(super) fn sock_diag() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG))
 }

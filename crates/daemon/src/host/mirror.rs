@@ -1,4 +1,4 @@
-//! The host side's content, kept as it is wanted, by a netlink socket in the namespace.
+//! Reconciles the host side's content with the desired content, by a netlink socket in the namespace.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,16 +16,16 @@ use rustix::net::{RecvFlags, SendFlags, getsockname, recv, send};
 use super::content::{Content, Step};
 use super::rtnl::{self, Listed};
 
-/// Requests of a datagram: their answers fit into the socket's buffer.
+/// Number of requests in a datagram: their answers fit into the socket's buffer.
 const BATCH: usize = 64;
-/// Bytes that a dump's part may have.
+/// Largest part of a dump in bytes.
 const BUFFER: usize = 64 << 10;
-/// The longest time that the kernel may take for an answer.
+/// Timeout of the kernel's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Socket's buffer in bytes.
 const ROOM: usize = 1 << 20;
 
-/// A namespace's content, as far as it is ours, and a socket to change it by.
+/// The gateway's objects in a namespace, and a socket to change them.
 #[derive(Debug)]
 pub(super) struct Mirror {
     socket: OwnedFd,
@@ -34,7 +34,7 @@ pub(super) struct Mirror {
     seq: u32,
     /// Desired content.
     pub(super) desired: Content,
-    /// The step that was refused last, and why.
+    /// The last refused step and its error.
     pub(super) refused: Option<String>,
     buffer: Vec<u8>,
 }
@@ -50,7 +50,7 @@ impl Mirror {
         Ok(Self { socket, port, seq: 0, desired: Content::default(), refused: None, buffer: vec![0; BUFFER] })
     }
 
-    /// The devices that are there.
+    /// The present devices.
     pub(super) fn devices(&mut self) -> io::Result<Vec<Listed>> {
         let mut listed = Vec::new();
         self.dump(netlink::rtnl::nums::RTM_GETLINK, |message| listed.extend(rtnl::read_link(message)))?;
@@ -145,7 +145,8 @@ impl Mirror {
         }
     }
 
-    /// Sends requests, of which the last has the current number, and waits for `count` acknowledgements: numbers, with 0 or an `errno`.
+    /// Sends requests, the last with the current sequence number, and waits for `count` acknowledgements: sequence
+    /// numbers with 0 or an `errno`.
     fn request(&mut self, bytes: &[u8], count: usize) -> io::Result<Vec<(u32, i32)>> {
         self.send(bytes)?;
         let first = self.seq.wrapping_sub(count as u32 - 1);

@@ -1,13 +1,13 @@
-//! The host side of a node: a network namespace of its own, in which each link is a device of the kernel's, with the node's
+//! The host side of a node: a network namespace in which the kernel has a device for each link, with the node's
 //! addresses and routes, for the sockets of programs.
 //!
-//! - [`maker`] is a process of its own that makes the namespace and its devices, at [`order`]; [`child`] is the daemon's end
-//!   of it.
-//! - [`desired`] derives the content of the namespace from the node's model; [`content`] compares it with the present one;
-//!   [`rtnl`] writes and reads the messages. None of these does I/O.
-//! - [`socket_diag`] asks the kernel of the namespace which socket gets a packet.
-//! - [`mirror`] carries the difference out, and [`side`] does so whenever the model or, by another program, the namespace has
-//!   changed.
+//! - [`maker`] is a separate process that creates the namespace and its devices; [`order`] is the protocol, and
+//!   [`child`] the daemon's end of it.
+//! - [`desired`] derives the content of the namespace from the node's model; [`content`] compares it with the present
+//!   one; [`rtnl`] writes and reads the messages. None of these does I/O.
+//! - [`socket_diag`] looks up the socket that gets a packet, in the kernel of the namespace.
+//! - [`mirror`] applies the difference, and [`side`] calls it whenever the model has changed, or another program has
+//!   changed the namespace.
 
 mod child;
 mod content;
@@ -28,7 +28,7 @@ pub use side::place;
 pub(crate) use side::{Entrance, HostSide};
 pub(crate) use socket_diag::SocketDiag;
 
-/// Addresses of an interface of the host that is in this process's network namespace.
+/// Addresses of a host interface in this process's network namespace.
 pub(crate) fn addresses_of_interface(index: u32) -> io::Result<Vec<IfAddr>> {
     mirror::Mirror::new(maker::rtnetlink(0)?)?.addresses(index)
 }

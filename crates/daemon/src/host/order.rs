@@ -1,5 +1,5 @@
-//! Orders of the daemon to the process that makes its host side, and the answers: a JSON value in each message of a socket
-//! pair, with descriptors.
+//! Orders of the daemon to the process that creates its host side, and the answers: a JSON value in each message of a
+//! socket pair, with descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,23 +19,24 @@ const MAX_LEN: usize = 16 << 10;
 pub(super) enum Order {
     /// Enter the namespace that is bound to `place`, or make one and bind it there. Answered by [`Answer::Namespace`].
     Namespace { place: Option<PathBuf> },
-    /// Enter the namespaces whose descriptors come with it: first the user namespace, if there is one. Answered by [`Answer::Done`].
+    /// Enter the namespaces of the message's descriptors: first the user namespace, if there is one. Answered by
+    /// [`Answer::Done`].
     Enter,
     /// Make a device. Answered by [`Answer::Done`] with its queue.
     Device { name: String, index: u32, mac: Option<[u8; 6]>, mtu: Option<u16> },
-    /// Make a pair of devices, the other end of which has the name `peer` and is in an empty namespace. Answered by [`Answer::Done`] with a
-    /// packet socket and a socket for requests of `ioctl` in that namespace.
+    /// Create a pair of devices whose other end has the name `peer` and is in an empty namespace. Answered by
+    /// [`Answer::Done`] with a packet socket and a socket for `ioctl` requests in that namespace.
     Pair { name: String, index: u32, mac: [u8; 6], mtu: u32, peer: String },
 }
 
 /// An answer.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum Answer {
-    /// Descriptors come with it in the order of [`Descriptors`].
+    /// The message has descriptors in the order of [`Descriptors`].
     Namespace {
-        /// Whether the namespace existed.
+        /// Whether the namespace existed before.
         found: bool,
-        /// Reason for which it is not bound to the place.
+        /// Reason for which the namespace is not bound to the place.
         unbound: Option<String>,
         /// Reason for which no TUN or TAP device can be made.
         tun_closed: Option<String>,
@@ -51,15 +52,15 @@ pub(super) enum Answer {
 pub(super) struct Descriptors {
     /// Network namespace.
     pub(super) network: OwnedFd,
-    /// Netlink socket in it, for requests.
+    /// Netlink socket in the namespace, for requests.
     pub(super) requests: OwnedFd,
-    /// Netlink socket in it that hears of changes.
+    /// Netlink socket in the namespace that receives notifications of changes.
     pub(super) events: OwnedFd,
-    /// Socket in it for requests of `ioctl`.
+    /// Socket in the namespace for `ioctl` requests.
     pub(super) control: OwnedFd,
-    /// Netlink socket in it for questions about sockets.
+    /// Netlink socket of `sock_diag` in the namespace.
     pub(super) sock_diag: OwnedFd,
-    /// User namespace around it.
+    /// User namespace that owns the network namespace.
     pub(super) user: Option<OwnedFd>,
 }
 
@@ -114,7 +115,7 @@ pub(super) fn send(socket: impl AsFd, message: &impl Serialize, descriptors: &[B
 /// Receives an order or an answer; `None` when the other side has closed.
 ///
 /// # Errors
-/// Errors of recvmsg(2), and of an answer that is none.
+/// Errors of recvmsg(2), and of a malformed message.
 pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut buffer = vec![0; MAX_LEN];
     let (len, descriptors) = passing::receive(socket, &mut buffer)?;

@@ -30,7 +30,7 @@ const FR_UNREACHABLE: u8 = 7;
 const LAST_PORT: u16 = u16::MAX - 1;
 const VETH_INFO_PEER: u16 = 1;
 
-/// The dumps that make a whole content.
+/// The dumps that together are the content.
 pub(super) const DUMPS: [u16; 4] = [RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETRULE];
 
 /// Writes the request for a dump.
@@ -191,7 +191,7 @@ fn write_rule(w: &mut Writer, rule: &MirroredRule) {
             w.put_ip(FRA_SRC, *addr);
             if addr.is_ipv6() {
                 w.put_u8(FRA_IP_PROTO, Protocol::TCP.0);
-                // A socket that has yet to connect has no port.
+                // A socket without a connection has no port yet.
                 w.put(FRA_SPORT_RANGE, &[1_u16.to_ne_bytes(), LAST_PORT.to_ne_bytes()].concat());
             }
         }
@@ -216,11 +216,11 @@ pub(super) struct Listed {
     pub(super) device: Device,
     /// Whether the device is a TUN or TAP device.
     pub(super) is_tun: bool,
-    /// Whether a packet socket there takes all frames.
+    /// Whether a packet socket on the device is promiscuous.
     pub(super) is_promiscuous: bool,
 }
 
-/// The device that a message of a dump is about.
+/// The device of a dump's message.
 pub(super) fn read_link(message: &Message<'_>) -> Option<Listed> {
     let (fixed, attrs) = parts::<LINK_LEN>(message, RTM_NEWLINK)?;
     let [_, _, t0, t1, i0, i1, i2, i3, f0, f1, f2, f3, ..] = fixed;
@@ -305,7 +305,7 @@ fn read_address(message: &Message<'_>) -> Option<MirroredAddress> {
     })
 }
 
-/// A route that is to be compared: none of the kernel's own, and none that the local table has.
+/// A route that is compared: not one of the kernel's own, and not in the local table.
 fn read_route(message: &Message<'_>) -> Option<MirroredRoute> {
     let (fixed, attrs) = parts::<ROUTE_LEN>(message, RTM_NEWROUTE)?;
     let [family, len, _, _, table, protocol, _, kind, f0, f1, f2, f3] = fixed;
@@ -382,7 +382,7 @@ mod tests {
 
     use super::*;
 
-    /// Fields of the message by which `step` is asked for: the kernel's own have the same form.
+    /// Fields of the request for `step`: the kernel's messages have the same form.
     fn read_back(step: &Step) -> Content {
         let mut writer = Writer::default();
         write_step(&mut writer, step, 1);
@@ -435,7 +435,7 @@ mod tests {
         let device = Device { name: "eth0".to_owned(), mac, mtu: 1500, up: true, has_arp: false };
         let mut writer = Writer::default();
         write_step(&mut writer, &Step::Device(7, device.clone()), 1);
-        // The kernel also says that it is Ethernet.
+        // The kernel's message also has the type Ethernet.
         let mut bytes = writer.into_bytes();
         bytes[18..20].copy_from_slice(&ARPHRD_ETHER.to_ne_bytes());
         let message = Messages::new(&bytes).next().unwrap();

@@ -1,4 +1,4 @@
-//! The host side of a node: made at start, kept as the node's model is, and removed at an orderly end.
+//! The host side of a node: created at start, reconciled with the node's model, and removed at an orderly end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -30,17 +30,17 @@ use super::socket_diag::SocketDiag;
 use crate::command::Handle;
 use crate::threads::Threads;
 
-/// Pause between a change in the namespace and the check of all that is there: a program that changes things in a loop has it run
-/// this often at most.
+/// Pause between a change in the namespace and the check of its content: this bounds the rate of checks while a program
+/// makes changes in a loop.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// Pause after devices had to be made again, which takes a process.
+/// Pause after devices were created again, which takes a process.
 const REMAKE: Duration = Duration::from_millis(200);
 
 /// Interval between log lines about changes that were undone.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// Directory of named namespaces, where `ip netns` looks.
+/// Directory of the named namespaces of `ip netns`.
 const NAMED: &str = "/run/netns";
 
 /// A node's host side, shared by the threads that change the node.
@@ -49,7 +49,7 @@ pub(crate) struct HostSide(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 enum State {
-    /// There is none, as the configuration says.
+    /// The configuration has no host side.
     #[default]
     Off,
     /// The host side could not be made.
@@ -75,19 +75,19 @@ struct On {
     watched: BTreeSet<LinkId>,
     /// Links that have no device, each with the reason.
     missing: Vec<(Made, String)>,
-    /// The model's count of changes when it was last looked at.
+    /// The model's count of changes at the last reconciliation.
     generation: Option<u32>,
     is_limited: bool,
     put_back: u64,
     logged_at: Option<Instant>,
 }
 
-/// Ends the host side of a gateway that does not get as far as running.
+/// Guard that removes the host side of a gateway whose start fails.
 #[derive(Debug)]
 pub(crate) struct Starting(Option<HostSide>);
 
 impl Starting {
-    /// The gateway runs: an orderly end of its own ends the host side.
+    /// Disarms the guard: the gateway runs, and removes the host side at its orderly end.
     pub(crate) fn succeeded(mut self) {
         self.0 = None;
     }
@@ -102,12 +102,12 @@ impl Drop for Starting {
 /// Descriptors by which a program enters the host side.
 #[derive(Debug)]
 pub(crate) struct Entrance {
-    /// User namespace around it.
+    /// User namespace that owns the network namespace.
     pub(crate) user: Option<OwnedFd>,
     pub(crate) network: OwnedFd,
 }
 
-/// The file to which the namespace of a gateway is bound; `socket` is the gateway's control socket.
+/// The file that the namespace of a gateway is bound to; `socket` is the gateway's control socket.
 pub fn place(socket: &Path) -> Option<PathBuf> {
     let (dir, name) = (socket.parent()?, socket.file_stem()?.to_str()?);
     Some(match dir == Path::new(ROOTS_RUN_DIR) {
@@ -117,8 +117,8 @@ pub fn place(socket: &Path) -> Option<PathBuf> {
 }
 
 impl HostSide {
-    /// Makes the host side of a gateway, if `config` asks for one; `socket` is the gateway's control socket. Without
-    /// one, [`show`](Self::show) has the reason.
+    /// Creates the host side of a gateway, if `config` enables it; `socket` is the gateway's control socket. Without
+    /// a host side, [`show`](Self::show) has the reason.
     pub(crate) fn start(&self, config: HostConfig, socket: &Path, worker: &Handle, threads: &Threads) {
         if config.side == Wish::Off {
             return;
@@ -146,12 +146,12 @@ impl HostSide {
         }
     }
 
-    /// Guard that removes it if the gateway does not get as far as running.
+    /// Guard that removes the host side if the gateway's start fails.
     pub(crate) fn starting(&self) -> Starting {
         Starting(Some(self.clone()))
     }
 
-    /// Whether there is one.
+    /// Whether there is a host side.
     pub(crate) fn is_on(&self) -> bool {
         matches!(*self.lock(), State::On(_))
     }
@@ -183,15 +183,15 @@ impl HostSide {
         }
     }
 
-    /// Removes all of it, unless a program is inside: then it is there for the next gateway of this name.
+    /// Removes the host side, unless a program runs in it: then it is kept for the next gateway of this name.
     pub(crate) fn end(&self) {
         if let State::On(on) = std::mem::take(&mut *self.lock()) {
             on.end();
         }
     }
 
-    /// Undoes other programs' changes in the namespace. Changes by the socket of that port are the node's own, as far
-    /// as the kernel tells.
+    /// Undoes other programs' changes in the namespace. Notifications with that port are of the node's own changes,
+    /// where the kernel fills in the port.
     fn watch(&self, events: &OwnedFd, port: u32) -> Result<(), Infallible> {
         let mut buffer = vec![0; 64 << 10];
         loop {
@@ -210,7 +210,7 @@ impl HostSide {
                 }
             }
             std::thread::sleep(SETTLE);
-            // Other messages that have arrived meanwhile are covered by the same check.
+            // The same check covers other messages that have arrived in the meantime.
             while matches!(recv(events, buffer.as_mut_slice(), RecvFlags::DONTWAIT), Ok(_) | Err(Errno::NOBUFS)) {}
             let checked = match &mut *self.lock() {
                 State::On(on) => on.check(),
@@ -230,26 +230,27 @@ impl HostSide {
 }
 
 impl On {
-    /// Makes the namespace, or enters the one that is there. Returns the socket that hears of changes in it, too.
+    /// Creates the namespace, or enters the existing one. Returns also the socket that receives notifications of
+    /// changes in it.
     fn make(config: HostConfig, place: Option<PathBuf>, worker: &Handle) -> Result<(Self, OwnedFd), String> {
         let maker = Maker::start()?;
         let (answer, descriptors) = maker.ask(&Order::Namespace { place: place.clone() }, &[])?;
         let Answer::Namespace { found, unbound, tun_closed } = answer else {
-            return Err("the process that makes the host side has answered something else".to_owned());
+            return Err("unexpected answer of the process of the host side".to_owned());
         };
         let Descriptors { network, requests, events, control, sock_diag, user } =
             Descriptors::of(descriptors).ok_or("descriptors are missing")?;
         let mirror = Mirror::new(requests).map_err(|err| format!("netlink: {err}"))?;
         let place = place.filter(|_| unbound.is_none());
         match (&place, &unbound) {
-            (Some(place), _) if found => tracing::info!("host side: {}, which was there", place.display()),
+            (Some(place), _) if found => tracing::info!("host side: {}, existing", place.display()),
             (Some(place), _) => tracing::info!("host side: {}", place.display()),
             (None, why) => {
-                tracing::info!("host side without a name: {}", why.as_deref().unwrap_or("it has no place"));
+                tracing::info!("host side without a file: {}", why.as_deref().unwrap_or("it has no place"));
             }
         }
         if let Some(why) = &tun_closed {
-            tracing::info!("host side: pairs of devices in place of TUN and TAP, and a restart makes others ({why})");
+            tracing::info!("host side: veth pairs instead of TUN and TAP devices; a restart creates new ones ({why})");
         }
         match SocketDiag::new(sock_diag) {
             Ok(diag) => drop(worker.call(move |node| node.set_socket_diag(Some(diag)))),
@@ -287,7 +288,7 @@ impl On {
             if !self.is_limited {
                 return self.follow_routes(model, changed);
             }
-            // Default routes replace the others until links, addresses or VRFs change.
+            // Default routes replace the node's routes until links, addresses or VRFs change.
             if !routes.any(|route| route.is_some_and(|route| route.prefix.len() == 0)) {
                 return Ok(());
             }
@@ -302,8 +303,8 @@ impl On {
         Ok(())
     }
 
-    /// Follows changes of routes alone. Several of the node's routes may be one here, so each that goes is looked for among those
-    /// that stay.
+    /// Applies changes of routes only. Several of the node's routes may have the same mirrored route, so a removed
+    /// route is removed here only if no remaining route has the same mirror.
     fn follow_routes(&mut self, model: &Model, changed: &[Delta]) -> io::Result<()> {
         let view = View { model, config: self.config, made: &self.made };
         let mut touched = BTreeSet::new();
@@ -336,7 +337,8 @@ impl On {
         self.mirror.carry_out(&steps)
     }
 
-    /// Creates the devices of added links, and removes the devices of links that were removed or have another device now.
+    /// Creates the devices of added links, and removes the devices of links that were removed or have another device
+    /// now.
     fn follow_links(&mut self, model: &Model) -> io::Result<()> {
         let mut desired = desired::devices(model, self.config, self.in_pairs);
         let above = desired.split_off(desired.len().min(self.config.max_links.into()));
@@ -345,7 +347,7 @@ impl On {
                 && (&a.device.name, a.device.index) == (&b.device.name, b.device.index)
                 && a.device.mac.is_some() == b.device.mac.is_some()
         };
-        // One that could not be made is not tried again for every change of another.
+        // A device whose creation failed is not tried again at each change of another.
         let limited = format!("max-links is {}", self.config.max_links);
         self.missing.retain(|(made, why)| *why != limited && desired.contains(made));
         desired.retain(|made| !self.missing.iter().any(|(missing, _)| missing == made));
@@ -357,7 +359,7 @@ impl On {
                 continue;
             }
             self.take_from_worker(before.id);
-            // With another address or MTU it is attached to again.
+            // A device with another address or MTU is attached to again.
             if now.is_none() || self.in_pairs {
                 // A removal by this program is handled like one by another program.
                 let _ = self.mirror.remove(before.device.index);
@@ -371,7 +373,7 @@ impl On {
         Ok(())
     }
 
-    /// Removes the devices that a gateway before had, and this one does not.
+    /// Removes the devices of an earlier gateway that this gateway does not have.
     fn remove_others(&mut self, desired: &[Made]) -> io::Result<()> {
         let is_desired = |index: u32, name: &str, is_tap: bool| {
             let mut devices = desired.iter().map(|made| &made.device);
@@ -381,7 +383,7 @@ impl On {
             if listed.is_tun
                 && (self.in_pairs || !is_desired(listed.index, &listed.device.name, listed.device.mac.is_some()))
             {
-                tracing::info!("host side: {}: removed, as no link is this device", listed.device.name);
+                tracing::info!("host side: {}: removed, as no link has this device", listed.device.name);
                 if let Err(err) = self.mirror.remove(listed.index) {
                     tracing::warn!("host side: {}: {err}", listed.device.name);
                 }
@@ -390,7 +392,7 @@ impl On {
         Ok(())
     }
 
-    /// Makes devices, and hands them to the worker.
+    /// Creates devices, and passes them to the worker.
     fn make_devices(&mut self, new: Vec<Made>) {
         if new.is_empty() {
             return;
@@ -406,7 +408,7 @@ impl On {
                 Ok(device) => {
                     let id = made.id;
                     self.watched.remove(&id);
-                    // A worker that has ended needs none.
+                    // A worker that has ended needs no devices.
                     let index = made.device.index;
                     let _ = self.worker.call(move |node| node.set_host_device(id, Some((index, device))));
                     self.made.push(made);
@@ -436,7 +438,8 @@ impl On {
         let _ = self.worker.call(move |node| node.set_host_device(id, None));
     }
 
-    /// Tells the worker the devices with promiscuous packet sockets, which then see all packets of the link.
+    /// Sets the devices with promiscuous packet sockets in the worker, which then copies all packets of the link to
+    /// them.
     fn watch_promiscuous(&mut self, is_promiscuous: impl Fn(&Made) -> bool) {
         let now: BTreeSet<LinkId> = self.made.iter().filter(|made| is_promiscuous(made)).map(|made| made.id).collect();
         for &id in now.symmetric_difference(&self.watched) {
@@ -448,14 +451,14 @@ impl On {
             {
                 let name = &made.device.name;
                 tracing::info!(
-                    "host side: {name} has no link-layer addresses: packet sockets see what sockets there send and receive; `fatpath capture {name}` has all"
+                    "host side: {name} has no link-layer addresses: packet sockets get packets of local sockets only; `fatpath capture {name}` has all packets"
                 );
             }
         }
         self.watched = now;
     }
 
-    /// Undoes changes of other programs; returns the number of devices that had to be made again.
+    /// Undoes changes of other programs; returns the number of devices that were created again.
     fn check(&mut self) -> io::Result<usize> {
         let there: BTreeMap<u32, bool> =
             self.mirror.devices()?.into_iter().map(|listed| (listed.index, listed.is_promiscuous)).collect();
@@ -479,7 +482,7 @@ impl On {
             self.logged_at = Some(now);
             let (first, others) = (&undone[0], undone.len() - 1);
             let more = if others > 0 { format!(" and {others} more") } else { String::new() };
-            tracing::warn!("host side: changed by another program, and put back: {first}{more}");
+            tracing::warn!("host side: changed by another program, restored: {first}{more}");
         }
         Ok(remade)
     }
@@ -517,7 +520,7 @@ impl On {
 
     fn end(mut self) {
         if self.place.is_some() && is_entered(&self.network) {
-            tracing::info!("host side: programs are inside; it stays");
+            tracing::info!("host side: kept, as programs run in it");
             return;
         }
         for made in std::mem::take(&mut self.made) {
@@ -535,7 +538,7 @@ impl On {
     }
 }
 
-/// Whether a process is in that network namespace. Those that this process may not look at are not counted.
+/// Whether a process is in that network namespace. Processes that this process may not inspect are not counted.
 fn is_entered(network: &OwnedFd) -> bool {
     let Ok(own) = fstat(network) else { return false };
     let Ok(processes) = fs::read_dir("/proc") else { return false };

@@ -1,5 +1,5 @@
-//! Questions to the kernel of the host side: which socket gets a packet (sock_diag(7), Linux `inet_diag_find_one_icsk`,
-//! `udp_diag_dump_one`).
+//! Lookup of the socket that gets a packet, in the kernel of the host side (sock_diag(7), Linux
+//! `inet_diag_find_one_icsk`, `udp_diag_dump_one`).
 
 use std::io;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ const ANY_COOKIE: [u8; 8] = [0xff; 8];
 /// Place of `id.idiag_if` in `struct inet_diag_msg`, behind the netlink header.
 const IF_AT: usize = 16 + 4 + 2 + 2 + 16 + 16;
 
-/// A netlink socket of the namespace, for such questions.
+/// A netlink socket of the namespace, for lookups.
 #[derive(Debug)]
 pub(crate) struct SocketDiag {
     socket: OwnedFd,
@@ -28,7 +28,7 @@ pub(crate) struct SocketDiag {
 }
 
 impl SocketDiag {
-    /// Takes a socket of `NETLINK_SOCK_DIAG`, once the kernel has said that it answers about TCP and UDP.
+    /// Takes a socket of `NETLINK_SOCK_DIAG`, after a check that the kernel supports TCP and UDP.
     ///
     /// # Errors
     /// The kernel does not answer, or the socket does not.
@@ -43,8 +43,8 @@ impl SocketDiag {
         Ok(diag)
     }
 
-    /// The binding of the socket that gets a packet, where the devices of its link and VRF have these numbers. A socket bound to either
-    /// comes before one that is bound to none.
+    /// The binding of the socket that gets a packet, where the devices of its link and VRF have these numbers. A socket
+    /// bound to one of these devices takes precedence over an unbound socket.
     ///
     /// # Errors
     /// The socket does not answer.
@@ -60,7 +60,7 @@ impl SocketDiag {
         })
     }
 
-    /// Number of the device that the socket is bound to, 0 for none, that gets a packet which comes in by that device.
+    /// Number of the device that the socket of a packet is bound to, 0 for none. The packet's input device is `device`.
     fn find(&mut self, came: &FlowKey, by: u32) -> io::Result<Option<u32>> {
         self.ask(flag::REQUEST, u32::MAX, came, by)?;
         self.answer()
@@ -74,7 +74,7 @@ impl SocketDiag {
             let family = if came.dst.is_ipv4() { AF_INET } else { AF_INET6 };
             w.fixed(&[family, came.protocol.0, 0, 0]);
             w.fixed(&states.to_ne_bytes());
-            // The socket's own end comes first, but for UDP, where Linux has it the other way round.
+            // The socket's own end comes first, except for UDP, where Linux expects the peer first.
             let (mut first, mut second) = ((came.dport, came.dst), (came.sport, came.src));
             if came.protocol == Protocol::UDP {
                 (first, second) = (second, first);
@@ -89,7 +89,7 @@ impl SocketDiag {
         Ok(())
     }
 
-    /// Reads the answer, which is there already: the kernel makes it while it takes the request.
+    /// Reads the answer, which is already queued: the kernel answers within the send call.
     fn answer(&mut self) -> io::Result<Option<u32>> {
         loop {
             let (len, _) =
@@ -136,7 +136,7 @@ mod tests {
 
     /// Number of `lo`, which every namespace has.
     const LO: u32 = 1;
-    /// Number of no device.
+    /// Number that no device has.
     const OTHER: u32 = 9999;
 
     fn question(protocol: Protocol, own: SocketAddr) -> SocketQuestion {

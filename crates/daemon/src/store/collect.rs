@@ -14,16 +14,16 @@ use super::file::{Kept, State};
 use super::names::SaName;
 use crate::netlink::Protocols;
 
-/// SAs and policies that are fetched at once.
+/// Number of SAs and policies that are fetched at once.
 const CHUNK: usize = 256;
 
-/// All that a node is.
+/// All state of a node.
 #[derive(Debug)]
 pub(crate) struct Collected {
     links: Vec<(u32, String)>,
     route: Vec<Saved>,
     sas: Vec<(SaName, Saved)>,
-    /// SAs that end by time.
+    /// SAs with a time limit.
     limited: HashSet<SaName>,
     policies: Vec<Saved>,
     ila: Vec<(IlaConfig, Saved)>,
@@ -33,7 +33,7 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    /// State of a node that no netlink client changes meanwhile.
+    /// State of a node, taken while no netlink client changes it.
     ///
     /// # Errors
     /// The worker does not answer.
@@ -73,7 +73,7 @@ impl Collected {
         let limited = limited.difference(&of_files.sas).count();
         let route = rtnl::without(route, |saved| of_files.has(saved)).into_iter();
         let sas = sas.into_iter().filter(|(name, _)| !of_files.sas.contains(name));
-        // A direction that the files block does so again, also if a program has changed it.
+        // A direction that the files block is blocked after a restart too, also if a program has changed it.
         let block = [0, 1, 2].map(|dir| defaults[dir] && !of_files.defaults[dir]);
         let defaults = Some(saved_defaults(block)).filter(|_| block.contains(&true));
         let policies = policies.into_iter().filter(|saved| !of_files.has(saved));
@@ -152,7 +152,7 @@ impl Counts {
         let kept = if each.is_empty() { "nothing".to_owned() } else { each.join(", ") };
         match limited {
             0 => kept,
-            n => format!("{kept}, but not {} that time ends", plural("SA", n)),
+            n => format!("{kept}, but not {} with a time limit", plural("SA", n)),
         }
     }
 }
@@ -162,7 +162,7 @@ impl Counts {
 pub(crate) struct OfFiles {
     /// Labels of requests for objects that exist at most once.
     alone: HashSet<String>,
-    /// Requests without flags, as these place a route among others.
+    /// Requests without their flags, which only order a route among others.
     messages: HashSet<Vec<u8>>,
     sas: HashSet<SaName>,
     /// Directions that block packets without a policy.
@@ -181,8 +181,8 @@ impl OfFiles {
         of_files
     }
 
-    /// A node that has just loaded `config`: its links, addresses, routes and rules are the file's, all else may be
-    /// programs'.
+    /// A node that has just loaded `config`: its links, addresses, routes and rules are from the file, other objects
+    /// may be from programs.
     pub(crate) fn loaded(collected: Collected, config: &Config) -> Self {
         let PolicyDefault { block_in, block_out, block_fwd } = config.policy_default;
         let (defaults, settings) = ([block_in, block_out, block_fwd], Settings::of(config));

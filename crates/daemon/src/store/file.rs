@@ -17,15 +17,15 @@ use crate::random::random;
 /// Number of the format; a file of another version has another one.
 const FORMAT: u32 = 3;
 
-/// The first version's number: it knew no settings.
+/// Number of the first format, which has no settings.
 const FIRST_FORMAT: u32 = 1;
 
-/// The last version's number that knew no ILA mappings.
+/// Number of the last format without ILA mappings.
 const FORMAT_WITHOUT_ILA: u32 = 2;
 
 /// The format, by the name `format`.
 const FATPATH: TableDefinition<'_, &str, u32> = TableDefinition::new("fatpath");
-/// The links that requests speak of, by their numbers.
+/// The links that requests refer to, by their numbers.
 const LINKS: TableDefinition<'_, u32, &str> = TableDefinition::new("links");
 /// Requests of `NETLINK_ROUTE`, in order, each with the name of its object.
 const ROUTE: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("route");
@@ -40,8 +40,7 @@ const ILA: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("ila")
 /// Counters at which SAs continue: sent, received, bytes, packets.
 const CHECKPOINTS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition::new("marks");
 
-/// Bytes of pages that the database keeps in memory beside what it writes at once: none, for keys are in them, also of SAs that
-/// are gone.
+/// Bytes of pages that the database caches: none, for the pages contain keys, also of deleted SAs.
 const CACHE: usize = 0;
 
 /// A request, with the name of its object. It may have keys in it.
@@ -51,7 +50,7 @@ pub(crate) struct Kept {
     pub(crate) message: Zeroizing<Vec<u8>>,
 }
 
-/// All that is kept.
+/// All saved state.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct State {
     pub(crate) links: BTreeMap<u32, String>,
@@ -74,7 +73,7 @@ impl Store {
     /// Opens the file at `path`, or makes it.
     ///
     /// # Errors
-    /// Exit code 1 if it cannot be opened or made, or if others may use it; 2 if it is not such a file.
+    /// Exit code 1 if it cannot be opened or created, or if other users have access; 2 if it is not such a file.
     pub(crate) fn open(path: &Path) -> Result<Self, CliError> {
         let failed = |what: &dyn std::fmt::Display| CliError::failed(format!("{}: {what}", path.display()));
         if !path.try_exists().map_err(|err| failed(&err))? {
@@ -86,7 +85,9 @@ impl Store {
             return Err(failed(&"is no file; name another with --state."));
         }
         if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
-            return Err(failed(&"holds keys, and others may use it; give it to this user alone (chown, chmod 600)."));
+            return Err(failed(
+                &"holds keys, and other users have access; restrict it to this user (chown, chmod 600).",
+            ));
         }
         if metadata.len() == 0 {
             return Err(unusable(path, &"it is empty"));
@@ -95,13 +96,13 @@ impl Store {
             Builder::new().set_cache_size(CACHE).set_check_integrity_on_open(true).create_with_backend(file)
         });
         let database = database.map_err(|err| match err {
-            DatabaseError::DatabaseAlreadyOpen => failed(&"another gateway has it; name another with --state."),
+            DatabaseError::DatabaseAlreadyOpen => failed(&"in use by another gateway; name another with --state."),
             err => unusable(path, &err),
         })?;
         let store = Self { path: path.to_owned(), database };
         match store.format().map_err(|err| unusable(path, &err))? {
             FIRST_FORMAT..=FORMAT => Ok(store),
-            other => Err(unusable(path, &format!("it is of format {other}, and this version knows {FORMAT}"))),
+            other => Err(unusable(path, &format!("format {other}, and this version supports {FORMAT}"))),
         }
     }
 
@@ -228,7 +229,7 @@ fn sa_name(bytes: &[u8]) -> Result<SaName, redb::Error> {
     SaName::from_bytes(bytes).ok_or_else(|| redb::Error::Corrupted("an SA's name has another length".to_owned()))
 }
 
-/// Makes an empty file, which is there as a whole or not at all; or finds one that another process has made meanwhile.
+/// Creates an empty file atomically, or finds one that another process has created in the meantime.
 fn make(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{:016x}", random()?));
@@ -256,7 +257,7 @@ fn make_new(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
 /// A file of another kind, or a damaged one, and the remedy.
 fn unusable(path: &Path, why: &dyn std::fmt::Display) -> CliError {
     CliError::bad_config(format!(
-        "{}: no state that can be restored: {why}. Move it away to start without what it held.",
+        "{}: no state that can be restored: {why}. Move the file away to start without the saved state.",
         path.display()
     ))
 }

@@ -30,7 +30,7 @@ impl SaName {
         bytes
     }
 
-    /// The name that has those bytes.
+    /// The name with those bytes.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
         let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u32::from_be_bytes(*word));
@@ -47,16 +47,16 @@ impl SaName {
 /// Counters at which an SA continues.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Checkpoint {
-    /// No number above it has been sent.
+    /// Upper bound of the sent numbers.
     pub(crate) oseq: u64,
-    /// All up to it count as received.
+    /// All numbers up to it count as received.
     pub(crate) seq: u64,
-    /// Bytes and packets that it was used for.
+    /// Bytes and packets that the SA has processed.
     pub(crate) used: [u64; 2],
 }
 
 impl Checkpoint {
-    /// The numbers of an SA that begins there.
+    /// The sequence numbers of an SA that continues at the checkpoint.
     pub(crate) const fn numbers(self) -> Numbers {
         Numbers { oseq: self.oseq, seq: self.seq, used: self.used }
     }

@@ -15,11 +15,11 @@ use netlink::{Error, Saved, carry_out, flags_of, kind_of, rtnl, xfrm};
 use super::file::{Kept, State};
 use crate::netlink::Protocols;
 
-/// Carries out the requests in `state`, of the file at `path`. Objects that are there already are the configuration's,
-/// and stay. Returns the numbers of requests that were carried out, and of those that were not for that reason.
+/// Carries out the requests in `state`, of the file at `path`. Objects that exist already are the configuration's,
+/// and stay. Returns the number of requests that were carried out, and the number skipped because their object existed.
 ///
 /// # Errors
-/// Exit code 2: one of them cannot be carried out. Some of the others have been.
+/// Exit code 2: a request cannot be carried out. Earlier requests have been.
 pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols) -> Result<[usize; 2], CliError> {
     let State { links, route, sas, xfrm: others, ila: mappings, settings, checkpoints } = state;
     let mut done = [0; 2];
@@ -34,7 +34,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         }
         Err(error) => Err(refused(path, &kept.label, &words(&error))),
     };
-    // Objects that the configuration defines, none of which is restored.
+    // The configuration defines these objects, so they are not restored.
     let mut of_files = HashSet::new();
     let gone = |label: &str, number: u32, links: &BTreeMap<u32, String>| {
         let name = links.get(&number).map_or("?", String::as_str);
@@ -102,12 +102,12 @@ fn is_of_files(message: &[u8], error: &Error) -> bool {
     }
 }
 
-/// Whether a request is for something beside which there is no other.
+/// Whether a request is for an object that exists at most once.
 fn is_alone(message: &[u8]) -> bool {
     flags_of(message) & flag::EXCL != 0
 }
 
-/// The number that the link has now that had `old`.
+/// The current number of the link that had the number `old`.
 fn current(links: &BTreeMap<u32, String>, model: &Model, old: u32) -> Option<u32> {
     let id = model.index_of(links.get(&old)?)?;
     Some(model.ifindex(id).0)
@@ -115,8 +115,8 @@ fn current(links: &BTreeMap<u32, String>, model: &Model, old: u32) -> Option<u32
 
 fn refused(path: &Path, label: &str, why: &str) -> CliError {
     CliError::bad_config(format!(
-        "{}: {label}: {why}. Nothing of the saved state is restored. Put right what it needs in the configuration, or move \
-         the file away to start without what it holds.",
+        "{}: {label}: {why}. Nothing of the saved state is restored. Correct the configuration, or move the file away to start \
+         without the saved state.",
         path.display()
     ))
 }

@@ -1,10 +1,9 @@
-//! Counters of SAs over a restart: of those that are saved, and of those of the configuration, which send no number
-//! twice.
+//! Counters of saved and configured SAs over a restart, so that no SA sends a sequence number twice.
 //!
 //! A peer drops numbers that it has seen, so an SA has to send higher numbers after a restart than it sent before, also
-//! if the process died before it could save the last one. Therefore numbers are saved ahead of their use: the checkpoint in
-//! the file is one that the SA has not reached. A thread looks every second, and moves checkpoints that an SA comes near.
-//! Initialisation vectors do not depend on this: each start draws them from another random place.
+//! if the process died before it could save the last one. Therefore numbers are saved ahead of their use: the SA has
+//! not reached the checkpoint in the file. A thread checks every second, and advances the checkpoints that an SA comes
+//! near. Initialisation vectors do not depend on this: they begin at a new random value at each start.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -25,14 +24,14 @@ use crate::threads::Threads;
 /// only 2⁸ times as many. A second's packets have to fit in half of it.
 const LEAD: u64 = 1 << 24;
 
-/// Interval at which the thread looks.
+/// Interval of the thread's checks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// SAs that are asked for at once: the worker moves packets between two answers.
+/// Number of SAs in one request to the worker, which moves packets between two requests.
 const CHUNK: usize = 512;
 
 impl Checkpoint {
-    /// The checkpoint of an SA that is `now` there and had this checkpoint: ahead again, if it has come near.
+    /// The next checkpoint of an SA with the counters `now` and this checkpoint: advanced if the SA has come near.
     fn moved(self, now: Now) -> Self {
         let ahead = now.checkpoint.oseq.saturating_add(LEAD).min(now.last);
         let near = now.checkpoint.oseq.saturating_add(LEAD / 2) > self.oseq;
@@ -45,11 +44,11 @@ impl Checkpoint {
     }
 }
 
-/// Counters of an SA now.
+/// Current counters of an SA.
 #[derive(Clone, Copy, Debug)]
 struct Now {
     checkpoint: Checkpoint,
-    /// The last number that it can send.
+    /// The last number that the SA can send.
     last: u64,
 }
 
@@ -83,7 +82,7 @@ pub(crate) struct Checkpointer(Arc<Mutex<Checkpoints>>);
 struct Checkpoints {
     store: Store,
     checkpoints: HashMap<SaName, Checkpoint>,
-    /// Whether the last try to move checkpoints failed.
+    /// Whether the last attempt to advance checkpoints failed.
     failing: bool,
 }
 
@@ -114,8 +113,8 @@ pub(crate) fn skip(
 }
 
 impl Checkpointer {
-    /// Keeps the checkpoints in `store` ahead: `checkpoints`, at which SAs have been restored, and those of `others`. All
-    /// are moved before a packet is sent.
+    /// Keeps the checkpoints in `store` ahead: `checkpoints`, at which SAs have been restored, and those of `others`.
+    /// All are advanced before a packet is sent.
     ///
     /// # Errors
     /// They cannot be moved.
@@ -135,7 +134,7 @@ impl Checkpointer {
         kept.move_ahead(worker).map_err(|err| failed(&path, &err))?;
         let checkpointer = Self(Arc::new(Mutex::new(kept)));
         let (theirs, worker) = (checkpointer.clone(), worker.clone());
-        // The thread answers once in each period, without being woken.
+        // The thread answers the watchdog once in each period, without a wake-up.
         let pulse = threads.watch("state", |_| ());
         let spawned = threads.spawn("state", move || -> Result<(), Infallible> {
             loop {
@@ -152,7 +151,7 @@ impl Checkpointer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps checkpoints of the SAs `names`, too.
+    /// Keeps the checkpoints of the SAs `names` ahead, too.
     pub(crate) fn follow(&self, names: impl Iterator<Item = SaName>) {
         add_names(&mut self.lock().checkpoints, names);
     }
@@ -180,7 +179,7 @@ impl Checkpointer {
         Ok(kept.store.path().display().to_string())
     }
 
-    /// Saves the exact counters of the SAs, which send no more.
+    /// Saves the exact counters of the SAs, which no longer send.
     ///
     /// # Errors
     /// They cannot be saved; the SAs continue farther ahead then.
@@ -192,7 +191,7 @@ impl Checkpointer {
         if !exact.is_empty() {
             kept.store.checkpoint(exact.iter()).map_err(|err| format!("{}: {err}", kept.store.path().display()))?;
         }
-        // The gateway ends: its checkpoints are not moved ahead again.
+        // The gateway ends: its checkpoints are not advanced again.
         kept.checkpoints.clear();
         Ok(())
     }
@@ -205,7 +204,7 @@ fn add_names(checkpoints: &mut HashMap<SaName, Checkpoint>, names: impl Iterator
 }
 
 impl Checkpoints {
-    /// Moves checkpoints, and tells when that begins or ceases to fail.
+    /// Advances checkpoints, and logs when that begins or ceases to fail.
     fn look(&mut self, worker: &Handle) {
         match (self.move_ahead(worker), self.failing) {
             (Ok(()), true) => tracing::info!("{}: sequence numbers are saved again", self.store.path().display()),
@@ -244,13 +243,13 @@ mod tests {
         let esn = u64::MAX;
         let max = u64::from(u32::MAX);
         let cases = [
-            // (checkpoint, sent, the last number, moved)
+            // (checkpoint, sent, the last number, advanced)
             (0, 0, esn, LEAD),
             (LEAD, 0, esn, LEAD),
             (LEAD, LEAD / 2, esn, LEAD),
             (LEAD, LEAD / 2 + 1, esn, LEAD / 2 + 1 + LEAD),
             (LEAD, 5 * LEAD, esn, 6 * LEAD),
-            (7 * LEAD, 0, esn, 7 * LEAD), // it was made anew under its old name
+            (7 * LEAD, 0, esn, 7 * LEAD), // created anew under its old name
             (max - 5, max - 9, max, max),
             (max, max, max, max),
             (max - 5, max - 9, esn, max - 9 + LEAD),

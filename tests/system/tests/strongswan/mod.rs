@@ -337,7 +337,7 @@ fn kept_policies() -> Outcome {
     let policies = site.xfrm(&site.ends[0], "policy")?;
     let printed = site.save(&site.ends[0])?;
     // The setting is how long it may take to answer for an SA.
-    assert!(printed.contains("policies, 1 setting, but not 2 SAs that time ends"), "{printed}");
+    assert!(printed.contains("policies, 1 setting, but not 2 SAs with a time limit"), "{printed}");
     site.restart_with_state(0)?;
     assert_eq!(site.xfrm(&site.ends[0], "policy")?, policies, "before the daemon is there");
     assert_eq!(site.xfrm(&site.ends[0], "state")?, "");

@@ -1,7 +1,7 @@
 //! Other tunnels in user space, for the same stream over the same wire.
 //!
-//! Each is set up as its own documents say, with its own defaults, and given nothing that slows it down. One that is not
-//! installed or does not start is left out, and the report says why.
+//! Each is set up as documented, with its defaults, and without options that slow it down. A peer that is not installed
+//! or does not start is skipped, and the report has the reason.
 
 mod running;
 mod strongswan;
@@ -38,7 +38,7 @@ impl Peer {
         }
     }
 
-    /// Fails with the first thing that is not installed.
+    /// Fails with the first missing program.
     pub(super) fn check(self) -> Result<(), Failure> {
         let wg = || program("wg", "--version", "wg", "apt-get install wireguard-tools");
         match self {
@@ -54,7 +54,7 @@ impl Peer {
         }
     }
 
-    /// Starts it at both ends, and joins the hosts to it.
+    /// Starts the peer at both ends, and connects the hosts to it.
     pub(super) fn start<'t>(
         self,
         topology: &'t Topology,
@@ -71,7 +71,7 @@ impl Peer {
             }),
             Self::Boringtun => wireguard::start(ground, &mut running, "boringtun", |device| {
                 let mut command = command("boringtun-cli");
-                // To drop privileges takes a login session.
+                // Dropping privileges takes a login session.
                 command.args(["--foreground", "--disable-drop-privileges", device]);
                 command
             }),

@@ -10,14 +10,14 @@ use crate::demo::process::Scratch;
 use crate::demo::stop::Stop;
 use crate::demo::topology::{Side, Topology};
 
-/// Processes and devices of one peer at both ends; gone on drop.
+/// Processes and devices of one peer at both ends, removed on drop.
 #[derive(Debug)]
 pub(in crate::demo) struct Running<'t> {
     /// The sender's end first.
     pub(super) daemons: Vec<Daemon>,
-    /// Addresses that have to be taken back.
+    /// Addresses that are removed at the end.
     pub(super) addresses: Vec<Address<'t>>,
-    /// Files outside of the scratch directory that an end may leave behind.
+    /// Files outside of the scratch directory that may remain after an end has been killed.
     pub(super) leftovers: Vec<PathBuf>,
 }
 
@@ -54,14 +54,14 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.daemons.clear();
         for file in &self.leftovers {
-            // It is there only if its daemon had to be killed.
+            // The file exists only if its daemon was killed.
             let _ = std::fs::remove_file(file);
         }
     }
 }
 
 impl<'t> Address<'t> {
-    /// Adds it to a host.
+    /// Adds the address to a host.
     pub(super) fn add(host: &'t Namespace, words: String, stop: &Stop) -> Result<Self, Failure> {
         host.ip(&format!("addr add {words}"), stop)?;
         Ok(Self { host, words })

@@ -11,14 +11,14 @@ use crate::demo::process::{Scratch, command, tool};
 use crate::demo::stop::Stop;
 use crate::demo::topology::Side;
 
-/// The IKE daemon, where Debian has it.
+/// Path of the IKE daemon on Debian.
 const CHARON: &str = "/usr/lib/ipsec/charon";
 /// strongSwan's plugin for ESP in user space.
 const LIBIPSEC: &str = "/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so";
-/// Longest time until the daemon takes commands.
+/// Longest time until the daemon accepts commands.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// Fails with the first thing that is not installed.
+/// Fails with the first missing program.
 pub(super) fn check() -> Result<(), Failure> {
     program("swanctl", "--help", "swanctl", "apt-get install strongswan-swanctl")?;
     program("unshare", "--version", "unshare", "apt-get install util-linux")?;
@@ -33,7 +33,7 @@ pub(super) fn check() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts it at both ends, and has one ask the other.
+/// Starts strongSwan at both ends, and initiates the tunnel from one end.
 pub(super) fn start<'t>(ground: Ground<'t>, running: &mut Running<'t>) -> Result<(), Failure> {
     let Ground { topology, scratch, stop } = ground;
     let secret = tool("od", &["-An", "-N16", "-tx8", "/dev/urandom"], stop)?.split_whitespace().collect::<String>();
@@ -43,7 +43,7 @@ pub(super) fn start<'t>(ground: Ground<'t>, running: &mut Running<'t>) -> Result
         let end = End::write(side, scratch, &secret)?;
         let (name, file) = (format!("strongswan {}", side.letter()), format!("swan-{}", side.letter()));
         let run = || {
-            // Two daemons would share one file in /run; so each has a /run of its own.
+            // Two daemons would share one file in /run, so each has a separate /run.
             let mut command = command("unshare");
             command.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && exec \"$0\"", CHARON]);
             command.env("STRONGSWAN_CONF", &end.conf);

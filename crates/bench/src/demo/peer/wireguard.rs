@@ -1,4 +1,4 @@
-//! WireGuard in user space: a program that makes a TUN device and is told its keys by `wg`.
+//! WireGuard in user space: a program that creates a TUN device and gets its keys from `wg`.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,11 +10,11 @@ use crate::demo::failure::Failure;
 use crate::demo::process::tool;
 use crate::demo::topology::Side;
 
-/// Longest time until a program takes commands.
+/// Longest time until a program accepts commands.
 const START_LIMIT: Duration = Duration::from_secs(5);
 /// UDP port of both ends.
 const PORT: u16 = 51_820;
-/// The MTU that wg-quick gives a device over a 1500-byte wire, whichever the outer family.
+/// The MTU that wg-quick sets on a device over a 1500-byte wire, for both outer families.
 const MTU: u32 = 1420;
 /// Directory of these programs' sockets, which are named after the device.
 const SOCKETS: &str = "/var/run/wireguard";

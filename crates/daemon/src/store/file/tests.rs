@@ -69,7 +69,10 @@ fn saved_state_is_read_back_and_replaces_the_old_one() {
     }
     let moved = Checkpoint { oseq: 1 << 40, seq: 9, used: [5, 6] };
     store.checkpoint([(&name(4), &moved)].into_iter()).unwrap();
-    assert_eq!(refusal(&path), (1, format!("{}: another gateway has it; name another with --state.", path.display())));
+    assert_eq!(
+        refusal(&path),
+        (1, format!("{}: in use by another gateway; name another with --state.", path.display()))
+    );
     drop(store);
     let mut want = state(20);
     want.checkpoints.insert(name(4), moved);
@@ -89,7 +92,10 @@ fn file_made_by_many_at_once_belongs_to_one_and_keeps_its_data() {
         });
         let (had, refused): (Vec<_>, Vec<_>) = stores.into_iter().partition(Result::is_ok);
         for err in refused.into_iter().filter_map(Result::err) {
-            assert_eq!(err.message, format!("{}: another gateway has it; name another with --state.", path.display()));
+            assert_eq!(
+                err.message,
+                format!("{}: in use by another gateway; name another with --state.", path.display())
+            );
         }
         assert_eq!(had.len(), 1);
         had[0].as_ref().unwrap().replace(&state(3)).unwrap();
@@ -113,9 +119,9 @@ fn unknown_file_is_refused_with_a_remedy() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let (code, error) = refusal(&path);
         assert!(code == 2 && error.contains("no state that can be restored") && error.contains(why), "{error}");
-        assert!(error.contains("Move it away") && fs::read(&path).unwrap() == bytes, "{error}");
+        assert!(error.contains("Move the file away") && fs::read(&path).unwrap() == bytes, "{error}");
     }
-    // Another program's database, and one of a version to come.
+    // Another program's database, and one of a future version.
     let other = dir.file("other");
     drop(Database::create(&other).unwrap());
     fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).unwrap();
@@ -126,7 +132,7 @@ fn unknown_file_is_refused_with_a_remedy() {
     write.open_table(FATPATH).unwrap().insert("format", FORMAT + 1).unwrap();
     write.commit().unwrap();
     drop(store);
-    assert!(matches!(refusal(&newer), (2, error) if error.contains("it is of format 4, and this version knows 3")));
+    assert!(matches!(refusal(&newer), (2, error) if error.contains("format 4, and this version supports 3")));
 }
 
 #[test]
@@ -169,7 +175,7 @@ fn file_with_access_for_others_is_refused() {
     drop(Store::open(&path).unwrap());
     for mode in [0o640, 0o604, 0o620, 0o666] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        assert!(matches!(refusal(&path), (1, error) if error.contains("others may use it")), "{mode:o}");
+        assert!(matches!(refusal(&path), (1, error) if error.contains("other users have access")), "{mode:o}");
     }
     assert!(matches!(refusal(&dir.0), (1, _)));
     assert!(matches!(refusal(&dir.file("no/such/directory")), (1, _)));
@@ -184,7 +190,7 @@ fn bytes_of(dir: &Dir, n: u32) -> Vec<u8> {
     fs::read(&path).unwrap()
 }
 
-/// Whether the file is refused in the usual words, or has its old content.
+/// Whether the file is refused with the usual error, or has its old content.
 fn is_whole_or_refused(path: &Path, bytes: &[u8], n: u32) -> bool {
     fs::write(path, bytes).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
