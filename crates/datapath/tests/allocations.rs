@@ -30,7 +30,7 @@ enum Speak {
 
 struct Pair {
     nodes: [Node; 2],
-    /// Bytes and marks of what a guest behind each node sends.
+    /// Bytes and marks of the packets that a guest behind each node sends.
     fat: [(Vec<u8>, Meta); 2],
     burst: Vec<Packet>,
     frames: Vec<Packet>,

@@ -69,15 +69,15 @@ pub(crate) struct PacketLink {
     down: bool,
     /// Whether frames that carry no IP, or are for another station, are dropped.
     ip_only: bool,
-    /// Program at the interface's ingress that drops what packet sockets have seen, until this is closed.
+    /// Program at the interface's ingress that drops frames behind the packet sockets, until this is closed.
     ingress: Option<OwnedFd>,
 }
 
-/// Station at the other end of a pair of devices, one of which is a packet link's interface.
+/// Peer device of a veth pair whose other device is the packet link's interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Station {
     pub(crate) mac: MacAddr,
-    /// Whether its link carries IP alone.
+    /// Whether the link carries IP only.
     pub(crate) ip_only: bool,
 }
 
@@ -177,8 +177,8 @@ impl PacketLink {
         is_ip && (is_group || self.layer == Layer::Ethernet(dst))
     }
 
-    /// Checks whether the interface is up again. The socket reports that it went down once, and never that it came
-    /// back.
+    /// Checks whether the interface is up again. The socket reports once that it went down, and never that it is
+    /// up again.
     #[cold]
     fn see_if_back(&mut self) -> io::Result<()> {
         self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.common.name, call, &err))?;

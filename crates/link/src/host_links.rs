@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 /// `RTMGRP_LINK`.
 const LINKS: u32 = 1;
 
-/// Socket that reports changes of any interface in the host's namespace, after which links are [looked
-/// at](crate::Link::look).
+/// Socket that reports changes of any interface in the host's namespace, after which the links are
+/// [checked](crate::Link::look).
 #[derive(Debug)]
 pub struct HostLinks(OwnedFd);
 

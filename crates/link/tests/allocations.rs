@@ -15,7 +15,7 @@ fn main() {
         trial("udp/a_steady_state_allocates_nothing", &[Need::Namespaces], over_loopback),
         trial("tun/a_steady_state_allocates_nothing", &[Need::Namespaces, Need::Tun], through_a_device),
     ];
-    // One thread at a time: a busy machine must not make a train late.
+    // One thread at a time, so that trains are not delayed on a busy machine.
     libtest_mimic::run(&Arguments { test_threads: Some(1), ..Arguments::from_args() }, trials).exit();
 }
 
@@ -46,7 +46,7 @@ fn train(mem: &Memory, src: [u8; 4], dst: [u8; 4]) -> Packet {
     packet
 }
 
-/// Runs `round` until nothing is new to it, then counts what it allocates.
+/// Runs `round` until its caches are filled, then counts its allocations.
 fn steady(mut round: impl FnMut() -> Outcome) -> Outcome {
     for _ in 0..200 {
         round()?;
@@ -89,7 +89,7 @@ fn over_loopback() -> Outcome {
     })
 }
 
-/// The train leaves through the device and comes back from it, as if from the address that it was sent to.
+/// Sends the train out by the device and back, with source and destination exchanged.
 fn through_a_device() -> Outcome {
     let netns = Netns::new("a")?;
     netns.enter(|| {

@@ -52,7 +52,7 @@ fn subnets_of_two_addresses_or_one_have_no_anycast_address() {
     node.port(2, PortOptions::BARE, &["fd00:2::254/64"]);
     node.rx_bytes(NOW, OUTSIDE, &Flow::new("fd00:2::1", "fd00:1::2").ping(9, 8));
     assert_eq!(only(node.tx(INSIDE)).len(), 56, "it is a neighbour's");
-    // The first address itself may be a host's.
+    // The first address of a subnet may also be a host's.
     node.rx_bytes(NOW, OUTSIDE, &Flow::new("fd00:2::1", "fd00:9::").ping(9, 8));
     assert_eq!(icmp_message(&only(node.tx(OUTSIDE))).src, "fd00:9::");
 }

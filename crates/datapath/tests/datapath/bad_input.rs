@@ -1,5 +1,5 @@
-//! Malformed and invalid ESP: each fault has its counter, advances no window unless the packet is authentic, and does not affect other
-//! packets.
+//! Malformed and invalid ESP: each fault has its counter, advances no window unless the packet is authentic, and does
+//! not affect other packets.
 
 use base::{Counters, DropReason, Mib};
 use ipsec::SaStats;
@@ -12,7 +12,7 @@ use xfrm::{EspInUdp, Lifetime, Limits, SaConfig, SaDir};
 use crate::common::*;
 use crate::gateways::*;
 
-/// The highest number that the SA under test has seen.
+/// The highest sequence number that the SA under test has received.
 const TOP: u32 = 5000;
 
 /// Other SAs of the receiver: an output SA, one with the other encapsulation, one that expires.
@@ -131,7 +131,7 @@ fn cases(sa: &SaConfig, udp: bool) -> Vec<Bad> {
     cases.into_iter().map(bad).collect()
 }
 
-/// The receiving gateway, which has seen number [`TOP`].
+/// The receiving gateway, which has received number [`TOP`].
 fn receiver(tunnel: Tunnel) -> (Node, SaConfig) {
     let mut world = tunnelled(tunnel, 1);
     let mut node = world.nodes.remove(1);

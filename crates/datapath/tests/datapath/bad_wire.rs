@@ -1,4 +1,5 @@
-//! Fragments for the node over a wire that loses, doubles, delays and reorders them, while time passes and its rules change.
+//! Fragments for the node over a wire that loses, doubles, delays and reorders them, while time passes and its rules
+//! change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +21,7 @@ struct Ping {
     whole: bool,
 }
 
-/// Pings whose fragments arrive at random times, some twice, some never.
+/// Pings whose fragments arrive at random times; some are duplicated, some lost.
 fn pings(flow: &Flow, mem: &Memory, rng: &mut Rng) -> (Vec<Ping>, Vec<(Duration, Vec<u8>)>) {
     let (mut all, mut arrivals) = (Vec::new(), Vec::new());
     for seq in 0..DATAGRAMS {

@@ -1,5 +1,5 @@
-//! Matrix of a bridge: each egress that lacks an offload, for each shape of a received frame. The sent frames fit the device, and equal
-//! the received frame after the offloads of the device.
+//! Matrix of a bridge: each egress that lacks an offload, for each shape of a received frame. The sent frames fit the
+//! device, and equal the received frame after the offloads of the device.
 
 use base::LinkId;
 use offload::{CsumOffload, Features, checksum};
@@ -19,7 +19,7 @@ const SIZE: u16 = 1300;
 /// VXLAN header of network 5.
 const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 5, 0];
 
-/// A device without offloads, ones that lack one each, ones with a limit, and one that has everything.
+/// A device without offloads, devices that lack one offload each, devices with a limit, and a device with all offloads.
 fn egresses() -> Vec<(&'static str, Features)> {
     let all = Features { frames: false, ..Features::ALL };
     vec![
@@ -40,7 +40,7 @@ fn egresses() -> Vec<(&'static str, Features)> {
     ]
 }
 
-/// Shape of a received frame: whether it is fat, has its checksum to come, and in which pieces it lies.
+/// Shape of a received frame: whether it is a super-packet, whether its checksum is partial, and its geometry.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     fat: bool,
@@ -63,7 +63,8 @@ impl Shape {
     }
 }
 
-/// A bridge whose port 1 takes everything, and whose ports from 2 on lead to devices with `features`; these have VLAN 5 tagged.
+/// A bridge whose port 1 takes everything, and whose ports from 2 on lead to devices with `features`; these have VLAN 5
+/// tagged.
 fn bridged(features: &[Features], is_tagged: bool) -> Node {
     let mut node = Node::new();
     let ports = 1 + features.len() as u32;
@@ -262,8 +263,8 @@ fn arrived(
     got
 }
 
-/// The first frame of a flow is the one that a switch with a slow path handles apart, with wrong checksums (Open vSwitch's upcalls).
-/// Here it is flooded to every device, and the next one is sent to one device.
+/// The first frame of a flow is the one that a switch with a slow path handles apart, with wrong checksums (Open
+/// vSwitch's upcalls). Here it is flooded to every device, and the next one is sent to one device.
 #[test]
 fn first_frame_of_a_connection_is_right_at_every_egress() {
     let egresses = egresses();

@@ -24,8 +24,8 @@ const PAYLOAD: usize = 1300;
 /// Segments of each flow: more than one crypto task holds.
 const SEGMENTS: u32 = 24;
 
-/// Segments of each of two flows, one in a tunnel over IPv4 and one in a tunnel over IPv6, and a function that makes their
-/// receiver.
+/// Segments of each of two flows, one in a tunnel over IPv4 and one in a tunnel over IPv6, and a function that makes
+/// their receiver.
 fn sealed(limit: u64) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
     sealed_by(limit, [Spi(0x1000), Spi(0x2000)], false)
 }
@@ -128,7 +128,7 @@ fn receive_alone(node: &mut Node, frame: &[u8]) {
     node.rx_bytes(NOW, OUTSIDE, frame);
 }
 
-/// Takes in one of several bursts.
+/// Receives one of several bursts.
 fn take_in(node: &mut Node, frames: &[Vec<u8>]) {
     let mut burst = frames.iter().map(|frame| Packet::with_data(&node.mem, frame).unwrap()).collect();
     node.datapath.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
@@ -330,7 +330,8 @@ fn stalled_crypto_device_gets_a_bounded_number_of_packets() {
     assert!(node.drops().contains(&replays) && !node.datapath.ipsec.is_pending(), "{:?}", node.drops());
 }
 
-/// Frames of `sas` SAs, each to one guest, in the order of SAs that `next` gives, and a function that makes their receiver.
+/// Frames of `sas` SAs, each to one guest, in the order of SAs that `next` gives, and a function that makes their
+/// receiver.
 fn sealed_by_many(sas: u32, segments: u32, mut next: impl FnMut(u32) -> u32) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
     let sa = |nth: u32| {
         let sa = TUNNELS[0].sas(0).remove(0);

@@ -94,16 +94,16 @@ fn capture_behind_tunnel_sees_esp_then_decrypted_packet() {
     far.rx(NOW, OUTSIDE, train);
     let seen: Vec<_> = seen(far).into_iter().map(|(_, kind, _, bytes)| (kind, info_of(&bytes))).collect();
     let (wire, fat) = seen.split_at(10);
-    // The train is captured in the datagrams that the wire has.
+    // The train is captured as the datagrams on the wire.
     assert!(wire.iter().all(|(kind, info)| (*kind, info.protocol) == ("wire", wire::Protocol::UDP)), "{seen:?}");
     assert!(wire.iter().all(|(_, info)| info.total_len <= 1500), "{seen:?}");
-    // IP input takes the train, and then the decrypted super-packet, as Linux's taps see both.
+    // IP input takes the train, and then the decrypted super-packet, as in Linux's taps.
     let protocols: Vec<_> = fat.iter().map(|(kind, info)| (*kind, info.protocol)).collect();
     assert_eq!(protocols, [("fat", wire::Protocol::UDP), ("fat", wire::Protocol::TCP)], "{seen:?}");
 }
 
-/// Output of a gateway for these frames: number of packets to its guest, the bytes of each segment, and the capture of its outer
-/// link.
+/// Output of a gateway for these frames: number of packets to its guest, the bytes of each segment, and the capture of
+/// its outer link.
 fn opened(tunnel: Tunnel, gro: bool, tap: TapPoints, frames: &[Vec<u8>]) -> (usize, Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut far = tunnelled(tunnel, 1).nodes.remove(1);
     let config = far.datapath.ports.get(OUTSIDE).unwrap().config.clone();

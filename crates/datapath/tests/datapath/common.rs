@@ -96,7 +96,7 @@ pub(crate) fn only(mut packets: Vec<Packet>) -> Packet {
     packets.remove(0)
 }
 
-/// `bytes` with an IPv4 header changed, and its checksum made anew.
+/// `bytes` with a changed IPv4 header and a new checksum.
 pub(crate) fn edit_v4(bytes: &[u8], edit: impl FnOnce(&mut wire::ipv4::Header)) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     edit(wire::ipv4::Header::mut_from(&mut bytes).unwrap());
@@ -118,7 +118,7 @@ pub(crate) fn solicitation(ask: &Flow, mac: MacAddr) -> Vec<u8> {
 /// Length of the TCP headers of [`Flow::tcp`], timestamps included.
 pub(crate) const TCP_LEN: usize = 32;
 
-/// A SYN with that MSS behind two padding options, or with the MSS at an odd offset, and the checksum made.
+/// A SYN with that MSS behind two padding options, or with the MSS at an odd offset, and a valid checksum.
 pub(crate) fn syn(flow: &Flow, mss: u16, is_odd: bool) -> Vec<u8> {
     let mut options = if is_odd { vec![1] } else { vec![1, 1] };
     options.extend([2, 4]);

@@ -1,4 +1,4 @@
-//! Packets for others: hops, MTU, fragments, fat ones, links that are down or slow.
+//! Forwarded packets: hops, MTU, fragments, super-packets, links that are down or slow.
 
 use base::{Counters, DropReason, LinkId, Mib};
 use datapath::{FatCounts, Forwarded, PortConfig, TX_QUEUE_BYTES};
@@ -9,7 +9,7 @@ use wire::{Version, icmp, icmpv6};
 
 use crate::common::*;
 
-/// The counters of one received packet, and of one sent on.
+/// The counters of one received and one forwarded packet.
 fn received(flow: &Flow) -> Mib {
     if flow.version() == Version::V4 { Mib::IpInReceives } else { Mib::Ip6InReceives }
 }
@@ -112,7 +112,7 @@ fn packet_with_ttl_1_is_dropped_with_time_exceeded() {
 /// Expected result of an MTU check.
 #[derive(Debug)]
 enum Want {
-    /// The packet leaves whole, as fat as it was received.
+    /// The packet leaves unfragmented and unsegmented.
     Whole,
     /// The packet is dropped, with an ICMP error that has this MTU.
     TooBig(u16),
@@ -237,7 +237,7 @@ pub(crate) fn mixed_datagrams(rng: &mut Rng, flow: &Flow) -> Vec<Vec<u8>> {
     datagrams.collect()
 }
 
-/// Packets queued at a port, cut as the wire carries them.
+/// Packets queued at a port, segmented as on the wire.
 pub(crate) fn on_wire(node: &mut Node, link: LinkId) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     node.tx(link).into_iter().for_each(|pkt| offload::fit(&node.mem, &Features::NONE, pkt, 0, &mut frames).unwrap());

@@ -1,4 +1,4 @@
-//! Fragments for the node itself: ESP of a peer that encrypts first and fragments then, and pings of any size.
+//! Fragments for the node itself: ESP that was fragmented after encryption, and pings of any size.
 
 use std::time::Duration;
 
@@ -294,7 +294,7 @@ fn a_first_fragment_without_its_upper_layer_header_is_answered() {
 fn hop_by_hop_options_behind_fragment_header_are_refused() {
     let flow = Flow::new("fd00:1::1", "fd00:1::254");
     let udp = flow.udp(400);
-    // Whole, with a fragment header, options, and the fragment header of something that still waits.
+    // Whole, with a fragment header, options, and the fragment header of a waiting fragment.
     let mut bytes = udp.clone();
     bytes[6] = Protocol::FRAGMENT.0;
     let hop_by_hop = [Protocol::HOP_BY_HOP.0, 0, 0, 0, 0, 0, 0, 1, Protocol::FRAGMENT.0, 0, 1, 4, 0, 0, 0, 0];

@@ -1,4 +1,4 @@
-//! Encrypted frames that share one packet up to their link, with the same result as separate packets.
+//! Encrypted frames that share one packet until transmission, with the same result as separate packets.
 
 use base::{DropReason, LinkId, Mib};
 use datapath::{TX_QUEUE_BYTES, TapPoints};

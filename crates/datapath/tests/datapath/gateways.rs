@@ -53,8 +53,8 @@ pub(crate) fn overhead(sa: &SaConfig) -> ipsec::mtu::Overhead {
     ipsec::mtu::Overhead { mode: sa.mode, outer, udp: sa.encap.is_some(), iv_len: 8, icv_len: 16, align: 4 }
 }
 
-/// Gateways 0 and 1 that know where their guests are, without IPsec; 10.1/16 and fd00:1::/32 are behind the first,
-/// 10.2/16 and fd00:2::/32 behind the second.
+/// Gateways 0 and 1 with neighbour entries for their guests, without IPsec; 10.1/16 and fd00:1::/32 are behind the
+/// first, 10.2/16 and fd00:2::/32 behind the second.
 pub(crate) fn gateways(medium: Medium, seed: u64) -> World {
     let mut world = World::new(seed);
     let wan = PortOptions::BARE;

@@ -1,4 +1,5 @@
-//! Host side: packets for sockets go up by the device of their link, and what sockets send is output of the node.
+//! Host side: packets for sockets are delivered by the device of their link, and packets of sockets are output of the
+//! node.
 
 use base::{DropReason, LinkId, Mib};
 use datapath::PortConfig;
@@ -390,7 +391,7 @@ fn socket_with_dont_fragment_gets_the_error() {
     let bytes = edit_v4(&flow.udp(3000), |header| header.set_dont_fragment(true));
     down_bytes(&mut node, INSIDE, &bytes);
     assert!(node.tx(OUTSIDE).is_empty());
-    // By the device that the packet was sent by.
+    // By the input device of the packet.
     let IcmpMessage { dst, message, quote, .. } = icmp_message(&only(up(&mut node, INSIDE)));
     assert_eq!((dst, message), (flow.src.to_string(), Message::V4(icmp::Message::FragNeeded { mtu: 1500 })));
     assert_eq!(quote[..20], bytes[..20]);

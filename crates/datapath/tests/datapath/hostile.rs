@@ -1,4 +1,4 @@
-//! Hostile packets into every kind of port: no panic, and each packet is accounted for.
+//! Hostile packets into every kind of port: no panic, and each packet is counted.
 
 use std::time::Duration;
 

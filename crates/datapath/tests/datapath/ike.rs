@@ -71,7 +71,7 @@ fn ike_message_is_taken_out_with_or_without_an_sa() {
             assert_eq!(got, [IkeMessage { local, peer, bytes: b"hello".to_vec() }], "v6 {v6}, with an SA {with_sa}");
             node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, &[0xff]));
             assert_eq!((node.datapath.take_ike().count(), node.drops()), (0, vec![]), "a keepalive is no message");
-            // Neither kind is dropped, and IKE on a link that is not told to have it.
+            // Datagrams of neither kind are dropped, and so is IKE on a link without an IKE port.
             for payload in [&b"\0\0\0\0"[..], b"\x01\0\0\0hello", b""] {
                 node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, payload));
             }

@@ -31,7 +31,7 @@ fn mapping(locator_match: Locator, locator: Locator, link: Option<LinkId>) -> Ma
     Mapping { locator_match, locator, link, csum_mode: CsumMode::NeutralMap, ident_type: IdentType::Luid }
 }
 
-/// The packet as another translator sends it on: to the ILA address of its destination. The checksum covers either.
+/// The packet as translated by another node: to the ILA address of its destination. The checksum covers either address.
 fn to_ila(bytes: &[u8], locator: Locator) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let rewrite = Rewrite { locator, csum_mode: CsumMode::NeutralMap, diff: None };
@@ -86,7 +86,8 @@ fn segments_are_merged_and_translated_as_one_packet() {
 
 #[test]
 fn segments_with_checksum_of_other_address_stay_thin() {
-    // As Linux sends them with no-action: the checksum is that of the SIR address, and nothing merges them before translation.
+    // As Linux sends them with no-action: the checksum is that of the SIR address, and nothing merges them before
+    // translation.
     let mut node = router();
     let map = Mapping { csum_mode: CsumMode::NoAction, ..mapping(ILA, SIR, None) };
     node.datapath.add_ila(map).unwrap();
@@ -135,7 +136,7 @@ fn mapping_of_other_device_does_not_match() {
 #[test]
 fn packet_in_vrf_is_translated_once_by_link_or_vrf() {
     const RED: LinkId = LinkId(11);
-    // By any device; by the link; by the VRF. The second translation is never made.
+    // By any device; by the link; by the VRF. No packet is translated twice.
     for (first, second) in [(None, None), (Some(INSIDE), Some(RED)), (Some(RED), None), (Some(INSIDE), None)] {
         let mut node = Node::new();
         node.vrf(RED.0, 10, &[1, 2]);
@@ -357,7 +358,8 @@ fn mapping_changes_under_traffic_misdirect_no_packet() {
     for seed in 0..4 {
         let mut rng = Rng::new(seed);
         let mut node = router();
-        // Places to the network outside or inside, by any device or by one; the model says where a packet comes out.
+        // Mappings to the network outside or inside, by any device or by one; the model returns the output link of a
+        // packet.
         let mut model: BTreeMap<(u64, Option<LinkId>), Locator> = BTreeMap::new();
         let nets = [SIR, Locator(0xfd00_0001_0000_0000)];
         let mut translated = 0;

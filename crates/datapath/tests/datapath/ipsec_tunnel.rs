@@ -118,7 +118,7 @@ fn transport_mode_protects_packets_between_the_gateways() {
             let sa = |from: usize| [esp(ends[from], ends[1 - from], 0x2000 + from as u32, Mode::Transport, udp)];
             link_pair(a, b, (ends[0], ends[1]), &sa(0));
             link_pair(b, a, (ends[1], ends[0]), &sa(1));
-            // The guest sends from the address of the outer link, as the host behind a TUN device may if it has that too.
+            // The guest sends from the address of the outer link, which the host behind a TUN device may have too.
             let flow = Flow::new(ends[0], ends[1]);
             world.hosts[0].send_bytes(&flow.ping(1, 1000));
             world.run(SECOND);
@@ -134,7 +134,8 @@ fn transport_mode_protects_packets_between_the_gateways() {
             let pkt = flow.fat_tcp(&world.hosts[0].mem, 1, 40 * mss, mss as u16);
             world.hosts[0].send(pkt);
             world.run(SECOND);
-            // In a train there is no room for 40 bytes of IPv6 header where ESP's were: it takes a slot of its own.
+            // In a train the room of ESP's headers is too short for 40 bytes of IPv6 header, which take a separate
+            // slot.
             let packets = if v6 && udp { 2 } else { 1 };
             assert_eq!(world.nodes[1].drops(), [(2, DropReason::TcpNoPort, packets)], "v6 {v6}, udp {udp}");
         }
@@ -215,7 +216,7 @@ fn packet_without_df_is_fragmented_before_esp() {
 
 #[test]
 fn ipv6_packet_of_1280_bytes_is_fragmented_outside_esp() {
-    // Over 1280 bytes of link no tunnel has the 1280 that IPv6 may count on (RFC 8200 §5).
+    // Over a link of MTU 1280 no tunnel has the MTU of 1280 bytes that IPv6 requires (RFC 8200 §5).
     for udp in [false, true] {
         let [_, flow] = flows();
         let mut world = tunnelled(Tunnel { v6: false, udp, nested: false }, 1);
@@ -251,7 +252,7 @@ fn socket_fragments_its_own_long_datagrams() {
             assert!(pkt.len() > 1280 && info.fragment.is_none() && pkt.meta.cut == packet::Cut::Fragment, "{pkt:?}");
             assert_eq!((info.protocol, info.dont_fragment), (wire::Protocol::UDP, v6));
         }
-        // The kernel at the other end puts them together.
+        // The kernel at the other end reassembles them.
         for mut pkt in sent {
             pkt.meta.cut = packet::Cut::Whole;
             let bytes = pkt.to_vec();

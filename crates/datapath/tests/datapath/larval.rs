@@ -43,7 +43,7 @@ fn packet(n: usize) -> Vec<u8> {
     Flow::new("10.1.0.1", "10.2.0.1").udp(n)
 }
 
-/// Packets that the second gateway delivers to its hosts from those that the first one has sent.
+/// Packets that the second gateway delivers to its hosts out of the packets that the first gateway has sent.
 fn arrived([near, far]: &mut [Node; 2], now: Instant) -> Vec<Vec<u8>> {
     for pkt in near.tx(OUTSIDE) {
         assert_eq!(ipv4::Header::ref_from(pkt.head()).unwrap().protocol(), Protocol::ESP);

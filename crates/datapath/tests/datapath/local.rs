@@ -188,7 +188,7 @@ fn icmp_messages_without_a_request_are_ignored() {
         let mut bytes = flow.ping(1, 8);
         let at = flow.version().header_len();
         bytes[at] = if flow.src.is_ipv4() { 0 } else { 129 };
-        // The checksum takes the difference of the types, which are in the high half of their word.
+        // The checksum changes by the difference of the types, which are in the high half of their word.
         let check = u16::from_be_bytes([bytes[at + 2], bytes[at + 3]]);
         let old = if flow.src.is_ipv4() { 0x0800 } else { 0x8000 };
         let new = u16::from(bytes[at]) << 8;

@@ -1,4 +1,4 @@
-//! The MSS of forwarded SYNs, lowered to what the path takes.
+//! The MSS of forwarded SYNs, lowered to the path MTU.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn syn_is_lowered_to_the_narrower_link_both_ways() {
                     let at = flow.version().header_len();
                     assert_eq!(only(node.tx(to)).to_vec()[at..], want[at..], "{clamped:?} {mss}");
                 }
-                // Other segments pass as they are.
+                // Other segments pass unchanged.
                 node.rx_bytes(NOW, from, &flow.tcp(1, 10));
                 assert_eq!(only(node.tx(to)).to_vec()[20..], flow.tcp(1, 10)[20..]);
             }

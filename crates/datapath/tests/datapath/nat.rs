@@ -16,7 +16,7 @@ fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-/// An SA to send by with a keepalive every 20 s.
+/// An output SA with a keepalive every 20 s.
 fn kept_alive(v6: bool) -> SaConfig {
     let [src, dst] = ENDS[usize::from(v6)];
     let nat = NatTraversal { keepalive_interval: 20, ..NatTraversal::default() };

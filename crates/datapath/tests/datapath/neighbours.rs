@@ -342,14 +342,14 @@ fn hostile_arp(n: u64) -> Vec<u8> {
 /// State after a flood.
 struct Flooded {
     world: World,
-    /// Solicitations that the router sent meanwhile.
+    /// Solicitations that the router sent during the flood.
     solicitations: u64,
-    /// Entries that were added, changed or evicted meanwhile, as in notifications.
+    /// Entries that were added, changed or evicted during the flood, as in notifications.
     changes: usize,
 }
 
-/// Lets two hosts ping each other through a router every 50 ms for `secs`, while the router's inner link receives a burst
-/// of 64 hostile frames every 5 ms (12 800 a second), and checks that each ping is answered.
+/// Lets two hosts ping each other through a router every 50 ms for `secs`, while the router's inner link receives a
+/// burst of 64 hostile frames every 5 ms (12 800 a second), and checks that each ping is answered.
 fn flood(secs: u32, hostile: impl Fn(u64) -> Vec<u8>) -> Flooded {
     let mut world = ethernet_world();
     let mem = Memory::heap();
@@ -390,20 +390,20 @@ fn entries(world: &World) -> [usize; 3] {
     })
 }
 
-/// 40 s are longer than a neighbour stays reachable: the good ones are probed meanwhile.
+/// 40 s are longer than a neighbour stays reachable: the good neighbours are probed in this time.
 const LONG: u32 = 40;
 
 #[test]
 fn solicitation_flood_costs_a_good_flow_nothing() {
     let flooded = flood(LONG, hostile_solicitation);
-    // 10 000 are answered in a second.
+    // 10 000 solicitations are answered in a second.
     let sent = u64::from(LONG) * 12_800;
     let refused = sent - 10_000 * (u64::from(LONG) + 1);
     let drops = flooded.world.nodes[0].drops();
     assert!(matches!(drops[..], [(1, DropReason::NeighbourRateLimited, n)] if n.abs_diff(refused) < 200), "{drops:?}");
     assert_eq!(entries(&flooded.world), [0, 1024, 1]);
     assert!(flooded.solicitations <= 4, "both good neighbours are probed, and no other: {}", flooded.solicitations);
-    // 256 entries a second, each made once and evicted once; a few of the good flow's.
+    // 256 entries a second, each created once and evicted once; a few entries of the good flow.
     let most = 2 * 256 * (LONG as usize + 1) + 20;
     assert!(flooded.changes <= most, "{} changes", flooded.changes);
 }
@@ -467,7 +467,7 @@ fn confirmed_neighbour_is_answered_while_strangers_solicit() {
     assert_eq!(answers, 10_000);
     node.rx_bytes(now, INSIDE, &probe);
     assert_eq!(node.tx(INSIDE).len(), 1);
-    // Nor is a station that uses its address answered more often than others.
+    // A station that uses its address is not answered more often than others either.
     for _ in 0..100 {
         node.rx_bytes(now, INSIDE, &probe);
     }

@@ -1,4 +1,5 @@
-//! The node's own addresses: received packets from them are dropped, and errors are sent from them, unless the host shares them.
+//! The node's own addresses: received packets from them are dropped, and errors are sent from them, unless the host
+//! shares them.
 
 use base::{DropReason, LinkId, Mib, TableId};
 use datapath::HostRole;
@@ -10,7 +11,7 @@ use crate::common::*;
 use crate::fragments::fragments;
 use crate::gateways::*;
 
-/// Links that come third.
+/// Third links.
 const THIRD: LinkId = LinkId(3);
 
 #[test]
@@ -100,7 +101,7 @@ fn address_of_another_vrf_is_not_own() {
     node.port(1, PortOptions::BARE, &["10.1.0.254/24"]);
     node.port(2, PortOptions::BARE, &["10.2.0.254/24"]);
     node.port(3, PortOptions::BARE, &["10.3.0.254/24"]);
-    // A route that leads into the other VRF does not make that VRF's addresses local.
+    // A route into the other VRF does not make that VRF's addresses local.
     let prefix = "10.3.0.0/24".parse().unwrap();
     let kind = RouteKind::Unicast { via: None, dev: LinkId(8) };
     node.datapath.fib.add(TableId(100), Route { prefix, kind, metric: 0 }).unwrap();

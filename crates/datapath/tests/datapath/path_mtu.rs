@@ -37,7 +37,7 @@ fn sas(tunnel: Tunnel, from: usize) -> Vec<SaConfig> {
     vec![esp(ends[from], ends[1 - from], 0x1000 + from as u32, Mode::Tunnel, tunnel.udp)]
 }
 
-/// Gateways 0 and 1 with a guest behind each, a tunnel between them, and a router in its way.
+/// Gateways 0 and 1 with a guest behind each, a tunnel between them, and a router on its path.
 fn world(tunnel: Tunnel) -> World {
     let mut world = World::new(1);
     let [v4, v6] = ENDS;
@@ -85,7 +85,7 @@ fn protect(near: &mut Node, far: &mut Node, tunnel: Tunnel, nets: [&str; 2], fro
     }
 }
 
-/// Makes the last wire to the second gateway one of `mtu`.
+/// Sets the MTU of the last wire to the second gateway.
 fn shrink(world: &mut World, tunnel: Tunnel, mtu: usize) {
     let port = world.nodes[ROUTER].datapath.ports.get(FAR).unwrap().config.clone();
     world.nodes[ROUTER].datapath.set_port(FAR, PortConfig { mtu, ..port });

@@ -163,7 +163,7 @@ fn frame(to: MacAddr, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
 #[test]
 fn truncated_header_chain_of_unicast_is_answered() {
     let link_local = mac(1).link_local();
-    // A fragment header with a destination options header next, and nothing behind it.
+    // A fragment header with the next header *destination options*, and no bytes behind it.
     let chain = |dst: Ipv6Addr| {
         let mut bytes = vec![0x60, 0, 0, 0, 0, 8, Protocol::FRAGMENT.0, 64];
         bytes.extend("fe80::99".parse::<Ipv6Addr>().unwrap().octets());
@@ -237,7 +237,7 @@ fn misplaced_partial_checksum_is_refused() {
         let l4 = flow.version().header_len() as u16;
         let cases = [
             (l4, 6, true),
-            (l4, 16, false),    // TCP's, in UDP
+            (l4, 16, false),    // TCP's offset, in UDP
             (l4, 2, false),     // the destination port
             (l4 - 4, 2, false), // the destination address
             (0, l4 + 6, false),

@@ -201,7 +201,7 @@ fn arriving(node: &Node, sent: &[u8], csum_mode: CsumMode) -> Vec<u8> {
 
 #[test]
 fn input_route_delivers_or_forwards_by_sir_address() {
-    // The C bit makes the identifier of a neutral mapping one of another prefix.
+    // The C bit makes the identifier of a neutral mapping that of another prefix.
     for csum_mode in [CsumMode::AdjTransport, CsumMode::NoAction, CsumMode::NeutralMapAuto] {
         let sent = flow().udp(77);
         // Local.
@@ -212,7 +212,7 @@ fn input_route_delivers_or_forwards_by_sir_address() {
             node.rx_bytes(NOW, INSIDE, &bytes);
             assert_eq!(only(up(&mut node, INSIDE)).to_vec(), sent, "{csum_mode:?}");
         }
-        // By a gateway; by the route to the SIR address; by that to an own address.
+        // By a gateway; by the route to the SIR address; by the route to an own address.
         for (via, own, link) in
             [(Some("fd00:2::9"), None, OUTSIDE), (None, None, OUTSIDE), (None, Some("3333:0:0:1:2000::7/128"), OUTSIDE)]
         {
@@ -342,7 +342,7 @@ fn esp_is_translated_behind_the_ciphers() {
     }
 }
 
-/// The ICMPv6 error that a router on the way sends about a packet.
+/// The ICMPv6 error that a router on the path sends about a packet.
 fn error_about(node: &Node, sent: &[u8], problem: host::icmp::Problem) -> Vec<u8> {
     let pkt = Packet::with_data(&node.mem, sent).unwrap();
     host::icmp::error(&node.mem, &pkt, &info_of(sent), problem, "fd00:2::1".parse().unwrap()).unwrap().to_vec()
@@ -369,7 +369,7 @@ fn socket_gets_an_error_by_sir_address() {
             let got = icmp_message(&only(up(&mut node, OUTSIDE)));
             assert_eq!(dst_of(&got.quote), dst_of(&sent), "{csum_mode:?} {problem:?}");
             assert_eq!(node.datapath.ila_errors_restored(), 1);
-            // The path MTU is that to the address that sockets use.
+            // The path MTU is recorded for the address that sockets use.
             if let host::icmp::Problem::TooBig { .. } = problem {
                 let path_mtu = node.datapath.fib.path_mtu(NOW, base::Domain::DEFAULT, NODE.parse().unwrap());
                 assert_eq!(path_mtu, Some(1300));
@@ -390,13 +390,13 @@ fn error_about_no_translated_packet_is_left_as_it_is() {
     let to = |dst: &str, src: &str| Flow::new(src, dst).tcp(1, 600);
     let about = |bytes: &[u8]| error_about(&translator(CsumMode::NoAction), bytes, host::icmp::Problem::TtlExceeded);
     let mut errors = vec![
-        // Another place, another node's packet, an identifier that no translation gives.
+        // Another locator, another node's packet, an identifier that no translation produces.
         about(&to("fd00:3::3000:0:0:7", "fd00:2::254")),
         about(&to("fd00:2::3000:0:0:7", "fd00:2::1")),
         about(&to("fd00:2::5000:0:0:7", "fd00:2::254")),
         about(&to("fd00:2::1", "fd00:2::254")),
     ];
-    // Cut short within the quoted header, with a right checksum.
+    // Truncated within the quoted header, with a correct checksum.
     for len in [0, 1, 23, 24, 39] {
         let Flow { src, dst, .. } = Flow::new("fd00:2::1", "fd00:2::254");
         let quoted = &to("fd00:2::3000:0:0:7", "fd00:2::254")[..len];
@@ -504,7 +504,7 @@ fn flood_of_errors_tries_few_of_many_routes() {
         node.rx_bytes(NOW, OUTSIDE, &error);
         up(&mut node, OUTSIDE);
     }
-    // A reading for each, or a trial of each route, would take minutes.
+    // Parsing the error once per route, or trying each route, would take minutes.
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 

@@ -38,8 +38,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Sums refusals by ESP: which of two faults of a packet is found first depends on whether the packet before it with its
-    /// number is still in flight.
+    /// Sums refusals by ESP: which of two faults of a packet is found first depends on whether the packet before it
+    /// with its number is still in flight.
     fn sum_refusals(&mut self) {
         let is_refusal = |name: &str| matches!(name, "XfrmInStateSeqError" | "XfrmInStateProtoError");
         let refused = self.counters.iter().filter(|(name, _)| is_refusal(name)).map(|(_, n)| n).sum();
@@ -79,7 +79,7 @@ fn is_fragment(bytes: &[u8]) -> bool {
     if bytes[0] >> 4 == 4 { bytes[6] & 0x3f != 0 || bytes[7] != 0 } else { bytes[6] == 44 }
 }
 
-/// Addresses of an IP packet, and what stands behind its header.
+/// Addresses of an IP packet, and the bytes behind its header.
 fn flow_of(bytes: &[u8]) -> Vec<u8> {
     let range = if bytes[0] >> 4 == 4 { 12..24 } else { 8..44 };
     bytes[range.start.min(bytes.len())..range.end.min(bytes.len())].to_vec()
@@ -158,7 +158,7 @@ fn receiver() -> Node {
 /// Device of the VRF that [`change`] puts the outer link into.
 const RED: LinkId = LinkId(9);
 
-/// Changes one thing that decides about shortcuts, on or off: a capture, a trace, the outer link's VRF, its device of the host side.
+/// Toggles one condition of the shortcuts: a capture, a trace, the outer link's VRF, its device of the host side.
 fn change(node: &mut Node, which: usize, is_on: bool) {
     let datapath = &mut node.datapath;
     match which {
@@ -176,8 +176,8 @@ fn change(node: &mut Node, which: usize, is_on: bool) {
     }
 }
 
-/// Frames for that receiver: ESP of two flows, pings to it, and fragments of ESP, of pings and of packets for others. Segments
-/// of the flows lie `stride` bytes apart.
+/// Frames for that receiver: ESP of two flows, pings to it, and fragments of ESP, of pings and of packets for others.
+/// Segments of the flows lie `stride` bytes apart.
 fn frames(rng: &mut Rng, stride: u32) -> Vec<Vec<u8>> {
     let mut near = gateways(sim::Medium::Cable, 1).nodes.remove(0);
     let mut elsewhere = Node::new();

@@ -12,8 +12,8 @@ use crate::fragments::fragments;
 use crate::gateways::*;
 use crate::path_mtu::too_big;
 
-/// Two VRFs, each with a link inside and one outside, which have the addresses of [`router`]'s links; and one link outside
-/// of both.
+/// Two VRFs, each with a link inside and one outside, which have the addresses of [`router`]'s links; and one link
+/// outside of both.
 const RED: u32 = 11;
 const BLUE: u32 = 12;
 const IN: [LinkId; 2] = [LinkId(1), LinkId(3)];
@@ -160,7 +160,7 @@ fn route_by_a_vrf_device_enters_it_and_by_a_link_leaves_it() {
         let own = if flow.src.is_ipv4() { "10.2.0.254" } else { "fd00:2::254" };
         node.rx_bytes(NOW, NEITHER, &Flow::new(&flow.src.to_string(), own).ping(1, 8));
         assert_eq!(icmp_message(&only(node.tx(NEITHER))).src, own);
-        // From one VRF by a link of the other; and round in a circle.
+        // From one VRF by a link of the other; and in a loop.
         let via = |dev| Route { prefix: net.parse().unwrap(), kind: RouteKind::Unicast { via: None, dev }, metric: 0 };
         let add = |fib: &mut Fib, table, dev| {
             fib.insert(TableId(table), via(dev), true);

@@ -1,4 +1,5 @@
-//! Device of a VRF: hooks, lookups, counters and captures of each kind of packet, with and without a queueing discipline.
+//! Device of a VRF: hooks, lookups, counters and captures of each kind of packet, with and without a queueing
+//! discipline.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -62,7 +63,7 @@ enum Seen {
     Lookup,
     /// In the queue of a device.
     Queued(LinkId),
-    /// Given to a device of the host side.
+    /// Passed to a device of the host side.
     Up(LinkId),
 }
 
@@ -88,15 +89,15 @@ fn seen(node: &mut Node) -> Vec<Seen> {
     steps.collect()
 }
 
-/// Packets that pass the VRF's device: received, sent.
+/// Packets that pass the VRF's device: received and sent.
 fn passed(node: &Node) -> [u64; 2] {
     let Traffic { rx_packets, tx_packets, tx_errors, .. } = traffic(node);
     assert_eq!(tx_errors, 0);
     [rx_packets, tx_packets]
 }
 
-/// Runs a packet through a traced node. Returns its steps, the number of passes of the VRF's device in and out, and the number of
-/// captures there.
+/// Runs a packet through a traced node. Returns its steps, the number of passes of the VRF's device in and out, and the
+/// number of captures there.
 fn trace(node: &mut Node, run: impl FnOnce(&mut Node)) -> (Vec<Seen>, [u64; 2]) {
     node.datapath.set_tap(RED, TapPoints { wire: false, fat: true });
     node.datapath.set_trace(Some(TraceFilter::default()), 9);

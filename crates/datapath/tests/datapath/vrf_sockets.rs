@@ -1,4 +1,5 @@
-//! Sockets and VRFs: packets go up by the device that the socket is bound to, and are refused where Linux refuses them.
+//! Sockets and VRFs: packets are delivered by the device that the socket is bound to, and are refused where Linux
+//! refuses them.
 
 use std::time::Duration;
 
@@ -102,11 +103,11 @@ fn unbound_socket_that_accepts_answers_in_the_vrf() {
             node.rx_bytes(NOW, INSIDE, &packet(&flow));
             assert_eq!(answer(&mut node, SocketBinding::Unbound).len(), 1);
             assert_eq!(up_by(&mut node), [1, 0, 0]);
-            // The kernel of the host side routes the answer by its main table.
+            // The kernel of the host side routes the reply by its main table.
             down_bytes(&mut node, PLAIN, &packet(&back(&flow)));
             assert_eq!(node.tx(INSIDE).len(), 1, "it leaves in the VRF");
             assert_eq!(node.drops(), []);
-            // A packet of another flow does not.
+            // A packet of another flow is not accepted.
             down_bytes(&mut node, PLAIN, &packet(&Flow { dport: 9, ..back(&flow) }));
             assert_eq!((node.tx(INSIDE).len(), node.drops()), (0, vec![(0, DropReason::NoRoute, 1)]));
             assert_eq!(up_by(&mut node).iter().sum::<usize>(), 1, "its socket gets an error");

@@ -21,7 +21,7 @@ const PAGE: u64 = 4096;
 const MAX_RANGES: usize = 16_384;
 
 /// Bits of the number of pages in the word of a range: mappings of less than 1 TiB. Above them is the number of the
-/// first page, of addresses of 48 bits, which the kernel keeps to unless it is given a hint.
+/// first page, of addresses of 48 bits, which the kernel uses unless a hint is given.
 const COUNT_BITS: u32 = 28;
 
 /// One mapping.
@@ -177,8 +177,8 @@ fn replace(range: &Range, start: usize, len: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // Marked first, so that no thread reads the zeros without the mark.
     range.lost.store(true, Ordering::Release);
-    // SAFETY: by invariant 1 the range is a mapping of guest memory, which no reference points into: it is accessed by raw
-    // pointers and atomic operations, for which zeroed memory does as well.
+    // SAFETY: by invariant 1 the range is a mapping of guest memory, which no reference points into: it is accessed by
+    // raw pointers and atomic operations, for which zeroed memory does as well.
     let new = unsafe { libc::mmap(start as *mut c_void, len, access, flags, -1, 0) };
     new != libc::MAP_FAILED
 }

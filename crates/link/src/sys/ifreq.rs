@@ -130,7 +130,7 @@ impl Interface {
         self.set(libc::SIOCSIFHWADDR, &[family_0, family_1, a, b, c, d, e, f])
     }
 
-    /// Number of receive queues (`ETHTOOL_GCHANNELS`); 1 if the driver does not say.
+    /// Number of receive queues (`ETHTOOL_GCHANNELS`); 1 if the driver does not report it.
     pub(crate) fn rx_queues(&self) -> io::Result<u32> {
         // `struct ethtool_channels`: the command; the maximum of receive, transmit, other and combined channels; then
         // the present number of each.

@@ -286,7 +286,7 @@ impl Batches for UdpLink {
                     self.paths.errors_wait = true;
                     DropReason::PacketTooBig
                 } else if errno == libc::EMSGSIZE {
-                    // A report from the network, possibly forged, says nothing about the offload.
+                    // A report from the network, possibly forged, is no evidence about the offload.
                     DropReason::PacketTooBig
                 } else if self.common.offloads.give_up(packet, &failed(&self.common.name, "sendmmsg", err).to_string())
                 {

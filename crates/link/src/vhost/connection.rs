@@ -42,7 +42,7 @@ pub(super) struct Connection {
     socket: UnixStream,
     handler: BackendReqHandler<Mutex<Device>>,
     device: Arc<Mutex<Device>>,
-    /// Whether it has sent a message.
+    /// Whether the front end has sent a message.
     has_spoken: bool,
 }
 

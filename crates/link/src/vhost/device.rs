@@ -95,7 +95,7 @@ impl Vring {
         self.ring.as_mut().map(|ring| (&mut self.stats, ring))
     }
 
-    /// Publishes used chains to the guest, and interrupts the guest if it wants that.
+    /// Publishes used chains to the guest, and interrupts the guest if it has enabled interrupts.
     pub(super) fn publish(&mut self) {
         let Some(ring) = &mut self.ring else { return };
         if ring.publish()
@@ -166,7 +166,7 @@ impl Device {
         self.vrings.get_mut(index as usize).ok_or(Error::InvalidParam)
     }
 
-    /// Starts the ring if it has all that it needs.
+    /// Starts the ring if its size, addresses, kick descriptor and memory are set.
     fn start(&mut self, index: usize) -> Result<()> {
         let features = self.features.unwrap_or_default();
         let features = RingFeatures { indirect: features.indirect(), event_index: features.event_index() };

@@ -24,9 +24,9 @@ const HOST_TSO6: u64 = 1 << 12;
 const HOST_ECN: u64 = 1 << 13;
 /// `VIRTIO_NET_F_MRG_RXBUF`.
 const MRG_RXBUF: u64 = 1 << 15;
-/// `VIRTIO_NET_F_STATUS`, which the front end answers for.
+/// `VIRTIO_NET_F_STATUS`, which the front end implements.
 const STATUS: u64 = 1 << 16;
-/// `VIRTIO_NET_F_CTRL_VQ`, which the front end answers for.
+/// `VIRTIO_NET_F_CTRL_VQ`, which the front end implements.
 const CTRL_VQ: u64 = 1 << 17;
 /// `VIRTIO_NET_F_MQ`.
 const MQ: u64 = 1 << 22;

@@ -92,11 +92,11 @@ pub struct VhostFront {
     violations: u64,
     copied: u64,
     owed: usize,
-    /// FrontQueue pair that the next burst begins with.
+    /// Queue pair that the next burst begins with.
     next: usize,
 }
 
-/// A back end that has our rings.
+/// A connected back end, with the shared rings.
 #[derive(Debug)]
 struct Running {
     session: Session,

@@ -33,7 +33,7 @@ pub(super) const TX_BUFFER: usize = 68 << 10;
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// A queue that was handed to the back end.
+/// A queue that is announced to the back end.
 #[derive(Debug)]
 pub(super) struct FrontQueue {
     pub(super) ring: DriverRing,

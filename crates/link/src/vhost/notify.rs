@@ -10,7 +10,7 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Signals an eventfd, unless its counter is full.
 ///
 /// The other process shares the descriptor's flags and may have cleared `O_NONBLOCK`, so that a write to a full counter
-/// blocks. So the counter is looked at first. A process that fills it between the look and the write can still block
+/// blocks. So the counter is checked first. A process that fills it between the check and the write can still block
 /// this thread (decision 53). A counter that is not zero is written to: a process that waits for edges need not reset
 /// it.
 pub(super) fn signal(eventfd: impl AsFd) {

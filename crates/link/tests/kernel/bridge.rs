@@ -1,4 +1,4 @@
-//! Two links joined into a cable, what went through it, and a TCP stream to send through.
+//! A cable made of two links, counts of the packets that it carries, and a TCP stream through it.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -150,7 +150,7 @@ pub(crate) fn transfer(from: &Netns, to: &Netns, address: IpAddr, len: usize) ->
     })
 }
 
-/// Runs `action` while the links are a cable, and returns what went through.
+/// Runs `action` while the links form a cable, and returns the counts of packets.
 pub(crate) fn with_cable(a: &mut dyn Link, b: &mut dyn Link, action: impl FnOnce() -> Outcome) -> Outcome<Seen> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Links against the host's own kernel, in namespaces of their own: its TCP and UDP at either end, its devices between.
+//! Links against the host's kernel in separate namespaces: the kernel's TCP and UDP at both ends, its devices in
+//! between.
 
 mod bridge;
 mod packet_socket;

@@ -1,4 +1,4 @@
-//! Packet sockets on virtual cables: two hosts, and a cable between them that runs through us.
+//! Packet sockets on virtual cables: two hosts, and a cable between them through two links.
 
 use base::DropReason;
 use driver::DriverKind;
@@ -57,7 +57,7 @@ fn received_by_stack(netns: &Netns) -> Outcome<u64> {
     found.ok_or_else(|| text.into())
 }
 
-/// Frames of an exclusive link reach the link alone, and from its end on the stack again.
+/// Frames of an exclusive link reach only the link, and the stack again after the link is dropped.
 fn exclusive() -> Outcome {
     let street = street()?;
     let mac = street.middle.sh("cat /sys/class/net/left/address")?;
@@ -70,7 +70,7 @@ fn exclusive() -> Outcome {
         let kind = DriverKind::Packet { interface: "left".to_owned(), exclusive: is_exclusive };
         let mut left = open(&street.middle, "left", kind, true)?;
         let before = received_by_stack(&street.middle)?;
-        // No station answers the pings.
+        // The pings get no reply.
         let _ = street.a.sh("ping -q -n -c 3 -i 0.05 -W 1 2001:db8:9::1");
         let (mut got, mut frames) = (0, Vec::new());
         while left.recv(&mem, &mut frames).is_ok() && !frames.is_empty() {
@@ -100,7 +100,7 @@ fn fat() -> Outcome {
     Ok(())
 }
 
-/// The kernel cuts and sums in software what its interface does not.
+/// The kernel segments and checksums in software what its interface does not offload.
 fn kernel_cuts() -> Outcome {
     let street = street()?;
     street.middle.sh("ethtool -K right tso off gso off tx off sg off")?;

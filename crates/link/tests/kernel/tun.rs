@@ -109,7 +109,7 @@ fn refused() -> Outcome {
     let netns = Netns::new("a")?;
     let mut link = open(&netns, "fat0", TUN, true)?;
     let mem = Memory::heap();
-    // More segments than any kernel takes; the second time for one that takes none at all.
+    // More segments than any kernel accepts; the second refusal turns the offload off.
     let train = |len| train(&mem, "10.9.0.2:1".parse().unwrap(), "10.9.0.1:2".parse().unwrap(), 0, &vec![7; len], 10);
     let plain = || Packet::with_data(&mem, &train(3000).to_vec()[..1000]).unwrap();
     let mut burst = vec![plain(), train(3000), plain()];

@@ -100,7 +100,7 @@ fn unbound() -> Outcome {
     ] {
         let (mut a, mut b) = (socket(&wire.a, any, true)?, socket(&wire.b, any, true)?);
         let (src, dst): (SocketAddr, SocketAddr) = (src.parse()?, dst.parse()?);
-        // There, and back from the address that it was sent to, which is not the first of that host.
+        // There and back: the reply is from the destination address, which is not the host's first address.
         let pass = |from: &mut dyn Link, to: &mut dyn Link, src: SocketAddr, dst: SocketAddr| {
             assert_eq!(send(from, train(&mem, src, dst, 0, &payload(3000), 1000))?, Sent::All);
             let got = receive(to, &mem, header_len, 3000)?;
@@ -164,7 +164,7 @@ fn joined() -> Outcome {
     Ok(())
 }
 
-/// The kernel fragments each of these datagrams for a link of MTU 1000, and no train.
+/// The kernel fragments single datagrams for a link of MTU 1000, but rejects a train of them.
 fn joined_over_narrow_link() -> Outcome {
     let wire = wire()?;
     wire.a.sh("ip link set wire mtu 1000")?;
@@ -197,7 +197,7 @@ fn too_big() -> Outcome {
     Ok(())
 }
 
-/// Two ends with a router between them, whose second link takes 1280 bytes alone.
+/// Two ends with a router between them, whose second link has an MTU of 1280 bytes.
 struct Path {
     a: Netns,
     _router: Netns,
@@ -223,7 +223,7 @@ fn narrow_path() -> Outcome<Path> {
     Ok(Path { a, _router: router, b })
 }
 
-/// Receives until something comes.
+/// Receives at least one packet.
 fn wait_for(link: &mut dyn Link, mem: &Memory) -> Outcome<Vec<packet::Packet>> {
     let mut out = Vec::new();
     for _ in 0..200 {
@@ -236,7 +236,7 @@ fn wait_for(link: &mut dyn Link, mem: &Memory) -> Outcome<Vec<packet::Packet>> {
     Err("nothing came in 2 s".into())
 }
 
-/// The MTU that a message tells, and the payload that it quotes.
+/// The MTU in a message, and the payload that the message quotes.
 fn reported_mtu(message: &packet::Packet) -> (usize, Vec<u8>) {
     let bytes = message.to_vec();
     let info = ip::Info::parse(&bytes, bytes.len()).expect("a packet");
@@ -287,7 +287,7 @@ fn reported_by_own_link() -> Outcome {
         wire.a.sh("ip link set wire mtu 1300")?;
         for len in [1400, 2 * 1400] {
             let dropped = a.stats().dropped_for(DropReason::PacketTooBig);
-            // It asks the routes that its thread sees.
+            // It looks up routes in its thread's namespace.
             let packet = || train(&Memory::heap(), src, dst, 0, &payload(len), 1400);
             let sent = wire.a.enter(|| send(a.as_mut(), packet()).ok());
             assert_eq!(sent, Some(Sent::All));
@@ -310,7 +310,7 @@ fn fragmented() -> Outcome {
         assert!(a.features().ufo);
         let (src, dst) = (ends[0].parse()?, ends[1].parse()?);
         let long = || train(&mem, src, dst, 0, &payload(1400), 1400);
-        // IPv6 is fragmented at its source alone, which has to be told before.
+        // IPv6 is fragmented by its source only, which must know the path MTU before.
         assert_eq!(send(a.as_mut(), long())?, Sent::All);
         wait_for(a.as_mut(), &mem)?;
         let mut may_be_cut = long();
@@ -384,8 +384,7 @@ fn without_df_over_narrow_link() -> Outcome {
     Ok(())
 }
 
-/// The option stays as the last datagram had it, and does not keep the kernel from telling what ICMP says of one
-/// before.
+/// The option keeps the value of the last datagram, and the kernel still reports ICMP errors about earlier ones.
 fn reported_without_df() -> Outcome {
     let path = narrow_path()?;
     let mut a = socket(&path.a, V4[0], true)?;
@@ -447,7 +446,7 @@ fn refused() -> Outcome {
     let mut a = socket(&wire.a, V4[0], true)?;
     let mem = Memory::heap();
     let (src, dst) = (V4[0].parse()?, V4[1].parse()?);
-    // More segments than any kernel takes.
+    // More segments than any kernel accepts.
     let fat = train(&mem, src, dst, 0, &payload(3000), 10);
     let mut burst = vec![train(&mem, src, dst, 0, &[1], 1400), fat, train(&mem, src, dst, 0, &[2], 1400)];
     assert_eq!((a.send(&mut burst)?, burst.len(), a.stats().tx_packets), (Sent::Refit, 2, 1));

@@ -1,4 +1,4 @@
-//! AF_XDP on virtual cables: a host at one end, us at the other.
+//! AF_XDP on virtual cables: a host at one end, a link at the other.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     by_way.chain(others).collect()
 }
 
-/// A host, and us at the other end of its cable.
+/// A host, and the link at the other end of its cable.
 struct Cable {
     host: Netns,
     us: Netns,
@@ -80,8 +80,8 @@ fn ring(link: &dyn Link) -> RingState {
     link.ring().expect("an XDP link has one")
 }
 
-/// Drops the only link of a namespace, and waits until its interface is as it was. A program that another test starts
-/// has its descriptors too, between `fork` and `exec`.
+/// Drops the only link of a namespace, and waits until its interface is restored. A child of another test has copies of
+/// the descriptors between `fork` and `exec`.
 fn close(link: Box<dyn Link>, netns: &Netns) -> Outcome {
     drop(link);
     let mut seen = Ok(String::new());
@@ -130,7 +130,7 @@ fn frames_pass(mode: XdpMode) -> Outcome {
     let state = ring(&*link);
     assert_eq!((state.native, state.frames, state.frame_size), (mode == XdpMode::Native, 256, 2048));
 
-    // In: more than the ring has frames for, some at a time.
+    // In: more frames than the ring has, some at a time.
     for burst in 0..20_u32 {
         let numbers = burst * 32..burst * 32 + 32;
         send(
@@ -302,7 +302,7 @@ fn chosen() -> Outcome {
     let link = xdp(&cable.us, "eth0", 512, XdpMode::Generic)?;
     let native = &link.offloads()[0];
     assert_eq!((native.on, native.why.as_deref()), (false, Some("mode = \"generic\"")));
-    // A driver that cannot: a bridge has no XDP of its own.
+    // A driver without support: a bridge has no native XDP.
     cable.us.sh("ip link add bridge type bridge; ip link set bridge up")?;
     let link = xdp(&cable.us, "bridge", 512, XdpMode::Auto)?;
     let native = &link.offloads()[0];
@@ -312,7 +312,7 @@ fn chosen() -> Outcome {
     Ok(())
 }
 
-/// Frames written to a TAP device arrive by its ring, and the other way round.
+/// Frames written to a TAP device arrive by its ring, and frames sent by the ring can be read from the device.
 fn by_a_tap() -> Outcome {
     let netns = Netns::new("tap")?;
     netns.sh("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;

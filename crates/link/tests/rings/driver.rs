@@ -56,7 +56,7 @@ pub(crate) fn memory() -> GuestMemoryMmap {
     GuestMemoryMmap::from_ranges_with_files(regions).unwrap()
 }
 
-/// A queue, as its driver sees it.
+/// The driver's side of a queue.
 pub(crate) struct Queue<'a> {
     mem: &'a GuestMemoryMmap,
     number: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Queue<'a> {
     avail: AvailRing<'a, GuestMemoryMmap>,
     used: UsedRing<'a, GuestMemoryMmap>,
     event_index: bool,
-    /// Descriptors that the device does not have, and those of each chain that it has.
+    /// Free descriptors, and the descriptors of each chain that the device holds.
     free: Vec<u16>,
     lent: HashMap<u16, Vec<u16>>,
     /// The next element of the used ring to be read.
@@ -107,12 +107,12 @@ impl<'a> Queue<'a> {
         self.free.last().copied()
     }
 
-    /// Descriptors that the device does not have.
+    /// Number of free descriptors.
     pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Offers a chain of pieces, in an indirect table or not. Tells whether the device is to be kicked.
+    /// Makes a chain of buffers available, in an indirect table or not. Tells whether the device is to be kicked.
     pub(crate) fn offer(&mut self, pieces: &[(u64, u32)], is_writable: bool, is_indirect: bool) -> bool {
         let direction = if is_writable { WRITE } else { 0 };
         let count = if is_indirect { 1 } else { pieces.len() };
@@ -152,7 +152,7 @@ impl<'a> Queue<'a> {
         self.kick.write(1).unwrap();
     }
 
-    /// Index at which the device wants a kick.
+    /// Index at which the device has requested a kick (`avail_event`).
     fn avail_event(&self) -> u16 {
         self.mem.read_obj(GuestAddress(used_at(self.number) + 4 + 8 * u64::from(self.size))).unwrap()
     }
@@ -161,11 +161,11 @@ impl<'a> Queue<'a> {
         self.mem.read_obj(GuestAddress(used_at(self.number))).unwrap()
     }
 
-    /// Asks for an interrupt when the `n`th chain from now has been used; never, if there is no number.
+    /// Requests an interrupt when the `n`th chain from now has been used; `None` disables interrupts.
     pub(crate) fn want_call(&self, n: Option<u16>) {
         let (at, value) = match n {
             Some(n) if self.event_index => (4 + 2 * u64::from(self.size), self.next_used.wrapping_add(n - 1)),
-            // Behind what has been used.
+            // Behind the used chains.
             None if self.event_index => (4 + 2 * u64::from(self.size), self.next_used.wrapping_sub(1)),
             Some(_) => (0, 0),
             None => (0, 1),
@@ -178,7 +178,7 @@ impl<'a> Queue<'a> {
         self.call.read().unwrap_or(0)
     }
 
-    /// Takes back what the device has used next: the chain's first descriptor, and the bytes that were written.
+    /// Takes back the next used chain: its first descriptor, and the number of bytes written.
     pub(crate) fn take(&mut self) -> Option<(u16, u32)> {
         let ahead = self.used.idx().load().wrapping_sub(self.next_used);
         assert!(ahead <= self.size, "used index {ahead} ahead");
@@ -193,7 +193,7 @@ impl<'a> Queue<'a> {
         Some((head, element.len()))
     }
 
-    /// Index of the used ring, where a back end that has crashed is said to go on.
+    /// Index of the used ring, from which a front end restarts a back end that has crashed.
     pub(crate) fn used_index(&self) -> u16 {
         self.used.idx().load()
     }
@@ -223,7 +223,7 @@ impl<'a> Driver<'a> {
         Self { mem, features: features | PROTOCOL_FEATURES, queues, front: None }
     }
 
-    /// Connects, and says where the rings are and that they go on at `bases`.
+    /// Connects, and announces the rings' addresses and their indices `bases`.
     pub(crate) fn connect(&mut self, back: &mut VhostUser, socket: &Path, bases: &[u16]) {
         let regions: Vec<_> =
             self.mem.iter().map(|region| VhostUserMemoryRegionInfo::from_guest_region(region).unwrap()).collect();
@@ -276,7 +276,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Ring as a front end describes it.
+/// Configuration of a ring in the front end's messages.
 struct Ring {
     base: u16,
     place: VringConfigData,

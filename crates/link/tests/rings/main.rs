@@ -19,7 +19,7 @@ use driver::{Driver, EVENT_IDX, INDIRECT_DESC, MRG_RXBUF, VERSION_1, memory};
 /// Address of the link.
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
-/// Everything that the driver has.
+/// Features of the driver.
 const ALL: u64 = MRG_RXBUF | INDIRECT_DESC | EVENT_IDX | VERSION_1;
 
 fn path() -> PathBuf {
@@ -56,7 +56,7 @@ impl Random {
         (self.0 >> 11) as usize % end
     }
 
-    /// Cuts a stretch into one to four pieces, also of no bytes.
+    /// Splits a range into one to four pieces, some of them empty.
     fn cut(&mut self, addr: u64, len: usize) -> Vec<(u64, u32)> {
         let mut ends: Vec<usize> = (0..self.below(4)).map(|_| self.below(len + 1)).collect();
         ends.push(len);
@@ -71,7 +71,7 @@ impl Random {
     }
 }
 
-/// Sends frames by a queue of the driver's and returns what the back end received.
+/// Sends frames by a queue of the driver, and returns the frames that the back end received.
 fn send(
     driver: &mut Driver<'_>,
     number: usize,
@@ -104,7 +104,7 @@ fn send(
     got.iter().map(Packet::to_vec).collect()
 }
 
-/// Offers buffers until the queue has no descriptors for another.
+/// Makes buffers available until the queue has no free descriptors.
 fn offer_all(driver: &mut Driver<'_>, number: usize, random: &mut Random, len: usize) {
     let may_be_indirect = driver.features & INDIRECT_DESC != 0;
     let queue = &mut driver.queues[number];
@@ -275,7 +275,7 @@ fn rings_resume_at_their_index_after_a_reconnect() {
     for round in 0..6 {
         driver.connect(&mut back, &socket, &bases);
         refit(&mut back);
-        // Buffers that are left from before stay where they are.
+        // Buffers that were available before stay available.
         offer_all(&mut driver, 0, &mut random, 2000);
         for number in 0..5 {
             let frames = [frame(10 * round + number, 500)];
@@ -284,14 +284,14 @@ fn rings_resume_at_their_index_after_a_reconnect() {
             assert_eq!(received(&mut driver, 0), frames, "round {round}");
         }
         if round % 2 == 0 {
-            // The front end asks; the ring stands still from then on.
+            // The front end reads the index, which stops the ring.
             bases = [0, 1].map(|queue| driver.say(&mut back, |front| front.get_vring_base(queue).unwrap()) as u16);
             assert_eq!(bases, [0, 1].map(|queue| driver.queues[queue].used_index()));
             assert!(!back.guest().running && back.guest().connected);
             assert_eq!(back.send(&mut packets(&[frame(1, 64)])).unwrap(), Sent::All);
             assert!(received(&mut driver, 0).is_empty());
         } else {
-            // It is gone without a word; what was used is known from the ring.
+            // The front end disconnects without a message; the index is in the used ring.
             bases = [0, 1].map(|queue| driver.queues[queue].used_index());
         }
         driver.disconnect();

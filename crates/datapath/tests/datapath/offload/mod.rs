@@ -1,5 +1,5 @@
-//! A gateway with ESP offload to a device, and one with software ESP: they interoperate, and no failure sends a packet in
-//! clear.
+//! A gateway with ESP offload to a device, and one with software ESP: they interoperate, and no failure sends a packet
+//! in clear.
 
 mod both_ways;
 mod decision;
@@ -29,7 +29,7 @@ const DETOUR: LinkId = LinkId(3);
 /// The prefixes behind the gateways, by family and gateway.
 const NETS: [[&str; 2]; 2] = [["10.1.0.0/16", "10.2.0.0/16"], ["fd00:1::/32", "fd00:2::/32"]];
 
-/// Gives gateway `at` its SAs and policies, on its device if there is one.
+/// Adds the SAs and policies of gateway `at`, on its device if there is one.
 fn configure(node: &mut Node, at: usize, tunnel: Tunnel, mode: Option<OffloadMode>) {
     let packet_mode = mode == Some(OffloadMode::Packet);
     for from in 0..2 {
@@ -120,7 +120,7 @@ impl Lane {
         self.near.rx(NOW, INSIDE, vec![pkt]);
     }
 
-    /// Carries the packets queued on a link over the wire to the other gateway, whose guest gets the decrypted packets.
+    /// Moves the packets queued on a link over the wire to the other gateway, whose guest gets the decrypted packets.
     fn carry(&mut self, link: LinkId) -> usize {
         let mut frames = self.near.tx(link);
         self.near.to_wire(NOW, link, &mut frames);

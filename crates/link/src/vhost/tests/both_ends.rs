@@ -185,7 +185,7 @@ fn sleeping_threads_lose_no_wake_up() {
         let mut received = 0_u32;
         let mut burst = Vec::new();
         while received < count {
-            // Limits the frames in flight so that the echo never gets stuck.
+            // Limits the frames in flight so that the echo never stalls.
             while sent < count && sent - received < 40 && burst.len() < 20 {
                 burst.push(Packet::with_data(&mem, &frame(sent, 60 + (sent % 1000) as usize)).unwrap());
                 sent += 1;

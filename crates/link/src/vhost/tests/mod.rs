@@ -1,7 +1,7 @@
 //! Front end and back end against each other, and back ends against malicious drivers.
 
 mod both_ends;
-mod lies;
+mod malformed;
 mod messages;
 
 use std::io::Write;

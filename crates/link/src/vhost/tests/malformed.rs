@@ -1,4 +1,4 @@
-//! Drivers that write their rings themselves, against a back end.
+//! Malformed rings of a driver, against a back end.
 
 use super::*;
 
@@ -257,7 +257,7 @@ fn used_length_of_a_transmit_chain_is_ignored() {
         let sent = frame(1, 200);
         let burst = vec![Packet::with_data(&wire.mem, &sent).unwrap()];
         assert_eq!(bytes_of(&wire.carry(false, burst)), [sent]);
-        // As devices do that count the bytes that they have read.
+        // As devices do that report the number of bytes read.
         wire.front.queue_for_test(1).window.store_u32(used_at(256) + 8 + 8 * number, 212);
     }
     assert_eq!((wire.front.guest().connections, wire.front.guest().violations), (1, 0));
