@@ -2,13 +2,13 @@
 //!
 //! The kernel's root is the host's file system, read-only, so every program of the host is there. Its interfaces are
 //! TAP devices in a namespace of the host. Scripts and their output pass through a directory that both share; the
-//! kernel's console says which script to run and when it has ended (see `guest-init`).
+//! console carries the name of the script to run and the message of its end (see `guest-init`).
 //!
-//! This kernel is notified of input by signals, and now and then misses that of a frame: the frame then waits for the
-//! next input of any device. So its console gets an empty line every [`TICK`].
+//! This kernel is notified of input by signals, and sometimes misses the signal of a frame: the frame then waits for
+//! the next input of any device. So the console gets an empty line every [`TICK`].
 //!
-//! It has 2696 bytes for a process's extended registers, and writes back so many. Linux takes no less than the
-//! registers of the processor, which with AMX are 11 008 bytes, so it runs with a [library](XSTATE_LIBRARY) that adds
+//! It writes back 2696 bytes of a process's extended registers. Linux accepts no less than the registers of the
+//! processor, which with AMX are 11 008 bytes, so it runs with a [library](XSTATE_LIBRARY) that adds
 //! the missing bytes.
 
 use std::fs;
@@ -25,7 +25,8 @@ use system::{Netns, Outcome, Scratch};
 /// Longest time that booting or one script may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Longest time that a frame waits in this kernel unseen. The terminal holds 4096 bytes while a script runs.
+/// Longest time that a frame waits in this kernel after a missed signal. The terminal holds 4096 bytes while a script
+/// runs.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Library in front of the C library's `ptrace`, with which the kernel runs on processors with AMX too: `xstate.c`.
@@ -191,7 +192,7 @@ impl Script<'_> {
 
 impl Drop for Uml {
     fn drop(&mut self) {
-        // A kernel that does not power off by itself, or has ended already, cannot be helped by an error here.
+        // An error has no remedy here: the kernel does not power off, or has ended already.
         let _ = self.console.enter("poweroff");
         let ended = || matches!(self.child.try_wait(), Ok(Some(_)));
         if system::wait_until("the kernel powers off", Duration::from_secs(2), ended).is_err() {

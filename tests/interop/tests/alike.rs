@@ -1,4 +1,4 @@
-//! Lines that a Linux kernel under user-mode-linux and a gateway are to carry out alike.
+//! Comparison of the results of lines in a Linux kernel under user-mode-linux and on a gateway.
 
 use std::fs;
 use std::process::Command;

@@ -1,6 +1,6 @@
-//! Many SAs by `ip -batch`: the same lines in a Linux kernel and on a gateway, a part of them here and a part there in
-//! turn, so that other load of the machine slows both. A kernel under user-mode-linux is slow, so it is given the first
-//! lines alone. The times are printed and not compared: the cost of a system call there differs by processor.
+//! Many SAs by `ip -batch`: the same lines in a Linux kernel and on a gateway, in alternating parts, so that other load
+//! of the machine slows both. A kernel under user-mode-linux is slow, so it only gets the first lines. The times are
+//! printed and not compared: the cost of a system call there differs by processor.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::UML, Need::MODPROBE];
 
-/// SAs in all, those that Linux is given too, and how many of these are added at once.
+/// Number of SAs, number of SAs that Linux gets too, and number of SAs added at once.
 const COUNT: u32 = 100_000;
 const SHARED: u32 = 10_000;
 const PART: u32 = 2_000;
@@ -55,7 +55,7 @@ fn load() -> Outcome {
     Ok(())
 }
 
-/// An SA that has its own peer, SPI and key. Linux looks for an SA among all between the same addresses.
+/// An SA that has its own peer, SPI and key. Linux searches among all SAs between the same addresses.
 fn line(number: u32) -> String {
     let spi = 0x1000 + number;
     let [_, a, b, c] = number.to_be_bytes();

@@ -1,5 +1,5 @@
 //! Guests of a bridge with kernels of their own, on TAP devices with virtio-net headers: one whose frames are untagged,
-//! on devices of the bridge; one whose frames are tagged, on a device that it made; and hosts behind the uplink and the
+//! on devices of the bridge; one whose frames are tagged, on a device of its own; and hosts behind the uplink and the
 //! own port.
 
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn talk() -> Outcome {
     let (scratch, node, far) = (Scratch::new()?, Netns::new("node")?, Netns::new("far")?);
-    // The host's own stack sees the guests' packets, too.
+    // The host's stack receives the guests' packets, too.
     node.sh("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
     veth((&node, "up0"), (&far, "up0"))?;
     far.sh("ip addr add 10.9.0.9/24 dev up0; ip addr add fd09::9/64 dev up0 nodad; ip link set up0 up")?;
@@ -101,7 +101,7 @@ fn talk() -> Outcome {
     println!("{size} bytes a frame to the guest");
     assert!(size > 2 * 1500, "{size} bytes a frame to the guest\n{}", gateway.show("links")?);
 
-    // The guest goes to another port while it sends.
+    // The guest moves to another port while it sends.
     let port_of = |mac: &str| {
         let shown = gateway.show("fdb")?;
         let found = shown.lines().find(|line| line.starts_with(mac)).map(ToOwned::to_owned);

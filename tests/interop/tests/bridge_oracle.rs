@@ -1,5 +1,5 @@
 //! Forwarding decisions of a Linux bridge and of the crate `switch`, for random bridges and frames: the ports by which
-//! each frame leaves, its tag, the addresses that are known in the end, and the counters of each VLAN.
+//! each frame leaves, its tag, the addresses learnt in the end, and the counters of each VLAN.
 //!
 //! `FATPATH_SEED` is the seed of the first bridge, otherwise the time.
 
@@ -19,7 +19,7 @@ use wire::eth::{self, EtherType};
 const NEEDS: &[Need] = &[Need::Namespaces, Need::UML, Need::MODPROBE, Need::PYTHON];
 const SCRIPT: &str = include_str!("bridge_oracle.py");
 
-/// Time in which the last bridge has to begin.
+/// Time limit for the start of the last bridge.
 const TIME: Duration = Duration::from_secs(110);
 const PORTS: usize = 5;
 const FRAMES: usize = 60;
@@ -79,7 +79,7 @@ struct Case {
     frames: Vec<Sent>,
 }
 
-/// A frame that a port is sent.
+/// A frame for a port.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     port: usize,
@@ -168,7 +168,7 @@ impl Case {
         Self { filters, default_pvid, group_mask, ports, vlans, fdb, frames }
     }
 
-    /// The commands that make it on Linux, and its frames.
+    /// The commands that create the bridge on Linux, and its frames.
     fn to_json(&self) -> Value {
         let on = |is_on: bool| if is_on { "on" } else { "off" };
         let pvid = self.default_pvid.map_or(0, Vid::get);

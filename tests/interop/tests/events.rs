@@ -14,7 +14,7 @@ use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, trial};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::UML, Need::MODPROBE, Need::PING];
 
-/// Event that is listened to, commands that set the node up, and the event printed in either kernel when it answers
+/// Group of the monitor, commands that set the node up, and the event printed on both sides when the node answers
 /// pings.
 const CASES: &[(&str, &str, &str)] = &[
     (EXPIRE, "ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $TMPL", "acquire proto esp"),
@@ -45,7 +45,7 @@ const CASES: &[(&str, &str, &str)] = &[
 
 const EXPIRE: &str = "acquire expire";
 
-/// Listens to `GROUPS` while `WHAT` has been done, and shows the SAs that there are then.
+/// Runs `ip xfrm monitor` of `GROUPS` during `WHAT`, and then shows the SAs.
 const SCRIPT: &str = "
 TMPL='tmpl src 10.1.0.1 dst 10.1.0.9 proto esp reqid 7 mode transport'
 SPI_TMPL='tmpl src 10.1.0.1 dst 10.1.0.9 proto esp spi 0x700 reqid 7 mode transport'
@@ -107,8 +107,8 @@ fn compare() -> Outcome {
     if report.is_empty() { Ok(()) } else { Err(report.into()) }
 }
 
-/// Output with words in place of policies' and requests' numbers, and without what earlier kernels do not print of
-/// outbound SAs.
+/// Output with words in place of policies' and requests' numbers, and without fields of outbound SAs that earlier
+/// kernels do not print.
 fn normal(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.contains("lastused")).collect();
     let text = lines.join("\n");

@@ -11,8 +11,8 @@ use system::{
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::UML, Need::MODPROBE, Need::PING, Need::PYTHON];
 
-/// Host `a` is fd01::2 and travels as fd11::2; host `b` is fd02::2 and travels as fd12::2, or as other addresses of
-/// these locators.
+/// Host `a` is fd01::2 with the ILA address fd11::2; host `b` is fd02::2 with the ILA address fd12::2, or other
+/// addresses of these locators.
 const A: &str = "fd01::2";
 const B: &str = "fd02::2";
 
@@ -47,7 +47,8 @@ fn mappings_of_gateway(mode: &str) -> String {
     mapping("fd02", "fd12", "lan0") + &mapping("fd11", "fd01", "wan0")
 }
 
-/// Routes of the gateway of that mode: to the place of `b`, and from that of `a`. The identifiers are of any type.
+/// Routes of the gateway of that mode: to the locator of `b`, and from the locator of `a`. The identifiers are of any
+/// type.
 fn routes_of_gateway(mode: &str) -> String {
     let encap = |loc: &str, hook: &str| {
         format!(
@@ -73,7 +74,7 @@ ip link set eth1 up
 ip route add fd11::/64 via fd99::1 dev eth1
 ";
 
-/// Lines that give the router mappings of that mode.
+/// Lines that add the router's mappings of that mode.
 fn mappings(mode: &str) -> String {
     format!(
         "ip ila add loc_match fd01:0:0:0 loc fd11:0:0:0 csum-mode {mode} dev eth0
@@ -83,7 +84,7 @@ fn mappings(mode: &str) -> String {
 
 const NO_MAPPINGS: &str = "ip ila del loc_match fd01:0:0:0 dev eth0; ip ila del loc_match fd12:0:0:0 dev eth1";
 
-/// Lines that give the router routes of that mode.
+/// Lines that add the router's routes of that mode.
 fn routes(mode: &str) -> String {
     format!(
         "ip route replace fd01::/64 encap ila fd11:0:0:0 csum-mode {mode} ident-type luid via fd99::1 dev eth1
@@ -186,7 +187,7 @@ fn each_mode_by_routes() -> Outcome {
     for mode in ["no-action", "neutral-map", "neutral-map-auto", "adj-transport"] {
         site.linux.sh(&routes(mode))?;
         site.gateway.reload(&gateway(&routes_of_gateway(mode)))?;
-        // Packets of the mode before may pass until the file is read; all four are different on the wire.
+        // Packets of the previous mode may pass until the file is read; the four modes differ on the wire.
         site.gateway.wait_until("it has the routes", |it| {
             it.show("routes").is_ok_and(|shown| shown.matches(&format!("csum-mode {mode} ")).count() == 2)
         })?;

@@ -31,7 +31,7 @@ for n in 0 1; do
 done
 ";
 
-/// A gateway on both.
+/// A gateway on both interfaces.
 const GATEWAY: &str = "
 [[link]]
 name = \"eth0\"
@@ -73,11 +73,11 @@ fn compare(lines: &str) -> Outcome {
     compare_lines(&scratch, lines, &want, normal)
 }
 
-/// A line without what makes a veth of an Ethernet interface, and with the numbers of VRFs that Linux would give them.
+/// A line without the marks of a veth, and with the numbers that Linux gives to VRFs.
 fn normal(line: &str) -> String {
-    // Those of the node are 1000000000 more.
+    // The node's numbers are larger by 1000000000.
     let mut line = line.replace("100000000", "").replace("10000000", "");
-    // A kernel for one processor does not say how many queues it receives by.
+    // A kernel for one processor does not print the number of receive queues.
     line = line.replace(" numrxqueues 1", "");
     for (begin, end) in [("@if", &[':', ' '][..]), (" link-netns ", &[' '][..])] {
         if let Some(at) = line.find(begin) {

@@ -1,8 +1,8 @@
-//! Against a real Linux kernel: ESP, where each scenario runs with Linux at both ends, which shows that the scenario is
-//! right, and then with fatpath at the near one (with fatpath alone where Linux cannot be the near end, or differs by
-//! its algorithm); ILA; sockets of VRFs; guests of a bridge, and a bridge's decisions; `ip xfrm` and `ip` about VRFs
-//! and ILA, line by line, and a hundred thousand lines of it. Against strongSwan: IKE. Against scapy and tshark: ESP
-//! packet by packet. And the library that this kernel needs on some processors.
+//! Against a real Linux kernel: ESP, where each scenario runs with Linux at both ends, which validates the scenario,
+//! and then with fatpath at the near end (only with fatpath if Linux cannot be the near end, or differs only by the
+//! algorithm); ILA; sockets of VRFs; guests of a bridge, and a bridge's decisions; `ip xfrm` and `ip` about VRFs and
+//! ILA, line by line, and a hundred thousand lines of it. Against strongSwan: IKE. Against scapy and tshark: ESP packet
+//! by packet. And the library that this kernel needs on some processors.
 
 mod alike;
 mod batch;

@@ -1,4 +1,4 @@
-//! ESP against scapy, whose encoder and decoder share nothing with ours: each end decrypts the other one's packets.
+//! ESP against scapy, whose encoder and decoder share no code with fatpath's: each end decrypts the other's packets.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -15,7 +15,7 @@ use wire::Version;
 use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc};
 use xfrm::{Mode, SaConfig, SaFlags};
 
-/// Debian's own Python, whatever else is on the path.
+/// Debian's Python, also if another one is first on the path.
 const PYTHON: &str = "/usr/bin/python3";
 
 const NEEDS: &[Need] = &[
@@ -27,7 +27,7 @@ const NEEDS: &[Need] = &[
 struct Suite {
     name: &'static str,
     algorithm: Algorithm,
-    /// Enc and its key, and authentication and its key.
+    /// Encryption and its key, and authentication and its key.
     scapy: Value,
     /// Whether scapy supports extended sequence numbers with it: separate authentication leaves the upper half out.
     esn: bool,
@@ -81,7 +81,7 @@ fn suites() -> Vec<Suite> {
     ]
 }
 
-/// The numbers before the first packet: of a new SA, and right before the lower half starts over.
+/// The sequence numbers before the first packet: of a new SA, and right before the lower half wraps.
 const STARTS: [(bool, u64); 3] = [(false, 0), (true, 0), (true, (1 << 32) - 3)];
 
 /// The ends of a tunnel, by family.
@@ -136,7 +136,7 @@ fn cases(suite: &Suite, mode: Mode, udp: bool) -> Outcome {
     Ok(())
 }
 
-/// Between which addresses ESP goes: of both families in tunnel mode, the packet's own in transport mode.
+/// Addresses of ESP: both families in tunnel mode, the packet's own in transport mode.
 fn ends(mode: Mode, flow: &Flow) -> Vec<[String; 2]> {
     match mode {
         Mode::Tunnel => ENDS.map(|ends| ends.map(str::to_owned)).to_vec(),
@@ -144,7 +144,7 @@ fn ends(mode: Mode, flow: &Flow) -> Vec<[String; 2]> {
     }
 }
 
-/// Scapy seals, we open.
+/// Scapy encrypts, fatpath decrypts.
 fn opens(scapy: &mut Scapy, config: &SaConfig, sa: &Value, flow: &Flow) -> Outcome {
     let (mem, mut ipsec, _) = gateway(config);
     for (at, packet) in packets(flow).into_iter().enumerate() {
@@ -160,7 +160,7 @@ fn opens(scapy: &mut Scapy, config: &SaConfig, sa: &Value, flow: &Flow) -> Outco
     Ok(())
 }
 
-/// We seal, single packets and a fat one, and scapy opens.
+/// Fatpath encrypts single packets and a super-packet, and scapy decrypts.
 fn seals(scapy: &mut Scapy, config: &SaConfig, sa: &Value, flow: &Flow) -> Outcome {
     let (mem, mut ipsec, id) = gateway(config);
     let single = packets(flow).into_iter().map(|packet| Packet::with_data(&mem, &packet).expect("memory"));

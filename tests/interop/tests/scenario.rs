@@ -10,7 +10,7 @@ use crate::site::{INNER_V4, INNER_V6, Inner, Near, Site};
 /// Bytes of each TCP transfer.
 const STREAM_LEN: usize = 4 << 20;
 
-/// Sizes for the end that needs not try them all, since the answer to a ping is as long as the ping.
+/// Fewer sizes for the second end, since the reply to a ping is as long as the ping.
 const SOME_SIZES: &[u16] = &[0, 56, 1408, 1473, 20000];
 
 /// One kind of connection.
@@ -24,10 +24,10 @@ pub(crate) struct Scenario {
     window: u32,
     start: u32,
     udp: bool,
-    /// Whether the near end is a host that knows nothing of IPsec, with the gateway's transport mode in front of it
-    /// (RFC 4301 §3.3, "bump in the wire"). Linux opens nothing for other hosts.
+    /// Whether the near end is a host without IPsec behind a gateway in transport mode (RFC 4301 §3.3, "bump in the
+    /// wire"). Linux does not decrypt for other hosts.
     pub(crate) behind: bool,
-    /// Whether Linux tries it as the near end too, which shows that the scenario is right.
+    /// Whether the scenario runs with Linux as the near end too, which validates it.
     pub(crate) with_linux: bool,
 }
 
@@ -165,7 +165,7 @@ impl Scenario {
 /// Traffic between a host behind the near end and the peer itself.
 fn tunnel_traffic(site: &mut Site, inner: &Inner) -> Outcome {
     let (host, peer) = (inner.near.parse()?, inner.peer.parse()?);
-    // The first packet that fills the link teaches the host the tunnel's MTU, and may be lost by that (RFC 1191).
+    // The first packet of the link's MTU gives the host the tunnel's MTU by an ICMP error, and may be lost (RFC 1191).
     let _ = site.host.sh(&ping_script(peer, &[1472]));
     site.host.sh(&ping_script(peer, PING_SIZES))?;
     site.peer.sh(&ping_script(host, SOME_SIZES))?;
@@ -173,7 +173,7 @@ fn tunnel_traffic(site: &mut Site, inner: &Inner) -> Outcome {
     stream_to_peer(&site.host, &mut site.peer, host)
 }
 
-/// Pings between the ends of the connection; fatpath's own end answers and asks nothing.
+/// Pings between the ends of the connection; fatpath's own end only replies.
 fn transport_traffic(site: &mut Site, near: Near, inner: &Inner) -> Outcome {
     let (own, peer): (IpAddr, IpAddr) = (inner.near.parse()?, inner.peer.parse()?);
     match near {
@@ -188,7 +188,7 @@ fn transport_traffic(site: &mut Site, near: Near, inner: &Inner) -> Outcome {
     Ok(())
 }
 
-/// Traffic between the peer and a host that both are ends of the connection. A gateway cannot protect fragments.
+/// Traffic between the peer and a host, which are the ends of the connection. A gateway cannot protect fragments.
 fn behind_traffic(site: &mut Site, inner: &Inner) -> Outcome {
     let (host, peer): (IpAddr, IpAddr) = (inner.near.parse()?, inner.peer.parse()?);
     let largest = if host.is_ipv4() { 1438 } else { 1418 };

@@ -46,8 +46,8 @@ const HOST: &str = "
     ip route add default via 10.1.0.1
     ip route add default via fd01::1";
 
-/// One `ip` for all of it: to start a program takes a guest longer than to run it. A route takes no source that is
-/// still tentative.
+/// One call of `ip` for all: starting a program in a guest takes longer than running it. A route cannot have a
+/// tentative source address.
 const PEER: &str = "
 ip -batch - <<END
 addr add 192.0.2.2/24 dev eth0
@@ -59,7 +59,7 @@ route add fd01::/64 via 2001:db8::1 src fd02::1
 END
 ";
 
-/// A kernel answers for an IPv6 address once it has noticed that the interface is up, which takes a busy one a while.
+/// A kernel answers for an IPv6 address once it has handled the link-up event, which takes a while on a busy machine.
 const SETTLED: &str = "
 while ip -6 addr show tentative | grep -q inet6; do sleep 0.05; done
 ";
@@ -77,7 +77,7 @@ echo 1 >/proc/sys/net/ipv4/ip_forward
 echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
 ";
 
-/// Linux takes ESP in UDP from a socket that some process has marked: UDP_ENCAP (100) is UDP_ENCAP_ESPINUDP (2).
+/// Linux accepts ESP in UDP from a socket whose option UDP_ENCAP (100) is UDP_ENCAP_ESPINUDP (2).
 const UDP_ENCAP: &str = r#"
     perl -e 'use Socket; socket(S, PF_INET, SOCK_DGRAM, 0) or die; bind(S, sockaddr_in(4500, INADDR_ANY)) or die;
         setsockopt(S, 17, 100, pack("i", 2)) or die; open(F, ">/tmp/encap"); close(F); sleep' &
@@ -134,7 +134,7 @@ enum NearEnd {
     Fatpath(Gateway),
 }
 
-/// The three of them, joined. Fields are dropped in this order.
+/// The three connected nodes. Fields are dropped in this order.
 pub(crate) struct Site {
     near: NearEnd,
     pub(crate) peer: Uml,

@@ -47,7 +47,7 @@ enum Initiator {
 enum Wan {
     /// A UDP socket of the host.
     Udp,
-    /// An interface to itself, for raw ESP.
+    /// An exclusive interface, for raw ESP.
     Interface,
 }
 
@@ -169,7 +169,8 @@ impl Site {
     }
 
     fn traffic(&mut self) -> Outcome {
-        // The first packet that fills the link teaches the host the tunnel's MTU, and may be lost by that (RFC 1191).
+        // The first packet of the link's MTU gives the host the tunnel's MTU by an ICMP error, and may be lost (RFC
+        // 1191).
         let _ = self.host.sh(&ping_script(PEER.parse()?, &[1410]));
         self.host.sh(&ping_script(PEER.parse()?, PING_SIZES))?;
         self.linux.sh(&ping_script(HOST.parse()?, &[0, 1400, 1473, 9000]))?;
@@ -192,7 +193,7 @@ impl Site {
         if all_came { Ok(()) } else { Err(fs::read_to_string(self.scratch.file("round"))?.into()) }
     }
 
-    /// One of these changes, begun by each end in turn.
+    /// One rekeying, initiated by each end in turn.
     fn rekey_once(&mut self, number: u32) -> Outcome {
         let words = ["--rekey", "--child", "net"];
         match number % 2 {
@@ -203,7 +204,7 @@ impl Site {
             let made = self.linux.sh("grep -c 'inbound CHILD_SA net{.*} established' charon.log");
             made.is_ok_and(|made| made.trim() == number.to_string())
         })?;
-        // The old ones are deleted meanwhile.
+        // The old SAs are deleted in the meantime.
         std::thread::sleep(Duration::from_millis(500));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! tshark decrypts packets of each algorithm that it knows, and accepts their ICVs and all checksums.
+//! tshark decrypts packets of each algorithm that it supports, and accepts their ICVs and all checksums.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -120,7 +120,7 @@ fn judge(suite: &Suite) -> Outcome {
     Ok(())
 }
 
-/// An SA as tshark's table has it.
+/// An SA as a row of tshark's table.
 fn row(suite: &Suite, family: usize, [src, dst]: [&str; 2], spi: u32) -> String {
     let family = ["IPv4", "IPv6"][family];
     let [(enc, enc_key), (auth, auth_key)] = &suite.tshark;

@@ -16,7 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("fatpath/sockets_of_a_vrf_reach_the_same_peers_as_on_linux", NEEDS, compare)]
 }
 
-/// Gives a host a VRF with `eth0`, its servers, and asks as a client of its own. `PYTHON` is where the script is.
+/// Creates a VRF with `eth0` and the servers on a host, and runs a client there. `PYTHON` is the path of the script.
 const NODE: &str = "
 ip link add red type vrf table 10
 ip link set red up
@@ -43,7 +43,7 @@ ip addr add 10.1.0.9/24 dev eth0; ip addr add fd00:1::9/64 dev eth0 nodad";
 
 /// Known differences, each with the node's output.
 const DIFFERENT: &[(&str, &str)] = &[
-    // Linux does not tell this socket that its datagram was refused.
+    // Linux does not report the refusal of the datagram to this socket.
     ("udp4 eth0 to node none", "ECONNREFUSED"),
 ];
 

@@ -1,5 +1,5 @@
-//! The library that user-mode-linux is started with: its write of a process's first registers alone is taken on every
-//! processor.
+//! The library that user-mode-linux is started with: a write of only a process's first registers succeeds with it on
+//! every processor.
 
 use std::process::Command;
 

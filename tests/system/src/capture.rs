@@ -36,7 +36,7 @@ impl Capture {
     /// # Errors
     /// tcpdump does not come to an end.
     pub fn finish(mut self) -> Outcome<PathBuf> {
-        // Packets that it has seen and not written yet are lost when it is told to end.
+        // Packets that tcpdump has captured and not written yet are lost at its end.
         let mut sizes = [None; 4];
         wait_until("tcpdump has written what it saw", Duration::from_secs(20), || {
             thread::sleep(Duration::from_millis(100));
@@ -67,7 +67,7 @@ pub fn wire_checksums(file: &Path) -> Outcome<usize> {
 }
 
 /// Decrypts the ESP in a capture with tshark, and returns for each packet the protocols inside, as in `ip:tcp`. Each of
-/// `sas` is a row of its table `esp_sa`. It does not know extended sequence numbers.
+/// `sas` is a row of its table `esp_sa`. tshark does not support extended sequence numbers.
 ///
 /// # Errors
 /// An ICV or a checksum, outside or inside, is wrong; the message has tshark's line.

@@ -30,9 +30,9 @@ impl Need {
         path: "/usr/lib/ipsec/plugins/libstrongswan-openssl.so",
         package: "libstrongswan-standard-plugins",
     };
-    /// The program that tells it its connections.
+    /// The program that loads connections into the daemon.
     pub const SWANCTL: Self = Self::Program { name: "swanctl", package: "strongswan-swanctl" };
-    /// The program that makes keys and certificates.
+    /// The program that creates keys and certificates.
     pub const PKI: Self = Self::Program { name: "pki", package: "strongswan-pki" };
 }
 
@@ -45,7 +45,7 @@ pub fn strongswan_example(name: &str) -> Outcome<String> {
     fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
-/// A file of `examples/strongswan` with IPv6 addresses for the outer ones, which are no neighbours for IPv4 routes.
+/// A file of `examples/strongswan` with IPv6 addresses for the outer ones, which IPv4 routes cannot have as next hops.
 #[must_use]
 pub fn outer_v6(text: &str) -> String {
     let text = text.lines().filter(|line| !line.starts_with("via = ")).map(|line| line.to_owned() + "\n").collect();
@@ -108,10 +108,10 @@ impl CharonFiles {
         self.dir.join(name)
     }
 
-    /// Puts `to` in the place of the first `from` in the file `name`.
+    /// Replaces the first `from` in the file `name` by `to`.
     ///
     /// # Errors
-    /// There is none.
+    /// The file does not contain `from`.
     pub fn change(&self, name: &str, from: &str, to: &str) -> Outcome {
         let text = fs::read_to_string(self.file(name))?;
         if !text.contains(from) {
@@ -136,7 +136,7 @@ impl CharonFiles {
         self.set(&format!("plugins {{ vici {{ socket = unix://{} }} }}", self.file("vici").display()))
     }
 
-    /// Makes the daemon give up a peer that does not answer within 3 seconds.
+    /// Sets the daemon's timeout of a silent peer to 3 seconds.
     ///
     /// # Errors
     /// The file cannot be changed.
@@ -170,7 +170,7 @@ impl CharonFiles {
     }
 }
 
-/// A running daemon that keeps the SAs of a gateway, killed when dropped.
+/// A running daemon that manages the SAs of a gateway, killed when dropped.
 #[derive(Debug)]
 pub struct Charon {
     process: Process,
@@ -185,10 +185,10 @@ impl Charon {
     pub fn start(netns: &Netns, scratch: &Scratch, instance: &str, files: &CharonFiles) -> Outcome<Self> {
         let files = files.clone();
         let vici = files.file("vici");
-        // One that was killed has left it behind.
+        // The socket may remain of a killed daemon.
         let _ = fs::remove_file(&vici);
         let mut command = netns.command("unshare");
-        // Two of them would share files in /run; so each has a /run of its own.
+        // Two daemons would share files in /run, so each has a separate /run.
         command.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && exec \"$@\"", "sh"]);
         command.arg(fatpath()).args(["exec", "--instance", instance, "--", PROGRAM]);
         command.env("FATPATH_RUNDIR", scratch.path()).env("STRONGSWAN_CONF", files.file("strongswan.conf"));

@@ -30,7 +30,7 @@ impl Mode {
 /// Algorithms, by the names that both ends take, with the lengths of the keys in octets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Suite {
-    /// One that encrypts and authenticates in one.
+    /// An AEAD algorithm.
     Aead {
         /// Name of the algorithm.
         name: &'static str,
@@ -45,7 +45,7 @@ pub enum Suite {
         enc: (&'static str, u32),
         /// Name of the authentication algorithm, and its key's length.
         auth: (&'static str, u32),
-        /// Length of the integrity check value in bits, if it is not the one that Linux cuts to by default.
+        /// Length of the integrity check value in bits, if it is not Linux's default.
         trunc_bits: Option<u16>,
     },
 }
@@ -80,7 +80,7 @@ impl Suite {
         match self {
             Self::Aead { name, key_len, icv_bits } => format!("aead {name} {} {icv_bits}", Esp::key(spi, key_len)),
             Self::Separate { enc: (enc, enc_len), auth: (auth, auth_len), trunc_bits } => {
-                // A batch's line has no empty word but in quotes.
+                // A batch's line has empty words only in quotes.
                 let key = if enc_len == 0 { "\"\"".to_owned() } else { Esp::key(spi, enc_len) };
                 let auth_key = Esp::key(!spi, auth_len);
                 match trunc_bits {
@@ -92,7 +92,7 @@ impl Suite {
     }
 }
 
-/// An ESP connection, as one of its ends sees it.
+/// An ESP connection from the point of view of one end.
 #[derive(Clone, Debug)]
 pub struct Esp {
     /// Tunnel or transport.
@@ -111,13 +111,14 @@ pub struct Esp {
     pub suite: Suite,
     /// Extended sequence numbers.
     pub esn: bool,
-    /// Packets that the replay window spans.
+    /// Size of the replay window in packets.
     pub window: u32,
-    /// The sequence number, of less than 33 bits, after which both directions begin.
+    /// Last sequence number before the first packet of both directions, of less than 33 bits.
     pub start: u32,
     /// Encapsulation in UDP, port 4500 at both ends (RFC 3948).
     pub udp: bool,
-    /// Whether this end is a host behind fatpath: its SAs name their direction, and decrypted packets are forwarded.
+    /// Whether this end is a gateway for hosts behind it: its SAs have a direction, and decrypted packets are
+    /// forwarded.
     pub behind: bool,
 }
 
@@ -145,7 +146,7 @@ impl Esp {
         }
     }
 
-    /// The same connection as the other end sees it.
+    /// The same connection from the point of view of the other end.
     #[must_use]
     pub fn reversed(&self) -> Self {
         Self {
@@ -207,7 +208,7 @@ impl Esp {
         toml
     }
 
-    /// The same for Linux: a shell script that has one `ip` do it all.
+    /// The same for Linux: a shell script with one call of `ip`.
     #[must_use]
     pub fn to_ip_xfrm(&self) -> String {
         let mode = self.mode.name();
@@ -239,7 +240,7 @@ impl Esp {
         script + "END\n"
     }
 
-    /// Tells whether something of another family than the outer one is protected.
+    /// Tells whether the inner family differs from the outer one.
     fn is_mixed(&self) -> bool {
         self.inner.iter().any(|(own, _)| own.contains(':') == self.own.is_ipv4())
     }

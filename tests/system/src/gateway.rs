@@ -15,7 +15,8 @@ use crate::{Netns, Outcome, Process, Scratch, run};
 /// Longest time that a gateway may take to start, to reload and to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The path of the `fatpath` program, with `fatpath-bench` beside it: `FATPATH_BIN`, or the one built, now, in this test's own profile.
+/// The path of the `fatpath` program, with `fatpath-bench` in the same directory: `FATPATH_BIN`, or a program that is
+/// built now in this test's profile.
 ///
 /// # Panics
 /// It cannot be built.
@@ -101,7 +102,7 @@ impl Gateway {
         Ok(found.ok_or_else(|| format!("no link {name} in {shown}"))?.clone())
     }
 
-    /// Bytes of a packet that the link has sent, on average.
+    /// Average length of the packets that the link has sent, in bytes.
     ///
     /// # Errors
     /// As [`Self::link`].
@@ -123,7 +124,7 @@ impl Gateway {
         self.process.output()
     }
 
-    /// Writes `toml` to its configuration file and has it read again (SIGHUP).
+    /// Writes `toml` to the configuration file and reloads it (SIGHUP).
     ///
     /// # Errors
     /// The file cannot be written, or the gateway has ended.
@@ -141,7 +142,7 @@ impl Gateway {
             .map_err(|failed| format!("{}; it logged:\n{}", failed.message().unwrap_or_default(), self.log()).into())
     }
 
-    /// Ends it with SIGTERM and returns its status.
+    /// Ends the gateway with SIGTERM and returns its status.
     ///
     /// # Errors
     /// It does not end.
@@ -150,7 +151,7 @@ impl Gateway {
         self.process.wait(PATIENCE)
     }
 
-    /// Kills it, without an orderly end.
+    /// Kills the gateway (SIGKILL).
     ///
     /// # Errors
     /// It has ended.
@@ -159,7 +160,7 @@ impl Gateway {
         self.process.wait(PATIENCE).map(drop)
     }
 
-    /// The socket by which it is asked.
+    /// The control socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.rundir.join(format!("{}.sock", self.instance))

@@ -1,5 +1,5 @@
-//! Common parts of tests against real kernels: namespaces, processes, captures and gateways that tidy up after
-//! themselves, and needs that a machine may not meet.
+//! Common parts of tests against real kernels: namespaces, processes, captures and gateways that are removed
+//! on drop, and requirements that a machine may not meet.
 //!
 //! Each resource ends with its value: a [`Netns`] is deleted, a [`Process`] killed, a [`Scratch`] directory removed
 //! when it is dropped, also when a test panics. Namespaces that a killed run left behind are removed by the next.

@@ -12,7 +12,7 @@ use crate::Outcome;
 /// Something a test cannot run without.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Need {
-    /// Leave to make network namespaces, which takes root.
+    /// Permission to create network namespaces, which takes root.
     Namespaces,
     /// The TUN/TAP driver, `/dev/net/tun`.
     Tun,
@@ -77,10 +77,10 @@ impl Need {
 
     /// `frag6` of SI6 Networks' IPv6 toolkit.
     pub const FRAG6: Self = Self::Program { name: "frag6", package: "ipv6toolkit" };
-    /// `atk6-fragmentation6` and its kin of THC's IPv6 attack toolkit.
+    /// `atk6-fragmentation6` and related programs of THC's IPv6 attack toolkit.
     pub const THC_IPV6: Self = Self::Program { name: "atk6-fragmentation6", package: "thc-ipv6" };
 
-    /// The missing need and the way to get it, if it is missing.
+    /// The missing need and its remedy, if it is missing.
     fn lack(self) -> Option<String> {
         match self {
             Self::Namespaces => {

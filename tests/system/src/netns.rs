@@ -130,7 +130,7 @@ pub fn vxlan((a, a_addr): (&Netns, &str), (b, b_addr): (&Netns, &str), is_checke
     Ok(ENDS)
 }
 
-/// Deletes a namespace; one that is gone already is as good.
+/// Deletes a namespace, if it exists.
 fn delete(name: &str) {
     let _ = run(Command::new("ip").args(["netns", "del", name]));
 }

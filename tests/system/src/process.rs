@@ -59,7 +59,7 @@ pub fn kill_group(leader: &Child) -> Outcome {
     Ok(kill_process_group(Pid::from_child(leader), Signal::KILL)?)
 }
 
-/// A program that runs beside the test, killed when dropped.
+/// A program in the background, killed when dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -105,7 +105,7 @@ impl Process {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the program.
     ///
     /// # Errors
     /// It has not ended within `timeout`.

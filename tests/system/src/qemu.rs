@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::{Need, Outcome, Scratch, run, unpacked};
 
-/// Time that booting or one script may take. On a machine with other work beside it emulation is slow.
+/// Time that booting or one script may take. On a busy machine emulation is slow.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Needs of a test with such guests.
@@ -257,7 +257,7 @@ impl Guest {
         }
     }
 
-    /// Begins a shell script that does not come to its end, such as `reboot -f`.
+    /// Starts a shell script that does not end, such as `reboot -f`.
     ///
     /// # Errors
     /// The guest has ended.
@@ -267,7 +267,7 @@ impl Guest {
             .map_err(|error| format!("{}: {error}; {}", self.name, self.printed()).into())
     }
 
-    /// Ends it as a crash would.
+    /// Kills the guest, like a crash.
     ///
     /// # Errors
     /// It has ended.
@@ -312,7 +312,7 @@ fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// Bytes of base64. Characters that are no digits are passed over.
+/// Bytes of base64. Characters that are no digits are skipped.
 fn decode(text: &str) -> Vec<u8> {
     let (mut word, mut bits, mut bytes) = (0_u32, 0, Vec::with_capacity(text.len() / 4 * 3));
     for value in text.bytes().filter_map(|byte| DIGITS.iter().position(|&digit| digit == byte)) {

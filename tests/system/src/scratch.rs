@@ -42,7 +42,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A directory left behind harms no other test; a test that failed must show its own reason.
+        // A remaining directory affects no other test, and an error here would hide the failure of the test.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

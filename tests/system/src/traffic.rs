@@ -18,7 +18,7 @@ pub const PING_SIZES: &[u16] = &[
     8000, 12000, 20000,
 ];
 
-/// Longest time that a stream may stand still.
+/// Longest time without progress of a stream.
 const STALL: Duration = Duration::from_secs(10);
 
 /// A shell script that pings `to` once with each of `sizes` payload bytes and fails if an answer is missing or altered.
@@ -54,7 +54,7 @@ pub fn digest(data: &[u8]) -> Digest {
     Digest(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// `len` bytes that look random and are the same each time (a xorshift generator).
+/// `len` pseudo-random bytes, the same in each run (xorshift).
 #[must_use]
 pub fn blob(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -77,7 +77,7 @@ impl Endpoint {
     /// Listens at `address`; port 0 takes a free one.
     ///
     /// # Errors
-    /// The address is not to be had.
+    /// The address cannot be bound.
     pub fn listen(netns: &Netns, address: SocketAddr) -> Outcome<Self> {
         let listener = netns.enter(|| TcpListener::bind(address)).map_err(|error| format!("{address}: {error}"))?;
         listener.set_nonblocking(true)?;
@@ -87,22 +87,22 @@ impl Endpoint {
     /// Address of the listening socket.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// Error of the kernel.
     pub fn address(&self) -> Outcome<SocketAddr> {
         Ok(self.0.local_addr()?)
     }
 
-    /// Takes one connection and reads all that comes by it.
+    /// Accepts one connection and reads it to the end.
     ///
     /// # Errors
-    /// No client connects, or the stream breaks off or stands still.
+    /// No client connects, or the stream breaks off or stalls.
     pub fn receive(&self) -> Outcome<Vec<u8>> {
         let mut data = Vec::new();
         self.accept()?.read_to_end(&mut data).map_err(|error| format!("after {} bytes: {error}", data.len()))?;
         Ok(data)
     }
 
-    /// Takes one connection and writes `data` to it.
+    /// Accepts one connection and writes `data` to it.
     ///
     /// # Errors
     /// As [`Self::receive`].
@@ -151,14 +151,14 @@ pub fn transfer(from: &Netns, (to, address): (&Netns, IpAddr), len: usize) -> Ou
     }
 }
 
-/// Datagrams that are sent at once when the sender was kept waiting.
+/// Largest burst of datagrams after a delay of the sender.
 const CATCH_UP: u64 = 100;
 
 /// Sends numbered UDP datagrams of `len` bytes, at most `rate` a second, from one namespace to `address` in another
 /// until `meanwhile` is done, and fails unless each has arrived, once. Returns their number.
 ///
 /// # Errors
-/// Errors of `meanwhile`; datagrams that are missing or have come twice.
+/// Errors of `meanwhile`; datagrams that are lost or duplicated.
 pub fn lossless(
     from: &Netns,
     (to, address): (&Netns, IpAddr),

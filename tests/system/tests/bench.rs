@@ -1,4 +1,4 @@
-//! `fatpath bench`: its figures have the shape that it promises.
+//! `fatpath bench`: the form of its reports.
 
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Held by the benchmark that runs: two at once would measure each other.
+/// Lock of the running benchmark: two at once would disturb each other.
 static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Figures of a short run of a benchmark.
@@ -52,7 +52,7 @@ fn esp() -> Outcome {
     Ok(())
 }
 
-/// Runs briefly, too; and a back end whose guests do nothing sleeps.
+/// Runs briefly, too. A back end with idle guests sleeps.
 fn vhost() -> Outcome {
     let figures = measure("vhost", 9)?;
     assert_eq!((&figures["bench"], &figures["rounds"]), (&"vhost".into(), &1.into()), "{figures}");
@@ -99,7 +99,7 @@ fn trunk() -> Outcome {
     Ok(())
 }
 
-/// The entry of a list that is meant.
+/// The entry of a list with that name.
 fn entry(list: &Value, meant: impl Fn(&Value) -> bool) -> Option<&Value> {
     list.as_array()?.iter().find(|entry| meant(entry))
 }

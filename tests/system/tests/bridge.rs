@@ -111,7 +111,7 @@ fn trunk() -> Outcome {
             assert!((vlan[key].as_u64() > Some(32 << 20)) == (vid != 29), "{key} of {vid}: {counted:#}");
         }
     }
-    // A third guest of the address of one, in the other VLAN, hears nothing of it.
+    // A third guest with the same address in the other VLAN receives no packet of the stream.
     red_2.sh("ip addr add 10.9.0.7/24 dev red0")?;
     assert!(blue_1.sh("ping -c 1 -W 1 10.9.0.7").is_err(), "VLANs are apart");
     red_1.sh("ping -c 1 -W 2 10.9.0.7")?;
@@ -163,7 +163,7 @@ fn tunnel() -> Outcome {
     Ok(())
 }
 
-/// Two switches in two processes, the one a device of the other, and a guest of each. Either one may end and come back.
+/// Two switches in two processes, the one a device of the other, and a guest of each. Each process may end and restart.
 fn vhost() -> Outcome {
     let scratch = Scratch::new()?;
     let (left, right) = (Netns::new("left")?, Netns::new("right")?);
@@ -184,7 +184,7 @@ fn vhost() -> Outcome {
     let (mut one, mut other) = (start(&left, "left", &back)?, start(&right, "right", &front)?);
     let mut guests = [guest("a", &left, "tap0", "10.9.0.1/24")?, guest("b", &right, "tap0", "10.9.0.2/24")?];
     let talk = |guests: &[Netns; 2], len: usize| {
-        // The other guest's device may be another one now.
+        // The other guest's device may have been created again.
         guests.iter().try_for_each(|guest| guest.sh("ip neigh flush all").map(drop))?;
         guests[0].sh("for try in $(seq 50); do ping -c 1 -W 1 10.9.0.2 >/dev/null && exit; done; exit 1")?;
         transfer(&guests[0], (&guests[1], "10.9.0.2".parse()?), len)?;
@@ -203,13 +203,13 @@ fn vhost() -> Outcome {
         assert!(features.contains(feature), "no {feature} in {shown}");
     }
     assert!(shown["connected"] == true && shown["queues"].as_array().map(Vec::len) == Some(4), "{shown}");
-    // The front end ends, and another one comes.
+    // The front end ends, and another one connects.
     other.terminate()?;
     other = start(&right, "right", &front)?;
     guests[1] = guest("b", &right, "tap0", "10.9.0.2/24")?;
     talk(&guests, 1 << 20)?;
     assert!(guest_of(&one)?["connections"] == 2, "{}", one.show("links")?);
-    // The back end is killed, and another one comes.
+    // The back end is killed, and another one starts.
     one.kill()?;
     one = start(&left, "left", &back)?;
     guests[0] = guest("a", &left, "tap0", "10.9.0.1/24")?;
@@ -221,7 +221,7 @@ fn vhost() -> Outcome {
     Ok(())
 }
 
-/// A guest's port without a guest, beside a TAP of the kernel's that no program reads: neither has a carrier, and its
+/// A guest's port without a guest, and a kernel's TAP device that no program reads: neither has a carrier, and its
 /// bridge does not forward to it.
 fn carrier() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
@@ -280,7 +280,7 @@ fn xdp_trunk() -> Outcome {
     Ok(())
 }
 
-/// The lines of `ip` and `bridge` in docs/switch.md, which make of links without a bridge the switch of the example.
+/// The lines of `ip` and `bridge` in docs/switch.md, which turn links without a bridge into the switch of the example.
 fn documented() -> Outcome {
     const PAGE: &str = include_str!("../../../docs/switch.md");
     const EXAMPLE: &str = include_str!("../../../examples/switch.toml");
@@ -307,7 +307,7 @@ fn documented() -> Outcome {
     Ok(())
 }
 
-/// File of the gateway at the other end of an example's tunnel: addresses and directions change their places.
+/// File of the gateway at the other end of an example's tunnel: addresses and directions are exchanged.
 pub(crate) fn mirrored(example: &str) -> Outcome<String> {
     let pairs = [
         ("192.0.2.1\"", "192.0.2.2\""),
@@ -322,7 +322,7 @@ pub(crate) fn mirrored(example: &str) -> Outcome<String> {
     let mirror =
         |part: &str, pairs: &[(&str, &str)]| pairs.iter().fold(part.to_owned(), |text, pair| swap(text, *pair));
     let links = mirror(&example[..sas], &pairs[..3]);
-    // An SA that sends has no window.
+    // An output SA has no replay window.
     let mirrored = mirror(&example[sas..policies], &pairs[3..]).replace("replay-window = 1024\n", "");
     Ok(links + &mirrored + &mirror(&example[policies..], &pairs[..3]))
 }
@@ -470,7 +470,7 @@ fn monitored() -> Outcome {
     };
     let speak =
         |port: &str| ["linux", "ours"].iter().try_for_each(|role| far.sh(&format!("{SPEAK} {role}{port}")).map(drop));
-    // A listener gets only later notifications: until it listens, the station moves to and fro.
+    // A listener gets only later notifications: until it listens, the station moves back and forth.
     let mut heard = 0;
     wait_until("the monitors listen", Duration::from_secs(20), || {
         heard += 1;
@@ -487,7 +487,7 @@ fn monitored() -> Outcome {
     let expect = |what: &str, want: &mut Vec<&'static str>, lines: &[&'static str]| {
         want.extend(lines);
         for ((monitor, role), start) in monitors.iter().zip(starts) {
-            // The number of entries with a VLAN depends on the VLANs that the host's kernel knows.
+            // The number of entries with a VLAN depends on the VLANs of the host's kernel.
             let lines = |printed: &str| {
                 printed
                     .lines()
@@ -582,7 +582,7 @@ fn kept() -> Outcome {
     gateway = start("")?;
     assert_eq!(sh(SHOW)?, before);
     assert!(sh("ip -4 -o addr show dev br0")?.contains("10.9.0.1/24"));
-    // A bridge that goes leaves its ports.
+    // The ports of a deleted bridge stay links.
     sh("ip link del br0")?;
     assert!(sh("bridge link")?.is_empty() && sh("ip -br link show tap0")?.contains("tap0"));
     gateway.terminate()?;
@@ -604,7 +604,7 @@ fn kept() -> Outcome {
     assert_eq!([vlans_of("tap0")?, vlans_of("tap1")?], [of_file, of_client]);
     assert!(sh("bridge -d link show dev tap0")?.contains("isolated off"));
     gateway.terminate()?;
-    // A saved setting does not outlive that the file has it now, either.
+    // Nor does a saved setting outlive the same setting in the file.
     let both = file.clone() + &tap("tap1", "pvid = 50");
     gateway = start(&both)?;
     assert!(

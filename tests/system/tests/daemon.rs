@@ -1,4 +1,4 @@
-//! The program as its operator meets it: signals, configuration files, missing privileges, lost links.
+//! Operation of the program: signals, configuration files, missing privileges, lost links.
 
 use std::fs::{self, Permissions};
 use std::net::UdpSocket;
@@ -42,8 +42,8 @@ fn sigterm_ends_it_cleanly() -> Outcome {
     Ok(())
 }
 
-/// The thread that closes descriptors of clients has a table of descriptors of its own: a handler's write would go
-/// astray.
+/// The thread that closes descriptors of clients has a separate table of descriptors: a signal handler would write to
+/// the wrong descriptor.
 fn discard_thread_takes_no_signals() -> Outcome {
     const TAKEN_ELSEWHERE: [u32; 3] = [1, 2, 15];
     let site = tunnel::Site::new()?;
@@ -174,7 +174,7 @@ fn a_link_is_as_its_interface() -> Outcome {
             gateway.show("links").is_ok_and(|links| links.contains(shown))
         })?;
         if change.ends_with("1300") {
-            // The sender handles a packet that no longer fits: the first ping teaches the path's MTU to the next.
+            // The sender handles a packet that no longer fits: the first ping's error gives the path MTU to the next.
             let ping = format!("ping -n -c 2 -W 2 -M do -s 1400 {} 2>&1 || true", router::PlainSite::FAR);
             let printed = site.a.sh(&ping)?;
             assert!(printed.contains("mtu = 1300") || printed.contains("mtu=1300"), "{printed}");
@@ -184,7 +184,7 @@ fn a_link_is_as_its_interface() -> Outcome {
     Ok(())
 }
 
-/// Also where its interface was down before, and is not the one that it was then.
+/// Also if its interface was down before, and was created again in the meantime.
 fn what_came_while_down() -> Outcome {
     let mut site = router::PlainSite::new(true)?;
     let rundir = site.scratch.path().to_owned();
@@ -202,7 +202,7 @@ fn what_came_while_down() -> Outcome {
         let counts = drops.lines().filter(|line| line.contains("LinkDown")).flat_map(str::split_whitespace);
         Ok(counts.filter_map(|word| word.parse::<u64>().ok()).sum())
     };
-    // A sent packet does not wait for an answer of the gateway's.
+    // A sent packet does not wait for a reply of the gateway.
     site.a.sh("ping -n -q -c 1 -W 5 10.1.0.1")?;
     site.a.sh(
         "ip neigh replace 10.1.0.1 dev eth0 nud permanent lladdr $(ip neigh show 10.1.0.1 dev eth0 | awk '{ print $3 }')",
@@ -298,7 +298,7 @@ fn log_without_a_reader() -> Outcome {
         assert_eq!(status.and_then(|status| status.code()), Some(0));
         Ok(())
     });
-    // Only where it has not ended by itself.
+    // Only if it has not ended by itself.
     let _ = gateway.kill();
     outcome
 }
@@ -312,7 +312,7 @@ fn check_accepts_a_good_file() -> Outcome {
 
 fn check_names_what_is_wrong() -> Outcome {
     let scratch = Scratch::new()?;
-    // A file, the line to be blamed and the word to be named.
+    // A file, and the line and the word in its error message.
     let files = [
         ("[[link]]\nname = \"tun0\"\nkind = \"tun\"\nmtoo = 1400\n", 4, "mtoo"),
         ("[[link]]\nname = \"tun0\"\nkind = \"tunnel\"\n", 3, "kind"),

@@ -1,4 +1,4 @@
-//! `fatpath demo`: its figures, and its cleaning up.
+//! `fatpath demo`: its report, and the removal of its resources.
 
 use std::process::Command;
 use std::thread;
@@ -112,7 +112,7 @@ fn storm() -> Outcome {
             entry(&figures["cases"], |case| case["name"] == name).ok_or_else(|| format!("no {name} in {text}"))?;
         assert!(case["gbps"].as_f64() > Some(0.0) && case["worker_cpu_s_per_gb"].as_f64() > Some(0.0), "{text}");
         assert!(case["changes_per_second"].as_f64() >= least, "{text}");
-        // A device that the machine gives no time to may have no room; no route and no SA is ever missing.
+        // On a busy machine a device's queue may be full; no route and no SA is ever missing.
         let dropped = case["dropped"].as_object().ok_or_else(|| format!("nothing of drops in {text}"))?;
         assert!(dropped.keys().all(|reason| reason == "TxQueueFull"), "{text}");
     }
@@ -123,7 +123,7 @@ fn storm() -> Outcome {
     Ok(())
 }
 
-/// The entry of a list that is meant.
+/// The entry of a list with that name.
 fn entry(list: &Value, meant: impl Fn(&Value) -> bool) -> Option<&Value> {
     list.as_array()?.iter().find(|entry| meant(entry))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial, wait_until};
 
-/// Few enough descriptors to make the gateway's shares small: 64 for all clients that may only look, and 32 for each of
+/// Few enough descriptors to make the gateway's shares small: 64 for all read-only clients, and 32 for each of
 /// their users.
 const LIMIT: &str = "256";
 
@@ -41,14 +41,14 @@ fn sent() -> Outcome {
     let printed = run(netns.command("prlimit").arg("--nofile=4096").arg("python3").arg(&script).arg(socket).arg(id))?;
     let kept: i32 = printed.trim().parse()?;
     assert!(kept <= 40, "{kept} descriptors are kept");
-    // The control socket and files have theirs.
+    // The control socket and files have descriptors of the reserve.
     gateway.show("links")?;
     gateway.reload("[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n")?;
     gateway
         .wait_until("the reload is through", |gateway| gateway.show("links").is_ok_and(|links| links.contains("wan")))
 }
 
-/// The lowest number that is no descriptor of a process.
+/// The lowest free descriptor number of a process.
 fn first_free(process: u32) -> Outcome<u32> {
     let is_used = |number: &u32| Path::new(&format!("/proc/{process}/fd/{number}")).is_symlink();
     (0..).find(|number| !is_used(number)).ok_or_else(|| "none is free".into())

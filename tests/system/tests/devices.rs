@@ -1,4 +1,4 @@
-//! Devices that are deleted under a running gateway, and made again.
+//! Devices that are deleted while a gateway runs, and created again.
 
 use std::fs;
 use std::process::Command;
@@ -50,8 +50,7 @@ fn connect(site: &PlainSite, port: Port) -> Outcome {
     if port == Port::Packet { Ok(()) } else { finishes_its_checksums(&site.a) }
 }
 
-/// The stack on whose interfaces the gateway's exclusive links are receives nothing, until they are exclusive no
-/// longer.
+/// The host's stack receives nothing on interfaces of exclusive links, until the links are no longer exclusive.
 fn exclusive() -> Outcome {
     let site = PlainSite::new(true)?;
     let shared = PlainSite::config(true);
@@ -88,7 +87,7 @@ fn made_again(port: Port) -> Outcome {
         let before = received(&site)?;
         site.gateway_ns.sh("ip link del left")?;
         wait_for(&mut site.gateway, "left", false)?;
-        // The others go on.
+        // The other links keep working.
         site.b.sh(&ping_script("10.2.0.1".parse()?, &[56]))?;
         connect(&site, port)?;
         wait_for(&mut site.gateway, "left", true)?;
@@ -98,7 +97,7 @@ fn made_again(port: Port) -> Outcome {
         }
         assert!(received(&site)? > before, "its counters go on");
     }
-    // It has the number and the address of its new interface.
+    // The link has the number and the address of its new interface.
     let index = site.gateway_ns.sh("cat /sys/class/net/left/ifindex")?;
     assert!(ip(&site, "-o link show left")?.starts_with(&format!("{}: ", index.trim())), "{index}");
     let mac = site.gateway_ns.sh("cat /sys/class/net/left/address")?;
@@ -207,7 +206,7 @@ fn reload_names_links() -> Outcome {
     assert_eq!(of_each, ["right is down", "spare is down"], "{printed}");
     let log = site.gateway.log();
     assert!(log.lines().any(|line| line.contains("WARN") && line.contains(down)), "{log}");
-    // A link that comes with the file is looked at, too.
+    // A link that is added by the file is checked, too.
     site.gateway_ns.sh("ip link add late type veth peer name other")?;
     let more = "[[link]]\nname = \"late\"\nkind = \"packet\"\ninterface = \"late\"\n";
     fs::write(site.scratch.file("plain.toml"), PlainSite::config(true) + more)?;

@@ -69,7 +69,7 @@ fn commands(text: &str) -> Vec<String> {
         let lists = commands.last().is_some_and(|command| command.starts_with("$ ethtool -k"));
         match commands.last_mut().filter(|_| !line.starts_with("$ ")) {
             None => commands.push(line.to_owned()),
-            // A feature of fatpath's own, for which Linux has no name.
+            // A feature of fatpath without a name in Linux.
             Some(_) if lists && line.starts_with("rx-esp-gro:") => {}
             // The names of all features of Linux 6.18 are the same; their states are not.
             Some(command) if lists => *command += &format!("\n{}", line.split(':').next().unwrap_or(line)),
@@ -99,7 +99,7 @@ fn switched() -> Outcome {
     const LEN: usize = 8 << 20;
     let site = PlainSite::new(true)?;
     let ethtool = |line: &str| ethtool(&site.scratch, "plain", line);
-    // Frames of the wire's size come in.
+    // Received frames have wire size.
     site.a.sh("ethtool -K eth0 tx off tso off gso off >/dev/null")?;
     site.gateway_ns.sh("ethtool -K left gro off >/dev/null")?;
     // Counters of GRO, then of GSO.
@@ -111,7 +111,7 @@ fn switched() -> Outcome {
         let now = gro_and_gso_counts()?;
         Ok([0, 1, 2].map(|at| now[at] > before[at] + LEN as u64 / 15_000))
     };
-    // Wire packets for each fat packet that left by the link to b.
+    // Wire packets for each super-packet sent by the link to b.
     let fatness = || -> Outcome<f64> {
         let now = || statistics(&site.scratch, "plain", "right");
         let before = now()?;
@@ -165,7 +165,7 @@ fn switched() -> Outcome {
 fn counts() -> Outcome {
     let site = PlainSite::new(true)?;
     transfer(&site.a, (&site.b, B_V4.parse()?), 1 << 20)?;
-    // No route leads there.
+    // The destination has no route.
     let _ = site.a.sh("ping -n -c 3 -i 0.2 -W 1 203.0.113.1");
     // Hosts send a packet of their own now and then, so counters are read before and after the output that shows them.
     let all = || ["left", "right", "spare", "tun9"].map(|link| statistics(&site.scratch, "plain", link));

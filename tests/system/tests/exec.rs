@@ -63,7 +63,7 @@ fn example() -> Outcome {
         netns.sh(&format!("ip addr add 10.{number}.0.1/24 dev tun0; ip route add 10.{peer}.0.0/24 dev tun0"))?;
     }
     ends[0].2.sh(&ping_script("10.2.0.1".parse()?, &[56, 1400]))?;
-    // The counters are the gateway's, by file as by request.
+    // The counters are the gateway's, in files and in netlink replies.
     for (read, counter) in [("nstat -asz", "IpForwDatagrams"), ("cat /proc/net/xfrm_stat", "XfrmInNoPols")] {
         let printed = run(&mut command(&scratch, &["exec", "--instance", "left", "--", "sh", "-c", read]))?;
         let line =
@@ -176,7 +176,7 @@ fn dev_snmp6() -> Outcome {
     Ok(())
 }
 
-/// Two datagrams of IPv4 and one of IPv6 that lack their ends, as a program reads of them.
+/// Two incomplete datagrams of IPv4 and one of IPv6, in the counters that a program reads.
 fn sockstat() -> Outcome {
     let (scratch, netns, far) = (Scratch::new()?, Netns::new("near")?, Netns::new("far")?);
     veth((&netns, "eth0"), (&far, "eth0"))?;

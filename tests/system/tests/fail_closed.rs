@@ -1,6 +1,6 @@
 //! Programs under `fatpath exec` that do not load the library, or lose it: none of them reaches the host's kernel.
 //!
-//! Each test runs in a network namespace of its own, which stands for the host, and compares it before and after.
+//! Each test runs in a separate network namespace in the role of the host, and compares its state before and after.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -68,7 +68,7 @@ struct Host {
 impl Host {
     fn new() -> Outcome<Self> {
         let (scratch, netns) = (Scratch::new()?, Netns::new("host")?);
-        // Programs of other accounts go in.
+        // Programs of other accounts enter the directory.
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
         let wan = "[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n";
         let gateway = Gateway::start(&netns, &scratch, "x", wan)?;
@@ -99,7 +99,7 @@ impl Host {
         Ok(program)
     }
 
-    /// Checks that nothing was changed on the host.
+    /// Checks that the host is unchanged.
     fn assert_unchanged(&self) -> Outcome {
         assert_eq!(state(&self.netns)?, self.before, "the host is as it was");
         Ok(())
@@ -321,7 +321,7 @@ fn brctl() -> Outcome {
     let host = Host::new()?;
     let brctl = |words: &[&str]| printed(host.exec(unpacked("sbin/brctl")).args(words));
     let refused = brctl(&["addbr", "br7"])?;
-    // The library answers `SIOCSIFBR`, the program's second attempt.
+    // The library handles `SIOCSIFBR`, the program's second attempt.
     assert_eq!((refused.code, refused.err.as_str()), (Some(1), "add bridge failed: Operation not supported\n"));
     for words in [&["delbr", "br7"][..], &["addif", "br7", "lo"]] {
         let refused = brctl(words)?;

@@ -1,8 +1,8 @@
 //! Results of public attack tools for our rules for fragments: SI6 Networks' `frag6`, and `fragmentation6` and
-//! `implementation6` of THC's toolkit, each case against a host's kernel and against us.
+//! `implementation6` of THC's toolkit, each case against a host's kernel and against fatpath.
 //!
 //! The verdict on a case is the tool's, or the change of the counters if the tool prints none. Ours are recorded in
-//! `fragment_tools.txt`; where the kernel's verdict differs, it stands there with the reason.
+//! `fragment_tools.txt`; where the kernel's verdict differs, the file has it with the reason.
 
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -19,7 +19,7 @@ const RECORD: &str = include_str!("fragment_tools.txt");
 
 const TARGET: &str = "fd01::1";
 
-/// Reassembly timeout at either target, in seconds: longer than the tools pause within one datagram.
+/// Reassembly timeout of both targets, in seconds: longer than the tools' pauses within one datagram.
 const TIMEOUT: u32 = 4;
 
 /// Counters that are compared when the tool is silent.
@@ -46,7 +46,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("fragment_tools/verdicts_are_the_recorded_ones", NEEDS, all)]
 }
 
-/// All of them side by side, each between namespaces of its own: they sleep most of the time.
+/// All runs in parallel, each between separate namespaces: they sleep most of the time.
 fn all() -> Outcome {
     let tools: [Run; 7] = [
         |site| fragmentation6(site, 1..=8),
@@ -73,7 +73,7 @@ struct Site {
 }
 
 enum Target {
-    /// By AF_XDP, with the smallest ring there is.
+    /// By AF_XDP, with the smallest ring.
     Us {
         gateway: Gateway,
         _netns: Netns,
@@ -145,14 +145,14 @@ impl Site {
         Ok(text.lines().find(|line| line.starts_with("FRAG6")).unwrap_or_default().to_owned())
     }
 
-    /// Waits until nothing waits any more.
+    /// Waits until no datagram is incomplete.
     fn settle(&self) -> Outcome {
         wait_until("no fragment waits", Duration::from_secs(20), || {
             self.waiting().is_ok_and(|line| line == "FRAG6: inuse 0 memory 0")
         })
     }
 
-    /// Change of the counters when a tool runs and all is settled.
+    /// Change of the counters from before a tool's run until no datagram is incomplete.
     fn moved(&self, seconds: u32, words: &str) -> Outcome<String> {
         let before = self.counters()?;
         self.tool(seconds, words)?;
@@ -193,7 +193,7 @@ fn implementation6(site: &Site) -> Outcome<Vec<Verdict>> {
 fn frag6(site: &Site) -> Outcome<Vec<Verdict>> {
     let command = |options: &str| format!("frag6 -i eth0 -d {TARGET} {options}");
     let mut verdicts = Vec::new();
-    // The tool waits a minute for an answer that comes after seconds.
+    // The tool waits a minute for a reply that takes seconds.
     for options in ["-X", "-O atomic", "-O first", "-O middle -o 64", "-O last -o 64"] {
         verdicts.push((format!("frag6 {options}"), site.moved(7, &command(options))?));
     }
@@ -205,7 +205,7 @@ fn frag6(site: &Site) -> Outcome<Vec<Verdict>> {
     Ok(verdicts)
 }
 
-/// Overlapping fragments that win.
+/// Reassembly policy for overlapping fragments, by case of the tool.
 fn frag6_policy(site: &Site) -> Outcome<Vec<Verdict>> {
     let printed = site.tool(120, &format!("frag6 -i eth0 -d {TARGET} -p"))?;
     let tests = printed.lines().filter_map(|line| line.strip_prefix("Test #")?.split_once(": "));
@@ -214,7 +214,7 @@ fn frag6_policy(site: &Site) -> Outcome<Vec<Verdict>> {
     Ok(verdicts)
 }
 
-/// Compares a tool's verdicts on the kernel and on us with each other and with the record.
+/// Compares a tool's verdicts on the kernel and on fatpath with each other and with the record.
 fn judge(run: Run) -> Outcome {
     let (us, kernel) = (Site::new(false)?, Site::new(true)?);
     let (ours, theirs) = thread::scope(|scope| {
@@ -240,7 +240,7 @@ fn judge(run: Run) -> Outcome {
     if !wrong.is_empty() {
         return Err(format!("not as recorded:\n{wrong}").into());
     }
-    // It lives, and its ring has all its frames.
+    // The gateway runs, and its ring has all its frames.
     let Target::Us { gateway, .. } = &us.target else { return Err("not us".into()) };
     let links: Value = serde_json::from_str(&gateway.show("links --json")?)?;
     let ring = &links[0]["ring"];

@@ -11,13 +11,13 @@ use system::{
 
 use crate::bridge::{bridge, guest, mirrored};
 
-/// Program that makes the traffic, in a guest and beside it.
+/// Program that makes the traffic, in guests and on the host.
 const PEER: &str = env!("CARGO_BIN_EXE_guest-peer");
 
 /// Bytes of the long stream from one guest to the other.
 const LONG: u64 = 100 << 20;
 
-/// Time for guests and gateway to find each other again.
+/// Timeout of a reconnection between guests and gateway.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -82,7 +82,7 @@ impl Site {
         let (scratch, node, far) = (Scratch::new()?, Netns::new("node")?, Netns::new("far")?);
         veth((&node, "up0"), (&far, "up0"))?;
         far.sh("ip addr add 10.0.30.9/24 dev up0; ip addr add fd30::9/64 dev up0")?;
-        // The host's own stack sees the guests' packets, too.
+        // The host's stack receives the guests' packets, too.
         node.sh("echo 1 >/proc/sys/net/ipv6/conf/up0/disable_ipv6")?;
         let port = |name: &str, queues: u16, vlans: &str| {
             let socket = scratch.file(name).display().to_string();
@@ -140,7 +140,7 @@ impl Site {
         shown.pointer(path).and_then(Value::as_u64).ok_or_else(|| format!("no {path} in {shown}").into())
     }
 
-    /// Bytes of a frame, on average, that the link sends while `action` runs.
+    /// Average length of the frames that the link sends while `action` runs, in bytes.
     fn frame_size(&mut self, link: &str, action: impl FnOnce(&mut Self) -> Outcome) -> Outcome<u64> {
         let counted = |site: &Self| {
             Ok::<_, Failed>((site.counter(link, "/stats/tx_bytes")?, site.counter(link, "/stats/tx_packets")?))
@@ -179,7 +179,7 @@ fn talk() -> Outcome {
     site.far.sh(&traffic(PEER, &["10.0.30.1", "fd30::1", "10.0.30.2", "fd30::2"], 2 << 20))?;
     site.guests[0].sh(&pings(&["10.0.10.254", "fd10::fe"]))?;
     site.guests[1].sh(&pings(&["10.0.20.254", "fd20::fe"]))?;
-    // An address of the first guest's VLAN 10 that the second one has in VLAN 30 is not there.
+    // An address in VLAN 10 of the first guest, which the second guest has in VLAN 30, is unreachable.
     site.guests[1].sh("ip addr add 10.0.10.2/24 dev eth0")?;
     let reached = site.guests[0].sh("if ping -c 2 -W 1 10.0.10.2; then exit 1; fi")?;
     assert!(reached.contains("100% packet loss"), "{reached}");
@@ -205,7 +205,7 @@ fn talk() -> Outcome {
     let gateway = site.gateway()?;
     let drops = gateway.show("drops")?;
     assert!(!["TooBig", "BridgeVlan", "Checksum", "Ring"].iter().any(|word| drops.contains(word)), "{drops}");
-    // `copied REASON N bytes, N times`: nothing else copies much.
+    // `copied REASON N bytes, N times`: other reasons copy little.
     let counters = gateway.show("counters")?;
     let copies = counters.lines().filter_map(|line| line.strip_prefix("copied ")?.split_once(' '));
     for (reason, counted) in copies.filter(|&(reason, _)| reason != "guest") {
@@ -247,7 +247,7 @@ fn check_negotiated(link: &Value, pairs: usize) {
 
 /// One stream of small parts, which `keep` runs until a file is there.
 struct Keep {
-    /// The guest it runs in.
+    /// The guest that runs the stream.
     at: usize,
     name: &'static str,
 }
@@ -270,7 +270,7 @@ impl Keep {
         Ok(printed.lines().last().and_then(|line| line.parse().ok()).unwrap_or(0))
     }
 
-    /// Waits until parts come back that were not under way before.
+    /// Waits until parts are returned that were sent after the call.
     fn goes_on(&self, site: &mut Site) -> Outcome {
         let (before, mut now) = (self.parts(site)?, Ok(0));
         wait_until(&format!("the stream {} goes on", self.name), PATIENCE, || {
@@ -299,27 +299,26 @@ impl Keep {
     }
 }
 
-/// Either side goes and comes back while streams run.
+/// Each side is restarted while streams run.
 fn restart() -> Outcome {
     let mut site = Site::new()?;
     let uplink = Keep::start(&mut site, 0, "uplink", "10.0.30.9")?;
-    // One that breaks off.
+    // A stream that breaks off.
     Keep::start(&mut site, 0, "rebooted", "10.0.30.2")?;
 
-    // The guest boots again, by itself, while frames are on their way to it.
+    // The guest reboots itself while frames for it are in flight.
     site.guests[1].begin("reboot -f")?;
     site.set_up(1)?;
     uplink.goes_on(&mut site)?;
     site.guests[1].sh(&traffic("guest-peer", &["10.0.30.1", "fd30::1"], 1 << 20))?;
 
-    // QEMU is killed, and started again with a device that can do little.
+    // QEMU is killed, and started again with a device with few features.
     Keep::start(&mut site, 0, "killed", "10.0.30.2")?;
     site.start_again(1, &PLAIN)?;
     uplink.goes_on(&mut site)?;
     site.set_up(1)?;
     site.guests[1].sh(&traffic("guest-peer", &["10.0.30.1", "fd30::1"], 1 << 20))?;
-    // The guest gets frames of one segment, with checksums and each in one buffer, and misses none; the same holds for
-    // its own frames.
+    // The guest gets all frames, each of one segment, with a checksum and in one buffer; so are its own frames.
     let drops = site.gateway()?.show("drops")?;
     assert!(!drops.contains("TooBig"), "{drops}");
     let size = site.frame_size("vm1", |site| site.guests[1].sh("guest-peer fetch fd30::1 1000000").map(drop))?;
@@ -334,7 +333,7 @@ fn restart() -> Outcome {
     assert!(unwanted.iter().all(|word| !features.contains(word)), "{features}");
     assert_eq!(site.counter("vm1", "/guest/connections")?, 2);
 
-    // The gateway ends in two ways, and comes back: streams go on where they were.
+    // The gateway ends by SIGTERM or SIGKILL and restarts: streams continue.
     let between = Keep::start(&mut site, 0, "between", "fd30::2")?;
     for orderly in [false, true] {
         let mut gateway = site.gateway.take().ok_or("no gateway")?;
@@ -365,7 +364,7 @@ fn example() -> Outcome {
     let (left, right) = (Netns::new("left")?, Netns::new("right")?);
     veth((&left, "up0"), (&right, "up0"))?;
     veth((&left, "wan0"), (&right, "wan0"))?;
-    // Nothing is changed but where the sockets are.
+    // Only the paths of the sockets are changed.
     let toml = EXAMPLE.replace("/run/guests", &scratch.path().display().to_string());
     let taps = ["red", "blue"].iter().fold(mirrored(EXAMPLE)?, |toml, name| {
         toml.replace(&format!("\"vhost-user\"\nsocket = \"/run/guests/{name}.sock\""), "\"tap\"")
@@ -382,7 +381,7 @@ fn example() -> Outcome {
         let socket = scratch.file(&format!("{name}.sock"));
         Guest::start(&scratch, &initramfs, name, GuestDevice { socket: &socket, mac, queues: 1, properties: &[] })
     };
-    // They have one address, each in its VLAN.
+    // Both have the same address, each in its VLAN.
     let (mut red, mut blue) = (boot("red", MACS[0])?, boot("blue", MACS[1])?);
     for guest in [&mut red, &mut blue] {
         guest.wait_for_boot()?;

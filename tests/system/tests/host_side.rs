@@ -20,7 +20,7 @@ const LINKS: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \
                      [[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n\
                      [[route]]\nto = \"10.9.0.0/16\"\nvia = \"10.1.0.7\"\n";
 
-/// Waits for its standard input, and has a socket meanwhile that is bound to a device and has joined a group there.
+/// Waits for its standard input with a socket that is bound to a device and has joined a group there.
 const HOLDER: &str = "import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'eth0')
@@ -111,7 +111,7 @@ impl Site {
         run(&mut self.fatpath(&words))
     }
 
-    /// Output of the system's `ip` about the namespace itself, as another program finds it.
+    /// Output of the system's `ip` in the namespace, without the preloaded library.
     fn outsider(&self, words: &str) -> Outcome<String> {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.scratch.file("x.netns").display())).arg("ip");
@@ -226,7 +226,7 @@ fn sockets() -> Outcome {
         })?;
         assert_eq!(printed, "all as expected\n", "{addr}");
     }
-    // With another address the device is that of the link still.
+    // With another address the device still has the link's address.
     site.ip("link set eth0 address 02:00:00:00:00:55")?;
     site.far.sh("ip neigh flush all")?;
     assert!(site.outsider("link show eth0")?.contains("02:00:00:00:00:55"));
@@ -270,11 +270,11 @@ fn routes() -> Outcome {
         );
     }
     assert!(source("10.10.0.1").is_err());
-    // The node's choice of address: that in the subnet of the next hop.
+    // The node's choice of source address: the one in the subnet of the next hop.
     site.ip("addr add 10.2.0.1/24 dev eth0")?;
     site.ip("route add 10.10.0.0/16 via 10.2.0.7")?;
     assert!(source("10.10.0.1")?.contains("src 10.2.0.1"));
-    // Two routes of the node are one here, and that stays as long as either.
+    // Two routes of the node have one mirrored route, which stays as long as one of the two.
     site.ip("route append 10.10.0.0/16 via 10.2.0.8")?;
     site.ip("route del 10.10.0.0/16 via 10.2.0.7")?;
     assert!(source("10.10.0.1")?.contains("src 10.2.0.1"));
@@ -284,7 +284,7 @@ fn routes() -> Outcome {
     assert!(site.outsider("route show type unreachable")?.contains("10.11.0.0/16"));
     site.ip("route add fd09::/16 via fd00::7")?;
     assert!(source("fd09::1")?.contains("src fd00::1"));
-    // Sockets of a VRF are bound to its device, and find its routes there.
+    // Sockets of a VRF are bound to its device, and use its routes.
     site.ip("link add red type vrf table 300")?;
     site.ip("link set red up")?;
     site.ip("link set eth0 master red")?;
@@ -296,7 +296,7 @@ fn routes() -> Outcome {
 
 fn put_back() -> Outcome {
     let site = Site::new(&format!("{AUTO}{LINKS}"))?;
-    // Without the order, which is that in which things were put back.
+    // Without the order, which is the order of restoration.
     let listed = |words: &str| {
         let mut lines: Vec<String> = site.outsider(words)?.lines().map(str::to_owned).collect();
         lines.sort_unstable();
@@ -345,7 +345,7 @@ fn links() -> Outcome {
     assert_eq!(number.split(':').next(), there.split(':').next(), "{number}{there}");
     site.ip("link del red")?;
     assert!(site.outsider("link show red").is_err());
-    // The file as it was is another configuration of links, not of the host side.
+    // The original file differs in links, not in the host side.
     let mut site = site;
     site.gateway.reload(AUTO)?;
     let host = site.scratch.file("x.netns");
@@ -412,7 +412,7 @@ struct Users {
 }
 
 impl Users {
-    /// `mode` is that of `/dev/net/tun`: with udev's rules any user may open it.
+    /// `mode` is the mode of `/dev/net/tun`: with udev's rules any user may open it.
     fn new(mode: &str) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         fs::copy(fatpath(), scratch.file("fatpath"))?;
@@ -449,7 +449,7 @@ fn of_user() -> Outcome {
         readlink /proc/self/ns/net";
     let printed = run(as_user().args(["exec", "--instance", "x", "--", "sh", "-ec", script]))?;
     assert_ne!(printed, host.sh("readlink /proc/self/ns/net")?);
-    // Root enters it as well, and may change the gateway still.
+    // Root may enter the namespace and change the gateway as well.
     let mut root = Command::new(fatpath());
     let script = "ip addr del 10.7.0.1/24 dev wan; readlink /proc/self/ns/net";
     root.args(["exec", "--instance", "x", "--", "sh", "-ec", script]).env("FATPATH_RUNDIR", scratch.path());
@@ -457,7 +457,7 @@ fn of_user() -> Outcome {
     Ok(())
 }
 
-/// A user's gateway is in the user's run directory, where the user's programs find it.
+/// A user's gateway has its socket in the user's run directory, where the user's programs find it.
 fn run_dir() -> Outcome {
     let (users, host) = (Users::new("666")?, Netns::new("x")?);
     let dir = users.scratch.file("runtime");
@@ -573,7 +573,7 @@ while select.select([sys.stdin], [], []) and sys.stdin.readline():
         s.sendto(b'x', ('10.1.0.9', 9))
 ";
 
-/// A key manager's ports bypass policies, and no others do, as long as it runs.
+/// Only a key manager's ports bypass policies, as long as it runs.
 fn bypass() -> Outcome {
     let mut site = Site::new(&format!("{AUTO}{LINKS}"))?;
     site.far.sh("ip addr add 10.1.0.9/24 dev eth0")?;
@@ -596,7 +596,7 @@ fn bypass() -> Outcome {
         })
     };
     passes("a datagram passes")?;
-    // The next gateway learns the port, too.
+    // The next gateway gets the port, too.
     site.gateway.kill()?;
     site.gateway = start(&site.scratch, &site.host, &format!("{AUTO}{LINKS}"))?;
     block(&site)?;
@@ -605,7 +605,7 @@ fn bypass() -> Outcome {
     assert_eq!(count(1501), 0, "{}", seen());
     drop(manager);
     let script = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.0.1', 1500)); s.sendto(b'x', ('10.1.0.9', 9))";
-    // It has gone, and its port is as any other.
+    // The key manager has ended, and policies apply to its port again.
     wait_until("another program's datagram is dropped", PATIENCE, || {
         let before = site.gateway.show("drops").unwrap_or_default();
         site.exec(&format!("python3 -c \"{script}\"")).is_ok()
@@ -613,7 +613,8 @@ fn bypass() -> Outcome {
     })
 }
 
-/// Tcpdump on the device of a link sees forwarded packets and packets for sockets, and costs nothing when it has ended.
+/// Tcpdump on the device of a link captures forwarded packets and packets for sockets, and nothing is copied after its
+/// end.
 fn tcpdump() -> Outcome {
     let link = |name: &str, addr: &str| {
         format!("[[link]]\nname = \"{name}\"\nkind = \"packet\"\ninterface = \"{name}\"\naddresses = [\"{addr}/24\"]\n")
@@ -639,7 +640,7 @@ fn tcpdump() -> Outcome {
     wait_until("tcpdump listens", PATIENCE, || {
         fs::read_to_string(&log).is_ok_and(|text| text.contains("listening on"))
     })?;
-    // The gateway hears of it a moment later.
+    // The gateway is notified a moment later.
     let are_copied = || {
         let before = copied()?;
         site.far.sh("ping -n -q -c 1 -W 5 10.2.0.2")?;
@@ -647,7 +648,7 @@ fn tcpdump() -> Outcome {
     };
     wait_until("frames are copied", PATIENCE, || are_copied().unwrap_or(false))?;
     pings()?;
-    // Each of a ping's three fragments: of those that are forwarded, and of those to the gateway, which it sees whole
+    // Each of a ping's three fragments, forwarded and to the gateway; pings to the gateway are captured reassembled
     // too.
     let is_short = |line: &str| line.ends_with("length 64");
     let seen = || {
@@ -677,7 +678,7 @@ fn off() -> Outcome {
     let site = Site::new(LINKS)?;
     let words = ["exec", "--sockets", "host", "--instance", "x", "--", "readlink", "/proc/self/ns/net"];
     assert_eq!(run(&mut site.fatpath(&words))?.trim(), own);
-    // A user that may not enter gets an error, and stays outside.
+    // A user without permission to enter gets an error.
     fs::set_permissions(site.scratch.path(), fs::Permissions::from_mode(0o755))?;
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(fatpath());

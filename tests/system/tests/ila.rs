@@ -1,5 +1,5 @@
-//! ILA: two hosts in SIR space, and two gateways that translate between it and places; mappings by `ip ila` and by
-//! file.
+//! ILA: two hosts in SIR space, and two gateways that translate between SIR and ILA addresses; mappings by `ip ila` and
+//! by file.
 
 use std::fs;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A gateway between a host's network and the other gateway. Only the place of the other host has a route.
+/// A gateway between a host's network and the other gateway. Only the locator of the other host has a route.
 fn config(own: u8, more: &str) -> String {
     let peer = 3 - own;
     let links = format!(
@@ -33,7 +33,7 @@ fn config(own: u8, more: &str) -> String {
     format!("{more}{links}")
 }
 
-/// Mappings of gateway `own`: to the other host's place, and from the own host's.
+/// Mappings of gateway `own`: to the other host's locator, and from the own host's.
 fn mappings(own: u8, mode: &str) -> String {
     let peer = 3 - own;
     let mapping = |from: String, to: String, dev: &str| {
@@ -193,7 +193,7 @@ fn by_ip() -> Outcome {
 2001:db8:0:1        fd00:0:0:7          *               no-action           use-format
 ";
     assert_eq!(gateway.show("ila")?, want);
-    // Some versions print other locators; words and devices are right.
+    // Some versions print wrong locators; keywords and devices are right.
     let listed = sh("ip ila list")?;
     let words: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().skip(2).collect()).collect();
     assert_eq!(words.len(), 2, "{listed}");
@@ -206,7 +206,7 @@ fn by_ip() -> Outcome {
     sh(&format!("ip -batch {}", scratch.file("batch").display()))?;
     assert_eq!(gateway.show("ila")?.lines().count(), 5001);
     assert_eq!(sh("ip ila list")?.lines().count(), 5001);
-    // A device takes its mappings with it.
+    // The mappings of a deleted device are removed.
     sh("ip link add red type vrf table 10; ip ila add loc_match 1:2:3:4 loc 5:6:7:8 dev red")?;
     assert!(gateway.show("ila")?.contains("red"));
     sh("ip link del red")?;
@@ -238,7 +238,7 @@ fn by_file() -> Outcome {
     wait_until("no mapping is there", PATIENCE, || is_shown(""))
 }
 
-/// A node with a host side, without anything of ILA: its SIR address is on a link of its own.
+/// A node with a host side and without ILA: its SIR address is on a separate link.
 fn node(own: u8) -> String {
     format!(
         "[[link]]\nname = \"wan0\"\nkind = \"packet\"\ninterface = \"wan0\"\naddresses = [\"fd99::{own}/64\"]\n\n\
@@ -260,8 +260,8 @@ fn routes(own: u8, csum_mode: &str) -> String {
     )
 }
 
-/// Sockets of two nodes talk by their SIR addresses, and packets travel under ILA addresses: without a mapping or a
-/// hook.
+/// Sockets of two nodes communicate by their SIR addresses, and packets on the wire have ILA addresses, by routes
+/// without mappings or hooks.
 fn by_routes() -> Outcome {
     let scratch = Scratch::new()?;
     let (left, right) = (gateway_netns("left")?, gateway_netns("right")?);
@@ -308,14 +308,14 @@ fn by_routes() -> Outcome {
             .env("FATPATH_RUNDIR", scratch.path()))
         .map_err(|err| format!("{csum_mode}: {err:?}\n{}", gateways[0].show("drops").unwrap_or_default()))?;
     }
-    // No task has the locator: the socket gets the error with the address that it knows.
+    // No node has the locator: the socket gets an error with the SIR address.
     sh(0, "ip -6 route replace 3333:0:0:1:2000:0:0:9/128 encap ila fd09:0:0:0 dev wan0")?;
     let output = sh(0, "ping -n -c 1 -W 2 3333:0:0:1:2000:0:0:9 2>&1; true")?;
     assert!(output.contains("Address unreachable"), "{output}");
     Ok(())
 }
 
-/// Tells each peer how many bytes it has sent.
+/// Replies to each client with the number of bytes received.
 const SINK: &str = "import socket
 listener = socket.socket(socket.AF_INET6)
 listener.bind(('3333:0:0:1:2000::2', 7))
@@ -329,7 +329,7 @@ while True:
     peer.close()
 ";
 
-/// Sends 4 MiB, and has the other end count them.
+/// Sends 4 MiB, and prints the number of bytes that the other end counted.
 const SOURCE: &str = "import socket
 peer = socket.create_connection(('3333:0:0:1:2000::2', 7), 20)
 peer.sendall(bytes(4 << 20))

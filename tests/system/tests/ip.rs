@@ -39,12 +39,12 @@ pub(crate) fn near(role: &str, far: &Netns) -> Outcome<Netns> {
     near_with(role, far, "")
 }
 
-/// As [`near`], with more words for eth0.
+/// As [`near`], with more options for eth0.
 pub(crate) fn near_with(role: &str, far: &Netns, words: &str) -> Outcome<Netns> {
     let netns = Netns::new(role)?;
     // Until now the namespace's first interface, lo, has been changed; ours never is.
     netns.sh("ip addr flush dev lo; ip link set lo down")?;
-    // A node that forwards is one of the routers on its subnets, as ours always is.
+    // A forwarding node has the subnet-router anycast addresses, as fatpath always does.
     netns.sh("echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")?;
     let mac = "02:00:00:00:01:01";
     let peer = format!("type veth peer name {role} netns {}", far.name());
@@ -103,7 +103,8 @@ fn deleted() -> Outcome {
     Ok(())
 }
 
-/// An event of `ip -o monitor`; of a link its name and flags alone, as a veth is another kind of link than ours.
+/// An event of `ip -o monitor`; of a link only its name and flags, as a veth is another kind of link than the
+/// gateway's.
 fn event(line: &str) -> String {
     let line = normal(line).replace("eth0@NONE", "eth0");
     line.split_once('>').map_or_else(|| line.trim().to_owned(), |(begin, _)| format!("{begin}>"))
@@ -247,7 +248,7 @@ fn storm() -> Outcome {
 /// Result of each line.
 fn blocks(text: &str) -> Vec<String> {
     let mut blocks: Vec<String> = Vec::new();
-    // `ip monitor` asks about every namespace that has a name, and other tests' names come and go.
+    // `ip monitor` queries every named namespace, and those of other tests appear and disappear.
     let other_tests = |line: &&str| *line == "! Error: Peer netns reference is invalid.";
     for line in text.lines().filter(|line| !other_tests(line)) {
         match blocks.last_mut().filter(|_| !line.starts_with("$ ")) {
@@ -259,8 +260,8 @@ fn blocks(text: &str) -> Vec<String> {
 }
 
 /// A line without the mark of a veth in place of an Ethernet interface, its other end, which makes the columns of `ip
-/// -br` narrower; without the state of lo, which is down in both, and was up in one; and without handles that a kernel
-/// gives to queueing disciplines, which it counts for all its namespaces together.
+/// -br` narrower; without the state of lo, which is down in both and was up in one of them; and without handles that a
+/// kernel gives to queueing disciplines, which it counts for all its namespaces together.
 fn normal(line: &str) -> String {
     let mut line = line.replace("\"link_index\":2,", "").replace("mtu 65536 qdisc noqueue", "mtu 65536 qdisc noop");
     line = line.replace("\"mtu\":65536,\"qdisc\":\"noqueue\"", "\"mtu\":65536,\"qdisc\":\"noop\"");

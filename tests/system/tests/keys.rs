@@ -195,8 +195,8 @@ fn secrets_of(all: &[&[u8]]) -> Secrets {
     secrets
 }
 
-/// Fails unless a piece of each SA's secrets is found for all kinds that are `expected` to show one. Without that,
-/// finding none after the deletion would prove nothing.
+/// Fails unless a piece of each SA's secrets is found for all kinds that are `expected` to have one in memory.
+/// Otherwise the search after the deletion could not fail.
 fn assert_all_found(pid: u32, secrets: &Secrets, directions: usize, expected: impl Fn(Kind) -> bool) -> Outcome {
     let found = secrets.find_in(pid)?;
     for direction in 0..directions {
@@ -227,7 +227,7 @@ struct Holder(Child);
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // It has ended already if all went well.
+        // Without a failure the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -254,7 +254,7 @@ fn of_ciphers() -> Outcome {
     assert_none_found("ciphers", pid, &secrets)
 }
 
-/// Runs as the process of a [`Holder`] if the arguments ask for that, and tells whether they did.
+/// Runs as the process of a [`Holder`] if the arguments select that, and returns whether they did.
 pub(crate) fn held() -> bool {
     if std::env::args().nth(1).as_deref() != Some(HOLDER) {
         return false;
@@ -293,7 +293,7 @@ fn hold() -> io::Result<()> {
             ciphers.iter().for_each(|cipher| use_cipher(cipher, number as u64));
             drop(ciphers);
             used.wait();
-            // It stays, with its stack, until the process ends.
+            // The thread stays, with its stack, until the process ends.
             loop {
                 thread::park();
             }

@@ -14,7 +14,7 @@ const SAS: u32 = 2_000;
 /// Limit of the peak, in bytes for each route. A parsed document of the whole file takes about twice as many.
 const MOST_FOR_ROUTE: u64 = 1_100;
 
-/// Bytes that may stay: the C library keeps the ends of its heaps, and pages of code were loaded.
+/// Bytes that may remain allocated: the C library keeps the ends of its heaps, and pages of code were loaded.
 const MOST_LEFT: u64 = 12 << 20;
 
 const SMALL: &str = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.254/24\"]\n";

@@ -9,7 +9,7 @@ use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, tria
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 
-/// Comments, quotes, empty lines and one that goes on, as iproute2 has them.
+/// Comments, quotes, empty lines and a continued line, as in iproute2.
 const GOOD: &str = r#"# A gateway in lines of ip.
 link add tun0 type tun
 
@@ -58,7 +58,7 @@ fn start() -> Outcome {
     assert!(routes.contains("blackhole 10.9.0.0/16") && routes.contains("10.2.0.0/24 dev wan"), "{routes}");
     assert!(ip(&["rule"])?.contains("to 10.3.0.0/16 lookup 7") && ip(&["xfrm", "state"])?.contains("0x00001000"));
     assert_eq!(netns.sh("cat /sys/class/net/tun0/mtu; ss -Huln | grep -c 127.0.0.1:4500")?, "1400\n1\n");
-    // Only the lines could reach the socket earlier, and nothing of it is left.
+    // Only the lines could reach the temporary socket, and it is removed.
     assert!(!scratch.file("x.starting").exists());
     gateway.reload(GOOD)?;
     gateway.wait_until("the reload is refused", |gateway| gateway.log().contains("not reloaded"))?;
@@ -103,7 +103,7 @@ fn bad() -> Outcome {
     let file = scratch.file("bad.ip");
     let name = file.display().to_string();
     let long = format!("route add 10.8.0.0/16 dev tun0 {}frob x", " ".repeat(10_000));
-    // The gateway's messages in full; of the messages of `ip`, which other releases word otherwise, their subject.
+    // The gateway's messages in full; of the messages of `ip`, which differ between releases, only a part.
     let cases = [
         ("route add 10.8.0.0/16 via 10.99.0.9", "Nexthop has invalid gateway."),
         ("route add 10.8.0.0/99 dev tun0", "10.8.0.0/99"),
@@ -122,7 +122,7 @@ fn bad() -> Outcome {
         (&long, "\"frob\""),
     ];
     for (line, want) in cases {
-        // Many lines behind it: those are not done, and not counted.
+        // Many lines follow, which are not carried out and not counted.
         fs::write(&file, format!("{GOOD}{line}\n{}", "route add 10.77.0.0/16 dev tun0\n".repeat(5000)))?;
         let number = GOOD.lines().count() + 1;
         let place = format!("Error: {name}:{number}: ");
@@ -179,7 +179,7 @@ fn many_lines() -> String {
     "link add tun0 type tun\n".to_owned() + &"link set tun0 up\n".repeat(3_000_000)
 }
 
-/// A check that is ended leaves nothing, and leftovers of other checks do not disturb it.
+/// An interrupted check leaves no files, and leftovers of other checks do not affect it.
 fn check_ended() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let (file, dir) = (scratch.file("x.ip"), scratch.file("tmp"));

@@ -26,7 +26,7 @@ fn compare() -> Outcome {
     let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
     let near = |role: &str| {
         let netns = near_with(role, &far, "numtxqueues 1 numrxqueues 1")?;
-        // Nothing is sent that would be counted.
+        // No packet is sent, so counters stay zero.
         netns.sh("echo 1 >/proc/sys/net/ipv6/conf/eth0/disable_ipv6")?;
         Ok::<_, libtest_mimic::Failed>(netns)
     };
@@ -71,7 +71,7 @@ fn shape() -> Outcome {
 fn mid_flow() -> Outcome {
     const LINES: [&str; 6] = [
         "add dev right root handle 1: pfifo",
-        // A fourth of the packets that come.
+        // A fourth of the received packets.
         "replace dev right root handle 2: tbf rate 4mbit burst 5k limit 20k",
         "change dev right root handle 2: tbf rate 5mbit burst 5k limit 30k",
         "replace dev right root handle 3: bfifo",
@@ -122,7 +122,7 @@ fn kept() -> Outcome {
     let mut save = Command::new(fatpath());
     run(save.args(["save", "--instance", "x"]).env("FATPATH_RUNDIR", scratch.path()))?;
     gateway.terminate()?;
-    // One that the file gives the link stays.
+    // A discipline of the file is kept.
     gateway = start(&format!("{TOML}qdisc = {{ kind = \"bfifo\", limit = 7000 }}\n"))?;
     let printed = shown()?;
     assert!(

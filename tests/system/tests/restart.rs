@@ -40,7 +40,7 @@ struct Host {
 impl Host {
     fn new() -> Outcome<Self> {
         let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
-        // Programs of other accounts go in.
+        // Programs of other accounts enter the directory.
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
         let mut host = Self { gateway: None, netns, scratch };
         host.start()?;
@@ -86,7 +86,7 @@ impl Host {
             .map_err(|failed| format!("{}: {}", client.name, failed.message().unwrap_or_default()))?;
         let pid = client.printed().lines().next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
         client.pid = Some(pid.ok_or_else(|| format!("{}: {}", client.name, client.printed()))?);
-        // It waits, and is kept, soon after.
+        // The program blocks, and its socket is kept, soon after.
         sleep(Duration::from_millis(300));
         Ok(client)
     }
@@ -101,7 +101,7 @@ struct Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // With mode `fork` it is a child of the process that is ended with this; it may have ended.
+        // With mode `fork` it is a child of the process that is killed here; it may have ended.
         if let Some(pid) = self.pid {
             let _ = kill_process(pid, Signal::KILL);
         }
@@ -142,7 +142,7 @@ fn listeners() -> Outcome {
     let mut expected = Vec::new();
     for round in 0..2 {
         host.kill();
-        // Time in which a repeated report would show.
+        // Time in which a repeated report would be printed.
         sleep(Duration::from_millis(500));
         clients.iter().try_for_each(Client::ask)?;
         expected.push(REFUSED);
@@ -267,7 +267,7 @@ fn ip_monitor() -> Outcome {
         let prefix = format!("blackhole 10.{number}.0.0/16");
         wait_until("`ip monitor` prints a route", Duration::from_secs(2), || monitor.output().contains(&prefix))
     };
-    // It begins to listen some time after it is started.
+    // The monitor begins to listen some time after its start.
     let is_listening = (10..30).any(|number| sees(&monitor, &host, number).is_ok());
     assert!(is_listening, "{}", monitor.output());
     host.kill();

@@ -66,34 +66,34 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Sends TCP through a gateway and has tcpdump judge each packet where it leaves the gateway.
+/// Sends TCP through a gateway, and checks each output packet of the gateway with tcpdump.
 fn forwarded_checksums(offloads: bool) -> Outcome {
     let site = PlainSite::new(offloads)?;
-    // The host's kernel finishes checksums and segments that the gateway leaves to the device, as a card would, before
-    // tcpdump looks.
+    // The host's kernel completes the checksums and segments that the gateway leaves to the device, as a network card
+    // would, before tcpdump captures the packets.
     site.gateway_ns.sh("ethtool -K right tx off tso off >/dev/null")?;
     let capture = Capture::start(&site.gateway_ns, "right", "src 10.1.0.2 or src fd01::2", &site.scratch)?;
     judge_checksums(&site, capture)
 }
 
-/// Sends pings and TCP from one host to the other and has tcpdump judge each packet of `capture`.
+/// Sends pings and TCP from one host to the other, and checks each packet of `capture` with tcpdump.
 pub(crate) fn judge_checksums(site: &PlainSite, capture: Capture) -> Outcome {
     for b in [B_V4, B_V6] {
         site.a.sh(&ping_script(b.parse()?, &[56, 4000]))?;
         transfer(&site.a, (&site.b, b.parse()?), 4 << 20)?;
     }
     let packets = system::wire_checksums(&capture.finish()?)?;
-    // A busy machine loses some on their way to tcpdump.
+    // tcpdump misses some packets on a busy machine.
     assert!(packets > (4 << 20) / 1500, "only {packets} packets were captured");
     Ok(())
 }
 
-/// Pings from `a` to `to_b` and from `b` to `to_a`, after one ping that teaches each the path's MTU: the answering host
-/// needs it as much as the asking one.
+/// Pings from `a` to `to_b` and from `b` to `to_a`, after one ping that gives both hosts the path MTU, which replies
+/// need as well as requests.
 pub(crate) fn ping_both_ways(a: &Netns, to_b: IpAddr, b: &Netns, to_a: IpAddr) -> Outcome {
     let ways = [(a, to_b), (b, to_a)];
     for (from, to) in ways {
-        // Lost where the gateway answers it with Packet Too Big.
+        // Lost if the gateway answers it with Packet Too Big.
         let _ = from.sh(&ping_script(to, &[1452]));
     }
     ways.into_iter().try_for_each(|(from, to)| from.sh(&ping_script(to, PING_SIZES)).map(drop))
@@ -145,7 +145,7 @@ impl EspSite {
     }
 }
 
-/// Two hosts and one gateway that only forwards, with two interfaces more than it needs.
+/// Two hosts and one gateway that only forwards, with two unused interfaces.
 pub(crate) struct PlainSite {
     pub(crate) gateway: Gateway,
     pub(crate) a: Netns,
@@ -155,7 +155,7 @@ pub(crate) struct PlainSite {
 }
 
 impl PlainSite {
-    /// An address that answers by way of the gateway.
+    /// An address that is reached through the gateway.
     pub(crate) const FAR: &str = B_V4;
 
     pub(crate) fn new(offloads: bool) -> Outcome<Self> {
@@ -216,7 +216,7 @@ pub(crate) fn host(netns: &Netns, gateway: &Netns, interface: &str, number: u8) 
     Ok(())
 }
 
-/// Makes a host compute the checksums of packets that it sends: a veth leaves them out, and AF_XDP does not say so.
+/// Makes a host compute the checksums of sent packets: a veth leaves them out, and AF_XDP has no metadata about that.
 pub(crate) fn finishes_its_checksums(host: &Netns) -> Outcome {
     host.sh("ethtool -K eth0 tx off >/dev/null").map(drop)
 }

@@ -38,7 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn the_unit_is_accepted() -> Outcome {
     let scratch = Scratch::new()?;
     assert_eq!(verify(&scratch, "fatpath@left.service", UNIT)?, "");
-    // It is looked at closely enough to find a word that is wrong.
+    // The verification finds a wrong keyword.
     let wrong = UNIT.replace("RestartPreventExitStatus=2", "RestartPreventExitStatuses=2");
     let printed = verify(&scratch, "fatpath@left.service", &wrong)?;
     assert!(printed.contains("RestartPreventExitStatuses"), "{printed}");
@@ -47,7 +47,7 @@ fn the_unit_is_accepted() -> Outcome {
 
 fn the_unit_of_strongswan_is_accepted() -> Outcome {
     let scratch = Scratch::new()?;
-    // It is bound to the other.
+    // The unit is bound to the other one.
     verify(&scratch, "fatpath@left.service", UNIT)?;
     assert_eq!(verify(&scratch, "fatpath-charon@left.service", CHARON_UNIT)?, "");
     Ok(())
@@ -77,7 +77,7 @@ fn the_capabilities_are_enough() -> Outcome {
     run(host.command("ip").args(["link", "show", "tun7"]))?;
     let shown = gateway.show("host")?;
     assert!(shown.starts_with("host side on"), "{shown}");
-    // As far as these go a test cannot start a service.
+    // A test cannot start a service with these options, so only their text is checked.
     assert!(UNIT.lines().any(|line| line == "RestrictNamespaces=net") && !UNIT.contains("ProtectKernelTunables="));
     assert!(gateway.terminate()?.success(), "{}", gateway.log());
     Ok(())
@@ -119,7 +119,7 @@ fn run_with_state(command: &mut Command, scratch: &Scratch) -> Outcome<Process> 
     Process::spawn(command.env("FATPATH_RUNDIR", scratch.path()), scratch)
 }
 
-/// Interrupts one thread of a process by ptrace(2), for `then` to stop it or to change the result of its system call.
+/// Interrupts one thread of a process by ptrace(2), so that `then` can stop it or change the result of its system call.
 fn trace(scratch: &Scratch, process: &Process, thread: &str, then: &str) -> Outcome<Process> {
     let tracer = Process::spawn(
         Command::new("python3").args(["-c", TRACE_THREAD, &process.id().to_string(), thread, then]),
@@ -156,7 +156,7 @@ fn failing_thread() -> Outcome {
     const CASES: [(&str, Errno, &str); 3] = [
         ("netlink", Errno::BADF, "the thread netlink ended: Bad file descriptor (os error 9)"),
         ("control", Errno::BADF, "the thread control ended: Bad file descriptor (os error 9)"),
-        // A sleep that fails is a panic of the standard library's.
+        // The standard library panics if a sleep fails.
         ("state", Errno::INVAL, "the thread state panicked: "),
     ];
     for (thread, error, text) in CASES {
@@ -179,7 +179,8 @@ fn watchdog() -> Outcome {
     let (scratch, host) = (Scratch::new()?, Netns::new("service")?);
     let socket = scratch.file("notify");
     let manager = UnixDatagram::bind(&socket)?;
-    // Threads are asked four times in this period. Such a period of silence means that one does not answer.
+    // Threads are pinged four times in this period. No notification in such a period means that a thread does not
+    // answer.
     const LIMIT: Duration = Duration::from_secs(8);
     let is_fed = |within: Duration| {
         let mut message = [0; 4096];

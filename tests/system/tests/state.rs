@@ -14,7 +14,7 @@ const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 /// Longest time that a start or an end may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// All kinds of things, on a node that has a veth device.
+/// Objects of all kinds, on a node that has a veth device.
 const LINES: &str = "\
 link add veth0 type packet
 link set veth0 up mtu 1400 alias hello address 02:00:00:00:33:44
@@ -49,7 +49,7 @@ ila add loc_match 2001:db8:0:1 loc fd00:0:0:7 csum-mode neutral-map ident-type l
 ila add loc_match 2001:db8:0:1 loc fd00:0:0:8 dev tun6
 ";
 
-/// One that a key manager would add.
+/// An SA as a key manager adds it.
 const LIMITED: &str = "xfrm state add src 192.0.2.2 dst 192.0.2.1 proto esp spi 0x1002 reqid 1 mode tunnel \
                        enc cbc(aes) 0x000102030405060708090a0b0c0d0e0f limit time-hard 3600";
 
@@ -177,14 +177,14 @@ fn again() -> Outcome {
     kill(process)?;
     let process = node.start(&["--state", &file])?;
     let after = node.dump()?;
-    // The SAs go on with numbers that they had not come to.
+    // The SAs continue with sequence numbers that they had not used.
     assert_eq!(after.matches("oseq 0x1000000").count(), 3, "{after}");
     assert_eq!(after.replace("oseq 0x1000000", "oseq 0x0"), before, "{}", process.output());
     kill(process)?;
     let mut process = node.start(&["--state", &file])?;
     let after = node.dump()?;
     assert_eq!(after.matches("oseq 0x2000000").count(), 3, "{after}");
-    // After an end in order they go on where they are.
+    // After an orderly end they continue with the next number.
     process.signal(Signal::TERM)?;
     assert!(process.wait(PATIENCE)?.success(), "{}", process.output());
     let process = node.start(&["--state", &file])?;
@@ -216,7 +216,7 @@ fn file_wins() -> Outcome {
     )?;
     assert!(node.save()?.starts_with("x: 1 address, 2 routes: saved"), "{}", node.save()?);
     kill(process)?;
-    // The file has got another link in front, and one of the saved routes.
+    // The file has a new first link, and one of the saved routes.
     let more = "[[link]]\nname = \"tun9\"\nkind = \"tun\"\n";
     fs::write(&toml, format!("{more}{base}[[route]]\nto = \"10.51.0.0/16\"\ndev = \"tun0\"\n"))?;
     let process = node.start(&args)?;
@@ -229,9 +229,9 @@ fn file_wins() -> Outcome {
     );
     assert!(node.ip("addr show dev tun0")?.contains("10.1.0.7/24") && node.ip("rule")?.contains("100:"));
     assert!(node.ip("link show tun0")?.contains("mtu 1500"));
-    // The file's SA was the file's, and is gone with it.
+    // The SA of the file is deleted with it.
     assert_eq!(node.ip("xfrm state")?, "");
-    // A loaded file takes the place of restored objects; SAs that programs have added stay, and are saved.
+    // A loaded file replaces restored objects; SAs that programs have added stay, and are saved.
     node.batch("xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x78 enc cbc(aes) 0x000102030405060708090a0b0c0d0e0f\n")?;
     fs::write(&toml, format!("{base}{of_file}"))?;
     run(&mut node.command(&["load", "--instance", "x", "-c", &toml]))?;
@@ -255,14 +255,14 @@ fn beside() -> Outcome {
     assert_eq!(node.save()?, format!("x: 4 routes, 1 policy default: saved to {state}\n"));
     let routes = node.ip("route")?;
     kill(process)?;
-    // The file has got a default of its own.
+    // The file has a policy default now.
     let more = "[policy-default]\nin = \"block\"\n";
     fs::write(&toml, format!("{more}{base}"))?;
     let process = node.start(&args)?;
     assert_eq!(node.ip("route")?, routes, "{}", process.output());
     let default = node.ip("xfrm policy getdefault")?;
     assert_eq!(default.split_whitespace().filter(|word| *word == "block").count(), 2, "{default}");
-    // Objects that a load leaves are saved still, and those that it removes are not.
+    // Objects that stay after a load are saved, and removed objects are not.
     fs::write(&toml, base)?;
     run(&mut node.command(&["load", "--instance", "x", "-c", &toml]))?;
     node.batch(
@@ -321,7 +321,7 @@ fn numbers() -> Outcome {
     let received = left.ip("xfrm state list src 192.0.2.2")?;
     assert!(!received.contains("seq 0x0,"), "{received}");
     drop(process);
-    // Without the state the peer has seen all this before.
+    // Without the state the peer has received all these numbers before.
     let _left = start_left(&["-c", &links("left"), "-c", &file("left.ip")])?;
     assert!(ends[0].2.sh("ping -q -c 3 -i 0.2 -w 2 10.2.0.1").is_err());
     Ok(())
@@ -375,7 +375,7 @@ fn killed() -> Outcome {
         let process = node.start(&["--state", &state])?;
         let routes = node.ip("route")?.lines().count();
         found.push(routes);
-        // Whichever it is now, the other is saved.
+        // The node changes to the other set of objects, which is then saved.
         if routes == 3000 {
             node.batch(&lines(2))?;
         } else {

@@ -1,5 +1,5 @@
 //! `sysctl`, `cat` and `echo` on files of `/proc/sys/net`: the same commands under `fatpath exec` and on this host's
-//! kernel; and that they change the gateway, and nothing of the host.
+//! kernel; and the commands change the gateway, not the host.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -116,7 +116,7 @@ fn effect() -> Outcome {
     assert!(ping().is_err(), "fragments were taken");
     set("echo 4194304 >/proc/sys/net/ipv4/ipfrag_high_thresh")?;
     ping()?;
-    // A datagram that lacks its end.
+    // An incomplete datagram.
     let waiting = || -> Outcome<bool> { Ok(!gateway.show("fragments")?.contains("FRAG: inuse 0")) };
     let first = "import socket, struct\n\
                  s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)\n\
@@ -183,7 +183,7 @@ fn refused() -> Outcome {
         "kill {id}; while kill -0 {id} 2>&-; do sleep 0.1; done; cat /proc/sys/net/ipv4/ipfrag_time; \
          echo 1 >/proc/sys/net/ipv4/ipfrag_time; ls /proc/sys/net/ipv4"
     );
-    // It is dead for `kill` once it was waited for.
+    // `kill` fails once the process was waited for.
     let mut gateway = gateway;
     let gone = script(&netns, &scratch, &gone)
         .stderr(std::process::Stdio::piped())

@@ -50,7 +50,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         trial("tunnel/tshark_decrypts_and_accepts_sent_packets", CAPTURE_NEEDS, || {
             let site = Site::new()?;
-            // Without its offloads the interface shows datagrams as they would lie on a wire, checksums and all.
+            // Without offloads the capture has datagrams as on a wire, with checksums.
             site.a.sh("ethtool -K wan0 tx off tso off >/dev/null")?;
             let capture = Capture::start(&site.a, "wan0", &format!("src {} and udp", OUTER_V4[0]), &site.scratch)?;
             let to: IpAddr = B_V4.parse()?;

@@ -15,7 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("vhost/malicious_guest_is_closed_and_others_go_on", NEEDS, lies)]
 }
 
-/// A front end of one lie: its memory is a file, in which it writes rings.
+/// A malicious front end: its memory is a file, in which it writes malformed rings.
 const LIAR: &str = "\
 import os, socket, struct, sys, time
 path, lie = sys.argv[1:]
@@ -65,7 +65,7 @@ except ConnectionResetError: end = b''
 print('closed' if end == b'' else 'open')
 ";
 
-/// Each lie closes its connection with one line, and two guests of other ports lose no packet meanwhile.
+/// Each violation closes its connection with one log line, and two guests of other ports lose no packet.
 fn lies() -> Outcome {
     let cases = [
         ("loop", "loop of descriptors"),
@@ -108,7 +108,7 @@ fn lies() -> Outcome {
         Ok(())
     };
     thread::scope(|scope| {
-        // Longer than the lies take, one second each.
+        // Longer than all violations, which take one second each.
         let ping = scope.spawn(|| one.sh("ping -q -i 0.02 -w 11 10.9.0.2"));
         let outcome = cases.into_iter().enumerate().try_for_each(|(number, case)| lie(number, case));
         let pinged = ping.join().map_err(|_| "ping panicked")??;

@@ -70,7 +70,7 @@ fn routed() -> Outcome {
         let other = gateway.link("other")?;
         assert_eq!(other["stats"]["rx_packets"], 0, "{other}");
     }
-    // Without the tags nothing is a neighbour.
+    // Without the tags no neighbour answers.
     let mut ping = Command::new(fatpath());
     ping.args(["exec", "--instance", "left", "--", "ping", "-c", "1", "-W", "2", "10.5.0.2"]);
     run(ping.env("FATPATH_RUNDIR", scratch.path()))?;

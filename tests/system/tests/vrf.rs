@@ -45,7 +45,7 @@ fn apart() -> Outcome {
     let (scratch, router) = (Scratch::new()?, Netns::new("router")?);
     let hosts = hosts(&router)?;
     let [red_lan, red_wan, blue_lan, blue_wan] = &hosts[..] else { return Err("four hosts".into()) };
-    // An address of red's provider that blue's does not have.
+    // An address of red's provider that blue's provider does not have.
     red_wan.sh("ip addr add 203.0.113.9/32 dev lo")?;
     let gateway = Gateway::start(&router, &scratch, "router", EXAMPLE)?;
     for lan in [red_lan, blue_lan] {
@@ -55,17 +55,17 @@ fn apart() -> Outcome {
     }
     red_lan.sh("ping -n -q -c 1 -W 5 203.0.113.9")?;
     assert!(blue_lan.sh("ping -n -q -c 2 -i 0.2 -W 1 203.0.113.9").is_err(), "blue reaches what red has");
-    // Errors come back to the sender, from the router's address there.
+    // Errors return to the sender, from the router's address in its VRF.
     let hops = red_lan.sh("ping -n -c 1 -W 5 -t 1 203.0.113.9 || true")?;
     assert!(hops.contains("From 10.0.0.1 icmp_seq=1 Time to live exceeded"), "{hops}");
     let none = blue_lan.sh("ping -n -c 1 -W 5 -6 2001:db8::9 || true")?;
     assert!(!none.contains("1 received"), "{none}");
-    // Each knows its own neighbours alone.
+    // Each VRF has only its own neighbours.
     assert!(blue_wan.sh("ip neigh show")?.contains("192.0.2.1"));
     looked_at(&gateway, red_lan, &scratch)
 }
 
-/// Tells each that connects to port 80, by either family, its argument.
+/// Sends its argument to each client of port 80, over both families.
 const SERVER: &str = "import socket, sys
 own = socket.create_server(('::', 80), family=socket.AF_INET6, dualstack_ipv6=True)
 print('ready', flush=True)
@@ -131,7 +131,7 @@ fn exec() -> Outcome {
         }
         assert_eq!(printed(exec(vrf, &[RAW]))?, "-1 Operation not permitted\n", "a socket that would not be bound");
     }
-    // The discipline of a VRF's device sees packets that the node's sockets send there.
+    // Packets that the node's sockets send in a VRF pass the discipline of its device.
     let tc = |line: &str| {
         let mut command = Command::new(fatpath());
         command.args(["exec", "--instance", "router", "--", "sh", "-c", line]);
@@ -221,7 +221,7 @@ fn tunnels() -> Outcome {
         Ok(start.elapsed())
     };
     let (red, blue) = (taken(red_lan)?, taken(blue_lan)?);
-    // A byte takes a microsecond, and there are headers.
+    // A byte takes a microsecond, including headers.
     assert!(red > Duration::from_millis(950) && blue < red / 2, "red {red:?}, blue {blue:?}");
     let shown = run(&mut of("router", &["exec", "--", "tc", "-s", "qdisc", "show", "dev", "red-wan"]))?;
     let sent: u64 = shown.split("Sent ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or(0);
@@ -250,7 +250,7 @@ fn tunnels() -> Outcome {
     Ok(())
 }
 
-/// A line of the example as the other end has it: packets sent here are received there.
+/// A line of the example, for the other end: packets sent here are received there.
 fn mirrored(line: &str) -> String {
     let line = line.replace(" dev red", "").replace(" dev blue", "");
     match line.split_once("policy add dir ") {
@@ -296,7 +296,7 @@ fn looked_at(gateway: &Gateway, red_lan: &Netns, scratch: &Scratch) -> Outcome {
     let file = scratch.file("red.pcapng");
     let mut capture = Process::spawn(of_gateway(&["capture", "red"]).arg("-w").arg(&file), scratch)?;
     let len = || fs::metadata(&file).map_or(0, |file| file.len());
-    // A header comes first, and a ping is longer than nothing else.
+    // The file begins with a header, and only the ping is longer than 1000 bytes.
     wait_until("pings are captured", PATIENCE, || ping() && len() > 1000)?;
     capture.signal(Signal::INT)?;
     assert!(capture.wait(PATIENCE)?.success(), "{}", capture.output());

@@ -86,7 +86,7 @@ fn killed(mode: &'static str) -> Outcome {
     a.sh("ip neigh flush all; ping -n -c 1 -W 10 10.1.0.1").map(drop)
 }
 
-/// 65 507 bytes are 45 fragments: six such requests that want one fragment each would hold all of a ring of 256.
+/// 65 507 bytes are 45 fragments: six such requests that lack one fragment each would hold all frames of a ring of 256.
 fn fragments_wait() -> Outcome {
     let site = PlainSite::by(Port::Xdp("auto", 256))?;
     let ours = "10.1.0.1";
@@ -109,7 +109,7 @@ for number in range(200):
     let counters: Value = serde_json::from_str(&site.gateway.show("counters --json")?)?;
     let counters = counters.to_string();
     assert!(counters.contains("IpReasmReqds") && counters.contains("coalesce"), "{counters}");
-    // The gateway goes on, also for complete datagrams.
+    // The gateway still handles complete datagrams.
     site.a.sh(&format!("ping -n -c 5 -i 0.2 -W 10 -s {LONGEST_PING} {ours}")).map(drop)
 }
 

@@ -1,7 +1,7 @@
 //! Traffic of a guest, checked byte by byte. It runs where there is little more than a kernel, so it uses the standard
 //! library alone.
 //!
-//! - `serve`: answers the others, at port 5000 of all addresses.
+//! - `serve`: answers the other commands, at port 5000 of all addresses.
 //! - `ask ADDR`: datagrams of many sizes, which must be returned unchanged.
 //! - `send ADDR BYTES`, `fetch ADDR BYTES`: a TCP stream to the peer, or from it. Prints its rate.
 //! - `keep ADDR FILE`: parts of one TCP stream that the peer echoes, until the file exists. Prints a number every 100
@@ -16,13 +16,13 @@ use std::{env, thread};
 
 const PORT: u16 = 5000;
 
-/// Time that a stream may stand still.
+/// Longest time without progress of a stream.
 const STALL: Duration = Duration::from_secs(60);
 
 /// Bytes of the datagrams of `ask`.
 const LENGTHS: [usize; 8] = [1, 100, 1400, 1472, 1473, 4000, 9000, 30000];
 
-/// Times that one is sent before it counts as lost.
+/// Number of transmissions of a datagram before it counts as lost.
 const ATTEMPTS: u32 = 20;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -40,7 +40,7 @@ fn main() -> Outcome {
     }
 }
 
-/// First byte of a connection: bytes that come, that are to be sent, and parts that are to be returned.
+/// First byte of a connection: the client sends, the client receives, or the server echoes.
 const SEND: u8 = b's';
 const FETCH: u8 = b'f';
 const KEEP: u8 = b'k';
@@ -48,10 +48,10 @@ const KEEP: u8 = b'k';
 /// Bytes of a part of `keep`.
 const PART: usize = 20_000;
 
-/// Time between two parts of it: an emulated processor has more to do.
+/// Time between two parts of `keep`, long enough for an emulated processor.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Numbers that look random and are the same each time (a xorshift generator).
+/// Pseudo-random numbers, the same in each run (xorshift).
 struct Pattern {
     state: u64,
     block: Vec<u8>,
@@ -194,15 +194,15 @@ fn ask(addr: IpAddr) -> Outcome {
     Ok(())
 }
 
-/// Sends a datagram, and receives one of the same length. Others are late answers.
+/// Sends a datagram, and receives one of the same length. Datagrams of other lengths are late replies.
 fn exchange(socket: &UdpSocket, sent: &[u8], buffer: &mut [u8]) -> io::Result<()> {
     socket.send(sent)?;
     while socket.recv(buffer)? != sent.len() {}
     Ok(())
 }
 
-/// Tells whether sending may succeed later: no datagram came, nothing listened yet, or the datagram was longer than the
-/// path's MTU, which the kernel has learnt by now (EMSGSIZE).
+/// Tells whether the error may be temporary: a timeout, no listener yet, or a datagram longer than the path MTU, which
+/// the kernel has learnt by now (EMSGSIZE).
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, TimedOut, WouldBlock};
     matches!(error.kind(), WouldBlock | TimedOut | ConnectionRefused) || error.raw_os_error() == Some(90)

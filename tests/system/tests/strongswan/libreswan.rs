@@ -56,7 +56,7 @@ fn config(wan: Wan) -> String {
     )
 }
 
-/// Starts pluto for the gateway `left` in `netns`, with files of its own.
+/// Starts pluto for the gateway `left` in `netns`, with separate files.
 fn pluto(site: &Site, netns: &Netns, wan: Wan) -> Outcome<Process> {
     let dir = site.scratch().file("pluto");
     fs::create_dir_all(dir.join("nss"))?;

@@ -1,4 +1,4 @@
-//! strongSwan as it is, over its stock kernel interface: the example of `docs/strongswan.md`.
+//! Unmodified strongSwan with its kernel-netlink plugin: the example of `docs/strongswan.md`.
 
 mod libreswan;
 mod moves;
@@ -102,7 +102,7 @@ fn certificates() -> Outcome {
     Ok(())
 }
 
-/// The right end has the requested name, by an authority that the left one does not know.
+/// The right end has the requested name, in a certificate of an authority that the left end does not have.
 fn foreign_certificate() -> Outcome {
     let mut site = Site::prepare(&CERTIFICATES)?;
     let elsewhere = Scratch::new()?;
@@ -125,7 +125,7 @@ fn foreign_certificate() -> Outcome {
     Ok(())
 }
 
-/// Datagrams without a loss both ways and over changes of the key.
+/// Datagrams both ways without loss while the tunnel is rekeyed.
 fn carries(site: &Site) -> Outcome {
     let [left, right] = &site.ends;
     site.up()?;
@@ -147,7 +147,7 @@ fn interface(v6: bool) -> Outcome {
     Ok(())
 }
 
-/// All that the gateways say to each other is protected, and IKE, which makes the SAs for that, is not.
+/// All traffic between the gateways is protected, except IKE.
 fn between_gateways() -> Outcome {
     let mut site = Site::prepare(&Setup { wan: Wan::Interface, ..EXAMPLE })?;
     for end in &site.ends {
@@ -166,7 +166,7 @@ fn between_gateways() -> Outcome {
     wait_until("a ping comes through", PATIENCE, || ping(left, "192.0.2.2").is_ok())
         .map_err(|failed| site.explain(&failed))?;
     both_have_sas(&site, false)?;
-    // And on: keys are changed while the policies are in force.
+    // Rekeying works while the policies are in force.
     rekeys(&site).map_err(|failed| site.explain(&failed))?;
     ping(right, "192.0.2.1").map_err(|failed| site.explain(&failed))?;
     let seen = run(Command::new("tcpdump").args(["-nr"]).arg(capture.finish()?))?;
@@ -174,8 +174,8 @@ fn between_gateways() -> Outcome {
     Ok(())
 }
 
-/// Capture by tshark on the host side's device of the link: an interface shows ESP, a UDP link shows what sockets
-/// exchange by it, here IKE.
+/// Capture by tshark on the host side's device of the link: an interface has ESP, a UDP link has the packets of
+/// sockets, here IKE.
 fn tshark() -> Outcome {
     for (wan, protocol) in [(Wan::Interface, "esp"), (Wan::Udp, "isakmp")] {
         let site = Site::new(&Setup { wan, ..EXAMPLE })?;
@@ -216,7 +216,7 @@ fn rekeys(site: &Site) -> Outcome {
         let before = [made(left), made(right)];
         end.swanctl(&["--rekey", "--child", "net"])?;
         wait_until("both ends have other keys", PATIENCE, || made(left) > before[0] && made(right) > before[1])?;
-        // The old ones go, so that the other end does not ask for the same.
+        // The old SAs are deleted, so that the other end does not rekey them too.
         thread::sleep(Duration::from_millis(300));
     }
     Ok(())
@@ -241,7 +241,7 @@ fn rekey() -> Outcome {
     Ok(())
 }
 
-/// The stream is as fast as it gets.
+/// The stream has no rate limit.
 fn rekey_of_a_stream() -> Outcome {
     let site = Site::new(&EXAMPLE)?;
     site.up()?;
@@ -300,7 +300,7 @@ fn expire() -> Outcome {
 fn dead_peer() -> Outcome {
     let mut site = Site::new(&EXAMPLE)?;
     site.up()?;
-    // The peer forgets everything without a word.
+    // The peer loses all state without a message.
     drop(site.ends[1].charon.take());
     site.xfrm(&site.ends[1], "state flush")?;
     site.xfrm(&site.ends[1], "policy flush")?;
@@ -315,7 +315,7 @@ fn dead_peer() -> Outcome {
 fn own_routes() -> Outcome {
     let mut site = Site::prepare(&Setup { wan: Wan::Interface, ..EXAMPLE })?;
     let left = &site.ends[0];
-    // Nothing else leads there.
+    // There is no other route to it.
     site.ip(left, "route del 10.2.0.0/24")?;
     left.files.change("strongswan.conf", "install_routes = no", "install_routes = yes")?;
     site.start()?;
@@ -336,7 +336,7 @@ fn kept_policies() -> Outcome {
     site.up()?;
     let policies = site.xfrm(&site.ends[0], "policy")?;
     let printed = site.save(&site.ends[0])?;
-    // The setting is how long it may take to answer for an SA.
+    // The setting is the timeout of an acquire.
     assert!(printed.contains("policies, 1 setting, but not 2 SAs with a time limit"), "{printed}");
     site.restart_with_state(0)?;
     assert_eq!(site.xfrm(&site.ends[0], "policy")?, policies, "before the daemon is there");

@@ -1,4 +1,4 @@
-//! Ends that are somewhere else from one moment to the next.
+//! Ends whose address or port changes.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,7 +17,7 @@ pub(crate) fn address() -> Outcome {
     let [left, right] = &site.ends;
     site.ip(left, "addr del 192.0.2.1/24 dev wan")?;
     site.ip(left, "addr add 192.0.2.11/24 dev wan")?;
-    // As in Linux, it has gone with the last address.
+    // As in Linux, the route was removed with the last address.
     site.ip(left, "route add 10.2.0.0/24 via 192.0.2.2 dev wan")?;
     wait_until("the SAs have moved", PATIENCE, || {
         [left, right].iter().all(|end| {
@@ -37,7 +37,7 @@ pub(crate) fn address() -> Outcome {
 /// Direction of a NAT: a port, and the destination of packets to it.
 struct Way {
     near: UdpSocket,
-    /// The address and port that the far end sees.
+    /// The translated address and port.
     outside: UdpSocket,
     to: SocketAddr,
     /// Sender of packets to `near`.
@@ -51,7 +51,7 @@ impl Way {
         Ok(Self { near, outside: outside(netns)?, to: format!("198.51.100.2:{port}").parse()?, from: None })
     }
 
-    /// Forwards datagrams that have come; tells whether there were any.
+    /// Forwards received datagrams; tells whether there were any.
     fn carry(&mut self) -> io::Result<bool> {
         let (mut bytes, mut any) = ([0; 65_536], false);
         while let Some((len, from)) = next(&self.near, &mut bytes)? {
@@ -78,14 +78,14 @@ fn outside(netns: &Netns) -> Outcome<UdpSocket> {
 fn next(socket: &UdpSocket, bytes: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
     match socket.recv_from(bytes) {
         Ok(received) => Ok(Some(received)),
-        // A datagram to a port without a socket comes back as an error.
+        // A datagram to a port without a socket causes an error.
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// Carries UDP ports 500 and 4500 between the ends until `over`, with another port outside for each turn of `turns`.
-/// Tells which port the far end saw last behind 4500.
+/// Returns the last translated port of 4500.
 fn nat(netns: &Netns, over: &AtomicBool, turns: &AtomicU32) -> Outcome<u16> {
     let mut ways = [Way::new(netns, 500)?, Way::new(netns, 4500)?];
     let mut turned = 0;
@@ -105,7 +105,7 @@ fn nat(netns: &Netns, over: &AtomicBool, turns: &AtomicU32) -> Outcome<u16> {
     Ok(ways[1].outside.local_addr()?.port())
 }
 
-/// The left end is behind a NAT, which forgets it and gives it another port.
+/// The left end is behind a NAT, which drops its mapping and assigns another port.
 pub(crate) fn port() -> Outcome {
     let between = Netns::new("nat")?;
     let (over, turns) = (AtomicBool::new(false), AtomicU32::new(0));
@@ -133,7 +133,7 @@ fn behind_nat(site: &mut Site, turns: &AtomicU32) -> Outcome {
     right.netns.sh("ping -c 5 -i 0.05 -W 2 10.1.0.1")?;
     for _ in 0..2 {
         turns.fetch_add(1, Ordering::Relaxed);
-        // Answers go astray until the far end has heard from the new port.
+        // Replies are lost until the far end has received a packet from the new port.
         wait_until("an answer comes by the new port", PATIENCE, || left.netns.sh("ping -c 1 -W 1 10.2.0.1").is_ok())?;
         right.netns.sh("ping -c 5 -i 0.05 -W 2 10.1.0.1")?;
     }

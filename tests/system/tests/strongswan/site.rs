@@ -16,7 +16,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) enum Wan {
     /// A UDP socket of the host's stack.
     Udp,
-    /// An interface to themselves.
+    /// An exclusive interface.
     Interface,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Setup {
     pub(crate) connections: &'static [(&'static str, &'static str)],
 }
 
-/// The example as it is.
+/// The unchanged example.
 pub(crate) const EXAMPLE: Setup =
     Setup { wan: Wan::Udp, v6: false, auth: Auth::Psk, host_side: true, connections: &[] };
 
@@ -45,7 +45,7 @@ pub(crate) struct End {
     pub(crate) files: CharonFiles,
 }
 
-/// Both, on one wire.
+/// Both ends, on one wire.
 pub(crate) struct Site {
     pub(crate) ends: [End; 2],
     scratch: Scratch,
@@ -58,7 +58,7 @@ impl Site {
         Ok(site)
     }
 
-    /// All but the daemons.
+    /// The site without the daemons.
     pub(crate) fn prepare(setup: &Setup) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let [left, right] = [Netns::new("left")?, Netns::new("right")?];
@@ -67,8 +67,8 @@ impl Site {
         Ok(Self { ends, scratch })
     }
 
-    /// A site without its daemons, whose left end sees of the right one nothing but `between` at 192.0.2.254, and the
-    /// other way 198.51.100.254.
+    /// A site without its daemons, with `between` as a NAT: the left end reaches the right end at 192.0.2.254, and the
+    /// right end reaches the left end at 198.51.100.254.
     pub(crate) fn behind(between: &Netns) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let [left, right] = [Netns::new("left")?, Netns::new("right")?];
@@ -134,7 +134,7 @@ impl Site {
         &self.scratch
     }
 
-    /// Sends a packet that brings up the tunnel. Packets that need it wait for it, or are lost: the first ones are.
+    /// Sends a packet that brings up the tunnel. The first packets wait for the tunnel or are lost.
     pub(crate) fn up(&self) -> Outcome {
         let [left, _] = &self.ends;
         let ping = || left.netns.sh("ping -c 1 -W 1 10.2.0.1").is_ok();
@@ -226,12 +226,12 @@ impl End {
     fn to_peer(&self, number: usize) -> Outcome {
         let peer = 3 - number;
         self.netns.sh(&format!("ip addr add 10.{number}.0.1/24 dev tun0; ip route add 10.{peer}.0.0/24 dev tun0"))?;
-        // A gateway that a busy machine keeps waiting for a moment is not to lose anything by that.
+        // The gateway must not lose packets when it is not scheduled for a moment.
         self.netns.sh("ip link set tun0 txqueuelen 10000")?;
         Ok(())
     }
 
-    /// Tells the daemon something.
+    /// Runs a command of the daemon.
     pub(crate) fn swanctl(&self, words: &[&str]) -> Outcome<String> {
         self.charon.as_ref().ok_or("it does not run")?.swanctl(words)
     }

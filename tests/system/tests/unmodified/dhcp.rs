@@ -28,7 +28,7 @@ pub(super) fn trials() -> Vec<Trial> {
 
 fn dhclient() -> Outcome {
     let node = Node::new()?;
-    // No configuration but the lease's.
+    // The lease is the only configuration.
     node.ip("addr flush dev eth0")?;
     let mut command = node.on_far(unpacked("usr/sbin/dnsmasq"));
     command.args(["-k", "-C", "/dev/null", "--port=0", "--user=root", "--log-facility=-", "--log-dhcp"]);
@@ -52,11 +52,11 @@ fn dhclient() -> Outcome {
             let printed = [client.output(), server.output()].concat();
             format!("{}:\n{printed}", failed.message().unwrap_or_default())
         })?;
-    // It is there for sockets and for the wire.
+    // The address works for sockets and on the wire.
     let there: IpAddr = "10.1.0.50".parse()?;
     node.far.sh(&ping_script(there, PING_SIZES))?;
     system::run(node.exec("ping").args(["-n", "-q", "-c", "1", "-W", "5", "-I", "10.1.0.50", "10.1.0.2"]))?;
-    // The lease is given back by unicast, from the address that it is about; then the address goes.
+    // The lease is released by unicast from its address; then the address is deleted.
     client.signal(Signal::TERM)?;
     client.wait(PATIENCE)?;
     system::run(command("-r").arg("eth0"))?;

@@ -22,7 +22,7 @@ const NEEDS: &[Need] = &[
     Need::Unpacked { path: "usr/lib/x86_64-linux-gnu/libyang.so.2", package: "libyang2" },
 ];
 
-/// Starts of zebra in a row, each of which is to see all interfaces.
+/// Number of consecutive starts of zebra, each of which must have all interfaces.
 const STARTS: usize = 24;
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -193,7 +193,7 @@ fn restart() -> Outcome {
     let frr = Frr::new(&node, ROOT)?;
     let mut zebra = frr.start("zebra", "")?;
     let before = zebra.output();
-    // It has waited once when it answers, and the gateway has taken note of that a moment later.
+    // zebra has blocked once when it answers, and the gateway has registered that a moment later.
     frr.show("zebra", "interface brief")?;
     thread::sleep(Duration::from_millis(500));
     node.kill_gateway();

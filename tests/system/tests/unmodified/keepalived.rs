@@ -28,7 +28,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A virtual router that finds no other, so becomes the master.
+/// A virtual router without a peer, so it becomes the master.
 const CONFIG: &str = "
 global_defs {
   vrrp_garp_master_delay 1
@@ -84,7 +84,7 @@ fn address() -> Outcome {
     let node = Node::new()?;
     let before = node.host_state()?;
     let mut command = with_files(node.exec(unpacked("usr/sbin/keepalived")), &node, "ka", CONFIG)?;
-    // It sends by sockets of the host: to the interface that is the link of the node, and to no other.
+    // keepalived sends by sockets of the host, only by the interface of the node's link.
     let on_eth0 = Capture::start(&node.far, "eth0", "arp or ip proto 112", &node.scratch)?;
     let on_mgmt = Capture::start(&node.far, "mgmt", "arp or ip proto 112", &node.scratch)?;
     let mut keepalived = Process::spawn(&mut command, &node.scratch)?;
@@ -112,8 +112,8 @@ fn address() -> Outcome {
     Ok(())
 }
 
-/// The neighbour has the address until it ends without a word; then the gateway has it, and the neighbour's kernel is
-/// told.
+/// The neighbour has the address until it is killed; then the gateway has it, and announces it to the neighbour's
+/// kernel.
 fn failover() -> Outcome {
     let node = Node::new()?;
     let program = unpacked("usr/sbin/keepalived");
@@ -136,7 +136,7 @@ fn failover() -> Outcome {
         "it receives the neighbour's advertisements: {}",
         keepalived.output()
     );
-    // Both at once: the parent would start the child again, and the child would say that it ends.
+    // Both at once: the parent would restart the child, and the child would announce its end.
     let child = std::fs::read_to_string(node.scratch.file("far.vrrp"))?;
     run(Command::new("kill").args(["-KILL", child.trim(), &neighbour.id().to_string()]))?;
     neighbour.wait(PATIENCE)?;

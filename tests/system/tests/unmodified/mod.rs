@@ -22,7 +22,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use system::{Gateway, Netns, Outcome, Scratch, fatpath, run, unpacked, veth, wait_until};
 
-/// Longest time that a daemon may take for anything.
+/// Longest time that a daemon may take for one step.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A host with an interface `mgmt`, number 2, that is not the gateway's, and `eth0`, which is. Both lead to `far`.
@@ -47,7 +47,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.into_iter().flatten().collect()
 }
 
-/// The gateway's links: one of each kind that needs nothing more of the host, and a VRF.
+/// The gateway's links: one of each kind that needs no other resource of the host, and a VRF.
 const LINKS: &str = r#"
 [[link]]
 name = "wan"
@@ -100,7 +100,7 @@ impl Node {
         self.start_gateway_with("")
     }
 
-    /// Starts the gateway with more in its file than its usual links.
+    /// Starts the gateway with its usual links and more configuration.
     fn start_gateway_with(&self, more: &str) -> Outcome {
         self.gateway.replace(Some(Gateway::start(&self.host, &self.scratch, "x", &format!("{LINKS}{more}"))?));
         Ok(())
@@ -132,8 +132,8 @@ impl Node {
         command
     }
 
-    /// `unshare` in a mount namespace with a node's accounts, since those that a daemon looks for need not be on this
-    /// host.
+    /// `unshare` in a mount namespace with a node's accounts, since this host may not have the accounts that a daemon
+    /// needs.
     fn with_accounts(&self, mut unshare: Command) -> Command {
         let accounts = "for file in passwd group shadow; do mount --bind \"$0/$file\" /etc/$file; done; exec \"$@\"";
         unshare.args(["--mount", "sh", "-ec", accounts]).arg(self.scratch.path());

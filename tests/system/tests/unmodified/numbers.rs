@@ -1,4 +1,4 @@
-//! Numbers of links: a program that uses a link's number on the host meets the right interface, or none.
+//! Numbers of links: a link's number refers to the right interface on the host, or to none.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn by_name(listed: &str) -> Outcome<HashMap<String, u32>> {
     each.collect()
 }
 
-/// Options of `fatpath exec` by which a program's sockets stay with the host.
+/// Options of `fatpath exec` with which a program's sockets stay in the host's namespace.
 const ON_HOST: [&str; 2] = ["--sockets", "host"];
 
 /// The first number of links that are no interface of the host.
@@ -90,7 +90,7 @@ for name in ["eth0", "tun0", "red", "wan", "mgmt"]:
 
 fn sockets() -> Outcome {
     let node = Node::new()?;
-    // The host has an interface that is called as a link of the gateway's is, and another one's number by count.
+    // The host has an interface with the name of a gateway's link, and the number that another link would get by count.
     node.host
         .sh("ip link add wan type veth peer name nav; ip link set wan up; ip link set nav up; ip link set tun0 up")?;
     let script = node.file("sockets.py", SOCKETS)?;

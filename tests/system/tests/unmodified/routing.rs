@@ -86,7 +86,7 @@ impl<'a> Neighbour<'a> {
 fn bgpd() -> Outcome {
     let node = Node::new()?;
     let neighbour = Neighbour::start(&node)?;
-    // Over IPv6 bgpd tells a neighbour on its link a link-local next hop, too.
+    // Over IPv6 bgpd announces a link-local next hop to a neighbour on its link, too.
     node.ip("addr add fe80::1/64 dev eth0")?;
     let frr = Frr::new(&node, ROOT)?;
     let _zebra = frr.start("zebra", "")?;

@@ -108,7 +108,7 @@ fn iperf3() -> Outcome {
     Ok(())
 }
 
-/// Keys and settings of a server that lets root in by a key.
+/// Keys and settings of a server that accepts root by a key.
 struct SshFiles {
     config: PathBuf,
     user_key: PathBuf,

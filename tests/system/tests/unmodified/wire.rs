@@ -1,4 +1,4 @@
-//! Programs that speak frames: arping, and tshark on each kind of link.
+//! Programs with packet sockets: arping, and tshark on each kind of link.
 
 use std::thread;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn arping() -> Outcome {
         printed.contains(&format!("Unicast reply from 10.1.0.2 [{mac}]")) && printed.contains("Received 3 res"),
         "{printed}"
     );
-    // No host has it: duplicate address detection as scripts do it.
+    // Duplicate address detection, as in scripts: no host has the address.
     assert!(arping("-D -c 2 -w 3 -I eth0 10.1.0.77")?.contains("Received 0 res"));
     assert!(arping("-D -c 2 -w 3 -I eth0 10.1.0.2").is_err(), "the far end has it");
     // An announcement changes the far end's neighbour entry.
@@ -55,7 +55,7 @@ fn tshark() -> Outcome {
     )?;
     node.host.sh("ip addr add 10.3.0.2/24 dev tun0; ip link set tun0 up")?;
     node.far.sh("ip addr add 10.4.0.2/24 dev x0")?;
-    // The link, where it is pinged from, and the addresses of both.
+    // The link, the sender of the pings, and the addresses of both.
     let cases = [
         ("eth0", &node.far, "10.1.0.2", "10.1.0.1"),
         ("x0", &node.far, "10.4.0.2", "10.4.0.1"),
@@ -66,7 +66,7 @@ fn tshark() -> Outcome {
         command.args(["-n", "-l", "-i", link, "-Y", "icmp", "-T", "fields", "-e", "ip.src", "-e", "icmp.type"]);
         let mut tshark = Process::spawn(&mut command, &node.scratch)?;
         let want = [format!("{from}\t8"), format!("{to}\t0")];
-        // The gateway hears of the capture a moment after it has begun.
+        // The gateway is notified of the capture a moment after its start.
         wait_until(&format!("tshark sees both packets on {link}"), PATIENCE, || {
             thread::sleep(Duration::from_millis(200));
             let pinged = netns.sh(&format!("ping -n -q -c 1 -W 5 {to}"));
