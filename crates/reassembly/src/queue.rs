@@ -1,4 +1,7 @@
 //! Queue of one datagram's fragments, in contiguous ranges (Linux's `inet_frag_queue`).
+//!
+//! Rule for overlaps: a fragment that overlaps another one ends its datagram (RFC 5722 §4); a duplicate is dropped alone
+//! (RFC 8200 §4.5).
 
 mod train;
 
