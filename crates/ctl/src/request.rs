@@ -39,7 +39,7 @@ pub enum Request {
     EnterHost,
     /// Give a file of counters, as one of that name in `/proc/net` would be.
     StatFile {
-        /// See [`stat_file`](crate::procfs).
+        /// See [`procfs`](crate::procfs).
         name: String,
     },
     /// Tell what happens to SAs and policies.

@@ -13,8 +13,8 @@ const ROUTERS: &str = "fd00:1::";
 const HOST: &str = "fd00:1::1";
 
 /// Type of the answer to a ping.
-fn is_echo_reply(reply: &IcmpMessage) -> bool {
-    matches!(reply.message, Message::V6(icmpv6::Message::EchoReply { .. }))
+fn is_echo_reply(reply: &ParsedIcmp) -> bool {
+    matches!(reply.message, Message::V6(icmpv6::Icmpv6Message::EchoReply { .. }))
 }
 
 #[test]
@@ -23,21 +23,21 @@ fn anycast_ping_is_answered_from_address_of_the_link() {
     let ping = Flow::new(HOST, ROUTERS).ping(9, 3000);
     for packets in [vec![packet::Packet::with_data(&node.mem, &ping).unwrap()], fragments(&node.mem, &ping, 1500)] {
         node.rx(NOW, INSIDE, packets);
-        let reply = icmp_message(&only(node.tx(INSIDE)));
+        let reply = parse_icmp(&only(node.tx(INSIDE)));
         assert!(is_echo_reply(&reply), "{reply:?}");
         assert_eq!((reply.src.as_str(), reply.dst.as_str(), node.drops()), ("fd00:1::254", HOST, vec![]));
     }
     // The anycast address of another subnet, by the router's inner link.
     node.rx_bytes(NOW, INSIDE, &Flow::new(HOST, "fd00:2::").ping(9, 8));
-    assert!(is_echo_reply(&icmp_message(&only(node.tx(INSIDE)))));
+    assert!(is_echo_reply(&parse_icmp(&only(node.tx(INSIDE)))));
 }
 
 #[test]
 fn udp_to_an_anycast_address_is_refused_from_that_address() {
     let mut node = router();
     node.rx_bytes(NOW, INSIDE, &Flow::new(HOST, ROUTERS).udp(9));
-    let reply = icmp_message(&only(node.tx(INSIDE)));
-    let port = icmpv6::Message::Unreachable(icmpv6::Unreachable::PORT);
+    let reply = parse_icmp(&only(node.tx(INSIDE)));
+    let port = icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::PORT);
     assert_eq!((reply.src.as_str(), reply.message), (ROUTERS, Message::V6(port)));
     // Another router may have that connection (Linux `tcp_v6_send_reset`).
     node.rx_bytes(NOW, INSIDE, &Flow::new(HOST, ROUTERS).tcp(1, 9));
@@ -54,14 +54,14 @@ fn subnets_of_two_addresses_or_one_have_no_anycast_address() {
     assert_eq!(only(node.tx(INSIDE)).len(), 56, "it is a neighbour's");
     // The first address of a subnet may also be a host's.
     node.rx_bytes(NOW, OUTSIDE, &Flow::new("fd00:2::1", "fd00:9::").ping(9, 8));
-    assert_eq!(icmp_message(&only(node.tx(OUTSIDE))).src, "fd00:9::");
+    assert_eq!(parse_icmp(&only(node.tx(OUTSIDE))).src, "fd00:9::");
 }
 
 /// Advertisement of an Ethernet router to a host that solicits `target`: source, target and the override flag.
 fn advertised(host: &str, target: &str) -> Option<(String, String, bool)> {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
     let ask = Flow::new(host, target);
-    let header = eth::Header::new(mac(1), mac(11), wire::EtherType::IPV6);
+    let header = eth::EthHeader::new(mac(1), mac(11), wire::EtherType::IPV6);
     node.rx_bytes(NOW, INSIDE, &[header.as_bytes(), &solicitation(&ask, mac(11))].concat());
     let frames = node.tx(INSIDE);
     let bytes = frames.first()?.to_vec();
@@ -99,7 +99,7 @@ fn ping_to_the_group_of_an_own_address_is_answered() {
         let Node { datapath, mem, .. } = &mut node;
         datapath.set_neighbour(NOW, mem, INSIDE, HOST.parse().unwrap(), fib::Known::Permanent(mac(9)), 0);
         let to = MacAddr::multicast_v6(group.parse().unwrap());
-        let header = eth::Header::new(to, mac(9), wire::EtherType::IPV6);
+        let header = eth::EthHeader::new(to, mac(9), wire::EtherType::IPV6);
         let ping = Flow::new(HOST, &group).ping(1, 8);
         node.rx_bytes(NOW, INSIDE, &[header.as_bytes(), &ping].concat());
         assert_eq!(node.tx(INSIDE).len(), usize::from(answered), "{group}");

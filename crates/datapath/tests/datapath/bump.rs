@@ -85,7 +85,7 @@ fn pings_are_answered_by_the_host_and_not_by_its_gateway() {
         for len in [0, 1, 56, 1400] {
             world.hosts[0].send_bytes(&flow.ping(7, len));
             world.run(SECOND);
-            let got = icmp_message(&only(world.hosts[1].take()));
+            let got = parse_icmp(&only(world.hosts[1].take()));
             assert_eq!((got.src, got.quote.len()), (flow.src.to_string(), len));
         }
         assert!(world.hosts[0].take().is_empty());

@@ -56,9 +56,9 @@ pub(crate) fn info_of(bytes: &[u8]) -> Info {
     info
 }
 
-/// An ICMP or ICMPv6 message, and the packet that it quotes.
+/// A parsed ICMP or ICMPv6 message, and the packet that it quotes.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct IcmpMessage {
+pub(crate) struct ParsedIcmp {
     pub(crate) src: String,
     pub(crate) dst: String,
     pub(crate) message: Message,
@@ -67,27 +67,27 @@ pub(crate) struct IcmpMessage {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Message {
-    V4(icmp::Message),
-    V6(icmpv6::Message),
+    V4(icmp::IcmpMessage),
+    V6(icmpv6::Icmpv6Message),
 }
 
 /// Reads an ICMP or ICMPv6 message, whose checksum must be right.
-pub(crate) fn icmp_message(pkt: &Packet) -> IcmpMessage {
+pub(crate) fn parse_icmp(pkt: &Packet) -> ParsedIcmp {
     let bytes = pkt.to_vec();
     let info = info_of(&bytes);
     let body = info.payload(&bytes);
     let message = match info.protocol {
         Protocol::ICMP => {
             assert!(icmp::Icmp::parse(body).unwrap().check_ok());
-            Message::V4(icmp::Header::ref_from(body).unwrap().message().unwrap())
+            Message::V4(icmp::IcmpHeader::ref_from(body).unwrap().message().unwrap())
         }
         Protocol::ICMPV6 => {
             assert!(host::icmp::check_ok(pkt, &info));
-            Message::V6(icmpv6::Header::ref_from(body).unwrap().message().unwrap())
+            Message::V6(icmpv6::Icmpv6Header::ref_from(body).unwrap().message().unwrap())
         }
         other => panic!("{other} is no ICMP"),
     };
-    IcmpMessage { src: info.src.to_string(), dst: info.dst.to_string(), message, quote: body[8..].to_vec() }
+    ParsedIcmp { src: info.src.to_string(), dst: info.dst.to_string(), message, quote: body[8..].to_vec() }
 }
 
 /// The one packet of a list.
@@ -97,9 +97,9 @@ pub(crate) fn only(mut packets: Vec<Packet>) -> Packet {
 }
 
 /// `bytes` with a changed IPv4 header and a new checksum.
-pub(crate) fn edit_v4(bytes: &[u8], edit: impl FnOnce(&mut wire::ipv4::Header)) -> Vec<u8> {
+pub(crate) fn edit_v4(bytes: &[u8], edit: impl FnOnce(&mut wire::ipv4::Ipv4Header)) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    edit(wire::ipv4::Header::mut_from(&mut bytes).unwrap());
+    edit(wire::ipv4::Ipv4Header::mut_from(&mut bytes).unwrap());
     wire::ipv4::fill_check(&mut bytes).unwrap();
     bytes
 }
@@ -111,7 +111,7 @@ pub(crate) fn solicitation(ask: &Flow, mac: MacAddr) -> Vec<u8> {
     message.extend_from_slice(nd::LinkAddr::source(mac).as_bytes());
     icmpv6::fill_check(&mut message, src, dst).unwrap();
     let mut solicit = ask.raw(Protocol::ICMPV6, &message);
-    ipv6::Header::mut_from(&mut solicit).unwrap().set_hop_limit(255);
+    ipv6::Ipv6Header::mut_from(&mut solicit).unwrap().set_hop_limit(255);
     solicit
 }
 

@@ -46,8 +46,8 @@ fn check(bytes: &[u8], want: Outcome, passed_by: base::LinkId) {
         Outcome::Passes => assert_eq!(node.tx(passed_by).len(), 1, "{name}"),
         Outcome::Silent => assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty(), "{name}"),
         Outcome::ParamProblem(code, pointer) => {
-            let reply = icmp_message(&only(node.tx(INSIDE)));
-            assert_eq!(reply.message, Message::V6(icmpv6::Message::ParamProblem { code, pointer }), "{name}");
+            let reply = parse_icmp(&only(node.tx(INSIDE)));
+            assert_eq!(reply.message, Message::V6(icmpv6::Icmpv6Message::ParamProblem { code, pointer }), "{name}");
             assert_eq!(reply.quote, bytes, "{name}");
         }
     }
@@ -134,8 +134,8 @@ fn option_behind_a_fragment_header_is_seen_when_whole() {
     let mut node = router();
     node.rx(NOW, INSIDE, fragments(&Memory::heap(), &ping, 1500));
     assert_eq!(node.drops(), [(1, DropReason::Ipv6Header, 1)]);
-    let problem = icmpv6::Message::ParamProblem { code: icmpv6::Problem::OPTION, pointer: 42 };
-    assert_eq!(icmp_message(&only(node.tx(INSIDE))).message, Message::V6(problem));
+    let problem = icmpv6::Icmpv6Message::ParamProblem { code: icmpv6::Problem::OPTION, pointer: 42 };
+    assert_eq!(parse_icmp(&only(node.tx(INSIDE))).message, Message::V6(problem));
 }
 
 //= test RFC 8200 §4.7 no-next-header

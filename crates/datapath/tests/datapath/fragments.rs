@@ -105,11 +105,11 @@ fn a_ping_in_fragments_is_answered_in_fragments() {
             let (mem, bytes) = (Memory::heap(), flow.ping(3, len));
             rx(&mut node, OUTSIDE, fragments(&mem, &bytes, 1500));
             let reply = Packet::with_data(&mem, &whole(node.tx(OUTSIDE), 1500)).unwrap();
-            let IcmpMessage { src, message, quote, .. } = icmp_message(&reply);
+            let ParsedIcmp { src, message, quote, .. } = parse_icmp(&reply);
             let (id, seq) = (flow.sport, 3);
             let want = match flow.version() {
-                Version::V4 => Message::V4(icmp::Message::EchoReply { id, seq }),
-                Version::V6 => Message::V6(icmpv6::Message::EchoReply { id, seq }),
+                Version::V4 => Message::V4(icmp::IcmpMessage::EchoReply { id, seq }),
+                Version::V6 => Message::V6(icmpv6::Icmpv6Message::EchoReply { id, seq }),
             };
             assert_eq!((src, message), (flow.dst.to_string(), want));
             assert!(quote == bytes[flow.version().header_len() + 8..], "{len}");
@@ -177,8 +177,8 @@ fn reassembly_timeout_is_answered_and_transit_is_forwarded() {
     assert_eq!(node.datapath.poll_timeout(), Some(NOW + Duration::from_secs(30)));
     node.timeout(NOW + Duration::from_secs(30));
     assert_eq!(node.drops(), [(1, DropReason::FragmentTimeout, 2)]);
-    let IcmpMessage { message, .. } = icmp_message(&only(node.tx(INSIDE)));
-    assert_eq!(message, Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::REASSEMBLY)));
+    let ParsedIcmp { message, .. } = parse_icmp(&only(node.tx(INSIDE)));
+    assert_eq!(message, Message::V4(icmp::IcmpMessage::TimeExceeded(icmp::IcmpExceeded::REASSEMBLY)));
     assert_eq!(
         node.datapath.counters,
         counters([
@@ -211,8 +211,8 @@ fn ipv6_first_fragment_alone_is_answered_after_60_s() {
         assert_eq!(node.drops(), [(1, DropReason::FragmentTimeout, 1)]);
         let sent = node.tx(INSIDE);
         assert_eq!(sent.len(), answers);
-        for IcmpMessage { message, quote, .. } in sent.iter().map(icmp_message) {
-            let want = icmpv6::Message::TimeExceeded(icmpv6::Exceeded::REASSEMBLY);
+        for ParsedIcmp { message, quote, .. } in sent.iter().map(parse_icmp) {
+            let want = icmpv6::Icmpv6Message::TimeExceeded(icmpv6::Icmpv6Exceeded::REASSEMBLY);
             assert_eq!((message, quote), (Message::V6(want), bytes.clone()));
         }
     }
@@ -265,8 +265,8 @@ fn a_fragment_that_breaks_the_rules_of_ipv6_is_answered() {
     bytes[4..6].copy_from_slice(&111_u16.to_be_bytes());
     node.rx_bytes(NOW, INSIDE, &bytes);
     assert_eq!(node.drops(), [(1, DropReason::FragmentLength, 1)]);
-    let IcmpMessage { message, .. } = icmp_message(&only(node.tx(INSIDE)));
-    let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::FIELD, pointer: 4 };
+    let ParsedIcmp { message, .. } = parse_icmp(&only(node.tx(INSIDE)));
+    let want = icmpv6::Icmpv6Message::ParamProblem { code: icmpv6::Problem::FIELD, pointer: 4 };
     assert_eq!(message, Message::V6(want));
 }
 
@@ -282,12 +282,12 @@ fn a_first_fragment_without_its_upper_layer_header_is_answered() {
     bytes[4..6].copy_from_slice(&8_u16.to_be_bytes());
     node.rx_bytes(NOW, INSIDE, &bytes);
     assert_eq!(node.drops(), [(1, DropReason::FragmentHeaderChain, 1)]);
-    let IcmpMessage { message, quote, .. } = icmp_message(&only(node.tx(INSIDE)));
-    let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::HEADER_CHAIN, pointer: 0 };
+    let ParsedIcmp { message, quote, .. } = parse_icmp(&only(node.tx(INSIDE)));
+    let want = icmpv6::Icmpv6Message::ParamProblem { code: icmpv6::Problem::HEADER_CHAIN, pointer: 0 };
     assert_eq!((message, quote), (Message::V6(want), bytes.clone()));
     // An Ethernet frame has 46 bytes at least; padding may be anything.
     node.rx_bytes(NOW, INSIDE, &[&bytes[..], &[0xee; 16]].concat());
-    assert_eq!(icmp_message(&only(node.tx(INSIDE))).quote, bytes);
+    assert_eq!(parse_icmp(&only(node.tx(INSIDE))).quote, bytes);
 }
 
 #[test]
@@ -315,8 +315,8 @@ fn hop_by_hop_options_behind_fragment_header_are_refused() {
         let mut node = router();
         packets.iter().for_each(|bytes| node.rx_bytes(NOW, INSIDE, bytes));
         assert_eq!(node.drops(), [(1, DropReason::ProtocolUnknown, 1)]);
-        let IcmpMessage { message, .. } = icmp_message(&only(node.tx(INSIDE)));
-        let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer };
+        let ParsedIcmp { message, .. } = parse_icmp(&only(node.tx(INSIDE)));
+        let want = icmpv6::Icmpv6Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer };
         assert_eq!(message, Message::V6(want));
         let port = &node.datapath.ports.get(INSIDE).unwrap().counters;
         for moved in [port, &node.datapath.counters] {

@@ -11,7 +11,7 @@ use crate::common::*;
 /// An IPv4 packet with options in its header.
 fn with_options(bytes: &[u8], options: &[u8]) -> Vec<u8> {
     let mut longer = [&bytes[..20], options, &bytes[20..]].concat();
-    let header = wire::ipv4::Header::mut_from(&mut longer).unwrap();
+    let header = wire::ipv4::Ipv4Header::mut_from(&mut longer).unwrap();
     header.set_header_len(20 + options.len());
     header.set_total_len((bytes.len() + options.len()) as u16);
     wire::ipv4::fill_check(&mut longer).unwrap();
@@ -64,8 +64,8 @@ fn malformed_option_is_answered_with_its_offset() {
                 assert!(node.tx(INSIDE).is_empty(), "{options:?}");
                 continue;
             }
-            let reply = icmp_message(&only(node.tx(INSIDE)));
-            let message = Message::V4(icmp::Message::ParamProblem { code: 0, pointer });
+            let reply = parse_icmp(&only(node.tx(INSIDE)));
+            let message = Message::V4(icmp::IcmpMessage::ParamProblem { code: 0, pointer });
             assert_eq!((reply.message, reply.quote), (message, bytes), "{to} {options:?}");
         }
     }
@@ -125,7 +125,7 @@ fn ping_comes_back_with_the_options_that_record() {
         let reply = only(node.tx(INSIDE));
         let header_len = info(&reply).header_len;
         assert_eq!(reply.to_vec()[20..header_len], want, "{options:?}");
-        assert_eq!(icmp_message(&reply).quote.len(), 56, "{options:?}");
+        assert_eq!(parse_icmp(&reply).quote.len(), 56, "{options:?}");
         assert_eq!(node.drops(), [], "{options:?}");
     }
 }

@@ -100,7 +100,7 @@ fn pings_of_every_size_are_answered() {
             for len in [0, 1, 2, 3, 56, 1000, 1370] {
                 world.hosts[0].send_bytes(&flow.ping(7, len));
                 world.run(SECOND);
-                let reply = icmp_message(&only(world.hosts[0].take()));
+                let reply = parse_icmp(&only(world.hosts[0].take()));
                 assert_eq!((reply.src.as_str(), reply.quote.len()), (far, len), "{tunnel:?}");
             }
             assert_eq!(world.nodes[0].drops().len() + world.nodes[1].drops().len(), 0, "{tunnel:?}");
@@ -162,11 +162,11 @@ fn packet_too_long_for_the_tunnel_gets_the_inner_mtu() {
             world.hosts[0].send(fat);
             world.run(SECOND);
             let want = if v4 {
-                Message::V4(icmp::Message::FragNeeded { mtu: mtu as u16 })
+                Message::V4(icmp::IcmpMessage::FragNeeded { mtu: mtu as u16 })
             } else {
-                Message::V6(icmpv6::Message::PacketTooBig { mtu: mtu as u32 })
+                Message::V6(icmpv6::Icmpv6Message::PacketTooBig { mtu: mtu as u32 })
             };
-            let errors: Vec<_> = world.hosts[0].take().iter().map(|pkt| icmp_message(pkt).message).collect();
+            let errors: Vec<_> = world.hosts[0].take().iter().map(|pkt| parse_icmp(pkt).message).collect();
             assert_eq!((errors, world.hosts[1].take().len()), (vec![want; 2], 0), "{tunnel:?}");
             assert_eq!(world.nodes[0].drops(), [(1, DropReason::PacketTooBig, 2)], "{tunnel:?}");
         }

@@ -115,7 +115,7 @@ fn address_of_another_vrf_is_not_own() {
 fn source_of_error(node: &mut Node, flow: Flow) -> String {
     node.rx_bytes(NOW, INSIDE, &Flow { ttl: 1, ..flow }.udp(10));
     assert_eq!(node.drops().last(), Some(&(1, DropReason::TtlExceeded, 1)));
-    icmp_message(&only(node.tx(INSIDE))).src
+    parse_icmp(&only(node.tx(INSIDE))).src
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn error_of_a_node_without_addresses_is_sent() {
         datapath.set_neighbour(NOW, mem, INSIDE, flow.src, Known::Permanent(mac(9)), 0);
         let ended = Flow::new(&flow.src.to_string(), if flow.src.is_ipv4() { "198.51.100.1" } else { "fd00:9::1" });
         let frame = [
-            wire::eth::Header::new(
+            wire::eth::EthHeader::new(
                 mac(1),
                 mac(9),
                 if flow.src.is_ipv4() { wire::EtherType::IPV4 } else { wire::EtherType::IPV6 },
@@ -173,7 +173,7 @@ fn error_of_a_node_without_addresses_is_sent() {
         .concat();
         node.rx_bytes(NOW, INSIDE, &frame);
         let mut answer = only(node.tx(INSIDE));
-        answer.pull(wire::eth::Header::LEN);
-        assert_eq!(icmp_message(&answer).src, want);
+        answer.pull(wire::eth::EthHeader::LEN);
+        assert_eq!(parse_icmp(&answer).src, want);
     }
 }

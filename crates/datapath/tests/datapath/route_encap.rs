@@ -54,7 +54,7 @@ fn translated(node: &Node, bytes: &[u8], by: RouteEncap) -> Vec<u8> {
 }
 
 fn dst_of(bytes: &[u8]) -> Ipv6Addr {
-    ipv6::Header::ref_from(bytes).unwrap().dst()
+    ipv6::Ipv6Header::ref_from(bytes).unwrap().dst()
 }
 
 #[test]
@@ -174,14 +174,14 @@ fn no_route_to_new_address_is_unreachable_host() {
         }
         node.rx_bytes(NOW, INSIDE, &flow().udp(100));
         assert_eq!(node.drops(), [(INSIDE.0, DropReason::IlaUnreachable, 1)]);
-        let error = icmp_message(&only(node.tx(INSIDE)));
-        assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
+        let error = parse_icmp(&only(node.tx(INSIDE)));
+        assert_eq!(error.message, Message::V6(icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::ADDRESS)));
         assert_eq!(dst_of(&error.quote), dst_of(&flow().udp(0)), "the sender used the SIR address");
         // A socket gets the error as well: EHOSTUNREACH.
         add_devices(&mut node);
         down_bytes(&mut node, OUTSIDE, &Flow::new("fd00:2::254", NODE).udp(9));
-        let error = icmp_message(&only(up(&mut node, OUTSIDE)));
-        assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
+        let error = parse_icmp(&only(up(&mut node, OUTSIDE)));
+        assert_eq!(error.message, Message::V6(icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::ADDRESS)));
         assert_eq!((node.tx(OUTSIDE).len(), node.datapath.ila_translated()), (0, 0));
     }
 }
@@ -364,9 +364,9 @@ fn socket_gets_an_error_by_sir_address() {
             down_bytes(&mut node, OUTSIDE, &sent);
             let on_wire = only(node.tx(OUTSIDE)).to_vec();
             let error = error_about(&node, &on_wire, problem);
-            assert_eq!(Locator::of(dst_of(&icmp_message(&Packet::with_data(&node.mem, &error).unwrap()).quote)), PLACE);
+            assert_eq!(Locator::of(dst_of(&parse_icmp(&Packet::with_data(&node.mem, &error).unwrap()).quote)), PLACE);
             node.rx_bytes(NOW, OUTSIDE, &error);
-            let got = icmp_message(&only(up(&mut node, OUTSIDE)));
+            let got = parse_icmp(&only(up(&mut node, OUTSIDE)));
             assert_eq!(dst_of(&got.quote), dst_of(&sent), "{csum_mode:?} {problem:?}");
             assert_eq!(node.datapath.ila_errors_restored(), 1);
             // The path MTU is recorded for the address that sockets use.
@@ -442,7 +442,7 @@ fn identifier_that_ends_in_zero_is_known_by_its_own_route() {
         let on_wire = only(node.tx(OUTSIDE)).to_vec();
         let error = error_about(&node, &on_wire, host::icmp::Problem::TtlExceeded);
         node.rx_bytes(NOW, OUTSIDE, &error);
-        let quoted = dst_of(&icmp_message(&only(up(&mut node, OUTSIDE))).quote);
+        let quoted = dst_of(&parse_icmp(&only(up(&mut node, OUTSIDE))).quote);
         assert_eq!(quoted == zero.parse::<Ipv6Addr>().unwrap(), is_restored, "{route}: {quoted}");
         assert_eq!(node.datapath.ila_errors_restored(), u64::from(is_restored));
     }
@@ -456,7 +456,7 @@ fn neighbour_failure_is_reported_by_sir_address() {
     let forwarded = flow().udp(9);
     node.rx_bytes(NOW, INSIDE, &forwarded);
     let frame = |bytes: &[u8]| {
-        let header = wire::eth::Header::new(mac(2), mac(2), wire::EtherType::IPV6);
+        let header = wire::eth::EthHeader::new(mac(2), mac(2), wire::EtherType::IPV6);
         [header.as_bytes(), bytes].concat()
     };
     let of_socket = Flow::new("fd00:2::254", NODE).udp(9);
@@ -465,12 +465,12 @@ fn neighbour_failure_is_reported_by_sir_address() {
     for second in 1..8 {
         node.timeout(NOW + Duration::from_secs(second));
     }
-    let error = icmp_message(&only(node.tx(INSIDE)));
-    assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
+    let error = parse_icmp(&only(node.tx(INSIDE)));
+    assert_eq!(error.message, Message::V6(icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::ADDRESS)));
     assert_eq!(dst_of(&error.quote), dst_of(&forwarded));
     let mut error = only(up(&mut node, OUTSIDE));
-    error.pull(wire::eth::Header::LEN);
-    assert_eq!(dst_of(&icmp_message(&error).quote), dst_of(&of_socket));
+    error.pull(wire::eth::EthHeader::LEN);
+    assert_eq!(dst_of(&parse_icmp(&error).quote), dst_of(&of_socket));
 }
 
 #[test]
@@ -558,8 +558,8 @@ fn packet_too_long_is_refused_with_its_own_address() {
     let mut node = translator(CsumMode::NeutralMap);
     let sent = flow().udp(3000);
     node.rx_bytes(NOW, INSIDE, &sent);
-    let error = icmp_message(&only(node.tx(INSIDE)));
-    assert_eq!(error.message, Message::V6(icmpv6::Message::PacketTooBig { mtu: 1500 }));
+    let error = parse_icmp(&only(node.tx(INSIDE)));
+    assert_eq!(error.message, Message::V6(icmpv6::Icmpv6Message::PacketTooBig { mtu: 1500 }));
     assert_eq!(dst_of(&error.quote), dst_of(&sent));
     assert_eq!(node.datapath.ila_translated(), 0);
 }

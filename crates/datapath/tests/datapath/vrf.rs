@@ -65,7 +65,7 @@ fn vrf_lookup_falls_through_to_the_main_table() {
         // Answered in the VRF of the request, though another domain has the address.
         node.rx_bytes(NOW, IN[1], &Flow::new(near, own).ping(1, 8));
         let [(IN_BLUE, ref replies)] = sent(&mut node)[..] else { panic!("by blue alone") };
-        assert_eq!(icmp_message(&replies[0]).src, own);
+        assert_eq!(parse_icmp(&replies[0]).src, own);
         // Unless the rule of the local table comes after that of the VRF, and the VRF has a route.
         let v4 = !far.contains(':');
         let rules = vec![Rule::ask_vrf(), Rule::ask(TableId::LOCAL), Rule::ask(TableId::MAIN)];
@@ -96,7 +96,7 @@ fn fragments_are_reassembled_per_vrf() {
             }
         }
         for (link, data) in IN.into_iter().zip(data) {
-            let reply = icmp_message(&only(node.tx(link)));
+            let reply = parse_icmp(&only(node.tx(link)));
             assert_eq!((reply.src, reply.quote), (flow.dst.to_string(), data.to_vec()), "by {link:?}");
         }
         // The same in bursts, as trains.
@@ -105,9 +105,9 @@ fn fragments_are_reassembled_per_vrf() {
         node.rx(NOW, IN[0], one);
         node.rx(NOW, IN[1], vec![other.remove(0)]);
         node.rx(NOW, IN[1], other);
-        assert_eq!(icmp_message(&only(node.tx(IN[1]))).quote, data[1]);
+        assert_eq!(parse_icmp(&only(node.tx(IN[1]))).quote, data[1]);
         node.rx(NOW, IN[0], last.into_iter().collect());
-        assert_eq!(icmp_message(&only(node.tx(IN[0]))).quote, data[0]);
+        assert_eq!(parse_icmp(&only(node.tx(IN[0]))).quote, data[0]);
         assert_eq!((node.drops(), node.tx(IN[1]).len()), (vec![], 0));
     }
 }
@@ -121,17 +121,17 @@ fn icmp_errors_are_sent_in_the_input_vrf() {
             node.rx_bytes(NOW, inside, &Flow { ttl: 1, ..flow }.udp(10));
             node.rx_bytes(NOW, inside, &Flow { dont_fragment: true, ..flow }.udp(4000));
             let [(link, ref packets)] = sent(&mut node)[..] else { panic!("by one link") };
-            let all: Vec<_> = packets.iter().map(icmp_message).collect();
+            let all: Vec<_> = packets.iter().map(parse_icmp).collect();
             let own = if v4 { "10.1.0.254" } else { "fd00:1::254" };
             assert!(link == inside && all.iter().all(|it| it.src == own && it.dst == flow.src.to_string()), "{all:?}");
             let want = match v4 {
                 true => [
-                    Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)),
-                    Message::V4(icmp::Message::FragNeeded { mtu: 1500 }),
+                    Message::V4(icmp::IcmpMessage::TimeExceeded(icmp::IcmpExceeded::TTL)),
+                    Message::V4(icmp::IcmpMessage::FragNeeded { mtu: 1500 }),
                 ],
                 false => [
-                    Message::V6(icmpv6::Message::TimeExceeded(icmpv6::Exceeded::HOP_LIMIT)),
-                    Message::V6(icmpv6::Message::PacketTooBig { mtu: 1500 }),
+                    Message::V6(icmpv6::Icmpv6Message::TimeExceeded(icmpv6::Icmpv6Exceeded::HOP_LIMIT)),
+                    Message::V6(icmpv6::Icmpv6Message::PacketTooBig { mtu: 1500 }),
                 ],
             };
             assert_eq!([all[0].message, all[1].message], want);
@@ -155,11 +155,11 @@ fn route_by_a_vrf_device_enters_it_and_by_a_link_leaves_it() {
         assert_eq!(only(node.tx(NEITHER)).to_vec(), Flow { ttl: 63, ..back }.udp(10));
         // An error about a dropped packet goes back by its input link.
         node.rx_bytes(NOW, NEITHER, &Flow { ttl: 1, ..flow }.udp(10));
-        assert_eq!(icmp_message(&only(node.tx(NEITHER))).dst, flow.src.to_string());
+        assert_eq!(parse_icmp(&only(node.tx(NEITHER))).dst, flow.src.to_string());
         // An address there is this node's, too.
         let own = if flow.src.is_ipv4() { "10.2.0.254" } else { "fd00:2::254" };
         node.rx_bytes(NOW, NEITHER, &Flow::new(&flow.src.to_string(), own).ping(1, 8));
-        assert_eq!(icmp_message(&only(node.tx(NEITHER))).src, own);
+        assert_eq!(parse_icmp(&only(node.tx(NEITHER))).src, own);
         // From one VRF by a link of the other; and in a loop.
         let via = |dev| Route { prefix: net.parse().unwrap(), kind: RouteKind::Unicast { via: None, dev }, metric: 0 };
         let add = |fib: &mut Fib, table, dev| {
@@ -244,7 +244,7 @@ fn tunnel_of_links_in_a_vrf_is_routed_and_narrowed_there() {
         let known: Vec<_> = node.datapath.fib.path_mtus(NOW).map(|(to, known)| (to, known.mtu)).collect();
         assert_eq!(known, [((Domain::vrf(LinkId(RED)), there.parse().unwrap()), 1300)], "{tunnel:?}");
         node.rx_bytes(NOW, INSIDE, &Flow { dont_fragment: true, ..flow }.udp(1400));
-        let Message::V4(icmp::Message::FragNeeded { mtu }) = icmp_message(&only(node.tx(INSIDE))).message else {
+        let Message::V4(icmp::IcmpMessage::FragNeeded { mtu }) = parse_icmp(&only(node.tx(INSIDE))).message else {
             panic!()
         };
         assert!((1200..1300).contains(&mtu), "{tunnel:?} {mtu}");

@@ -162,7 +162,7 @@ fn packet_to_own_address_comes_back_by_the_device() {
             assert_eq!(only(up(&mut node, RED)).to_vec(), flow.udp(100));
             // A ping of the node to itself is answered by the node.
             down_bytes(&mut node, RED, &flow.ping(3, 8));
-            assert_eq!(icmp_message(&only(up(&mut node, RED))).src, own);
+            assert_eq!(parse_icmp(&only(up(&mut node, RED))).src, own);
             assert_eq!(node.drops(), []);
         }
     }
@@ -192,7 +192,7 @@ fn groups_and_link_local_addresses_pass_by_the_device() {
                 IpAddr::V6(group) if is_group => (MacAddr::multicast_v6(group), EtherType::IPV6),
                 IpAddr::V6(_) => (mac(2), EtherType::IPV6),
             };
-            let frame = [eth::Header::new(to, mac(2), ethertype).as_bytes(), &flow.udp(10)].concat();
+            let frame = [eth::EthHeader::new(to, mac(2), ethertype).as_bytes(), &flow.udp(10)].concat();
             let (got, passed) = trace(&mut node, |node| down_bytes(node, OUTSIDE, &frame));
             assert!(!got.iter().any(|seen| matches!(seen, Out(RED) | Post(RED) | Queued(RED))), "{got:?}");
             assert!(got.contains(&Out(OUTSIDE)), "{got:?}");
@@ -219,7 +219,7 @@ fn neighbour_discovery_keeps_its_link() {
         message.extend_from_slice(nd::LinkAddr::source(mac(9)).as_bytes());
         icmpv6::fill_check(&mut message, from, to).unwrap();
         let station = if to.is_multicast() { MacAddr::multicast_v6(to) } else { mac(2) };
-        let header = eth::Header::new(station, mac(9), EtherType::IPV6);
+        let header = eth::EthHeader::new(station, mac(9), EtherType::IPV6);
         let frame = [header.as_bytes(), &ask.raw(Protocol::ICMPV6, &message)].concat();
         let (got, passed) = trace(&mut node, |node| node.rx_bytes(NOW, OUTSIDE, &frame));
         assert_eq!((&got[..2], passed), (&[Pre(OUTSIDE), Pre(RED)][..], [0, 0]), "{dst}");
@@ -343,7 +343,7 @@ fn link_scope_means_nothing_on_the_device() {
         down_bytes(&mut node, RED, &Flow::new("fd00:2::254", dst).udp(10));
     }
     assert_eq!(node.drops(), [(0, DropReason::NoRoute, 2)]);
-    let errors: Vec<_> = up(&mut node, OUTSIDE).iter().chain(&up(&mut node, RED)).map(icmp_message).collect();
+    let errors: Vec<_> = up(&mut node, OUTSIDE).iter().chain(&up(&mut node, RED)).map(parse_icmp).collect();
     assert_eq!(errors.len(), 1, "a socket gets an error, but not about a group: {errors:?}");
     // The routes of the VRF have the links of IPv4 groups.
     let group = Flow::new("10.2.0.254", "224.0.0.9");

@@ -232,7 +232,7 @@ fn sa_offload(attrs: &Attributes<'_>) -> Result<(), Error> {
 pub(super) fn policy_offload(attrs: &Attributes<'_>) -> Result<(), Error> {
     let Some(attr) = attrs.get(attr::OFFLOAD_DEV) else { return Ok(()) };
     if_wrong(offload_flags(attr) != OFFLOAD_PACKET, "Unrecognized flags in offload request")?;
-    Err(invalid("AttrPolicy offload is not supported"))
+    Err(invalid("Policy offload is not supported"))
 }
 
 /// Finds fault with what Linux finds fault with when it makes the SA (`xfrm_init_state`, `esp_init_state`,
@@ -288,7 +288,7 @@ pub(super) fn new_policy(info: &PolicyInfo, attrs: &Attributes<'_>) -> Result<()
     selector(&info.sel)?;
     if_wrong(!matches!(info.sel.family, AF_INET | AF_INET6), "Invalid selector family")?;
     policy_dir(info.dir)?;
-    if_wrong(info.index != 0 && (info.index & 7) as u8 != info.dir, "AttrPolicy index doesn't match direction")?;
+    if_wrong(info.index != 0 && (info.index & 7) as u8 != info.dir, "Policy index doesn't match direction")?;
     security_context(attrs)
 }
 
@@ -518,7 +518,7 @@ mod tests {
     #[test]
     fn policy_offload_is_refused_in_linux_words() {
         for (flags, want) in [
-            (OFFLOAD_PACKET, "AttrPolicy offload is not supported"),
+            (OFFLOAD_PACKET, "Policy offload is not supported"),
             (0, "Unrecognized flags in offload request"),
             (OFFLOAD_PACKET | OFFLOAD_INBOUND, "Unrecognized flags in offload request"),
         ] {
@@ -530,6 +530,23 @@ mod tests {
             );
             let err = got.unwrap_err();
             assert_eq!((err.errno, err.text), (errno::EINVAL, Some(want.into())), "flags {flags}");
+        }
+    }
+
+    #[test]
+    fn policy_index_of_another_direction_is_refused_in_linux_words() {
+        for (index, dir, want) in [
+            (8, 0, None),
+            (9, 1, None),
+            (0, 2, None),
+            (8, 1, Some("Policy index doesn't match direction")),
+            (11, 2, Some("Policy index doesn't match direction")),
+        ] {
+            let sel = Selector { family: AF_INET, ..Selector::default() };
+            let info = PolicyInfo { sel, index, dir, ..PolicyInfo::default() };
+            let got = read(msg::NEW_POLICY, &info.to_bytes(), |_| {}, |_, attrs| new_policy(&info, attrs));
+            let got = got.map_err(|err| (err.errno, err.text));
+            assert_eq!(got, want.map_or(Ok(()), |text| Err((errno::EINVAL, Some(text.into())))), "{index}, {dir}");
         }
     }
 

@@ -99,7 +99,7 @@ fn path_mtu_is_learnt_for_device_sealed_packets() {
         assert_eq!(lane.near.datapath.path_mtus_learnt, 1, "{mode:?}");
         lane.send();
         assert!(lane.waiting(OUTSIDE).is_empty(), "{mode:?}");
-        let error = icmp_message(&only(lane.near.tx(INSIDE))).message;
-        assert_eq!(error, Message::V4(wire::icmp::Message::FragNeeded { mtu: 1246 }), "{mode:?}");
+        let error = parse_icmp(&only(lane.near.tx(INSIDE))).message;
+        assert_eq!(error, Message::V4(wire::icmp::IcmpMessage::FragNeeded { mtu: 1246 }), "{mode:?}");
     }
 }
