@@ -189,12 +189,12 @@ fn missing_bench_program_is_one_line_with_a_remedy() {
 fn bench_program_gets_the_same_words_and_gives_its_exit_code() {
     let dir = Dir::new("bench");
     let (program, mut command) = alone(&dir, &["bench", "esp", "--only", "a b", "--json"]);
-    let told = format!("{}\n", program.display());
+    let output = format!("{}\n", program.display());
     stand_in(&dir, &dir.0.join("empty"), "path");
-    assert_output(&command.output().unwrap(), 7, "path bench esp --only a b --json\n", &told);
+    assert_output(&command.output().unwrap(), 7, "path bench esp --only a b --json\n", &output);
     // The program in the directory of `fatpath` is found first.
     stand_in(&dir, &dir.0, "beside");
-    assert_output(&command.output().unwrap(), 7, "beside bench esp --only a b --json\n", &told);
+    assert_output(&command.output().unwrap(), 7, "beside bench esp --only a b --json\n", &output);
 }
 
 #[test]

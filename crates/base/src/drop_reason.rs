@@ -22,7 +22,7 @@ macro_rules! drop_reasons {
 drop_reasons! {
     /// The Ethernet header is truncated.
     EthTruncated,
-    /// A link-layer protocol that this node does not speak, or a frame for another station.
+    /// A link-layer protocol that this node does not support, or a frame for another station.
     EthNotForUs,
     /// A virtio-net header that contradicts its frame, or uses a feature that was not negotiated.
     VirtioHeader,
@@ -63,7 +63,7 @@ drop_reasons! {
     NeighbourFailed,
     /// Too many packets waited for the next hop's link-layer address.
     NeighbourQueueFull,
-    /// Too many unknown next hops on a link were wanted in a second, or too many unknown stations asked there for this
+    /// Too many unknown next hops on a link were resolved in a second, or too many unknown stations there solicited this
     /// node's addresses (RFC 6583 §6.4, §7.1).
     NeighbourRateLimited,
     /// A neighbour discovery message that RFC 4861 §7.1 or §8.1 says to ignore.

@@ -57,8 +57,8 @@ impl Variables {
     }
 }
 
-/// Directories of the sockets of gateways: that of gateways which this user starts, and that of others which it may speak to. They are one
-/// for root and where `FATPATH_RUNDIR` names it.
+/// Directories of gateways' sockets: of this user's gateways, and of other gateways that this user may access. Both are
+/// the same directory for root, and if `FATPATH_RUNDIR` is set.
 fn run_dirs(variables: &Variables) -> [PathBuf; 2] {
     if let Some(given) = &variables.given {
         return [given.into(), given.into()];
@@ -103,7 +103,7 @@ impl Client {
     /// Connects to `instance`.
     ///
     /// # Errors
-    /// If it is not running, and how to start it; or if this user may not speak to it.
+    /// The gateway is not running (the error has the command to start it), or this user may not connect to it.
     pub fn connect(instance: &str) -> Result<Self, CliError> {
         Self::connect_at(instance, socket_path(instance))
     }
@@ -126,7 +126,7 @@ impl Client {
     pub fn ask(&mut self, request: &Request) -> Result<Reply, CliError> {
         let mut line = String::new();
         let answered = match self.stream.get_mut().write_all(request.to_line().as_bytes()) {
-            // One that has no room for this client has said so before it was asked.
+            // A gateway without room for this client has sent its error before the request.
             Err(err) if err.kind() != ErrorKind::BrokenPipe => Err(err),
             _ => self.stream.by_ref().take(MAX_REPLY_LEN).read_line(&mut line),
         };

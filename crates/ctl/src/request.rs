@@ -72,7 +72,7 @@ pub enum What {
     Neighbours,
     /// Forwarding databases of bridges.
     Fdb,
-    /// MTUs of paths beyond their first link, as ICMP has told them.
+    /// MTUs of paths beyond their first link, as reported by ICMP.
     Pmtus,
     /// Security associations.
     Sa,
@@ -103,7 +103,7 @@ pub enum Reply {
     },
     /// To `show` and `show-host`.
     Show {
-        /// State that was asked for.
+        /// Requested state.
         shown: Shown,
     },
     /// To `load`: it is done.

@@ -447,7 +447,7 @@ pub struct TemplateState {
 /// Limits at which an SA or a policy expires (iproute2's `limit`).
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LimitState {
-    /// Limits at which the listener is told.
+    /// Limits at which the listener is notified.
     pub soft: BoundsState,
     /// Limits at which it ends.
     pub hard: BoundsState,

@@ -193,6 +193,6 @@ mod tests {
         bell.ring_route(std::iter::empty(), neighbours);
         let lost = bell.take().route.lost;
         assert!(lost.has(RTNLGRP_NEIGH) && !lost.has(RTNLGRP_LINK));
-        assert_eq!(bell.take().route.lost, Groups::default(), "they are told once");
+        assert_eq!(bell.take().route.lost, Groups::default(), "they are reported once");
     }
 }

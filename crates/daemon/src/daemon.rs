@@ -225,8 +225,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Serves netlink clients beside the control socket `socket`, at a path that no client knows, and carries `lines`
-    /// out. `None`: `is_ended` became true before the lines were done.
+    /// Serves netlink clients in addition to the control socket `socket`, at a private path, and carries out
+    /// `lines`. `None`: `is_ended` became true before the lines were done.
     ///
     /// # Errors
     /// A line fails, or the socket cannot be made.

@@ -12,7 +12,7 @@ use super::node::Node;
 use super::slot::RETRY_DEVICE;
 
 impl Node {
-    /// Sets the socket by which the kernel of the host side is asked about sockets, for VRFs.
+    /// Sets the socket for lookups of sockets in the kernel of the host side, for VRFs.
     pub(crate) fn set_socket_diag(&mut self, diag: Option<SocketDiag>) {
         self.datapath.enable_socket_lookups(diag.is_some());
         self.socket_diag = diag;

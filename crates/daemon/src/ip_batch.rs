@@ -316,7 +316,7 @@ mod tests {
     fn signal_that_ends_ip_is_no_failure_of_ip() {
         let end = |script: &str, is_meant: bool| {
             let mut ip = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
-            // It is asked for the first time when `ip` is gone.
+            // The first call is made when `ip` has ended.
             let here = std::path::PathBuf::from(format!("/proc/{}", ip.id()));
             wait(&mut ip, || is_meant && !here.exists()).unwrap().map(|status| (status.code(), status.signal()))
         };

@@ -88,12 +88,12 @@ mod tests {
         ask(&mut ipsec, 17);
         monitors.send(&ipsec.take_events().collect::<Vec<_>>());
         let Ok(Event::Acquire { reqid: 4, selector, policy: 9, .. }) = events.try_recv() else {
-            panic!("it is asked for")
+            panic!("an SA is acquired")
         };
         assert_eq!((selector.proto, selector.sport, selector.dport), (Some(17), Some(8), Some(9)));
         drop(events);
         ipsec.handle_timeout(base::Instant::ZERO + std::time::Duration::from_secs(30), &mut base::Counters::default());
         monitors.send(&ipsec.take_events().collect::<Vec<_>>());
-        assert!(monitors.is_empty(), "nobody listens any more");
+        assert!(monitors.is_empty(), "there is no listener any more");
     }
 }

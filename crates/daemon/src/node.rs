@@ -50,7 +50,7 @@ pub(crate) struct Node {
     pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
     /// Devices of the host side, by the numbers of their links.
     pub(crate) host_devices: BTreeMap<LinkId, HostDevice>,
-    /// Socket by which the kernel of the host side is asked about sockets.
+    /// Socket for lookups of sockets in the kernel of the host side.
     pub(crate) socket_diag: Option<SocketDiag>,
     pub(crate) mem: Memory,
     /// The configuration that all this was made from.

@@ -23,7 +23,7 @@ pub(crate) fn pass_time(node: &mut Node, now: Instant) {
     note(node);
 }
 
-/// Notes events of SAs and policies for their listeners.
+/// Queues events of SAs and policies for their listeners.
 fn note(node: &mut Node) {
     if !node.monitors.is_empty() || node.xfrm_events.is_heard() {
         let events: Vec<ipsec::Event> = node.datapath.ipsec.take_events().collect();
@@ -36,7 +36,7 @@ fn note(node: &mut Node) {
     }
 }
 
-/// Keeps events as far as they have listeners, and asks for SAs only if that is heard.
+/// Enables the events that have listeners; SAs are acquired only with a listener of acquires.
 fn note_listeners(node: &mut Node) {
     let monitored = !node.monitors.is_empty();
     let Node { datapath, xfrm_events, .. } = node;
@@ -51,7 +51,7 @@ pub(crate) fn monitor(node: &mut Node, sink: SyncSender<event::Event>) {
     note_listeners(node);
 }
 
-/// Tells netlink's clients events of these groups, of `NETLINK_XFRM` and of rtnetlink, by ringing `bell`.
+/// Sets the groups of `NETLINK_XFRM` and rtnetlink whose events are published to netlink's clients by `bell`.
 pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell>) {
     let Node { xfrm_events, datapath, .. } = node;
     xfrm_events.set_bell(xfrm, Arc::clone(&bell));
@@ -61,7 +61,7 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell
     note_listeners(node);
 }
 
-/// Tells the events since the last call.
+/// Publishes the events since the last call.
 pub(crate) fn publish(node: &mut Node) {
     let lost = node.datapath.ipsec.lost_events();
     note(node);
@@ -69,7 +69,7 @@ pub(crate) fn publish(node: &mut Node) {
     publish_route(node);
 }
 
-/// Tells the events of links, neighbours and bridges' addresses.
+/// Publishes the events of links, neighbours and bridges' addresses.
 fn publish_route(node: &mut Node) {
     let Some((bell, changed)) = node.listeners.take_changed() else { return };
     let neighbours = node.datapath.neighbours.take_changed();

@@ -136,7 +136,7 @@ fn accept(
             Ok(_) | Err(Errno::INTR) => {}
             Err(err) => return Err(err),
         }
-        // There is nothing to read while the watchdog does not ask.
+        // There is nothing to read without a ping of the watchdog.
         let _ = rustix::io::read(pinged, &mut [0; 8]);
         pulse.answer();
         let stream = match acceptor.accept(SocketFlags::CLOEXEC) {

@@ -55,47 +55,47 @@ impl Threads {
         Ok(())
     }
 
-    /// Adds a thread for the watchdog to ask. `ask` wakes the thread, which then calls [`Pulse::answer`].
-    pub(crate) fn watch(&self, name: &'static str, ask: impl Fn(&Arc<Pulse>) + Send + Sync + 'static) -> Arc<Pulse> {
+    /// Adds a thread that the watchdog pings. `ping` wakes the thread, which then calls [`Pulse::answer`].
+    pub(crate) fn watch(&self, name: &'static str, ping: impl Fn(&Arc<Pulse>) + Send + Sync + 'static) -> Arc<Pulse> {
         let (pings, answered) = (AtomicU64::new(0), AtomicU64::new(0));
-        let pulse = Arc::new(Pulse { name, ask: Box::new(ask), pings, answered });
+        let pulse = Arc::new(Pulse { name, ping: Box::new(ping), pings, answered });
         self.pulses.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&pulse));
         pulse
     }
 
     /// Names of the threads that have not answered the last ping of the watchdog. Pings all other threads again.
-    fn ask_all(&self) -> Vec<&'static str> {
+    fn ping_all(&self) -> Vec<&'static str> {
         let pulses = self.pulses.lock().unwrap_or_else(PoisonError::into_inner);
-        let silent = pulses.iter().filter(|pulse| !pulse.ask_again()).map(|pulse| pulse.name);
+        let silent = pulses.iter().filter(|pulse| !pulse.ping_again()).map(|pulse| pulse.name);
         silent.collect()
     }
 }
 
-/// Wakes a thread that is asked.
-type Ask = dyn Fn(&Arc<Pulse>) + Send + Sync;
+/// Wakes a thread for a ping.
+type Ping = dyn Fn(&Arc<Pulse>) + Send + Sync;
 
-/// Questions of the watchdog to one thread, and the thread's answers.
+/// Pings of the watchdog to one thread, and the thread's answers.
 pub(crate) struct Pulse {
     name: &'static str,
-    ask: Box<Ask>,
-    /// Number of questions.
+    ping: Box<Ping>,
+    /// Number of pings.
     pings: AtomicU64,
     /// Value of `pings` at the last answer.
     answered: AtomicU64,
 }
 
 impl Pulse {
-    /// Answers all questions so far.
+    /// Answers all pings so far.
     pub(crate) fn answer(&self) {
         self.answered.store(self.pings.load(Ordering::Acquire), Ordering::Release);
     }
 
-    /// Asks again if the thread has answered. False: it has not.
-    fn ask_again(self: &Arc<Self>) -> bool {
+    /// Sends another ping if the thread has answered the last one. False: it has not.
+    fn ping_again(self: &Arc<Self>) -> bool {
         let has_answered = self.answered.load(Ordering::Acquire) == self.pings.load(Ordering::Acquire);
         if has_answered {
             self.pings.fetch_add(1, Ordering::AcqRel);
-            (self.ask)(self);
+            (self.ping)(self);
         }
         has_answered
     }
@@ -129,13 +129,13 @@ impl Watchdog {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Checks the threads if it is time to. True: it was, and all have answered the last question.
+    /// Checks the threads if it is time to. True: it was, and all have answered the last ping.
     pub(super) fn is_well(&mut self) -> bool {
         if self.timeout() > Duration::ZERO {
             return false;
         }
         self.next = Instant::now() + self.period;
-        let silent = self.threads.ask_all();
+        let silent = self.threads.ping_all();
         if silent.is_empty() {
             self.is_logged = false;
         } else if !std::mem::replace(&mut self.is_logged, true) {
@@ -221,7 +221,7 @@ mod tests {
     /// Polls until exactly the threads named by `want` do not answer.
     fn look_until(threads: &Threads, want: &[&str]) {
         let limit = Instant::now() + LONG;
-        while threads.ask_all() != want {
+        while threads.ping_all() != want {
             assert!(Instant::now() < limit, "not {want:?}");
             thread::sleep(Duration::from_millis(5));
         }
@@ -234,7 +234,7 @@ mod tests {
         look_until(&threads, &[]);
         let (release, until) = channel();
         hang[1].send(until).unwrap();
-        // `control` was asked together with `netlink`, and hangs.
+        // `control` was pinged together with `netlink`, and hangs.
         look_until(&threads, &["control"]);
         let mut watchdog = Watchdog::new(threads.clone(), Duration::ZERO);
         for _ in 0..20 {

@@ -19,7 +19,7 @@ use super::poller::{Poller, Ready};
 use super::slot::Slot;
 use super::translate::fib;
 
-/// Bursts that are taken from each ready link before epoll is asked about the others again.
+/// Bursts that are received from each ready link before the next call of epoll.
 const TURNS: usize = 4;
 
 /// The worker's state.
@@ -238,7 +238,7 @@ impl Worker {
         let Some(received) = self.node.receive(now, id) else { return false };
         let more = !self.node.burst.is_empty();
         if more {
-            // A change that a client had been told of before it sent these packets holds for them.
+            // A change that was acknowledged to a client before it sent these packets applies to them.
             self.learn(now);
             self.node.take_in(now, id);
         }

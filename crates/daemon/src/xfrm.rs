@@ -106,7 +106,7 @@ impl Step {
                 Ok(())
             }
             Self::AddSa(config, mask) => {
-                // Programs may have added it meanwhile, or asked for its SPI.
+                // Programs may have added the SA in the meantime, or allocated its SPI.
                 let id = loop {
                     match ipsec.add_sa(&config, mask) {
                         Err(ConfigError::Exists) if make_way(ipsec, &config) => {}

@@ -22,7 +22,7 @@ const NETS: [&str; 2] = ["10.1.0.0/16", "10.2.0.0/16"];
 
 /// Kind of ESP between two gateways.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Speak {
+enum EspKind {
     Clear,
     RawEsp,
     EspInUdp,
@@ -37,7 +37,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(speak: Speak) -> Self {
+    fn new(kind: EspKind) -> Self {
         let mut nodes = [0, 1].map(|at| {
             let mut node = Node::new();
             node.port(1, PortOptions::BARE.mtu(9000), &[&format!("10.{}.0.254/16", at + 1)]);
@@ -45,9 +45,9 @@ impl Pair {
             node.route(NETS[1 - at], Some(ENDS[1 - at]), OUTSIDE);
             node
         });
-        if speak != Speak::Clear {
+        if kind != EspKind::Clear {
             let [a, b] = &mut nodes;
-            let udp = speak == Speak::EspInUdp;
+            let udp = kind == EspKind::EspInUdp;
             link_pair(a, b, (NETS[0], NETS[1]), &[esp(ENDS[0], ENDS[1], 1, Mode::Tunnel, udp)]);
             link_pair(b, a, (NETS[1], NETS[0]), &[esp(ENDS[1], ENDS[0], 2, Mode::Tunnel, udp)]);
         }
@@ -99,12 +99,12 @@ fn received(mem: &Memory, frame: &Packet) -> Packet {
 }
 
 /// Runs on a thread of its own, with an empty register of nonces.
-fn check(speak: Speak) {
-    std::thread::spawn(move || steady_state(speak)).join().unwrap();
+fn check(kind: EspKind) {
+    std::thread::spawn(move || steady_state(kind)).join().unwrap();
 }
 
-fn steady_state(speak: Speak) {
-    let mut pair = Pair::new(speak);
+fn steady_state(kind: EspKind) {
+    let mut pair = Pair::new(kind);
     let mut now = Instant::ZERO;
     let mut rounds = |n: usize| {
         for _ in 0..n {
@@ -115,7 +115,7 @@ fn steady_state(speak: Speak) {
     rounds(WARM);
     let before = Allocations::of_thread();
     rounds(COUNTED);
-    assert_eq!(Allocations::of_thread() - before, 0, "allocations in {COUNTED} rounds of {speak:?}");
+    assert_eq!(Allocations::of_thread() - before, 0, "allocations in {COUNTED} rounds of {kind:?}");
     for node in &pair.nodes {
         assert_eq!((node.drops(), node.datapath.forwarded.packets), (vec![], 2 * (WARM + COUNTED) as u64));
     }
@@ -123,17 +123,17 @@ fn steady_state(speak: Speak) {
 
 #[test]
 fn forwarding_fat_packets_allocates_nothing() {
-    check(Speak::Clear);
+    check(EspKind::Clear);
 }
 
 #[test]
 fn sealing_and_opening_raw_esp_allocates_nothing() {
-    check(Speak::RawEsp);
+    check(EspKind::RawEsp);
 }
 
 #[test]
 fn sealing_and_opening_esp_in_udp_allocates_nothing() {
-    check(Speak::EspInUdp);
+    check(EspKind::EspInUdp);
 }
 
 #[test]

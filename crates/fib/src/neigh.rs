@@ -123,7 +123,7 @@ impl Neighbours {
     }
 
     /// Tells whether a packet to `next_hop` can be sent at once.
-    pub fn knows(&self, link: LinkId, next_hop: IpAddr) -> bool {
+    pub fn is_resolved(&self, link: LinkId, next_hop: IpAddr) -> bool {
         match self.entries.get(&(link, next_hop)) {
             Some(entry) => entry.state.mac().is_some(),
             None => next_hop.is_multicast(),

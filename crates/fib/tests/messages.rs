@@ -292,7 +292,7 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
     let mut here = Neighbours::default();
     let hops = [IpAddr::V4(THEIRS), IpAddr::V6(THEIRS6)];
     for (hop, unicast_to) in hops.into_iter().flat_map(|hop| [(hop, None), (hop, Some(B))]) {
-        let (mut there_knows, mut actions) = (Neighbours::default(), Vec::new());
+        let (mut their_table, mut actions) = (Neighbours::default(), Vec::new());
         let request = match hop {
             IpAddr::V4(target) => arp::solicit(&mem, HERE, OURS, target, unicast_to).unwrap(),
             IpAddr::V6(target) => nd::solicit(&mem, HERE, OURS6, target, unicast_to).unwrap(),
@@ -303,11 +303,11 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
         assert_eq!((header.src(), header.dst()), (HERE.mac, unicast_to.unwrap_or(to_all)));
         match hop {
             IpAddr::V4(_) => {
-                arp::handle(&mut there_knows, now, &mem, there, |addr| addr == THEIRS, request, &mut actions).unwrap();
+                arp::handle(&mut their_table, now, &mem, there, |addr| addr == THEIRS, request, &mut actions).unwrap();
             }
             IpAddr::V6(_) => {
                 nd::handle(
-                    &mut there_knows,
+                    &mut their_table,
                     now,
                     &mem,
                     there,

@@ -408,7 +408,7 @@ fn permanent_neighbours_are_never_evicted() {
     for n in 0..100 {
         assert!(matches!(world.send(IpAddr::from([10, 0, 2, n]), b"scan"), Resolution::Queued));
     }
-    assert!((0..10).all(|n| world.neighbours.knows(LINK, permanent(n))));
+    assert!((0..10).all(|n| world.neighbours.is_resolved(LINK, permanent(n))));
     assert_eq!(world.neighbours.len(), 10 + 4);
     // An entry that is no longer permanent counts like others.
     for n in 0..10 {

@@ -96,7 +96,7 @@ pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
         Protocol::ICMP | Protocol::ICMPV6 if info.has_transport() => {
             let has_all = packet.read_at(info.header_len, &mut kind);
             match info.version() {
-                // A message too short to be told from an error is treated as one.
+                // A message too short to be distinguished from an error is treated as one.
                 Version::V4 => !has_all || icmp::IcmpHeader::ref_from(&kind).map_or(true, icmp::IcmpHeader::is_error),
                 // Except a first fragment without a byte of it (Linux's `is_ineligible`).
                 Version::V6 if info.payload_len() == 0 => info.fragment.is_none(),

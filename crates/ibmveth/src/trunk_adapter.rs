@@ -273,7 +273,7 @@ mod tests {
         let (mut trunk, _guest) = pair();
         assert!(trunk.features().tso6 && trunk.offloads().iter().filter(|offload| offload.on).count() == 3);
         trunk.set_offloads(TxOffloads::NONE).unwrap();
-        assert!(trunk.features().tso6, "until it is told");
+        assert!(trunk.features().tso6, "until the next send");
         let mut burst = vec![frame(&mem, 20)];
         assert_eq!((trunk.send(&mut burst).unwrap(), burst.len()), (Sent::Refit, 1));
         assert!(!trunk.features().tso6 && trunk.offloads().iter().all(|offload| !offload.on));

@@ -125,7 +125,7 @@ impl Ipsec {
     }
 
     /// Invalidates the receive templates. The caller does so when their assumptions may have changed: whose packets
-    /// these are, the link that they arrive by, or, as the [`generation`](Self::generation) tells, SAs and policies.
+    /// these are, the link that they arrive by, or SAs and policies (see [`generation`](Self::generation)).
     pub fn invalidate_templates(&mut self) {
         self.crypto.invalidate_templates();
     }

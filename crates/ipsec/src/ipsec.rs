@@ -133,7 +133,7 @@ impl Ipsec {
     }
 
     /// Sets whether a listener [takes events](Self::take_events). Initially there is none, and no SAs are acquired.
-    /// Whether a listener [is asked](Self::set_asked) stays as it was set.
+    /// The setting of [`set_acquires_heard`](Self::set_acquires_heard) is kept.
     pub fn set_listener(&mut self, listening: bool) {
         self.sad.changes += 1;
         self.sad.events.listen(listening);

@@ -20,8 +20,8 @@ pub(crate) struct Outer {
 
 #[derive(Debug)]
 enum OuterIp {
-    /// With `counts` the identification goes up with each packet. Length and checksum are those that
-    /// [`expect`](Outer::expect) was told.
+    /// With `counts` the identification goes up with each packet. Length and checksum are set by
+    /// [`expect`](Outer::expect).
     V4 {
         header: ipv4::Ipv4Header,
         counts: bool,

@@ -216,7 +216,7 @@ fn transport_header_len(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<u
 
 impl Transport {
     /// Header of segments with `len` bytes behind the IP header. With `partial` the check is the pseudo-header's sum:
-    /// the sender knows the final address, also when a routing header hides it.
+    /// the sender uses the final address, also behind a routing header.
     fn new(header: &[u8], info: &Info, partial: bool, len: usize) -> Result<Self, DropReason> {
         let pseudo = |check: u16| {
             if partial { checksum::sub(check.into(), info.payload_len() as u32) } else { pseudo(info) }

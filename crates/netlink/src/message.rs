@@ -92,7 +92,7 @@ pub const fn align(len: usize) -> usize {
     len.saturating_add(3) & !3
 }
 
-/// The messages of a datagram. One whose length is wrong ends it: nothing tells where the next one would begin (Linux
+/// The messages of a datagram. A message with a wrong length ends it: the start of the next one is unknown (Linux
 /// `netlink_rcv_skb`).
 #[derive(Clone, Debug)]
 pub struct Messages<'a>(&'a [u8]);

@@ -346,7 +346,7 @@ impl<P: Protocol> Session<P> {
     }
 
     /// Whether the client is notified (`ENOBUFS`) when notifications were lost.
-    pub const fn wants_overruns(&self) -> bool {
+    pub const fn reports_overruns(&self) -> bool {
         !self.no_enobufs
     }
 

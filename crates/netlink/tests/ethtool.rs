@@ -186,7 +186,7 @@ fn features_are_switched_as_in_linux() {
     let (none, sg, csum, gro) = (FeatureSet::NONE, FeatureSet::SG, FeatureSet::HW_CSUM, FeatureSet::GRO);
     assert_eq!(switch(gro, gro), (Ok(0), None), "it is on already");
     assert_eq!(switch(gro, none), (Ok(0), Some(CAN & !gro)));
-    // TCP is no longer cut then, and that is not what was asked.
+    // This switches TSO off too, which was not requested.
     assert_eq!(switch(sg, none), (Ok(0), Some(CAN & !gro & !sg)));
     assert_eq!(switch(FeatureSet::TSO, FeatureSet::TSO), (Ok(wish), Some(CAN & !gro & !sg)), "it is wanted already");
     assert_eq!(switch(FeatureSet::TSO | csum, csum), (Ok(0), Some(CAN & !gro & !sg & !FeatureSet::TSO)));

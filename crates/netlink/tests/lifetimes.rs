@@ -41,7 +41,7 @@ fn shown(node: &Rtnl<RecordingHost>) -> Vec<(String, u32)> {
     link.addresses.iter().map(|address| (address.addr.to_string(), address.flags)).collect()
 }
 
-/// Lets time pass; returns the types of what members of the groups of addresses are told.
+/// Advances the time; returns the types of the notifications to the groups of addresses.
 fn pass(node: &mut Rtnl<RecordingHost>, seconds: u64) -> Vec<u16> {
     node.host.now = node.host.now + Duration::from_secs(seconds);
     let (mut groups, mut outbox) = (Groups::default(), Outbox::default());

@@ -49,7 +49,7 @@
 //! The daemon reads requests even if the program does not read its answers, so a program's call to send waits only for
 //! the daemon. Answers that exceed the buffer are lost, which [`OVERRUN`] reports.
 //!
-//! The daemon knows the peer from `SO_PEERCRED`. For a program that sends before it binds, the library chooses a port
+//! The daemon identifies the peer by `SO_PEERCRED`. For a program that sends before it binds, the library chooses a port
 //! first, as Linux does: the process's number, if no other socket of the process has it, or a number derived from the
 //! connection's inode number, which is unique. Processes in different PID namespaces may choose the same one, which the
 //! daemon permits. A connection that breaks these rules is closed.

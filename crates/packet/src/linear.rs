@@ -88,7 +88,7 @@ impl Packet {
     }
 
     /// Appends `from` to this packet if that leaves it without children: by a copy if it fits the tailroom, else by
-    /// reference. Linux's `skb_try_coalesce`, without its rule on kinds of pools, as a page knows its pool.
+    /// reference. Linux's `skb_try_coalesce`, without its rule on kinds of pools, as a page refers to its pool.
     ///
     /// Returns the growth of this packet's truesize; the overhead of `from` is freed.
     ///

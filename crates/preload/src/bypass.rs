@@ -77,14 +77,14 @@ pub(crate) fn bound(fd: c_int) {
     }
 }
 
-/// Adds a port, and tells the gateway if the program has a `NETLINK_XFRM` socket.
+/// Adds a port, and sends it to the gateway if the program has a `NETLINK_XFRM` socket.
 fn add(port: u16) -> Result<(), Errno> {
     if ALWAYS.contains(&port) || port == 0 {
         return Ok(());
     }
     bypass_ports::insert(port)?;
     for (fd, slot) in table::live(|slot| slot.protocol.load(Relaxed) == protocol::XFRM) {
-        // The descriptor may have been reused by now; the inode of its duplicate tells.
+        // The descriptor may have been reused by now, so the inode of its duplicate is compared.
         if let Some(same) = duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
             deferred_setup::defer(slot, BYPASS);
             // A gateway that is gone is found by the next call, which reports it.

@@ -141,8 +141,8 @@ pub(crate) fn send_ports(own: &Slot) {
     let has_port = |slot: &Slot| deferred_setup::is_deferred(slot, PORT) && slot.protocol.load(Relaxed) == protocol;
     let is_other = |slot: &Slot| !std::ptr::eq(slot, own);
     for (fd, slot) in table::live(|slot| is_other(slot) && has_port(slot)) {
-        // The descriptor may have been reused by now; the inode of its duplicate tells. A gateway that is gone is found
-        // by the next call.
+        // The descriptor may have been reused by now, so the inode of its duplicate is compared. A gateway that is gone
+        // is found by the next call.
         if let Some(same) = duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
             let _ = send_deferred(same.0, slot);
         }

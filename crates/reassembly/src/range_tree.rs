@@ -13,7 +13,7 @@ const LEAF: usize = u64::BITS as usize;
 /// a datagram. Insertion and the search for a predecessor take a few instructions, however many there are.
 #[derive(Debug, Default)]
 pub(crate) struct RangeTree {
-    /// Bit `n` tells whether any range begins in the blocks of leaf `n`.
+    /// Bit `n` is set if a range begins in the blocks of leaf `n`.
     occupied: u128,
     /// Indices into `leaves`.
     leaf_of: Vec<u8>,
@@ -58,7 +58,7 @@ const _: () = assert!(FragOffset::MAX.bytes() + TINY <= Memory::LARGE);
 /// The ranges that begin in 64 blocks.
 #[derive(Clone, Copy, Debug)]
 struct Leaf {
-    /// Bit `n` tells whether a range begins at block `n`.
+    /// Bit `n` is set if a range begins at block `n`.
     occupied: u64,
     /// Indices of those ranges.
     run_of: [u16; LEAF],

@@ -296,7 +296,7 @@ impl World {
         self.hear();
     }
 
-    /// Applies the noted changes, after which a listener knows every entry; one that has expired, until it is removed.
+    /// Applies the noted changes, after which a listener has every entry; an expired one, until it is removed.
     fn hear(&mut self) {
         let key = |mac: MacAddr, vid: Option<Vid>| (mac.0, vid.map_or(0, Vid::get));
         let noted = self.bridge.take_fdb_changes();

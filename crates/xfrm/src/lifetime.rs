@@ -8,7 +8,7 @@ use base::Instant;
 /// Soft and hard limits of an SA or a policy. The default is none.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Lifetime {
-    /// Limits at which the listener is told, once.
+    /// Limits at which the listener is notified, once.
     pub soft: Limits,
     /// Limits at which it ends.
     pub hard: Limits,

@@ -33,7 +33,7 @@ pub struct PolicyConfig {
     pub if_id: u32,
     /// Lifetime; limits of bytes and packets do nothing.
     pub lifetime: Lifetime,
-    /// The device that knows it too, as the SAs that it asks for have to be on.
+    /// The device that the policy is offloaded to; its SAs must be on this device.
     pub offload: Option<LinkId>,
     /// The request that made it, for the control plane to show.
     pub request: Option<Request>,
@@ -122,7 +122,7 @@ impl PolicyConfig {
         self.action == Action::Allow && self.templates.iter().all(|template| template.level == Level::Use)
     }
 
-    /// Checks what can be told without the other policies.
+    /// Makes all checks that do not need the other policies.
     ///
     /// # Errors
     /// The first thing that is wrong.

@@ -199,7 +199,7 @@ impl SaConfig {
         }
     }
 
-    /// Checks what can be told without the key, the other SAs and devices.
+    /// Makes all checks that do not need the key, the other SAs and devices.
     ///
     /// # Errors
     /// The first thing that is wrong.

@@ -329,8 +329,8 @@ fn restart() -> Outcome {
         assert!(of_link.contains(&format!("{word} off (not negotiated by the guest)")), "{word}: {shown}");
     }
     let features = site.gateway()?.link("vm1")?["guest"]["features"].to_string();
-    let unwanted = ["csum", "tso", "mrg_rxbuf", "indirect_desc", "event_idx"];
-    assert!(unwanted.iter().all(|word| !features.contains(word)), "{features}");
+    let disabled = ["csum", "tso", "mrg_rxbuf", "indirect_desc", "event_idx"];
+    assert!(disabled.iter().all(|word| !features.contains(word)), "{features}");
     assert_eq!(site.counter("vm1", "/guest/connections")?, 2);
 
     // The gateway ends by SIGTERM or SIGKILL and restarts: streams continue.

@@ -202,7 +202,7 @@ fn asker() -> Outcome {
     sleep(Duration::from_millis(300));
     host.start()?;
     // A request that was in flight waits for the next gateway; all others are refused. In the former case no outcome
-    // changes, so the program is asked for its next one.
+    // changes, so the program sends another request.
     client.ask()?;
     let is_answered_again = |lines: &[String]| lines.len() > 1 && lines.last().is_some_and(|line| line == "answered");
     wait_until("it is answered again", PATIENCE, || is_answered_again(&client.lines()))?;

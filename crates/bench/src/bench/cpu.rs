@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// thread, whatever their group.
 const REAL_TIME: &str = "50";
 
-/// The most that may be asked for otherwise (setpriority(2)).
+/// The highest priority without real-time scheduling (setpriority(2)).
 const HIGHEST: i32 = -20;
 
 /// The processors that this program may use, and of these the one that it measures on.

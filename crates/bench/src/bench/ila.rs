@@ -8,7 +8,7 @@
 //! - `hook-idle`: to its own address, past a hook whose mappings match nothing.
 //! - `hook-1e5-mappings`: as `hook`, one mapping of 100 000.
 //! - `hook-1e3-mappings`, `hook-1e6-mappings`: the same with a thousand and a million.
-//! - `hook-no-early-demux`: as `hook`, with `net.ipv4.ip_early_demux=0`: the routes are asked for each packet.
+//! - `hook-no-early-demux`: as `hook`, with `net.ipv4.ip_early_demux=0`: the routes are looked up for each packet.
 //!
 //! `demux_hits`, `translated` are counts for each transaction, and exact.
 

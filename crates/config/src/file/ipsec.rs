@@ -146,7 +146,7 @@ fn same_family(first: IpAddr, second: IpAddr, value: &Value<'_>) -> Result<()> {
     Err(value.error(format!("{second} is of another family than {first}; use an {family} address")))
 }
 
-/// Checks that `proto`, which iproute2 wants, is ESP if it is there.
+/// Checks that `proto`, an argument of iproute2, is ESP if it is there.
 fn esp_alone(table: &Table<'_>) -> Result<()> {
     let Some(value) = table.get("proto") else { return Ok(()) };
     match value.word(&[("esp", None), ("ah", Some("AH")), ("comp", Some("IPComp"))]) {
@@ -279,7 +279,7 @@ fn check_udp_link(table: &Table<'_>, config: &Config, ends: (IpAddr, IpAddr), en
     Ok(())
 }
 
-/// The selector of an SA. In transport mode it speaks of the outer addresses, so it has their family.
+/// The selector of an SA. In transport mode it applies to the outer addresses, so it has their family.
 fn sa_selector(value: &Value<'_>, mode: Mode, outer: IpAddr) -> Result<Selector> {
     let selector = selector(&value.table(SELECTOR_KEYS)?)?;
     if mode == Mode::Transport && selector.src.is_ipv4() != outer.is_ipv4() {

@@ -77,7 +77,7 @@ pub(super) struct Client {
     /// The process that connected.
     pub(super) pid: u32,
     socket: Socket,
-    /// Messages that the client was sent and did not take yet: the last parts of the dumps that one datagram asked for.
+    /// Messages for the client that it has not received yet: the last parts of the dumps that one datagram requested.
     waiting: VecDeque<Vec<u8>>,
     /// Messages of the last datagram that are not carried out yet, of a client that may only look. No datagram is received
     /// before they are.
@@ -131,7 +131,7 @@ impl Client {
         discard: &Discard,
         epoll: &Arc<OwnedFd>,
     ) -> Result<Self, Errno> {
-        // Each datagram has them then, and the end has not: an empty one is told from it when the connection is closed.
+        // Each datagram then has credentials, and end of file has none: this distinguishes it from an empty datagram.
         sockopt::set_socket_passcred(&fd, true)?;
         let (uid, pid) = (peer.uid, peer.pid);
         let privileged = privilege == Privilege::Full;
@@ -234,7 +234,7 @@ impl Client {
         self.fd.as_ref().expect("it is closed last").as_fd()
     }
 
-    /// The protocol that it speaks, once it has said.
+    /// The client's protocol, once the client has chosen it.
     pub(super) const fn protocol(&self) -> Option<u32> {
         match self.socket {
             Socket::New | Socket::File(_) => None,
@@ -244,7 +244,7 @@ impl Client {
         }
     }
 
-    /// Whether the client is a file, which speaks no netlink protocol.
+    /// Whether the client is a file, which has no netlink protocol.
     pub(super) const fn is_file(&self) -> bool {
         matches!(self.socket, Socket::File(_))
     }
@@ -296,7 +296,7 @@ impl Client {
 
     /// Whether there is a datagram. One with other descriptors than a call [may have](may_be_sent) is left in
     /// the socket, and the connection is to be closed: the kernel would close what it does not pass on, which takes as long
-    /// as the sender wants.
+    /// as the sender likes.
     fn has_datagram_to_take(&self) -> Result<bool, Gone> {
         let mut space = control_space();
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -572,7 +572,7 @@ impl Client {
 
     /// Notes that something was lost to it.
     pub(super) fn lose(&mut self) {
-        self.overrun = with_session!(&self.socket, session => session.wants_overruns(), false);
+        self.overrun = with_session!(&self.socket, session => session.reports_overruns(), false);
     }
 
     /// Whether the client has been sent all that waits for it, overruns included: until there is much room again,
@@ -772,7 +772,7 @@ fn may_be_sent(rights: &[OwnedFd]) -> bool {
     rights.len() <= 1 && rights.iter().all(|fd| is_pipe(fd) || inode_of_socket(fd.as_fd()).is_some())
 }
 
-/// Whether a descriptor is one of a pipe: any other type of file might block, even to be asked for its type.
+/// Whether a descriptor is one of a pipe: on any other type of file even a query of the type might block.
 fn is_pipe(fd: &OwnedFd) -> bool {
     rustix::pipe::fcntl_getpipe_size(fd).is_ok()
 }

@@ -336,8 +336,8 @@ impl Service {
         self.clients.values().fold(Groups::default(), |all, client| all.union(client.groups(protocol)))
     }
 
-    /// Tells the worker which groups have members, as SAs are only asked for if there is a listener, and which UDP
-    /// ports bypass policies.
+    /// Sets in the worker the groups that have members, as SAs are only acquired if there is a listener, and the UDP
+    /// ports that bypass policies.
     fn note_clients(&mut self) {
         let heard = [protocol::XFRM, protocol::ROUTE].map(|protocol| self.listeners(protocol));
         if heard != self.heard {
@@ -418,7 +418,7 @@ impl Service {
             unserved @ ClientInput::Unserved(_) => unserved,
         };
         self.outbox.clear();
-        // Others' groups and ports are asked for while this one is changed.
+        // The groups and ports of the other clients are read while this one is changed.
         let mut client = self.clients.remove(&token).ok_or(Gone)?;
         let clients = &self.clients;
         let listeners = |protocol| {
@@ -453,7 +453,7 @@ impl Service {
         };
         self.broadcast(spoken, Some(token));
         if spoken == protocol::XFRM {
-            // Keys were asked for or said.
+            // The messages may contain keys.
             self.buffer[..len].zeroize();
             self.outbox.wipe();
         }
@@ -583,7 +583,7 @@ mod tests {
         datagram
     }
 
-    /// Number of datagrams that a client has been sent since it was asked last.
+    /// Number of datagrams that a client has been sent since the last call.
     fn received(client: &OwnedFd) -> usize {
         let mut buffer = [0; 8192];
         let mut count = 0;

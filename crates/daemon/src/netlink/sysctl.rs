@@ -33,7 +33,7 @@ impl OpenFile {
     }
 }
 
-/// Answers, with the text that was asked for, or the file that was opened.
+/// Answers a request, with the requested text or the opened file.
 pub(super) fn ask(
     what: Ask,
     name: &[u8],

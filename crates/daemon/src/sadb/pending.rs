@@ -1,4 +1,4 @@
-//! Events of SAs and policies that wait for the thread that tells netlink's clients.
+//! Events of SAs and policies that are queued for the thread of netlink's clients.
 
 use std::sync::Arc;
 
@@ -8,40 +8,40 @@ use netlink::xfrm::nums::group;
 
 use crate::bell::{Bell, News, xfrm_groups};
 
-/// Events of SAs and policies, and which of them clients hear.
+/// Events of SAs and policies, and the clients' subscriptions to them.
 #[derive(Debug, Default)]
 pub(crate) struct XfrmEvents {
     /// Events since the last [ring](Self::ring).
     pub(super) events: Vec<Event>,
-    /// Rung for them, if a client hears any.
+    /// Bell for the events, if a client is subscribed to any.
     bell: Option<Arc<Bell>>,
-    /// Whether a client makes SAs that are missing.
+    /// Whether a client is subscribed to acquires.
     acquires_heard: bool,
-    /// Whether a client hears of SAs' numbers.
+    /// Whether a client is subscribed to SAs' numbers.
     numbers_heard: bool,
-    /// Number of events lost before they came here, as last told.
+    /// Last reported number of events lost in the crate `ipsec`.
     lost: u64,
 }
 
 impl XfrmEvents {
-    /// Tells events by ringing `bell`, as far as clients hear them.
+    /// Sets the bell for events that clients are subscribed to.
     pub(crate) fn set_bell(&mut self, heard: Groups, bell: Arc<Bell>) {
         self.bell = heard.intersects(xfrm_groups()).then_some(bell);
         self.acquires_heard = heard.has(group::ACQUIRE);
         self.numbers_heard = heard.has(group::AEVENTS);
     }
 
-    /// Tells whether a client hears events.
+    /// Tells whether a client is subscribed to events.
     pub(crate) const fn is_heard(&self) -> bool {
         self.bell.is_some()
     }
 
-    /// Tells whether a client hears which SAs are missing.
+    /// Tells whether a client is subscribed to acquires.
     pub(crate) const fn are_acquires_heard(&self) -> bool {
         self.acquires_heard
     }
 
-    /// Tells whether a client hears of SAs' numbers.
+    /// Tells whether a client is subscribed to SAs' numbers.
     pub(crate) const fn are_numbers_heard(&self) -> bool {
         self.numbers_heard
     }

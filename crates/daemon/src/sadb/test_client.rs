@@ -60,7 +60,7 @@ impl Alone {
             let groups = [group::ACQUIRE, group::EXPIRE, group::SA, group::POLICY].map(|it| 1 << (it - 1));
             session.bind(1, groups.iter().sum()).expect("the groups are for who may change something");
         }
-        let bell = Arc::new(Bell::new().expect("a descriptor for what is told"));
+        let bell = Arc::new(Bell::new().expect("a descriptor for notifications"));
         let (xfrm, outbox) = (Xfrm::new(WorkerSadb(node)), Outbox::default());
         Self { xfrm, session, outbox, bell, listening: true, now: Instant::ZERO }
     }

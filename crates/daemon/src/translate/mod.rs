@@ -1,4 +1,4 @@
-//! Translation between the terms of `config`, `ctl` and `netlink`, in which files and programs speak, and those of the crates that do the work.
+//! Conversion between the types of `config`, `ctl` and `netlink` and those of the datapath's crates.
 
 pub(crate) mod features;
 pub(crate) mod fib;

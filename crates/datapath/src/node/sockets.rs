@@ -38,7 +38,7 @@ pub struct DemuxCounts {
     pub misses: u64,
 }
 
-/// Time for which an answer holds: no event tells that a socket was made, bound or closed.
+/// Time for which an answer is valid: there is no event for a created, bound or closed socket.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Destinations whose answers are kept; a power of two.

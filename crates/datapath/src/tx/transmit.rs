@@ -27,7 +27,7 @@ pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut hop
         device::enqueue_ip(dp, cx, dev, ip.pkt.take(), 0);
         return Next::Done;
     }
-    if matches!(ip.pkt.meta.cut, Cut::Frames(_)) && !dp.neighbours.knows(dev, next_hop) {
+    if matches!(ip.pkt.meta.cut, Cut::Frames(_)) && !dp.neighbours.is_resolved(dev, next_hop) {
         // Frames that have to wait are queued one by one.
         while let Some(frame) = ip.pkt.take_frame() {
             let mut frame = IpPacket::unparsed(frame);

@@ -354,15 +354,15 @@ fn link_set_to_reassemble_gets_whole_datagrams() {
             Version::V4 => edit_v4(&flow.udp(20_000), |header| header.set_dont_fragment(false)),
             Version::V6 => flow.udp(20_000),
         };
-        for is_asked_for in [false, true] {
+        for defragments in [false, true] {
             let mut node = router_with(PortOptions::BARE, PortOptions::BARE.mtu(1400));
-            node.datapath.set_defrag(if is_asked_for { vec![OUTSIDE] } else { vec![] });
+            node.datapath.set_defrag(if defragments { vec![OUTSIDE] } else { vec![] });
             let fragments = fragments(&node.mem, &whole, 1280);
             let count = fragments.len();
             node.rx(NOW, INSIDE, fragments);
             let sent = node.tx(OUTSIDE);
-            assert_eq!(sent.len(), if is_asked_for { 1 } else { count });
-            if is_asked_for {
+            assert_eq!(sent.len(), if defragments { 1 } else { count });
+            if defragments {
                 let at = flow.version().header_len();
                 assert_eq!(sent[0].to_vec()[at..], whole[at..]);
             }
@@ -373,7 +373,7 @@ fn link_set_to_reassemble_gets_whole_datagrams() {
                 Version::V6 => long,
             };
             node.rx_bytes(NOW, INSIDE, &long);
-            assert_eq!(node.tx(OUTSIDE).len(), usize::from(is_asked_for));
+            assert_eq!(node.tx(OUTSIDE).len(), usize::from(defragments));
         }
     }
 }

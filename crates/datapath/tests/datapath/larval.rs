@@ -78,8 +78,8 @@ fn packets_held_for_an_sa_leave_in_order() {
         nodes[0].rx_bytes(at(1), INSIDE, &packet(n));
     }
     assert_eq!((nodes[0].drops(), nodes[0].datapath.ipsec.held()), (vec![], 5));
-    let asked: Vec<Event> = nodes[0].datapath.ipsec.take_events().collect();
-    assert!(matches!(asked[..], [Event::Acquire(acquire)] if acquire.template.reqid == 1), "{asked:?}");
+    let events: Vec<Event> = nodes[0].datapath.ipsec.take_events().collect();
+    assert!(matches!(events[..], [Event::Acquire(acquire)] if acquire.template.reqid == 1), "{events:?}");
     for node in &mut nodes {
         node.datapath.ipsec.add_sa(&sa(1), unique_mask()).unwrap();
     }

@@ -328,7 +328,7 @@ impl Adapter {
         if self.is_reset_due {
             self.counters.resets += u64::from(self.is_open());
             self.leave(lan);
-            // If it does not open, the next poll tries again. `is_open` tells.
+            // If it does not open, the next poll tries again; see `is_open`.
             let _ = self.open(lan);
         }
         let received = self.receive(lan, mem, budget, out);

@@ -42,7 +42,7 @@ fn frag_list_crosses_the_bridge_without_a_drop() {
                 let got = (counters.tx_cut, counters.tx_linearized, counters.tx_in_place);
                 assert_eq!(got, (cut, linearized, in_place), "{mode:?}");
                 assert_eq!((site.node.drops(), site.trunk.stats().tx_dropped), (Vec::new(), 0), "{mode:?}");
-                // The bridge copies nothing; the adapter's copies stand in the ledger once it is told of them.
+                // The bridge copies nothing; the adapter's copies are in the ledger once they are recorded there.
                 let ledger = |site: &Site| site.node.mem.copies().get(CopyReason::Linearize).copies;
                 assert_eq!(ledger(&site), 0, "{mode:?}");
                 site.trunk.settle(&site.node.mem);

@@ -1,4 +1,4 @@
-//! Guests, a trunk adapter, a bridge and a wire without offloads, and frames that can be told to be right.
+//! Guests, a trunk adapter, a bridge and a wire without offloads, and frames whose contents can be checked.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -1,6 +1,7 @@
 //! Devices that do ESP themselves, inline: as they send and receive (Linux `xfrmdev_ops`, `struct xfrm_dev_offload`).
 //!
-//! A device is offered an SA when it is added, and told when the SA is removed; packets reach it through its link.
+//! An SA is offered to its device when it is added, and removed from the device with the SA; packets reach the device
+//! through its link.
 //! [`packet::Esp`] in the metadata says which work is left to the device; any other device or stage that gets such a
 //! packet seals or drops it. In [crypto mode](xfrm::OffloadMode::Crypto) the device runs the cipher alone: headers, numbers
 //! and the replay window stay here, so software can take over for any packet. In [packet mode](xfrm::OffloadMode::Packet) the

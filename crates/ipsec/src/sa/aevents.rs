@@ -1,4 +1,4 @@
-//! Sequence numbers that the listener knows, and the time of the next report.
+//! Last reported sequence numbers of an SA, and the time of the next report.
 
 use base::{Instant, SaId};
 use xfrm::AeventLimits;

@@ -17,7 +17,7 @@ pub(crate) struct Age {
     pub(crate) timer: Timer,
     /// Number of SAs that were added before it.
     pub(crate) born: u64,
-    /// The highest received number that its device was told.
+    /// The highest received number that was reported to its device.
     pub(crate) esn_reported: u64,
     pub(crate) aevents: ReportedNumbers,
     /// The request that made the SA.

@@ -196,7 +196,7 @@ impl<T: Slot> Producer<T> {
 
     /// Tells whether the kernel needs a wakeup (`XDP_RING_NEED_WAKEUP`). The kernel sets the flag before it reads the
     /// index a last time: either the kernel sees the slots published before this call, or this call sees the flag.
-    pub(crate) fn wants_wakeup(&self) -> bool {
+    pub(crate) fn needs_wakeup(&self) -> bool {
         fence(Ordering::SeqCst);
         self.ring.index(self.ring.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }

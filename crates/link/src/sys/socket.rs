@@ -32,7 +32,7 @@ pub fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The value of an option that is a structure, as the first bytes of `value`; tells how many.
+/// The value of an option that is a structure, as the first bytes of `value`; returns their number.
 pub(crate) fn get_bytes(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &mut [u8]) -> io::Result<usize> {
     let mut len = value.len() as libc::socklen_t;
     let (start, len_at) = (value.as_mut_ptr().cast::<c_void>(), &raw mut len);

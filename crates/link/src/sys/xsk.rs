@@ -141,7 +141,7 @@ impl Xsk {
             self.fill.publish();
         }
         // The wakeup may also be needed for frames lent earlier: the kernel may have found the ring empty since.
-        if self.fill.waiting() > 0 && self.fill.wants_wakeup() {
+        if self.fill.waiting() > 0 && self.fill.needs_wakeup() {
             self.wake_for_rx();
         }
         self.frames.receivable() > 0
@@ -172,7 +172,7 @@ impl Xsk {
         let Self { tx, socket, .. } = self;
         tx.publish();
         let waiting = tx.waiting();
-        let dropped = kick(waiting, || tx.waiting() > 0 && tx.wants_wakeup(), || wake_for_tx(socket))?;
+        let dropped = kick(waiting, || tx.waiting() > 0 && tx.needs_wakeup(), || wake_for_tx(socket))?;
         self.complete();
         Ok(dropped)
     }
@@ -192,7 +192,7 @@ impl Xsk {
 
     /// Tells whether packets stay in the transmit ring until the kernel is kicked again.
     pub(crate) fn is_stuck(&mut self) -> bool {
-        self.has_unsent() && self.tx.wants_wakeup()
+        self.has_unsent() && self.tx.needs_wakeup()
     }
 
     /// Receive frames that packets hold.

@@ -137,7 +137,7 @@ fn probe(queue: BorrowedFd<'_>, wanted: bool, offloads: &mut Offloads) {
     for (name, bits) in RX_OFFLOADS {
         offloads.add(name, ask(bits));
     }
-    // Transmit offloads are not negotiated: the kernel accepts every header type that it knows. USO came for both
+    // Transmit offloads are not negotiated: the kernel accepts every header type that it supports. USO came for both
     // directions at once (Linux 6.2).
     for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
         let answer = match name {

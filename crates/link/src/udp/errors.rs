@@ -3,8 +3,8 @@
 //! other.
 //!
 //! With `IP_PMTUDISC_PROBE` and `IP_PMTUDISC_OMIT` the kernel accepts packets up to the first link's MTU: otherwise it
-//! would trust every message that quotes the socket's ports. The node, which knows its SPIs, checks whether a message
-//! is about a packet that was sent.
+//! would trust every message that quotes the socket's ports. The node checks by its SPIs whether a message is about a
+//! packet that was sent.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -132,9 +132,9 @@ impl DriverRing {
     /// Enables or disables interrupts by the device. Tells whether a used chain is there already.
     pub(super) fn want_calls(&mut self, enabled: bool) -> bool {
         let available = available_at(self.size);
-        let has_said_so = std::mem::replace(&mut self.calls, enabled) == enabled;
+        let is_unchanged = std::mem::replace(&mut self.calls, enabled) == enabled;
         match (self.event_index, enabled) {
-            (false, _) if has_said_so => {}
+            (false, _) if is_unchanged => {}
             (true, true) => {
                 self.window.store_u16(available + 4 + 2 * usize::from(self.size), self.next, Ordering::Relaxed);
             }

@@ -81,7 +81,7 @@ fn send(
 ) -> Vec<Vec<u8>> {
     let header_len = driver.header_len();
     let may_be_indirect = driver.features & INDIRECT_DESC != 0;
-    let mut wants_kick = false;
+    let mut kicks_enabled = false;
     for bytes in frames {
         let queue = &driver.queues[number];
         let (addr, room) = queue.buffer(queue.next_head().unwrap());
@@ -90,9 +90,9 @@ fn send(
         driver.write(addr, &all);
         let pieces = random.cut(addr, all.len());
         let is_indirect = may_be_indirect && random.below(2) == 0;
-        wants_kick |= driver.queues[number].offer(&pieces, false, is_indirect);
+        kicks_enabled |= driver.queues[number].offer(&pieces, false, is_indirect);
     }
-    assert!(wants_kick, "the back end was idle, so it has kicks enabled");
+    assert!(kicks_enabled, "the back end was idle, so it has kicks enabled");
     driver.queues[number].kick();
     assert!(is_readable(back));
     let mut got = Vec::new();

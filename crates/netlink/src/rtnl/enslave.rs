@@ -39,7 +39,7 @@ impl<H: Host> Rtnl<H> {
     }
 
     /// Moves a link to a VRF, or to none. It is set down and up for that, if it is up, so that its routes and neighbours
-    /// move, and listeners are told in Linux's order (`do_vrf_add_slave`, `cycle_netdev`).
+    /// move, and listeners are notified in Linux's order (`do_vrf_add_slave`, `cycle_netdev`).
     fn set_vrf(&mut self, index: u32, master: Option<Master>, reply: &mut Reply<'_>) -> Result<(), Error> {
         self.model.set_master(index, master);
         self.announce_link(index, reply)?;

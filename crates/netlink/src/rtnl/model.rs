@@ -403,8 +403,8 @@ impl Model {
         matches!(id, RT_TABLE_LOCAL | RT_TABLE_MAIN) || self.table(v4, id).is_some()
     }
 
-    /// The best route to `dst` that `fits`, in the order in which rules ask the tables, with the table's number: that of none
-    /// if it is a rule's. `domain` is the number of the device of the VRF that is asked for, 0 for none.
+    /// The best route to `dst` that `fits`, in the order of the rules, with the table's number, or `RT_TABLE_UNSPEC` for the
+    /// verdict of a rule. `domain` is the number of the VRF's device, 0 for none.
     pub(super) fn lookup(&self, domain: u32, dst: IpAddr, fits: impl Fn(&Route) -> bool) -> Option<(u32, &Route)> {
         let v4 = dst.is_ipv4();
         let family = self.family(v4);
@@ -434,7 +434,7 @@ impl Model {
         self.local_apart
     }
 
-    /// Exchanges a family's rules, and tells.
+    /// Replaces a family's rules, and records the change.
     pub(super) fn set_rules(&mut self, v4: bool, rules: Vec<Rule>) {
         self.deltas.push(Delta::Rules { v4, rules: rules.clone() });
         let family = self.family_mut(v4);
@@ -449,14 +449,14 @@ impl Model {
         self.family_mut(v4).get_or_make(id);
     }
 
-    /// Adds a route, and tells.
+    /// Adds a route, and records the change.
     pub(super) fn insert_route(&mut self, table: u32, route: Route, ahead: bool) {
         self.deltas.push(Delta::AddRoute { table: TableId(table), route: route.clone(), ahead });
         self.family_mut(route.prefix.is_ipv4()).get_or_make(table).insert(route, ahead);
         self.changed = true;
     }
 
-    /// Puts a route in the place of another, and tells.
+    /// Replaces a route by another, and records the change.
     pub(super) fn replace_route(&mut self, table: u32, key: Key, new: Route) {
         let there = self.family_mut(new.prefix.is_ipv4()).get_or_make(table).replace(key, new.clone());
         if let Some(old) = there {
@@ -465,7 +465,7 @@ impl Model {
         }
     }
 
-    /// Takes a route away, and tells.
+    /// Removes a route, and records the change.
     pub(super) fn remove_route(&mut self, v4: bool, table: u32, key: Key) {
         self.take_route(v4, table, key, false);
     }

@@ -315,7 +315,7 @@ fn old<H: Host>(rtnl: &mut Rtnl<H>, id: u32, reply: &Reply<'_>) -> Result<Option
     shown.map(|qdisc| Ok((qdisc, stats_of(&rtnl.host.qdisc_stats()?, id)))).transpose()
 }
 
-/// Tells listeners that a link has lost its discipline.
+/// Notifies listeners that a link has lost its discipline.
 fn notify_deleted<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stats)>, reply: &mut Reply<'_>) {
     // The link's, until it goes.
     const USERS: u32 = 1;
@@ -325,7 +325,7 @@ fn notify_deleted<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stat
     }
 }
 
-/// Tells listeners which discipline a link has now.
+/// Notifies listeners of the present discipline of a link.
 fn notify<H: Host>(rtnl: &mut Rtnl<H>, id: u32, flags: u16, reply: &mut Reply<'_>) -> Result<(), Error> {
     if !reply.is_heard(RTNLGRP_TC) {
         return Ok(());

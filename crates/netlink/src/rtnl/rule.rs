@@ -159,7 +159,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_
     Ok(())
 }
 
-/// Tells listeners that a rule has come.
+/// Notifies listeners of a new rule.
 pub(super) fn notify_added(v4: bool, rule: &Rule, reply: &mut Reply<'_>) {
     reply.notify(group(v4), RTM_NEWRULE, 0, |w| write(w, v4, rule));
 }

@@ -12,7 +12,7 @@ use super::sa::Sa;
 use crate::attr::Attr;
 use crate::session::{Dump, Progress};
 
-/// Number of entries that are fetched at once: the worker that is asked moves packets between two answers.
+/// Number of entries that are fetched at once: the worker moves packets between two requests.
 const CHUNK: usize = 64;
 
 /// Filter of a dump of SAs: `XFRMA_ADDRESS_FILTER` and `XFRMA_PROTO`.

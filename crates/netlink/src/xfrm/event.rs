@@ -52,7 +52,7 @@ pub enum Event {
     Numbers {
         /// The SA.
         sa: Box<Sa>,
-        /// Time has passed since they were told of; else there were as many packets.
+        /// Whether the time limit caused the report; else the packet limit did.
         by_time: bool,
     },
 }
@@ -60,22 +60,22 @@ pub enum Event {
 /// The SA that a packet needs.
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    /// Number by which it is answered.
+    /// Sequence number of the answer.
     pub seq: u32,
     /// The SA's destination.
     pub daddr: Addr,
-    /// The SPI that the template wants; 0 for any.
+    /// The SPI of the template; 0 for any.
     pub spi: u32,
     /// The SA's source.
     pub saddr: Addr,
     /// The packet.
     pub sel: Selector,
-    /// The policy that asks for it, with the template that does.
+    /// The policy that requires the SA, with the template.
     pub policy: Policy,
 }
 
 impl Event {
-    /// The group that is told.
+    /// The group that is notified.
     pub const fn group(&self) -> u32 {
         match self {
             Self::Acquire(_) => group::ACQUIRE,

@@ -30,7 +30,7 @@ pub mod msg {
     pub const FLUSH_SA: u16 = 0x1c;
     /// Removes all policies.
     pub const FLUSH_POLICY: u16 = 0x1d;
-    /// Sets an SA's sequence numbers and what it has counted; tells of them.
+    /// Sets or reports an SA's sequence numbers and counters.
     pub const NEW_AE: u16 = 0x1e;
     /// Asks for them.
     pub const GET_AE: u16 = 0x1f;
@@ -54,11 +54,11 @@ pub mod msg {
 
 /// Subject and reason of `NEWAE` (`XFRM_AE_*`).
 pub mod ae_flag {
-    /// The packets after which it is told are asked for.
+    /// The packet limit of reports is requested.
     pub const REPLAY_THRESH: u32 = 1;
-    /// The time after which it is told is asked for.
+    /// The time limit of reports is requested.
     pub const ETIMER_THRESH: u32 = 1 << 3;
-    /// There were as many packets (`XFRM_AE_CR`).
+    /// The packet limit is reached (`XFRM_AE_CR`).
     pub const REACHED: u32 = 1 << 4;
     /// Time has passed (`XFRM_AE_CE`).
     pub const TIMEOUT: u32 = 1 << 5;

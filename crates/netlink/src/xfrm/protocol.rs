@@ -1,4 +1,4 @@
-//! Requests, one function each, and what is told of them (Linux `xfrm_dispatch`).
+//! Requests, one function each, and their notifications (Linux `xfrm_dispatch`).
 
 use super::attributes::{Attributes, POLICY};
 use super::database::{Counts, Database, Xfrm};

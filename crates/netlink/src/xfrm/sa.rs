@@ -15,7 +15,7 @@ use crate::attr::Attr;
 use crate::error::{Error, errno};
 use crate::message::Writer;
 
-/// SA of a message, found to be right as far as that can be told from the message.
+/// SA of a message, after all checks that need only the message.
 #[derive(Clone, Debug)]
 pub struct NewSa {
     /// Fixed part, with the selector's family filled in.
@@ -42,7 +42,7 @@ pub struct NewSa {
     pub if_id: u32,
     /// 1 for in, 2 for out, 0 for either.
     pub dir: u8,
-    /// Seconds after which it is told again that its peer sends from elsewhere.
+    /// Seconds until the same new address of the peer is reported again.
     pub mapping_threshold: u32,
     /// Seconds between keepalives for a NAT.
     pub nat_keepalive: u32,
@@ -147,13 +147,13 @@ pub struct Sa {
     pub if_id: u32,
     /// 1 for in, 2 for out, 0 for either.
     pub dir: u8,
-    /// Seconds after which a new place of its peer is told again.
+    /// Seconds until the same new address of the peer is reported again.
     pub mapping_threshold: u32,
     /// Seconds between keepalives.
     pub nat_keepalive: u32,
-    /// Packets after which its numbers are told of.
+    /// Packets after which its numbers are reported.
     pub replay_thresh: u32,
-    /// Tenths of a second after which they are.
+    /// Tenths of a second after which its numbers are reported.
     pub etimer_thresh: u32,
 }
 

@@ -25,12 +25,12 @@ impl Sa {
         lft.hard_add_expires_seconds != 0 || lft.hard_use_expires_seconds != 0
     }
 
-    /// The request that makes it again, as it is now; `None` of one that is yet to come. It has keys in it.
+    /// The request that creates the SA again in its present state; `None` for a larval SA. The request contains keys.
     pub fn saved(&self) -> Option<Saved> {
         self.algorithm.as_ref()?;
         let addr = self.info.daddr.ip(self.info.family)?;
         let label = format!("SA {addr} {:#010x}", self.info.spi);
-        // What was asked for it by is over.
+        // The acquire that it answered is over.
         let again = Self { info: SaInfo { seq: 0, ..self.info }, last_used: 0, ..self.clone() };
         Some(Saved::new("SA", label, msg::NEW_SA, flag::CREATE | flag::EXCL, |w| {
             again.write(w);

@@ -109,7 +109,7 @@ impl Host for RecordingHost {
         }
         let host_index = match config.kind {
             LinkKind::Driver(DriverKind::Udp { .. }) | LinkKind::Bridge(_) => None,
-            // Devices are made with the number that is asked for, or numbered as links are.
+            // Devices are created with the requested number, or with that of the link.
             LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => Some(index.unwrap_or(id.0)),
             _ => Some(self.host_index.unwrap_or(id.0)),
         };

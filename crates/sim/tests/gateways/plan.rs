@@ -68,7 +68,7 @@ impl Plan {
         let mode = if kind == Kind::Transport { Mode::Transport } else { Mode::Tunnel };
         let udp = kind == Kind::UdpTunnel || kind == Kind::Transport && rng.happens(300);
         let algorithm = algorithm(rng);
-        // The upper half of a number is nothing that can be told without integrity.
+        // The upper half of a number cannot be inferred without an ICV.
         let esn = rng.happens(500) && !algorithm.is_null();
         let wrap = u64::from(u32::MAX);
         let arounds = [None, None, Some(Mode::Transport), Some(Mode::Tunnel)];

@@ -41,7 +41,7 @@ impl Site {
         }
     }
 
-    /// Replaces SAs as a key manager does when it is told that an SA that sends is about to end, or has ended.
+    /// Replaces SAs as a key manager does after the soft or hard expiry of an output SA.
     pub(crate) fn replace_expired(&mut self) {
         for from in 0..2 {
             self.held += self.world.nodes[from].datapath.ipsec.held() as u64;
@@ -49,7 +49,7 @@ impl Site {
             assert_eq!(self.world.nodes[from].datapath.ipsec.lost_events(), 0);
             for event in events {
                 let Event::SaExpired(SaExpired { hard, spi, stats, .. }) = event else { continue };
-                // An SA that was asked for in vain has none.
+                // A larval SA that has timed out has no SPI.
                 if spi.0 == 0 {
                     continue;
                 }

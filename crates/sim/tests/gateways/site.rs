@@ -61,11 +61,11 @@ pub(crate) struct Generation {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Step {
-    /// The receiver knows it.
+    /// The receiver has the SA.
     Known,
-    /// The sender uses it.
+    /// The sender uses the SA.
     Used,
-    /// The sender has forgotten it, and what it sent may still be on its way.
+    /// The sender has deleted the SA, and its packets may be in flight.
     Unused,
 }
 

@@ -51,7 +51,7 @@ impl Way {
         Ok(Self { near, outside: outside(netns)?, to: format!("198.51.100.2:{port}").parse()?, from: None })
     }
 
-    /// Forwards received datagrams; tells whether there were any.
+    /// Forwards received datagrams; returns whether there were any.
     fn carry(&mut self) -> io::Result<bool> {
         let (mut bytes, mut any) = ([0; 65_536], false);
         while let Some((len, from)) = next(&self.near, &mut bytes)? {

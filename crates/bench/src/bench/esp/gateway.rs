@@ -135,7 +135,7 @@ fn pool() -> Pool {
     };
     let pool = Pool::new(NonZeroUsize::MIN, start).expect("one more thread");
     // As long as this thread ran before all others, that one would not begin to.
-    is_there.recv().expect("it tells");
+    is_there.recv().expect("it reports");
     pool
 }
 

@@ -64,11 +64,11 @@ fn packet_held_for_a_neighbour_is_sealed_if_device_cannot() {
         lane.near.datapath.set_port(OUTSIDE, config.clone());
         lane.near.rx(NOW, INSIDE, vec![lane.flow.fat_tcp(&lane.near.mem, 0, 2 * 1000, 1000)]);
         assert_eq!(lane.near.waiting(), 2);
-        let asked = lane.near.tx(OUTSIDE);
-        assert_eq!(asked.len(), 1, "an ARP request");
+        let request = lane.near.tx(OUTSIDE);
+        assert_eq!(request.len(), 1, "an ARP request");
         config.features.esp = esp;
         lane.near.datapath.set_port(OUTSIDE, config);
-        let mut reply = asked[0].to_vec();
+        let mut reply = request[0].to_vec();
         // The request becomes a reply: operation 2, sender and target exchanged (RFC 826).
         let (ours, theirs) = (reply[22..32].to_vec(), [&[2, 0, 0, 0, 0, 2][..], &reply[38..42]].concat());
         reply[21] = 2;
