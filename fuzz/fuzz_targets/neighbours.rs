@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{Instant, LinkId, Rate};
-use fib::{Action, Heard, Known, Limits, Neighbours, Resolution};
+use fib::{Action, LladdrUpdate, Known, Limits, Neighbours, Resolution};
 use libfuzzer_sys::fuzz_target;
 use packet::{Memory, Packet};
 use sim::Choices;
@@ -66,10 +66,10 @@ impl World {
                 let resolution = self.neighbours.resolve(self.now, &self.mem, link, addr, packet, &mut self.actions);
                 self.ended += usize::from(!matches!(resolution, Resolution::Queued));
             }
-            16..32 => self.learn(link, addr, Heard::Solicitation(lladdr)),
+            16..32 => self.learn(link, addr, LladdrUpdate::Solicitation(lladdr)),
             32..48 => {
                 let mac = (op & 4 == 0).then_some(lladdr);
-                let heard = Heard::Advertised { mac, solicited: op & 1 != 0, overrides: op & 2 != 0 };
+                let heard = LladdrUpdate::Advertised { mac, solicited: op & 1 != 0, overrides: op & 2 != 0 };
                 self.learn(link, addr, heard);
             }
             48..52 => {
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    fn learn(&mut self, link: LinkId, addr: IpAddr, heard: Heard) {
+    fn learn(&mut self, link: LinkId, addr: IpAddr, heard: LladdrUpdate) {
         self.neighbours.learn(self.now, link, addr, heard, &mut self.actions);
     }
 

@@ -144,10 +144,10 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Listeners of the groups in `heard`, which `bell` wakes.
-    pub(crate) fn new(heard: Groups, bell: Arc<Bell>) -> Self {
-        let is_heard = heard.intersects(route_groups());
-        Self { bell: is_heard.then_some(bell), links: heard.has(RTNLGRP_LINK), changed: Vec::new() }
+    /// Listeners of the groups in `groups`, which `bell` wakes.
+    pub(crate) fn new(groups: Groups, bell: Arc<Bell>) -> Self {
+        let has_listener = groups.intersects(route_groups());
+        Self { bell: has_listener.then_some(bell), links: groups.has(RTNLGRP_LINK), changed: Vec::new() }
     }
 
     /// Records that a link has failed or recovered.

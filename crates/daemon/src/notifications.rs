@@ -25,7 +25,7 @@ pub(crate) fn pass_time(node: &mut Node, now: Instant) {
 
 /// Queues events of SAs and policies for their listeners.
 fn note(node: &mut Node) {
-    if !node.monitors.is_empty() || node.xfrm_events.is_heard() {
+    if !node.monitors.is_empty() || node.xfrm_events.has_listener() {
         let events: Vec<ipsec::Event> = node.datapath.ipsec.take_events().collect();
         events.iter().for_each(|event| sadb::note(node, event));
         let was_monitored = !node.monitors.is_empty();
@@ -40,9 +40,9 @@ fn note(node: &mut Node) {
 fn note_listeners(node: &mut Node) {
     let monitored = !node.monitors.is_empty();
     let Node { datapath, xfrm_events, .. } = node;
-    datapath.ipsec.set_listener(monitored || xfrm_events.is_heard());
-    datapath.ipsec.set_acquires_heard(monitored || xfrm_events.are_acquires_heard());
-    datapath.ipsec.set_numbers_heard(xfrm_events.are_numbers_heard());
+    datapath.ipsec.set_listener(monitored || xfrm_events.has_listener());
+    datapath.ipsec.enable_acquires(monitored || xfrm_events.has_acquire_listener());
+    datapath.ipsec.enable_numbers(xfrm_events.has_number_listener());
 }
 
 /// Adds a monitor, to which events are sent by `sink`.

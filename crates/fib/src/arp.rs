@@ -7,7 +7,7 @@ use packet::{Memory, Packet, PoolDry};
 use wire::arp::{ArpHeader, Operation};
 use wire::{EtherType, MacAddr};
 
-use crate::neigh::{Action, Heard, Neighbours};
+use crate::neigh::{Action, LladdrUpdate, Neighbours};
 use crate::station::{Station, frame};
 
 /// The frame of a request for `target`: a broadcast, or to the neighbour itself. `sender` is one of this node's
@@ -65,16 +65,16 @@ pub fn handle(
     }
     let to_us = is_own(target);
     if !sender.is_unspecified() {
-        let heard = match (is_request, to_us) {
-            (true, true) => Heard::Solicitation(mac),
+        let update = match (is_request, to_us) {
+            (true, true) => LladdrUpdate::Solicitation(mac),
             // An announcement names its sender twice, and is never for this node.
-            (true, false) => Heard::Advertised { mac: Some(mac), solicited: false, overrides: true },
+            (true, false) => LladdrUpdate::Advertised { mac: Some(mac), solicited: false, overrides: true },
             (false, _) => {
                 let solicited = to_us && arp.target_mac() == here.mac;
-                Heard::Advertised { mac: Some(mac), solicited, overrides: true }
+                LladdrUpdate::Advertised { mac: Some(mac), solicited, overrides: true }
             }
         };
-        neighbours.learn(now, here.link, IpAddr::V4(sender), heard, actions);
+        neighbours.learn(now, here.link, IpAddr::V4(sender), update, actions);
     }
     if is_request && to_us {
         if !neighbours.may_answer(now, here.link, IpAddr::V4(sender)) {

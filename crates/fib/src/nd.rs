@@ -10,7 +10,7 @@ use wire::ipv6::{self, Ipv6};
 use wire::nd::{self, AdvertFlags, LinkAddr, Nd};
 use wire::{EtherType, MacAddr, Protocol};
 
-use crate::neigh::{Action, Heard, Neighbours, Resolution};
+use crate::neigh::{Action, LladdrUpdate, Neighbours, Resolution};
 use crate::station::{Station, frame};
 
 /// Bytes of a solicitation or advertisement with its one option.
@@ -82,7 +82,7 @@ pub fn handle(
                 actions.push(conflict(src, station));
             } else if let Some(from) = own(target, src).filter(|_| !is_own(src)) {
                 if let Some(mac) = mac {
-                    neighbours.learn(now, here.link, IpAddr::V6(src), Heard::Solicitation(mac), actions);
+                    neighbours.learn(now, here.link, IpAddr::V6(src), LladdrUpdate::Solicitation(mac), actions);
                 }
                 if !neighbours.may_answer(now, here.link, IpAddr::V6(src)) {
                     return Err(DropReason::NeighbourRateLimited);
@@ -111,8 +111,8 @@ pub fn handle(
                 actions.extend(mac.map(|station| conflict(target, station)));
             } else {
                 let AdvertFlags { solicited, overriding: overrides, .. } = flags;
-                let heard = Heard::Advertised { mac, solicited, overrides };
-                neighbours.learn(now, here.link, IpAddr::V6(target), heard, actions);
+                let update = LladdrUpdate::Advertised { mac, solicited, overrides };
+                neighbours.learn(now, here.link, IpAddr::V6(target), update, actions);
             }
         }
         Nd::RouterSolicit { .. } | Nd::RouterAdvert { .. } => return Err(DropReason::IcmpIgnored),

@@ -34,7 +34,7 @@ use wire::MacAddr;
 use state::{State, Waiting};
 use table::{NeighbourTable, Place, Worth};
 
-pub use types::{Action, Changed, Heard, Known, Limits, Neighbour, Resolution};
+pub use types::{Action, Changed, Known, Limits, LladdrUpdate, Neighbour, Resolution};
 
 type Key = (LinkId, IpAddr);
 
@@ -182,15 +182,15 @@ impl Neighbours {
     }
 
     /// Handles a message of `addr`. Packets that waited for the neighbour are sent by actions.
-    pub fn learn(&mut self, now: Instant, link: LinkId, addr: IpAddr, heard: Heard, actions: &mut Vec<Action>) {
+    pub fn learn(&mut self, now: Instant, link: LinkId, addr: IpAddr, update: LladdrUpdate, actions: &mut Vec<Action>) {
         let key = (link, addr);
         let Some(entry) = self.entries.get_mut(&key) else {
-            if let Heard::Solicitation(mac) = heard {
+            if let LladdrUpdate::Solicitation(mac) = update {
                 self.learn_asker(now, key, mac, actions);
             }
             return;
         };
-        let Some(next) = entry.state.after(now, heard, &self.limits) else { return };
+        let Some(next) = entry.state.after(now, update, &self.limits) else { return };
         let is_answer = entry.state.is_solicited() && matches!(next, State::Reachable { .. });
         let had_failed = entry.place.is_some_and(|place| place.worth == Worth::Failed);
         let mac = next.mac();

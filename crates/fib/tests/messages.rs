@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::{DropReason, Instant, LinkId};
-use fib::{Action, Heard, Neighbours, Resolution, Station, arp, nd};
+use fib::{Action, LladdrUpdate, Neighbours, Resolution, Station, arp, nd};
 use packet::{Memory, Packet};
 use proptest::prelude::*;
 use wire::nd::{AdvertFlags, LinkAddr, Neighbour, solicited_node};
@@ -40,7 +40,7 @@ fn refused(reason: DropReason) -> Outcome {
 fn neighbours(known: bool) -> Neighbours {
     let mut neighbours = Neighbours::default();
     for addr in [IpAddr::V4(THEIRS), IpAddr::V6(THEIRS6)].into_iter().filter(|_| known) {
-        neighbours.learn(Instant::ZERO, LINK, addr, Heard::Solicitation(A), &mut Vec::new());
+        neighbours.learn(Instant::ZERO, LINK, addr, LladdrUpdate::Solicitation(A), &mut Vec::new());
     }
     neighbours
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{DropReason, Instant, LinkId, Rate};
-use fib::{Action, Heard, Known, Limits, Neighbours, Resolution};
+use fib::{Action, Known, Limits, LladdrUpdate, Neighbours, Resolution};
 use packet::{Memory, Packet, Pool};
 use wire::MacAddr;
 
@@ -40,8 +40,8 @@ impl World {
         show_resolution(self.send(hop(), data))
     }
 
-    fn hear(&mut self, heard: Heard) {
-        self.neighbours.learn(self.now, LINK, hop(), heard, &mut self.actions);
+    fn learn(&mut self, update: LladdrUpdate) {
+        self.neighbours.learn(self.now, LINK, hop(), update, &mut self.actions);
     }
 
     /// Resolves `addr`, which answers from A.
@@ -53,7 +53,7 @@ impl World {
 
     /// Takes in a request of `addr` for an address of this node.
     fn ask(&mut self, link: LinkId, addr: IpAddr) {
-        self.neighbours.learn(self.now, link, addr, Heard::Solicitation(B), &mut self.actions);
+        self.neighbours.learn(self.now, link, addr, LladdrUpdate::Solicitation(B), &mut self.actions);
     }
 
     /// Lets time pass, with the time-outs on the way at their own instants.
@@ -106,8 +106,8 @@ fn show(action: Action) -> String {
     }
 }
 
-fn advertised(mac: impl Into<Option<MacAddr>>, solicited: bool, overrides: bool) -> Heard {
-    Heard::Advertised { mac: mac.into(), solicited, overrides }
+fn advertised(mac: impl Into<Option<MacAddr>>, solicited: bool, overrides: bool) -> LladdrUpdate {
+    LladdrUpdate::Advertised { mac: mac.into(), solicited, overrides }
 }
 
 /// A world in which the neighbour is in that state, with link-layer address A where there is one.
@@ -121,12 +121,12 @@ fn in_state(state: &str) -> World {
             world.pass(3.0);
         }
         "REACHABLE" => {
-            world.hear(Heard::Solicitation(A));
-            world.hear(advertised(A, true, true));
+            world.learn(LladdrUpdate::Solicitation(A));
+            world.learn(advertised(A, true, true));
         }
-        "STALE" => world.hear(Heard::Solicitation(A)),
+        "STALE" => world.learn(LladdrUpdate::Solicitation(A)),
         "DELAY" | "PROBE" => {
-            world.hear(Heard::Solicitation(A));
+            world.learn(LladdrUpdate::Solicitation(A));
             world.send(hop(), b"probes");
             world.pass(if state == "PROBE" { 5.5 } else { 0.5 });
         }
@@ -200,7 +200,7 @@ fn held_packets_leave_in_order_when_answer_comes() {
         assert_eq!(world.try_send(data.as_bytes()), "queued");
     }
     world.pass(1.5);
-    world.hear(advertised(A, true, false));
+    world.learn(advertised(A, true, false));
     let want = [
         "who has 10.0.0.2?",
         "who has 10.0.0.2?",
@@ -245,20 +245,20 @@ fn message_moves_each_state_as_rfc_4861_appendix_c_says() {
     #[rustfmt::skip]
     let rows = [
         // from, heard, to, link-layer address afterwards
-        ("none", Heard::Solicitation(A), "STALE", Some(A)),
+        ("none", LladdrUpdate::Solicitation(A), "STALE", Some(A)),
         ("none", advertised(A, true, true), "none", None),
         ("none", advertised(A, false, true), "none", None),
-        ("INCOMPLETE", Heard::Solicitation(B), "STALE", Some(B)),
+        ("INCOMPLETE", LladdrUpdate::Solicitation(B), "STALE", Some(B)),
         ("INCOMPLETE", advertised(None, true, true), "INCOMPLETE", None),
         ("INCOMPLETE", advertised(B, true, false), "REACHABLE", Some(B)),
         ("INCOMPLETE", advertised(B, true, true), "REACHABLE", Some(B)),
         ("INCOMPLETE", advertised(B, false, false), "STALE", Some(B)),
         ("INCOMPLETE", advertised(B, false, true), "STALE", Some(B)),
-        ("FAILED", Heard::Solicitation(B), "STALE", Some(B)),
+        ("FAILED", LladdrUpdate::Solicitation(B), "STALE", Some(B)),
         ("FAILED", advertised(B, true, true), "REACHABLE", Some(B)),
         ("FAILED", advertised(None, true, true), "FAILED", None),
-        ("REACHABLE", Heard::Solicitation(A), "REACHABLE", Some(A)),
-        ("REACHABLE", Heard::Solicitation(B), "STALE", Some(B)),
+        ("REACHABLE", LladdrUpdate::Solicitation(A), "REACHABLE", Some(A)),
+        ("REACHABLE", LladdrUpdate::Solicitation(B), "STALE", Some(B)),
         ("REACHABLE", advertised(A, true, false), "REACHABLE", Some(A)),
         ("REACHABLE", advertised(A, false, true), "REACHABLE", Some(A)),
         ("REACHABLE", advertised(None, false, true), "REACHABLE", Some(A)),
@@ -266,40 +266,40 @@ fn message_moves_each_state_as_rfc_4861_appendix_c_says() {
         ("REACHABLE", advertised(B, false, false), "STALE", Some(A)),
         ("REACHABLE", advertised(B, true, true), "REACHABLE", Some(B)),
         ("REACHABLE", advertised(B, false, true), "STALE", Some(B)),
-        ("STALE", Heard::Solicitation(A), "STALE", Some(A)),
-        ("STALE", Heard::Solicitation(B), "STALE", Some(B)),
+        ("STALE", LladdrUpdate::Solicitation(A), "STALE", Some(A)),
+        ("STALE", LladdrUpdate::Solicitation(B), "STALE", Some(B)),
         ("STALE", advertised(A, true, false), "REACHABLE", Some(A)),
         ("STALE", advertised(None, true, false), "REACHABLE", Some(A)),
         ("STALE", advertised(A, false, true), "STALE", Some(A)),
         ("STALE", advertised(B, true, false), "STALE", Some(A)),
         ("STALE", advertised(B, true, true), "REACHABLE", Some(B)),
         ("STALE", advertised(B, false, true), "STALE", Some(B)),
-        ("DELAY", Heard::Solicitation(A), "DELAY", Some(A)),
-        ("DELAY", Heard::Solicitation(B), "STALE", Some(B)),
+        ("DELAY", LladdrUpdate::Solicitation(A), "DELAY", Some(A)),
+        ("DELAY", LladdrUpdate::Solicitation(B), "STALE", Some(B)),
         ("DELAY", advertised(A, true, false), "REACHABLE", Some(A)),
         ("DELAY", advertised(A, false, false), "DELAY", Some(A)),
         ("DELAY", advertised(B, true, false), "DELAY", Some(A)),
         ("DELAY", advertised(B, false, true), "STALE", Some(B)),
-        ("PROBE", Heard::Solicitation(A), "PROBE", Some(A)),
-        ("PROBE", Heard::Solicitation(B), "STALE", Some(B)),
+        ("PROBE", LladdrUpdate::Solicitation(A), "PROBE", Some(A)),
+        ("PROBE", LladdrUpdate::Solicitation(B), "STALE", Some(B)),
         ("PROBE", advertised(None, true, true), "REACHABLE", Some(A)),
         ("PROBE", advertised(A, false, true), "PROBE", Some(A)),
         ("PROBE", advertised(B, true, false), "PROBE", Some(A)),
         ("PROBE", advertised(B, true, true), "REACHABLE", Some(B)),
         ("PROBE", advertised(B, false, true), "STALE", Some(B)),
     ];
-    for (from, heard, to, mac) in rows {
+    for (from, update, to, mac) in rows {
         let mut world = in_state(from);
-        world.hear(heard);
+        world.learn(update);
         let now = world.neighbours.iter().next();
-        assert_eq!((world.state(), now.and_then(|entry| entry.mac)), (to, mac), "{from} on {heard:?}");
+        assert_eq!((world.state(), now.and_then(|entry| entry.mac)), (to, mac), "{from} on {update:?}");
         // An entry with an address has no packets waiting, and only a state that ends by itself has a time-out.
         let sent = world.done();
         let want = usize::from(from == "INCOMPLETE" && mac.is_some());
-        assert_eq!(sent.iter().filter(|line| line.starts_with("send \"waits\"")).count(), want, "{from} on {heard:?}");
-        assert_eq!(sent.len(), want, "{from} on {heard:?}");
+        assert_eq!(sent.iter().filter(|line| line.starts_with("send \"waits\"")).count(), want, "{from} on {update:?}");
+        assert_eq!(sent.len(), want, "{from} on {update:?}");
         let timed = !matches!(to, "STALE" | "none");
-        assert_eq!(world.neighbours.poll_timeout().is_some(), timed, "{from} on {heard:?}");
+        assert_eq!(world.neighbours.poll_timeout().is_some(), timed, "{from} on {update:?}");
     }
 }
 
@@ -307,7 +307,7 @@ fn message_moves_each_state_as_rfc_4861_appendix_c_says() {
 fn a_confirmation_begins_the_reachable_time_again() {
     let mut world = in_state("REACHABLE");
     world.pass(20.0);
-    world.hear(advertised(A, true, true));
+    world.learn(advertised(A, true, true));
     world.pass(20.0);
     assert_eq!(world.state(), "REACHABLE");
     world.pass(10.0);
@@ -349,7 +349,13 @@ fn packets_for_many_neighbours_are_bounded_together() {
     assert_eq!(outcomes, ["queued", "queued", "queued", full, full]);
     // All of them are solicited nevertheless, and memory that one queue releases is available to the others.
     assert_eq!(world.done().len(), 5);
-    world.neighbours.learn(world.now, LINK, IpAddr::from([10, 0, 0, 0]), Heard::Solicitation(A), &mut world.actions);
+    world.neighbours.learn(
+        world.now,
+        LINK,
+        IpAddr::from([10, 0, 0, 0]),
+        LladdrUpdate::Solicitation(A),
+        &mut world.actions,
+    );
     assert_eq!(show_resolution(world.send(IpAddr::from([10, 0, 0, 4]), b"scan")), "queued");
     world.pass(3.0);
     assert_eq!(world.done().iter().filter(|line| line.starts_with("drop")).count(), 3);
@@ -360,10 +366,10 @@ fn packets_for_many_neighbours_are_bounded_together() {
 fn scan_does_not_evict_confirmed_neighbours() {
     let limits = Limits { entries: 64, resolutions: Rate::new(1000, 1000), ..Limits::default() };
     let mut world = World::with(limits);
-    world.hear(Heard::Solicitation(A));
-    world.hear(advertised(A, true, true));
+    world.learn(LladdrUpdate::Solicitation(A));
+    world.learn(advertised(A, true, true));
     let stale: IpAddr = "10.0.0.3".parse().unwrap();
-    world.neighbours.learn(world.now, LINK, stale, Heard::Solicitation(B), &mut world.actions);
+    world.neighbours.learn(world.now, LINK, stale, LladdrUpdate::Solicitation(B), &mut world.actions);
     for n in 0..10_000u32 {
         let target = IpAddr::from((0x0a01_0000 + n).to_be_bytes());
         assert!(matches!(world.send(target, b"scan"), Resolution::Queued), "{target}");
@@ -389,7 +395,7 @@ fn a_table_full_of_reachable_neighbours_gives_up_one_at_a_time() {
     for n in 0..20u8 {
         world.now = world.now + Duration::from_millis(1);
         let addr = IpAddr::from([10, 0, 1, n]);
-        world.neighbours.learn(world.now, LINK, addr, Heard::Solicitation(A), &mut world.actions);
+        world.neighbours.learn(world.now, LINK, addr, LladdrUpdate::Solicitation(A), &mut world.actions);
         world.neighbours.learn(world.now, LINK, addr, advertised(A, true, true), &mut world.actions);
         assert_eq!(world.neighbours.len(), usize::from(n + 1).min(16));
     }
@@ -434,7 +440,7 @@ fn waiting_packet_gives_its_device_frames_back() {
         assert_eq!(show_resolution(got), "queued");
     }
     world.actions.clear();
-    world.hear(Heard::Solicitation(B));
+    world.learn(LladdrUpdate::Solicitation(B));
     let sent = world.actions.drain(..).filter_map(|action| match action {
         Action::Send { packet, .. } => Some(packet.to_vec()),
         _ => None,
@@ -456,7 +462,7 @@ fn groups_need_no_neighbour() {
 fn same_address_on_two_links_is_two_neighbours() {
     let mut world = in_state("INCOMPLETE");
     let other = LinkId(2);
-    world.neighbours.learn(world.now, other, hop(), Heard::Solicitation(B), &mut world.actions);
+    world.neighbours.learn(world.now, other, hop(), LladdrUpdate::Solicitation(B), &mut world.actions);
     assert_eq!(world.neighbours.len(), 2);
     world.neighbours.remove_link(LINK, &mut world.actions);
     assert_eq!(world.done(), [r#"drop "waits": NeighbourFailed"#]);
@@ -498,7 +504,7 @@ fn solicitation_flood_evicts_no_awaited_neighbour() {
     }
     assert_eq!((world.state(), world.state_of(stale)), ("INCOMPLETE", "none"));
     assert_eq!(world.neighbours.len(), 16);
-    world.hear(advertised(A, true, true));
+    world.learn(advertised(A, true, true));
     assert_eq!(world.done(), ["who has 10.0.0.2?", r#"send "waits" to 02:00:00:00:00:0a"#]);
     assert_eq!(world.state(), "REACHABLE");
 }
@@ -579,7 +585,7 @@ fn askers_make_a_limited_number_of_entries_a_second() {
     (0..10_000).for_each(|n| world.ask(LINK, nth(10_000 + n)));
     assert_eq!(world.neighbours.len(), 258 + 128);
     // The link-layer address of a known station may still change.
-    world.neighbours.learn(world.now, LINK, nth(0), Heard::Solicitation(A), &mut world.actions);
+    world.neighbours.learn(world.now, LINK, nth(0), LladdrUpdate::Solicitation(A), &mut world.actions);
     assert_eq!(world.neighbours.mac(LINK, nth(0)), Some(A));
 }
 
@@ -651,7 +657,7 @@ fn changes_are_reported_at_a_limited_rate() {
     world.neighbours.watch(true);
     let flip = |world: &mut World| {
         for n in 0..5_000 {
-            world.hear(Heard::Solicitation(if n % 2 == 0 { A } else { B }));
+            world.learn(LladdrUpdate::Solicitation(if n % 2 == 0 { A } else { B }));
         }
     };
     flip(&mut world);

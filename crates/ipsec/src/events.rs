@@ -121,7 +121,7 @@ impl Events {
     }
 
     /// Sets whether the listener gets requests for SAs.
-    pub(crate) const fn hear_acquires(&mut self, acquires: bool) {
+    pub(crate) const fn enable_acquires(&mut self, acquires: bool) {
         self.acquires = acquires;
     }
 
@@ -131,12 +131,12 @@ impl Events {
     }
 
     /// Sets whether the listener gets reports of sequence numbers. Returns the previous value.
-    pub(crate) const fn hear_numbers(&mut self, heard: bool) -> bool {
-        std::mem::replace(&mut self.numbers, heard)
+    pub(crate) const fn enable_numbers(&mut self, enabled: bool) -> bool {
+        std::mem::replace(&mut self.numbers, enabled)
     }
 
     /// Tells whether there is a listener that gets reports of sequence numbers.
-    pub(crate) const fn are_numbers_heard(&self) -> bool {
+    pub(crate) const fn has_number_listener(&self) -> bool {
         self.listening && self.numbers
     }
 

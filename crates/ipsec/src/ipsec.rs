@@ -133,7 +133,7 @@ impl Ipsec {
     }
 
     /// Sets whether a listener [takes events](Self::take_events). Initially there is none, and no SAs are acquired.
-    /// The setting of [`set_acquires_heard`](Self::set_acquires_heard) is kept.
+    /// The setting of [`enable_acquires`](Self::set_acquires_heard) is kept.
     pub fn set_listener(&mut self, listening: bool) {
         self.sad.changes += 1;
         self.sad.events.listen(listening);
@@ -141,14 +141,14 @@ impl Ipsec {
 
     /// Sets whether the listener answers requests for SAs; true by default. Without such a listener no unanswered
     /// requests are kept (Linux `km_is_alive`).
-    pub const fn set_acquires_heard(&mut self, acquires: bool) {
+    pub const fn enable_acquires(&mut self, acquires: bool) {
         self.sad.changes += 1;
-        self.sad.events.hear_acquires(acquires);
+        self.sad.events.enable_acquires(acquires);
     }
 
     /// Sets whether the listener gets reports of SAs' numbers ([`Event::Numbers`]); false by default.
-    pub fn set_numbers_heard(&mut self, heard: bool) {
-        self.sad.hear_numbers(heard);
+    pub fn enable_numbers(&mut self, enabled: bool) {
+        self.sad.enable_numbers(enabled);
     }
 
     /// Sets the thresholds of such reports, for SAs that are added from now on (`xfrm_aevent_rseqth`,

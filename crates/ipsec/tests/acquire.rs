@@ -224,7 +224,7 @@ fn listener_without_acquires_still_gets_expiries() {
     let lifetime =
         Lifetime { hard: Limits { added: Some(Duration::from_secs(1)), ..Limits::NONE }, ..Lifetime::default() };
     node.add_sa(&SaConfig { reqid: 9, lifetime, ..sa() }, mask()).unwrap();
-    node.set_acquires_heard(false);
+    node.enable_acquires(false);
     node.set_listener(true);
     let mut counters = Counters::ZERO;
     assert_eq!(node.lookup(at(1), &flow(1), &mut counters), NO_STATE);
@@ -235,7 +235,7 @@ fn listener_without_acquires_still_gets_expiries() {
     let events: Vec<Event> = node.take_events().collect();
     let [Event::SaExpired(gone)] = &events[..] else { panic!("{events:?}") };
     assert_eq!((gone.spi, gone.hard), (sa().spi, true));
-    node.set_acquires_heard(true);
+    node.enable_acquires(true);
     assert_eq!(node.lookup(at(2001), &flow(1), &mut counters), NO_STATE);
     assert_eq!(acquires(&mut node).len(), 1);
 }

@@ -41,7 +41,7 @@ fn burst_is_reported_once_by_each_end() {
     carry(&mut pair, 5);
     for node in [&mut pair.sender, &mut pair.receiver] {
         assert_eq!(events(node, at(1)), [], "no listener of numbers");
-        node.set_numbers_heard(true);
+        node.enable_numbers(true);
     }
     // Two packets are the default limit.
     carry(&mut pair, 9);

@@ -213,13 +213,13 @@ impl<'a> Reply<'a> {
     }
 
     /// Whether a notification of `group` has a receiver: a member, or the requester by `NLM_F_ECHO`.
-    pub const fn is_heard(&self, group: u32) -> bool {
+    pub const fn has_listeners(&self, group: u32) -> bool {
         self.echo || self.listeners.has(group)
     }
 
     /// Sends a notification to `group`, and to the requester if it set `NLM_F_ECHO` (Linux `rtnl_notify`).
     pub fn notify(&mut self, group: u32, kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) {
-        if !self.is_heard(group) {
+        if !self.has_listeners(group) {
             return;
         }
         let header = Header { kind, flags, seq: self.seq, port: self.port };

@@ -309,8 +309,8 @@ fn frame_follows_a_station_that_has_moved() {
             site.talk(20);
             site.check_from(first);
             let left = site.received.keys().filter(|&&(at, number)| at == moving && number >= first);
-            let heard = left.filter(|&&(_, number)| site.messages[number].to.is_some()).count();
-            assert_eq!(heard, 0, "frames still go where {mac} was");
+            let misdirected = left.filter(|&&(_, number)| site.messages[number].to.is_some()).count();
+            assert_eq!(misdirected, 0, "frames still go where {mac} was");
         }
         site.check_nodes();
     });

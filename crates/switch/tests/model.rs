@@ -82,11 +82,11 @@ struct World {
     tick: u64,
     egress: Egress,
     /// Database rebuilt from the change notifications, by address and VLAN.
-    heard: BTreeMap<([u8; 6], u16), Heard>,
+    known: BTreeMap<([u8; 6], u16), Entry>,
 }
 
 /// Port, kind and stickiness of an entry.
-type Heard = (Option<LinkId>, FdbKind, bool);
+type Entry = (Option<LinkId>, FdbKind, bool);
 
 fn link(port: u32) -> Option<LinkId> {
     (port != OWN).then_some(LinkId(port))
@@ -99,7 +99,7 @@ impl World {
             oracle: Oracle::new(mac(0)),
             tick: 0,
             egress: Egress::default(),
-            heard: [0, 1].map(|vid| ((mac(0).0, vid), (None, FdbKind::Local, false))).into(),
+            known: [0, 1].map(|vid| ((mac(0).0, vid), (None, FdbKind::Local, false))).into(),
         };
         world.bridge.watch_fdb(true);
         world.add_ports();
@@ -293,21 +293,21 @@ impl World {
         got.sort_unstable();
         want.sort_unstable();
         assert_eq!(got, want);
-        self.hear();
+        self.apply_changes();
     }
 
     /// Applies the noted changes, after which a listener has every entry; an expired one, until it is removed.
-    fn hear(&mut self) {
+    fn apply_changes(&mut self) {
         let key = |mac: MacAddr, vid: Option<Vid>| (mac.0, vid.map_or(0, Vid::get));
         let noted = self.bridge.take_fdb_changes();
         assert!(!noted.is_truncated);
         for change in noted.changes {
             match change {
                 FdbChange::Set(entry) => {
-                    self.heard.insert(key(entry.mac, entry.vid), (entry.port, entry.kind, entry.is_sticky));
+                    self.known.insert(key(entry.mac, entry.vid), (entry.port, entry.kind, entry.is_sticky));
                 }
                 FdbChange::Removed(entry) => {
-                    let gone = self.heard.remove(&key(entry.mac, entry.vid));
+                    let gone = self.known.remove(&key(entry.mac, entry.vid));
                     assert_eq!(gone, Some((entry.port, entry.kind, entry.is_sticky)), "{entry:?}");
                 }
             }
@@ -317,11 +317,11 @@ impl World {
         let live: BTreeMap<_, _> =
             live.map(|entry| (key(entry.mac, entry.vid), (entry.port, entry.kind, entry.is_sticky))).collect();
         let has_expired = |kind: FdbKind| kind == FdbKind::Dynamic;
-        for (key, heard) in &self.heard {
-            assert!(live.get(key).map_or(has_expired(heard.1), |entry| entry == heard), "{key:?}: {heard:?}");
+        for (key, known) in &self.known {
+            assert!(live.get(key).map_or(has_expired(known.1), |entry| entry == known), "{key:?}: {known:?}");
         }
-        assert!(live.keys().all(|key| self.heard.contains_key(key)));
-        assert_eq!(self.heard.len(), self.bridge.fdb_len());
+        assert!(live.keys().all(|key| self.known.contains_key(key)));
+        assert_eq!(self.known.len(), self.bridge.fdb_len());
     }
 }
 

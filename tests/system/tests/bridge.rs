@@ -451,7 +451,7 @@ fn monitored() -> Outcome {
     let toml =
         ["p1", "p2"].map(|p| format!("[[link]]\nname = \"{p}\"\nkind = \"packet\"\ninterface = \"{p}\"\n")).concat();
     let _gateway = Gateway::start(&ours, &scratch, "ours", &toml)?;
-    let hear = |mut shell: Command, role: &str| {
+    let start = |mut shell: Command, role: &str| {
         let monitor =
             "for port in p1 p2; do ip link set $port master br0; done; echo ready; exec stdbuf -oL bridge monitor fdb";
         let script = format!(
@@ -462,25 +462,25 @@ fn monitored() -> Outcome {
         wait_until(&format!("{role} is ready"), Duration::from_secs(10), || process.output().contains("ready"))?;
         Ok::<_, libtest_mimic::Failed>(process)
     };
-    let monitors = [(hear(linux.command("sh"), "linux")?, "linux"), (hear(exec(&ours, "ours"), "ours")?, "ours")];
+    let monitors = [(start(linux.command("sh"), "linux")?, "linux"), (start(exec(&ours, "ours"), "ours")?, "ours")];
     let both = |line: &str| {
         run(linux.command("sh").args(["-c", line]))?;
         run(exec(&ours, "ours").args(["-c", line]).env("FATPATH_RUNDIR", scratch.path()))?;
         Ok::<_, libtest_mimic::Failed>(())
     };
-    let speak =
+    let send_frame =
         |port: &str| ["linux", "ours"].iter().try_for_each(|role| far.sh(&format!("{SPEAK} {role}{port}")).map(drop));
     // A listener gets only later notifications: until it listens, the station moves back and forth.
-    let mut heard = 0;
+    let mut attempts = 0;
     wait_until("the monitors listen", Duration::from_secs(20), || {
-        heard += 1;
-        let queried = speak(if heard % 2 == 0 { "1" } else { "2" });
+        attempts += 1;
+        let sent = send_frame(if attempts % 2 == 0 { "1" } else { "2" });
         std::thread::sleep(Duration::from_millis(100));
-        queried.is_ok() && monitors.iter().all(|(monitor, _)| monitor.output().contains("master br0"))
+        sent.is_ok() && monitors.iter().all(|(monitor, _)| monitor.output().contains("master br0"))
     })?;
     let aged =
         |monitor: &Process| monitor.output().trim_end().lines().last().is_some_and(|line| line.starts_with("Deleted"));
-    wait_until("the station is forgotten", Duration::from_secs(10), || {
+    wait_until("the station has aged out", Duration::from_secs(10), || {
         monitors.iter().all(|(monitor, _)| aged(monitor))
     })?;
     let starts = [0, 1].map(|at: usize| monitors[at].0.output().len());
@@ -504,10 +504,10 @@ fn monitored() -> Outcome {
     };
     let want = &mut Vec::new();
     both("ip link set br0 type bridge ageing_time 300")?;
-    speak("1")?;
+    send_frame("1")?;
     expect("learnt", want, &["02:00:00:00:00:99 dev p1 master br0"])?;
-    speak("1")?;
-    speak("2")?;
+    send_frame("1")?;
+    send_frame("2")?;
     expect("moved", want, &["02:00:00:00:00:99 dev p2 master br0"])?;
     expect("aged", want, &["Deleted 02:00:00:00:00:99 dev p2 master br0 stale"])?;
     both("ip link set br0 type bridge ageing_time 30000")?;

@@ -147,7 +147,7 @@ struct Service {
     /// Doorbell that the worker rings for notifications, and the groups of `NETLINK_XFRM` and of rtnetlink with
     /// members.
     bell: Arc<Bell>,
-    heard: [Groups; 2],
+    groups: [Groups; 2],
     /// UDP ports that bypass policies.
     bypass: BTreeSet<u16>,
     /// Busy-polls for the next request of the client that was answered last, if that was promised.
@@ -169,7 +169,7 @@ impl Service {
         let limits = Limits::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
         let bell = Arc::new(Bell::new()?);
         epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
-        let (worker, heard) = (worker.clone(), Default::default());
+        let (worker, groups) = (worker.clone(), Default::default());
         let (busy_poll, idle, prompt, last_token) = (BusyPoll::new(), IdleDetector::default(), false, READERS);
         Ok(Self {
             epoll,
@@ -184,7 +184,7 @@ impl Service {
             buffer,
             worker,
             bell,
-            heard,
+            groups,
             bypass: BTreeSet::new(),
             busy_poll,
             idle,
@@ -339,12 +339,12 @@ impl Service {
     /// Sets in the worker the groups that have members, as SAs are only acquired if there is a listener, and the UDP
     /// ports that bypass policies.
     fn note_clients(&mut self) {
-        let heard = [protocol::XFRM, protocol::ROUTE].map(|protocol| self.listeners(protocol));
-        if heard != self.heard {
+        let groups = [protocol::XFRM, protocol::ROUTE].map(|protocol| self.listeners(protocol));
+        if groups != self.groups {
             let bell = Arc::clone(&self.bell);
             // If it has ended, nothing will happen any more.
-            let _ = self.worker.call(move |node| notifications::listen(node, heard, bell));
-            self.heard = heard;
+            let _ = self.worker.call(move |node| notifications::listen(node, groups, bell));
+            self.groups = groups;
         }
         let bypass: BTreeSet<u16> = self.clients.values().flat_map(Client::bypass).copied().collect();
         if bypass != self.bypass {
@@ -444,15 +444,15 @@ impl Service {
         // Only while no packet needs the processor for this.
         self.prompt = self.idle.is_long(self.worker.bursts(), Instant::now()) && self.busy_poll.should_poll();
         let delivered = handled.and_then(|()| client.deliver(&self.outbox, self.prompt));
-        let (spoken, is_file) = (client.protocol(), client.is_file());
-        if is_file || spoken.is_some() {
+        let (number, is_file) = (client.protocol(), client.is_file());
+        if is_file || number.is_some() {
             self.clients.insert(token, client);
         }
-        let Some(spoken) = spoken.filter(|_| !is_file) else {
+        let Some(number) = number.filter(|_| !is_file) else {
             return delivered;
         };
-        self.broadcast(spoken, Some(token));
-        if spoken == protocol::XFRM {
+        self.broadcast(number, Some(token));
+        if number == protocol::XFRM {
             // The messages may contain keys.
             self.buffer[..len].zeroize();
             self.outbox.wipe();

@@ -16,34 +16,34 @@ pub(crate) struct XfrmEvents {
     /// Bell for the events, if a client is subscribed to any.
     bell: Option<Arc<Bell>>,
     /// Whether a client is subscribed to acquires.
-    acquires_heard: bool,
+    has_acquires: bool,
     /// Whether a client is subscribed to SAs' numbers.
-    numbers_heard: bool,
+    has_numbers: bool,
     /// Last reported number of events lost in the crate `ipsec`.
     lost: u64,
 }
 
 impl XfrmEvents {
     /// Sets the bell for events that clients are subscribed to.
-    pub(crate) fn set_bell(&mut self, heard: Groups, bell: Arc<Bell>) {
-        self.bell = heard.intersects(xfrm_groups()).then_some(bell);
-        self.acquires_heard = heard.has(group::ACQUIRE);
-        self.numbers_heard = heard.has(group::AEVENTS);
+    pub(crate) fn set_bell(&mut self, groups: Groups, bell: Arc<Bell>) {
+        self.bell = groups.intersects(xfrm_groups()).then_some(bell);
+        self.has_acquires = groups.has(group::ACQUIRE);
+        self.has_numbers = groups.has(group::AEVENTS);
     }
 
     /// Tells whether a client is subscribed to events.
-    pub(crate) const fn is_heard(&self) -> bool {
+    pub(crate) const fn has_listener(&self) -> bool {
         self.bell.is_some()
     }
 
     /// Tells whether a client is subscribed to acquires.
-    pub(crate) const fn are_acquires_heard(&self) -> bool {
-        self.acquires_heard
+    pub(crate) const fn has_acquire_listener(&self) -> bool {
+        self.has_acquires
     }
 
     /// Tells whether a client is subscribed to SAs' numbers.
-    pub(crate) const fn are_numbers_heard(&self) -> bool {
-        self.numbers_heard
+    pub(crate) const fn has_number_listener(&self) -> bool {
+        self.has_numbers
     }
 
     /// Tells the events that wait. `lost` counts those for which there was no room before.

@@ -78,13 +78,13 @@ impl Alone {
     /// Starts or stops listening to events.
     pub fn listen(&mut self, on: bool) {
         self.listening = on;
-        self.hear(if on { xfrm_groups() } else { Groups::default() });
+        self.subscribe(if on { xfrm_groups() } else { Groups::default() });
     }
 
     /// Makes the test a member of those groups.
-    pub(super) fn hear(&mut self, heard: Groups) {
+    pub(super) fn subscribe(&mut self, groups: Groups) {
         let bell = Arc::clone(&self.bell);
-        notifications::listen(self.node(), [heard, Groups::default()], bell);
+        notifications::listen(self.node(), [groups, Groups::default()], bell);
     }
 
     /// The client sends netlink messages, as its socket carries them.
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn expiry_of_configured_objects_is_notified_without_a_dump() {
-        for heard_before in [false, true] {
+        for subscribed_before in [false, true] {
             let limit = "limit = { time-hard = 60 }\n";
             let file = format!(
                 "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 1\nenc = \"ecb(cipher_null)\"\n{limit}\
@@ -383,14 +383,14 @@ mod tests {
             );
             let (_, plan) = Planner::default().plan(Config::from_toml(&file, "f").unwrap()).unwrap();
             let mut alone = Alone::new(true);
-            if heard_before {
+            if subscribed_before {
                 alone.listen(true);
             }
             apply(alone.node(), plan).unwrap();
             alone.listen(true);
             alone.let_pass(Duration::ZERO);
             alone.let_pass(Duration::from_secs(61));
-            assert_eq!(ended(&alone.news()), (1, 1), "heard before: {heard_before}");
+            assert_eq!(ended(&alone.news()), (1, 1), "heard before: {subscribed_before}");
             alone.check();
         }
     }

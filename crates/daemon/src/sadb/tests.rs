@@ -93,13 +93,13 @@ const NONE: Mark = Mark::ANY;
 #[test]
 fn acquires_go_to_their_group_only() {
     let mut alone = node(0);
-    for (heard, want) in
+    for (members, want) in
         [(&[][..], 0), (&[group::EXPIRE, group::MAPPING], 0), (&[group::SA], 0), (&[group::ACQUIRE], 1)]
     {
         let mut groups = Groups::default();
-        heard.iter().for_each(|&group| groups.set(group, true));
-        alone.hear(groups);
-        assert_eq!(send(&mut alone), want, "{heard:?}");
+        members.iter().for_each(|&group| groups.set(group, true));
+        alone.subscribe(groups);
+        assert_eq!(send(&mut alone), want, "{members:?}");
     }
 }
 
@@ -226,7 +226,7 @@ fn aevents_go_to_group_members_at_the_sas_thresholds() {
     assert_eq!(send(&mut alone, 9, 0), []);
     let mut groups = Groups::default();
     groups.set(group::AEVENTS, true);
-    alone.hear(groups);
+    alone.subscribe(groups);
     assert_eq!(send(&mut alone, 1, 0), [(10, false)]);
     assert_eq!(send(&mut alone, 2, 4), []);
     assert_eq!(send(&mut alone, 0, 1), [(12, true)]);
@@ -237,7 +237,7 @@ fn aevents_go_to_group_members_at_the_sas_thresholds() {
     let shown = alone.database().find_sa(&query(0x1000, NONE)).unwrap();
     assert_eq!((shown.replay_thresh, shown.etimer_thresh), (1, 5));
     assert_eq!(send(&mut alone, 1, 0), [(21, false)]);
-    alone.hear(Groups::default());
+    alone.subscribe(Groups::default());
     assert_eq!(send(&mut alone, 9, 100), []);
 }
 

@@ -70,7 +70,7 @@ fn nothing(_: &mut Node) {}
 
 fn know_next_hop(node: &mut Node) {
     for addr in [ENDS[0][1], ENDS[1][1]] {
-        let heard = fib::Heard::Solicitation(mac(9));
+        let heard = fib::LladdrUpdate::Solicitation(mac(9));
         node.datapath.neighbours.learn(NOW, OUTSIDE, addr.parse().unwrap(), heard, &mut Vec::new());
     }
 }

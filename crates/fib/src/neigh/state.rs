@@ -6,7 +6,7 @@ use base::Instant;
 use packet::Packet;
 use wire::MacAddr;
 
-use super::types::{Heard, Limits};
+use super::types::{Limits, LladdrUpdate};
 
 /// State of a neighbour. Each state holds only what exists in it.
 #[derive(Debug)]
@@ -107,21 +107,21 @@ impl State {
         matches!(self, Self::Incomplete { .. } | Self::Probe { .. })
     }
 
-    /// The state after `heard`; `None` when that changes nothing. A neighbour without a link-layer address goes by the
+    /// The state after `update`; `None` when that changes nothing. A neighbour without a link-layer address goes by the
     /// rows of INCOMPLETE in RFC 4861 App. C, also after it has failed.
-    pub(super) fn after(&self, now: Instant, heard: Heard, limits: &Limits) -> Option<Self> {
+    pub(super) fn after(&self, now: Instant, update: LladdrUpdate, limits: &Limits) -> Option<Self> {
         if self.is_permanent() {
             return None;
         }
         let stale = |mac| Self::Stale { mac };
         let reachable = |mac| Self::Reachable { mac, until: now + limits.reachable };
-        match (self.mac(), heard) {
-            (None, Heard::Solicitation(mac)) => Some(stale(mac)),
-            (Some(known), Heard::Solicitation(mac)) => (mac != known).then(|| stale(mac)),
-            (None, Heard::Advertised { mac, solicited, .. }) => {
+        match (self.mac(), update) {
+            (None, LladdrUpdate::Solicitation(mac)) => Some(stale(mac)),
+            (Some(known), LladdrUpdate::Solicitation(mac)) => (mac != known).then(|| stale(mac)),
+            (None, LladdrUpdate::Advertised { mac, solicited, .. }) => {
                 mac.map(|mac| if solicited { reachable(mac) } else { stale(mac) })
             }
-            (Some(known), Heard::Advertised { mac, solicited, overrides }) => {
+            (Some(known), LladdrUpdate::Advertised { mac, solicited, overrides }) => {
                 let mac = mac.unwrap_or(known);
                 match (mac == known, overrides, solicited) {
                     (true, _, true) | (false, true, true) => Some(reachable(mac)),

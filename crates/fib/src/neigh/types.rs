@@ -128,7 +128,7 @@ pub enum Action {
 
 /// Statement of a neighbour's message about the sender's link-layer address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Heard {
+pub enum LladdrUpdate {
     /// The message solicits one of this node's addresses and has the sender's link-layer address: an ARP request to this
     /// node, a neighbour solicitation with a source link-layer address (RFC 4861 §7.2.3). It makes a STALE entry.
     Solicitation(MacAddr),

@@ -63,17 +63,17 @@ impl ReportedNumbers {
     }
 
     /// Compares the numbers. Some: a report is due, because of time or not.
-    pub(crate) fn look(&mut self, now: Instant, added: Instant, numbers: Numbers, heard: bool) -> Option<bool> {
+    pub(crate) fn look(&mut self, now: Instant, added: Instant, numbers: Numbers, enabled: bool) -> Option<bool> {
         let touched = std::mem::take(&mut self.touched);
         // Without a listener that has had a report there is no timer.
-        if heard && self.wait == Wait::First && !self.limits.time.is_zero() {
+        if enabled && self.wait == Wait::First && !self.limits.time.is_zero() {
             let first = added + self.limits.time;
             self.wait = if first <= now { Wait::Change } else { Wait::Time(first) };
         }
         let is_over = matches!(self.wait, Wait::Time(at) if at <= now);
         let is_far = self.limits.packets > 0 && numbers.is_ahead_by(&self.reported, self.limits.packets);
         let changed = numbers != self.reported && (is_over || self.wait == Wait::Change);
-        match (heard, touched && is_far) {
+        match (enabled, touched && is_far) {
             (true, true) => {}
             (true, false) if changed => {}
             _ => {
@@ -144,10 +144,10 @@ mod tests {
     #[test]
     fn late_packet_is_a_change_only_with_a_listener() {
         let late = Numbers { seen: 1, ..Numbers::default() };
-        for heard in [true, false] {
+        for enabled in [true, false] {
             let mut it = ReportedNumbers { wait: Wait::Time(at(1)), ..ReportedNumbers::default() };
-            assert_eq!(it.look(at(1), at(0), late, heard), heard.then_some(true));
-            assert_eq!(it.wait == Wait::Change, !heard);
+            assert_eq!(it.look(at(1), at(0), late, enabled), enabled.then_some(true));
+            assert_eq!(it.wait == Wait::Change, !enabled);
         }
     }
 }

@@ -33,11 +33,11 @@ impl Sa {
     }
 
     /// Compares its numbers, and lets the next packet take the slow path. Some: a report is due.
-    pub(super) fn look_at_numbers(&mut self, now: Instant, heard: bool) -> Option<Aevent> {
+    pub(super) fn look_at_numbers(&mut self, now: Instant, enabled: bool) -> Option<Aevent> {
         let numbers = self.numbers();
         let added = self.age.added.unwrap_or(now);
-        let reported = self.age.aevents.look(now, added, numbers, heard);
-        if heard {
+        let reported = self.age.aevents.look(now, added, numbers, enabled);
+        if enabled {
             self.next_packets = 0;
         }
         reported.map(|by_time| Aevent { sa: self.id(), by_time })
@@ -46,8 +46,8 @@ impl Sa {
 
 impl Sad {
     /// Sets whether the listener gets reports, of numbers that change from now on.
-    pub(crate) fn hear_numbers(&mut self, heard: bool) {
-        if self.events.hear_numbers(heard) || !heard {
+    pub(crate) fn enable_numbers(&mut self, enabled: bool) {
+        if self.events.enable_numbers(enabled) || !enabled {
             return;
         }
         let ids: Vec<SaId> = self.iter().map(Sa::id).collect();

@@ -78,7 +78,7 @@ impl Sad {
             let soft = if sa.dying { hard } else { soft };
             sa.next_bytes = soft.bytes.min(hard.bytes);
             sa.next_packets = soft.packets.min(hard.packets);
-            if events.are_numbers_heard() {
+            if events.has_number_listener() {
                 sa.age.aevents.touch();
             }
             Ok(())
@@ -134,7 +134,7 @@ impl Sad {
         if !sa.dying && is_due(soft.at(added, sa.age.first_used)) {
             sa.warn(events, changes);
         }
-        if let Some(aevent) = sa.look_at_numbers(now, events.are_numbers_heard()) {
+        if let Some(aevent) = sa.look_at_numbers(now, events.has_number_listener()) {
             events.push(Event::Numbers(aevent));
         }
         sa.schedule(timers);

@@ -241,7 +241,7 @@ impl VhostUser {
                     break;
                 }
                 Err(closed) => {
-                    let is_reported = connection.has_spoken() || matches!(closed, Closed::Refused(_));
+                    let is_reported = connection.has_sent() || matches!(closed, Closed::Refused(_));
                     let error = self.close(&closed);
                     outcome = if is_reported { Err(error) } else { Ok(()) };
                     break;

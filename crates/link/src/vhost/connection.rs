@@ -43,7 +43,7 @@ pub(super) struct Connection {
     handler: BackendReqHandler<Mutex<Device>>,
     device: Arc<Mutex<Device>>,
     /// Whether the front end has sent a message.
-    has_spoken: bool,
+    has_sent: bool,
 }
 
 impl fmt::Debug for Connection {
@@ -84,12 +84,12 @@ impl Connection {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(waiting, &socket, epoll::EventData::new_u64(CONNECTION), flags)?;
         let handler = BackendReqHandler::from_stream(socket.try_clone()?, Arc::clone(device));
-        Ok(Self { socket, handler, device: Arc::clone(device), has_spoken: false })
+        Ok(Self { socket, handler, device: Arc::clone(device), has_sent: false })
     }
 
     /// Tells whether the front end has sent a message. A program that only probes for a listener sends none.
-    pub(super) fn has_spoken(&self) -> bool {
-        self.has_spoken
+    pub(super) fn has_sent(&self) -> bool {
+        self.has_sent
     }
 
     /// Removes the connection from the epoll instance.
@@ -137,7 +137,7 @@ impl Connection {
         if !state.contains(PollFlags::OUT) {
             return Err(Closed::Refused("answers that are not read".to_owned()));
         }
-        self.has_spoken = true;
+        self.has_sent = true;
         let [a, b, c, d, e, f, g, h, ..] = header;
         let request = u32::from_ne_bytes([a, b, c, d]);
         if request == SET_VRING_ENABLE && body == 8 {

@@ -155,7 +155,7 @@ impl<H: Host> Rtnl<H> {
 
     /// Notifies the members of the group of links of how a port, or a bridge, is now (Linux `br_ifinfo_notify`).
     fn announce_port(&mut self, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
-        if reply.is_heard(RTNLGRP_LINK) {
+        if reply.has_listeners(RTNLGRP_LINK) {
             let now = self.links_now()?;
             let link = self.model.link(index).ok_or(Error::new(errno::ENODEV))?;
             let mask = RTEXT_FILTER_BRVLAN_COMPRESSED;

@@ -80,7 +80,7 @@ impl<H: Host> Rtnl<H> {
 
     /// Notifies listeners of the current state of a link.
     pub(super) fn announce_link(&mut self, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
-        if self.model.link(index).is_some() && reply.is_heard(RTNLGRP_LINK) {
+        if self.model.link(index).is_some() && reply.has_listeners(RTNLGRP_LINK) {
             let now = self.links_now()?;
             let link = self.model.link(index).ok_or(Error::new(errno::ENODEV))?;
             let lower = self.model.lower_of(index);

@@ -311,7 +311,7 @@ fn stats_of(all: &[(LinkId, Stats)], id: u32) -> Stats {
 
 /// The discipline that a link is about to lose, with its counters, if there is a listener.
 fn old<H: Host>(rtnl: &mut Rtnl<H>, id: u32, reply: &Reply<'_>) -> Result<Option<(LinkQdisc, Stats)>, Error> {
-    let shown = rtnl.model.link(id).and_then(Link::shown_qdisc).filter(|_| reply.is_heard(RTNLGRP_TC));
+    let shown = rtnl.model.link(id).and_then(Link::shown_qdisc).filter(|_| reply.has_listeners(RTNLGRP_TC));
     shown.map(|qdisc| Ok((qdisc, stats_of(&rtnl.host.qdisc_stats()?, id)))).transpose()
 }
 
@@ -327,7 +327,7 @@ fn notify_deleted<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stat
 
 /// Notifies listeners of the present discipline of a link.
 fn notify<H: Host>(rtnl: &mut Rtnl<H>, id: u32, flags: u16, reply: &mut Reply<'_>) -> Result<(), Error> {
-    if !reply.is_heard(RTNLGRP_TC) {
+    if !reply.has_listeners(RTNLGRP_TC) {
         return Ok(());
     }
     let stats = stats_of(&rtnl.host.qdisc_stats()?, id);

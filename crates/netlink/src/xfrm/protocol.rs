@@ -136,7 +136,7 @@ impl<D: Database> Xfrm<D> {
         let sought = xfrm::Mark { value: new.mark.value & new.mark.mask, ..new.mark };
         let query = SaQuery { daddr, spi: Ok(spi), family, proto, mark: sought };
         self.database.add_sa(Box::new(new), kind == msg::UPD_SA)?;
-        if reply.is_heard(group::SA)
+        if reply.has_listeners(group::SA)
             && let Ok(sa) = self.database.find_sa(&query)
         {
             reply.notify(group::SA, kind, 0, |w| sa.write(w));
@@ -205,7 +205,7 @@ impl<D: Database> Xfrm<D> {
         };
         let query = ae_query(fixed, attrs);
         self.database.set_counts(&query, counts)?;
-        if reply.is_heard(group::AEVENTS) {
+        if reply.has_listeners(group::AEVENTS) {
             let sa = self.database.find_sa(&query)?;
             reply.notify(group::AEVENTS, msg::NEW_AE, 0, |w| write_ae(w, &sa, ae_flag::UPDATED));
         }
@@ -223,7 +223,7 @@ impl<D: Database> Xfrm<D> {
         let PolicyInfo { sel, dir, .. } = policy.info;
         let (mark, if_id) = (policy.mark, policy.if_id);
         self.database.add_policy(Box::new(policy), kind == msg::UPD_POLICY)?;
-        if reply.is_heard(group::POLICY) {
+        if reply.has_listeners(group::POLICY) {
             let query = PolicyQuery { id: PolicyId { sel, index: 0, dir }, mark, if_id };
             if let Ok(policy) = self.database.find_policy(&query, false) {
                 reply.notify(group::POLICY, kind, 0, |w| policy.write(w));
@@ -322,7 +322,7 @@ impl<D: Database> Xfrm<D> {
             _ => None,
         };
         self.database.set_defaults([default_at(0), default_at(2), default_at(1)])?;
-        if reply.is_heard(group::POLICY) {
+        if reply.has_listeners(group::POLICY) {
             let bytes = self.default_bytes()?;
             reply.notify(group::POLICY, msg::GET_DEFAULT, 0, |w| w.fixed(&bytes));
         }
