@@ -35,7 +35,7 @@ pub(crate) struct Slot {
     pub(crate) mac: Option<MacAddr>,
     /// Features that could be switched when the link was opened; some of them may have been refused since.
     pub(crate) can: FeatureSet,
-    /// Features of `can` that are wanted.
+    /// Requested features among `can` (Linux `wanted_features`).
     pub(crate) wanted: FeatureSet,
     /// Whether the link is set up by the operator.
     pub(crate) admin_up: bool,

@@ -339,8 +339,8 @@ fn acquired_sa_with_promised_spi_is_completed_by_an_update() {
     let mut node = node(true);
     node.lookup(at(1), &flow(1), &mut Counters::default());
     let seq = acquires(&mut node)[0].seq;
-    let wanted = SpiRequest { seq, dir: None, ..request(0x1001, 0x1001) };
-    let larval = node.alloc_spi(at(1), &wanted, &mut || 0).unwrap();
+    let spi_request = SpiRequest { seq, dir: None, ..request(0x1001, 0x1001) };
+    let larval = node.alloc_spi(at(1), &spi_request, &mut || 0).unwrap();
     assert_eq!((larval.seq, larval.spi), (seq, Spi(0x1001)));
     let config = SaConfig { spi: Spi(0x1001), dir: Some(SaDir::Out), replay_window: 0, ..sa() };
     assert_eq!(node.add_sa(&config, mask()), Err(ConfigError::Exists));

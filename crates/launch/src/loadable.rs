@@ -255,8 +255,8 @@ fn is_by_go(file: BorrowedFd<'_>, segment: &Segment) -> bool {
 
 /// The first bytes of a segment, as many as fit.
 fn contents<'a>(file: BorrowedFd<'_>, segment: &Segment, room: &'a mut [u8]) -> Option<&'a [u8]> {
-    let wanted = usize::try_from(segment.len).unwrap_or(usize::MAX).min(room.len());
-    let len = read_at(file, segment.at, room.get_mut(..wanted)?);
+    let max_len = usize::try_from(segment.len).unwrap_or(usize::MAX).min(room.len());
+    let len = read_at(file, segment.at, room.get_mut(..max_len)?);
     room.get(..len)
 }
 

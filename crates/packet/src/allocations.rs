@@ -73,9 +73,9 @@ unsafe impl GlobalAlloc for Allocations {
             return unsafe { System.realloc(start, layout, size) };
         }
         // SAFETY: the caller promises that `size`, rounded up to the alignment, does not overflow.
-        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        let new_layout = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         // SAFETY: `size` is not zero, as the caller promises.
-        let moved = unsafe { self.alloc(wanted) };
+        let moved = unsafe { self.alloc(new_layout) };
         if !moved.is_null() {
             // SAFETY: both are allocations of at least so many bytes, and the new one is no part of the old one.
             unsafe { ptr::copy_nonoverlapping(start, moved, layout.size().min(size)) };

@@ -342,7 +342,7 @@ impl Client {
         Ok(())
     }
 
-    /// Handles one datagram; answers go to `outbox`. `port` allocates a port of a protocol: the wanted one, or any; or
+    /// Handles one datagram; answers go to `outbox`. `port` allocates a port of a protocol: the requested one, or any; or
     /// refuses. `answer` is for the last of its calls.
     pub(super) fn handle(
         &mut self,

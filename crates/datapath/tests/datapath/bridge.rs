@@ -176,8 +176,8 @@ fn hosts_of_the_bridge_reach_a_tunnel_uncut() {
     let [flow, _] = flows();
     let mut node = routed(PortOptions::BARE.features(Features::ALL));
     let sa = esp("10.2.0.254", "10.2.0.9", 1, Mode::Tunnel, false);
-    let wanted = policy(Dir::Out, "10.1.0.0/24", "10.2.0.1/32", std::slice::from_ref(&sa));
-    node.datapath.ipsec.add_policy(wanted).unwrap();
+    let protecting = policy(Dir::Out, "10.1.0.0/24", "10.2.0.1/32", std::slice::from_ref(&sa));
+    node.datapath.ipsec.add_policy(protecting).unwrap();
     node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
     let mut pkt = flow.fat_tcp(&node.mem, 1, 3900, 1300);
     let header = framed(mac(9), mac(0x21), &pkt.to_vec());

@@ -236,8 +236,8 @@ fn outer_packets_of_esp_pass_by_the_device() {
             let sa = esp(end, peer, 1, Mode::Tunnel, false);
             let len = if end.contains(':') { 128 } else { 32 };
             let ends = [end, peer].map(|end| format!("{end}/{len}"));
-            let wanted = policy(Dir::Out, &ends[0], &ends[1], std::slice::from_ref(&sa));
-            node.datapath.ipsec.add_policy(wanted).unwrap();
+            let protecting = policy(Dir::Out, &ends[0], &ends[1], std::slice::from_ref(&sa));
+            node.datapath.ipsec.add_policy(protecting).unwrap();
             node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
             let (got, passed) = trace(&mut node, |node| down_bytes(node, RED, &Flow::new(end, peer).udp(100)));
             let mut want = vec![Lookup, Out(RED), Post(RED)];

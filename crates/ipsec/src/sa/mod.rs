@@ -351,8 +351,8 @@ impl Sa {
         if self.tfcpad() == 0 {
             return 0;
         }
-        let (most, wanted) = (self.inner_mtu(mtu), self.tfcpad() as usize);
-        if wanted < most { wanted } else { most }
+        let (most, padded) = (self.inner_mtu(mtu), self.tfcpad() as usize);
+        if padded < most { padded } else { most }
     }
 
     /// Notes `packets` packets with `bytes` bytes of protected payload.

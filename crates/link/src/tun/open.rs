@@ -45,11 +45,11 @@ impl TunLink {
         let interface = Interface::new(name).map_err(failed("socket"))?;
         let index = interface.index().map_err(failed("SIOCGIFINDEX"))?;
         let mut mtu = interface.mtu().map_err(failed("SIOCGIFMTU"))?;
-        if let Some(wanted) = config.mtu.map(usize::from)
-            && wanted != mtu
+        if let Some(configured) = config.mtu.map(usize::from)
+            && configured != mtu
         {
-            interface.set_mtu(wanted).map_err(failed("SIOCSIFMTU"))?;
-            mtu = wanted;
+            interface.set_mtu(configured).map_err(failed("SIOCSIFMTU"))?;
+            mtu = configured;
         }
         if !interface.is_up().map_err(failed("SIOCGIFFLAGS"))? {
             interface.set_up().map_err(failed("SIOCSIFFLAGS"))?;
@@ -79,17 +79,17 @@ impl TunLink {
     }
 }
 
-/// Turns on virtio-net headers of a queue if offloads are `wanted`, and probes which offloads it has.
-pub(super) fn set_up_queue(queue: BorrowedFd<'_>, name: &str, wanted: bool) -> Result<Offloads, OpenError> {
+/// Turns on virtio-net headers of a queue if offloads are `enabled`, and probes which offloads it has.
+pub(super) fn set_up_queue(queue: BorrowedFd<'_>, name: &str, enabled: bool) -> Result<Offloads, OpenError> {
     let failed = |call| move |err| OpenError::new(name, call, err);
-    if wanted {
+    if enabled {
         tun_set_header_len(queue, HEADER_LEN).map_err(failed("TUNSETVNETHDRSZ"))?;
     } else {
         // An existing device may have offloads on.
         tun_set_offload(queue, 0).map_err(failed("TUNSETOFFLOAD"))?;
     }
     let mut offloads = Offloads::EMPTY;
-    probe(queue, wanted, &mut offloads);
+    probe(queue, enabled, &mut offloads);
     Ok(offloads)
 }
 
@@ -124,10 +124,10 @@ pub(super) fn attach(name: &str, flags: i32, index: Option<u32>) -> Result<Owned
 }
 
 /// Tries each offload, and records the results.
-fn probe(queue: BorrowedFd<'_>, wanted: bool, offloads: &mut Offloads) {
+fn probe(queue: BorrowedFd<'_>, enabled: bool, offloads: &mut Offloads) {
     let mut granted = 0;
     let mut ask = |bits| {
-        if !wanted {
+        if !enabled {
             return Err(BY_CONFIGURATION.to_owned());
         }
         tun_set_offload(queue, granted | bits).map_err(|err| format!("TUNSETOFFLOAD: {}", text(&err)))?;
@@ -141,7 +141,7 @@ fn probe(queue: BorrowedFd<'_>, wanted: bool, offloads: &mut Offloads) {
     // directions at once (Linux 6.2).
     for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
         let answer = match name {
-            _ if !wanted => Err(BY_CONFIGURATION.to_owned()),
+            _ if !enabled => Err(BY_CONFIGURATION.to_owned()),
             TX_USO if !offloads.is_on("rx-uso") => Err("the kernel is older than 6.2".to_owned()),
             _ => Ok(None),
         };

@@ -32,7 +32,7 @@ const MAX_BODY: u32 = 4096;
 /// `VHOST_USER_SET_VRING_ENABLE`.
 const SET_VRING_ENABLE: u32 = 18;
 
-/// Flags of a header: version, reply, reply wanted.
+/// Flags of a header: version, reply, need reply.
 const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;

@@ -112,7 +112,7 @@ impl<'a> View<'a> {
     }
 }
 
-fn wanted(protocol: Protocol, with_udp: bool) -> bool {
+fn may_merge(protocol: Protocol, with_udp: bool) -> bool {
     protocol == Protocol::TCP || (with_udp && protocol == Protocol::UDP)
 }
 
@@ -120,7 +120,7 @@ fn wanted(protocol: Protocol, with_udp: bool) -> bool {
 fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
     let View { head, len, .. } = view;
     let header = ipv4::Ipv4Header::ref_from(head).map_err(|why| view.outside(why))?;
-    if !wanted(header.protocol(), with_udp) {
+    if !may_merge(header.protocol(), with_udp) {
         return Ok(Class::Other);
     }
     // Only a header without options, not a fragment, with a correct checksum and the length of the packet.
@@ -164,7 +164,7 @@ fn parse_v6(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
             None => return Ok(Class::Odd),
         },
     };
-    if !wanted(protocol, with_udp) {
+    if !may_merge(protocol, with_udp) {
         return Ok(Class::Other);
     }
     if ipv6::Ipv6Header::LEN + header.payload_len() != len {
