@@ -39,7 +39,8 @@ impl Node {
         }
     }
 
-    /// Gives a link its device of the host side, in place of the one that it had; or takes it away. The device comes with its number.
+    /// Gives a link its device of the host side, in place of the one that it had; or takes it away. The device comes
+    /// with its number.
     pub(crate) fn set_host_device(&mut self, id: LinkId, device: Option<(u32, Box<dyn Link>)>) {
         if let Some(before) = self.host_devices.remove(&id) {
             self.poller.remove(&*before.device);

@@ -24,7 +24,7 @@ pub enum Event {
     /// The address or port of a peer has changed.
     Mapping(Mapping),
     /// An SA's sequence numbers have changed; only reported if [that is
-    /// enabled](crate::Ipsec::set_numbers_heard).
+    /// enabled](crate::Ipsec::enable_numbers).
     Numbers(Aevent),
 }
 

@@ -133,7 +133,7 @@ impl Ipsec {
     }
 
     /// Sets whether a listener [takes events](Self::take_events). Initially there is none, and no SAs are acquired.
-    /// The setting of [`enable_acquires`](Self::set_acquires_heard) is kept.
+    /// The setting of [`enable_acquires`](Self::enable_acquires) is kept.
     pub fn set_listener(&mut self, listening: bool) {
         self.sad.changes += 1;
         self.sad.events.listen(listening);

@@ -37,8 +37,8 @@ fn header(aad: &[u8]) -> Option<(Vec<u8>, Option<u32>)> {
     }
 }
 
-/// Tries the vectors of `name` that have a nonce of `salt_len + 8` bytes and an ICV of one of `icv_lens`, shortened ones
-/// too where a short ICV is a prefix of the full one, and counts the vectors by key length.
+/// Tries the vectors of `name` that have a nonce of `salt_len + 8` bytes and an ICV of one of `icv_lens`, shortened
+/// ones too where a short ICV is a prefix of the full one, and counts the vectors by key length.
 fn try_all(name: TestName, salt_len: usize, make: impl Fn(Library, &[u8], u16) -> Option<Cipher>) -> [usize; 3] {
     let set = TestSet::load(name).unwrap();
     let mut tried = [0; 3];

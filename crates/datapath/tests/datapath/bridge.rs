@@ -118,7 +118,8 @@ fn port_that_left_its_bridge_forwards_nothing() {
     assert_eq!((counts(&mut node), node.drops()), ([0; 3], vec![(1, DropReason::EthNotForUs, 1)]));
 }
 
-/// A bridge whose own port is a link of a router: the hosts of 10.1.0.0/24 are behind its ports, and an uplink leads to the others.
+/// A bridge whose own port is a link of a router: the hosts of 10.1.0.0/24 are behind its ports, and an uplink leads to
+/// the others.
 fn routed(uplink: PortOptions) -> Node {
     let mut node = bridged();
     for address in ["10.1.0.254/24", "fd00:1::254/64"] {

@@ -1,4 +1,5 @@
-//! A gateway in front of a host that applies transport mode on the host's behalf, the "bump in the wire" of RFC 4301 §3.3.
+//! A gateway in front of a host that applies transport mode on the host's behalf, the "bump in the wire" of RFC 4301
+//! §3.3.
 
 use std::time::Duration;
 

@@ -15,7 +15,8 @@ const DEST_OPTS: Header = (60, 8);
 const FRAGMENT: Header = (44, 8);
 const AH: Header = (51, 24);
 
-/// A fragment of a datagram that begins with `headers`, the last one with the next header `next`, and then has a piece's payload.
+/// A fragment of a datagram that begins with `headers`, the last one with the next header `next`, and then has a
+/// piece's payload.
 fn fragment(headers: &[Header], next: Protocol, piece: Piece) -> Vec<u8> {
     let kinds: Vec<u8> = headers.iter().map(|header| header.0).chain([next.0]).collect();
     let mut bytes = Piece { protocol: Protocol(kinds[0]), ..piece }.bytes(Version::V6);

@@ -95,7 +95,8 @@ proptest! {
         run(if fair { Policy::Fair } else { Policy::Linux }, limit, how, &steps);
     }
 
-    /// A fragment whose headers differ in one bit has the same outcome as by the single-fragment path, or is passed to it.
+    /// A fragment whose headers differ in one bit has the same outcome as by the single-fragment path, or is passed to
+    /// it.
     #[test]
     fn headers_that_differ_in_one_bit_are_other_datagrams(
         bit in 0..8 * 48_usize,

@@ -80,7 +80,8 @@ fn packet_a_device_cannot_seal_is_sealed_in_software() {
         assert_eq!(only(lane.far.tx(INSIDE)).len(), bytes.len(), "{what}");
         assert_eq!((lane.device.stats().sealed, lane.near.drops()), (sealed, vec![]), "{what}");
     }
-    // The device encrypts for the last of nested SAs; a packet that does not fit is encrypted in software, and fragmented after ESP.
+    // The device encrypts for the last of nested SAs; a packet that does not fit is encrypted in software, and
+    // fragmented after ESP.
     let mut lane = Lane::over(Tunnel { nested: true, ..raw }, OffloadMode::Crypto);
     lane.send();
     assert_eq!((lane.carry(OUTSIDE), lane.device.stats().sealed), (SEGMENTS, SEGMENTS as u64));

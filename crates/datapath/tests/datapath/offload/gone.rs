@@ -102,7 +102,8 @@ fn device_down_under_load_removes_its_sas_and_policies() {
             assert_eq!((lane.device.load(), lane.near.datapath.ipsec.sad().len()), ((0, 0), 0), "{mode:?}");
             assert_eq!(lane.near.datapath.ipsec.spd().len(), 6 - policies, "{mode:?}");
             assert_eq!(lane.near.drops(), [(1, DropReason::LinkDown, waiting)], "{mode:?}");
-            // Without a policy packets would pass, so the default policy of a setup with offloaded policies is to block.
+            // Without a policy packets would pass, so the default policy of a setup with offloaded policies is to
+            // block.
             lane.near.datapath.ipsec.set_default_policy(Dir::Out, xfrm::Action::Block);
             lane.send();
             assert!(removed || lane.near.tx(OUTSIDE).is_empty(), "{mode:?}");
