@@ -4,10 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Names that several files of a crate declare, as `crate Name`, from before the rule. The list can only shrink. In
-/// `wire` a name has its module in front: `udp::Header`.
-const ALLOWED: &str = include_str!("type_names_allowed.txt");
-
 /// Rust files below `directory` that are not tests.
 fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
@@ -42,7 +38,6 @@ fn visible_type_is_unique_in_its_crate() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut packages: Vec<PathBuf> = ["bin", "xtask"].map(|name| root.join(name)).into();
     packages.extend(fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path()));
-    let mut unneeded: BTreeSet<&str> = ALLOWED.lines().filter(|line| !line.starts_with('#')).collect();
     let mut twice = Vec::new();
     for package in packages {
         let mut files = Vec::new();
@@ -57,13 +52,10 @@ fn visible_type_is_unique_in_its_crate() {
         }
         let package = package.strip_prefix(root).unwrap().display().to_string();
         for (name, files) in names.iter().filter(|(_, files)| files.len() > 1) {
-            if !unneeded.remove(format!("{package} {name}").as_str()) {
-                twice.push(format!("{package} {name}: {}", files.join(", ")));
-            }
+            twice.push(format!("{package} {name}: {}", files.join(", ")));
         }
     }
     assert!(twice.is_empty(), "declared more than once:\n{}", twice.join("\n"));
-    assert!(unneeded.is_empty(), "unique by now, take out of xtask/tests/type_names_allowed.txt: {unneeded:?}");
 }
 
 #[test]

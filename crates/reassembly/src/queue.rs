@@ -1,4 +1,7 @@
 //! Queue of one datagram's fragments, in contiguous ranges (Linux's `inet_frag_queue`).
+//!
+//! Rule for overlaps: a fragment that overlaps another one ends its datagram (RFC 5722 §4); a duplicate is dropped alone
+//! (RFC 8200 §4.5).
 
 mod train;
 
@@ -376,7 +379,7 @@ impl Queue {
     /// Parameter problem of a finished datagram with an illegal header.
     pub(crate) fn misplaced(&self) -> Option<ParameterProblem> {
         let FirstFragment { misplaced, ip_len, next_header_at, .. } = self.first?;
-        let header_at = usize::from(ip_len) - frag::Header::LEN;
+        let header_at = usize::from(ip_len) - frag::FragHeader::LEN;
         Some(ParameterProblem::misplaced(misplaced?, header_at, next_header_at.into()))
     }
 

@@ -3,15 +3,11 @@
 mod graph;
 mod tokens;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::{env, fs, process};
 
 use graph::Graph;
-
-/// Files that may be in a circle, one a line, and reasons behind `#`. The list can only shrink.
-const ALLOWED: &str = include_str!("allowed.txt");
 
 /// Circles of a crate that consists of these files.
 fn circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
@@ -152,10 +148,7 @@ fn crate_roots() -> Vec<PathBuf> {
 }
 
 #[test]
-fn no_crate_has_a_circle_of_files_but_those_listed() {
-    let is_listed = |name: &str| ALLOWED.lines().any(|line| line == name);
-    let lines = ALLOWED.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
-    let mut unneeded: BTreeSet<&str> = lines.filter(|line| !line.is_empty()).collect();
+fn no_crate_has_a_circle_of_files() {
     let mut faults = Vec::new();
     let roots = crate_roots();
     assert!(roots.len() > 15, "{roots:?}");
@@ -163,17 +156,9 @@ fn no_crate_has_a_circle_of_files_but_those_listed() {
         let graph = Graph::of_crate(&file);
         let directory = file.parent().unwrap().strip_prefix(root()).unwrap().display().to_string();
         for circle in graph.circles() {
-            let names: Vec<String> = circle.iter().map(|name| format!("{directory}/{name}")).collect();
-            let (listed, new): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| is_listed(name));
-            for name in listed {
-                unneeded.remove(name.as_str());
-            }
-            if !new.is_empty() {
-                let uses = graph.uses_within(&circle);
-                faults.push(format!("{directory}: {new:?} in a circle of files:\n  {}", uses.join("\n  ")));
-            }
+            let uses = graph.uses_within(&circle);
+            faults.push(format!("{directory}: {circle:?} in a circle of files:\n  {}", uses.join("\n  ")));
         }
     }
     assert!(faults.is_empty(), "CONTRIBUTING.md, \"How the code reads\":\n{}", faults.join("\n"));
-    assert!(unneeded.is_empty(), "in no circle any more, take out of xtask/tests/circles/allowed.txt: {unneeded:#?}");
 }

@@ -1,4 +1,5 @@
-//! Adapter: driver and device.
+//! Adapter: driver and device. Large send and checksums of sent packets are in `transmit.rs`, those of received ones in
+//! `receive.rs`.
 
 mod receive;
 mod scratch;
