@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod conformance;
+mod prose;
 mod report;
 mod stages;
 mod words;

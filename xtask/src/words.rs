@@ -1,13 +1,24 @@
-//! Plain words, as far as a program can tell: first words of paragraphs of documentation, persons in comments, and
-//! names of tests.
+//! Plain words, as far as a program can tell: first words of paragraphs of documentation, persons in comments and
+//! documents, and names of tests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::prose;
+
 /// Directories whose Rust files follow the rules.
 const SOURCES: [&str; 6] = ["bench/peers", "bin", "crates", "fuzz/fuzz_targets", "tests", "xtask"];
+
+/// Directories whose Markdown files follow the rules, without directories below.
+const DOCUMENT_DIRECTORIES: [&str; 2] = ["docs", "docs/bench"];
+
+/// Other Markdown files that follow the rules.
+const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CHANGELOG.md", "README.md"];
+
+/// Generated document, whose sentences are comments of the source.
+const GENERATED: &str = "docs/conformance.md";
 
 /// Files with faults from before the rules, and how many each has. A number can only become smaller.
 const ALLOWED: &str = "xtask/src/words_allowed.txt";
@@ -31,21 +42,6 @@ const FORBIDDEN: [&str; 17] = [
     "Its",
     "Which",
     "Why",
-];
-
-/// Words of a comment that stand for a person.
-const PERSONS: [&str; 11] = [
-    "nobody",
-    "somebody",
-    "everybody",
-    "anybody",
-    "someone",
-    "anyone",
-    "everyone",
-    "whoever",
-    "whomever",
-    "who",
-    "whom",
 ];
 
 /// First words of a test's name that name no unit.
@@ -98,7 +94,7 @@ fn faults(text: &str) -> Vec<String> {
                 found.push(format!("{}: paragraph of documentation starts with {word:?}", number + 1));
             }
         }
-        for word in words_of_comment(line).filter(|word| PERSONS.contains(&word.to_lowercase().as_str())) {
+        for word in persons_of_comment(line) {
             found.push(format!("{}: {word:?} in a comment; name the caller, thread or type", number + 1));
         }
         is_test |= line.starts_with("#[test]");
@@ -116,12 +112,11 @@ fn faults(text: &str) -> Vec<String> {
     found
 }
 
-/// Words of the comment that a line has, but for code in backquotes.
-fn words_of_comment(line: &str) -> impl Iterator<Item = &str> {
+/// Persons in the comment that a line has, but for code in backquotes.
+fn persons_of_comment(line: &str) -> impl Iterator<Item = &str> {
     let at = if line.starts_with("//") { Some(0) } else { line.find(" // ") };
     let comment = at.map_or("", |at| &line[at..]);
-    let text = comment.split('`').step_by(2);
-    text.flat_map(|text| text.split(|c: char| !c.is_alphanumeric() && c != '_')).filter(|word| !word.is_empty())
+    comment.split('`').step_by(2).flat_map(prose::persons)
 }
 
 /// The name of the function that a line declares.
@@ -143,6 +138,21 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// The Markdown files below `root` that follow the rules.
+fn documents(root: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = DOCUMENTS.map(|name| root.join(name)).into();
+    for directory in DOCUMENT_DIRECTORIES.map(|name| root.join(name)) {
+        let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        found.extend(entries.map(|entry| entry.unwrap().path()).filter(|path| is_document(path)));
+    }
+    found
+}
+
+/// Tells whether a file of a document directory follows the rules.
+fn is_document(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "md") && !path.ends_with(GENERATED)
+}
+
 /// Faults of the tree beside those that the list allows.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
@@ -157,13 +167,14 @@ pub(crate) struct Findings {
 /// Compares the faults of all files below `root` with the list.
 pub(crate) fn compare(root: &Path) -> Findings {
     let list = fs::read_to_string(root.join(ALLOWED)).unwrap_or_else(|error| panic!("{ALLOWED}: {error}"));
-    let mut files = Vec::new();
+    let mut files = documents(root);
     SOURCES.iter().for_each(|directory| sources(&root.join(directory), &mut files));
     let mut found = BTreeMap::new();
     for file in &files {
         let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let name = file.strip_prefix(root).expect("a file below the root").display().to_string();
-        found.insert(name, faults(&text));
+        let faults = if name.ends_with(".md") { prose::faults(&text) } else { faults(&text) };
+        found.insert(name, faults);
     }
     findings(&list, &found)
 }
@@ -215,10 +226,21 @@ mod tests {
     use crate::stages::root;
 
     #[test]
-    fn comments_and_test_names_follow_the_rules_of_plain_words() {
+    fn comments_documents_and_test_names_are_in_plain_words() {
         let Findings { new, mended, .. } = compare(root());
         assert!(new.is_empty(), "CONTRIBUTING.md, \"Plain words\":\n{}", new.join("\n"));
         assert!(mended.is_empty(), "run cargo xtask words:\n{}", mended.join("\n"));
+    }
+
+    #[test]
+    fn documents_leave_out_generated_ones() {
+        let found = documents(root());
+        for (name, is_one) in
+            [("README.md", true), ("docs/README.md", true), ("docs/bench/esp.md", true), (GENERATED, false)]
+        {
+            assert!(root().join(name).exists(), "{name}");
+            assert_eq!(found.contains(&root().join(name)), is_one, "{name}");
+        }
     }
 
     #[test]
