@@ -1,7 +1,7 @@
 //! Plain words in Markdown: persons in prose, outside of code, quotations, emphasis and targets of links.
 
-/// Words that stand for a person.
-const PERSONS: [&str; 11] = [
+/// Pronouns and nouns that stand for a person, and verbs of which only a person can be the subject.
+const PERSONS: [&str; 31] = [
     "nobody",
     "somebody",
     "everybody",
@@ -13,9 +13,29 @@ const PERSONS: [&str; 11] = [
     "whomever",
     "who",
     "whom",
+    "he",
+    "she",
+    "him",
+    "his",
+    "her",
+    "himself",
+    "herself",
+    "people",
+    "believe",
+    "believes",
+    "believed",
+    "hear",
+    "hears",
+    "heard",
+    "wants",
+    "wishes",
+    "eat",
+    "eats",
+    "eaten",
+    "careless",
 ];
 
-/// Words of a text that stand for a person.
+/// Words of a text that stand for a person or a person's act.
 pub(crate) fn persons(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
     words.filter(|word| PERSONS.contains(&word.to_lowercase().as_str()))
