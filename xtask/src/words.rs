@@ -12,7 +12,7 @@ use crate::prose;
 const SOURCES: [&str; 6] = ["bench/peers", "bin", "crates", "fuzz/fuzz_targets", "tests", "xtask"];
 
 /// Directories whose Markdown files follow the rules, without directories below.
-const DOCUMENT_DIRECTORIES: [&str; 2] = ["docs", "docs/bench"];
+const DOCUMENT_DIRECTORIES: [&str; 3] = ["docs", "docs/bench", "docs/decisions"];
 
 /// Other Markdown files that follow the rules.
 const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CHANGELOG.md", "README.md"];
