@@ -1,4 +1,4 @@
-//! Output of `fatpath show`: the states in the layout of the usual tools. Links, routes and
+//! Output of `fatpath show`: the states in the layout of the tools that people know them from. Links, routes and
 //! neighbours read as from `ip`, SAs and policies as from `ip -s xfrm`, counters as from `nstat` and
 //! `/proc/net/xfrm_stat`.
 

@@ -36,7 +36,7 @@ fn note(node: &mut Node) {
     }
 }
 
-/// Keeps events as far as they have listeners, and requests SAs only if acquires have listeners.
+/// Keeps events as far as they have listeners, and asks for SAs only if that is heard.
 fn note_listeners(node: &mut Node) {
     let monitored = !node.monitors.is_empty();
     let Node { datapath, xfrm_events, .. } = node;

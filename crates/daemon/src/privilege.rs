@@ -55,8 +55,8 @@ impl Peer {
         let credentials = sockopt::socket_peercred(socket)?;
         let pidfd = match link::peer_pidfd(socket) {
             Ok(pidfd) => Some(pidfd),
-            // Before Linux 6.5 another process may have got the number meanwhile. The number of a process of root is accepted:
-            // only a process of root that has given up the capability could gain by that.
+            // Before Linux 6.5 another process may have got the number meanwhile. Of root's it is believed: only a process of
+            // root that has given up the capability could gain by that.
             Err(err) if err.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error()) && credentials.uid.is_root() => {
                 pidfd_open(credentials.pid, PidfdFlags::empty()).ok()
             }

@@ -244,7 +244,7 @@ fn stale_neighbour_is_probed_only_when_used() {
 fn message_moves_each_state_as_rfc_4861_appendix_c_says() {
     #[rustfmt::skip]
     let rows = [
-        // from, event, to, link-layer address afterwards
+        // from, heard, to, link-layer address afterwards
         ("none", Heard::Asked(A), "STALE", Some(A)),
         ("none", advertised(A, true, true), "none", None),
         ("none", advertised(A, false, true), "none", None),

@@ -23,7 +23,7 @@ pub enum Event {
     PolicyExpired(PolicyExpired),
     /// The address or port of a peer has changed.
     Mapping(Mapping),
-    /// An SA's sequence numbers have changed; only reported if [the listener requests
+    /// An SA's sequence numbers have changed; only reported if [the listener wants
     /// them](crate::Ipsec::set_numbers_heard).
     Numbers(Aevent),
 }
@@ -99,7 +99,7 @@ pub(crate) struct Events {
     listening: bool,
     /// Whether the listener answers requests for SAs.
     asked: bool,
-    /// Whether the listener requests reports of sequence numbers.
+    /// Whether the listener wants reports of sequence numbers.
     numbers: bool,
     lost: u64,
 }

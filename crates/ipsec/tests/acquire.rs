@@ -198,7 +198,7 @@ fn an_spi_that_is_asked_for_is_no_other_templates() {
     }
     let marks: Vec<Mark> = acquires(&mut node).iter().map(|it| it.mark).collect();
     assert_eq!(marks, [Mark::exactly(1), Mark::exactly(2)], "each policy asks for its own");
-    // An acquire with another number requests the reserved SPI.
+    // An acquire with another number wants the reserved SPI.
     let other = Selector::new("10.3.0.0/16".parse().unwrap(), base::Prefix::ANY_V4);
     let templates = vec![Template { spi: Some(sa().spi), reqid: 5, ..template() }];
     node.add_policy(PolicyConfig { templates, mark: Mark::exactly(2), ..PolicyConfig::new(Dir::Out, other) }).unwrap();

@@ -24,7 +24,7 @@ fn of_link(kind: u16, flags: u16, index: u32, attributes: impl FnOnce(&mut Write
     w.into_bytes()
 }
 
-/// The request for a new link of that kind with a number; 0 for any.
+/// The request for a new link of that kind which wishes for a number; 0 for any.
 fn add(name: &str, kind: &str, wish: u32) -> Vec<u8> {
     of_link(RTM_NEWLINK, flag::CREATE | flag::EXCL, wish, |w| {
         w.put_str(IFLA_IFNAME, name);

@@ -111,7 +111,7 @@ fn trunk() -> Outcome {
             assert!((vlan[key].as_u64() > Some(32 << 20)) == (vid != 29), "{key} of {vid}: {counted:#}");
         }
     }
-    // A third guest of the address of one, in the other VLAN, receives no frame of it.
+    // A third guest of the address of one, in the other VLAN, hears nothing of it.
     red_2.sh("ip addr add 10.9.0.7/24 dev red0")?;
     assert!(blue_1.sh("ping -c 1 -W 1 10.9.0.7").is_err(), "VLANs are apart");
     red_1.sh("ping -c 1 -W 2 10.9.0.7")?;

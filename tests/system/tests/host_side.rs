@@ -636,7 +636,7 @@ fn tcpdump() -> Outcome {
     wait_until("tcpdump listens", PATIENCE, || {
         fs::read_to_string(&log).is_ok_and(|text| text.contains("listening on"))
     })?;
-    // The gateway is notified a moment later.
+    // The gateway hears of it a moment later.
     let is_told = || {
         let before = copied()?;
         site.far.sh("ping -n -q -c 1 -W 5 10.2.0.2")?;

@@ -80,7 +80,7 @@ fn ike() -> Outcome {
     for len in [1_usize, 500, 1400, 20_000] {
         let message: Vec<u8> = (0..len).map(|at| at as u8).collect();
         let datagram = [&header()[..], &message].concat();
-        // The gateway has to have received the manager's address first.
+        // The gateway has to have heard of the manager first.
         site.manager.send(&datagram)?;
         assert_eq!(receive(|to| site.peer.recv(to))?, [&[0; 4][..], &message].concat(), "{len} bytes to the peer");
         site.peer.send_to(&[&[0; 4][..], &message].concat(), "192.0.2.1:4500")?;

@@ -40,7 +40,7 @@ pub(super) fn ping(from: &Namespace, to: Ipv4Addr, stop: &Stop) -> Result<(), Fa
     })
 }
 
-/// A raw ICMP socket that receives from `to` alone. The standard library's datagram socket serves it: send, receive, time-out.
+/// A raw ICMP socket that hears `to` alone. The standard library's datagram socket serves it: send, receive, time-out.
 fn open(to: Ipv4Addr) -> io::Result<UdpSocket> {
     let socket = socket_with(AddressFamily::INET, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::ICMP))?;
     let socket = UdpSocket::from(socket);

@@ -146,7 +146,7 @@ fn same_family(first: IpAddr, second: IpAddr, value: &Value<'_>) -> Result<()> {
     Err(value.error(format!("{second} is of another family than {first}; use an {family} address")))
 }
 
-/// Checks that `proto`, which iproute2 requires, is ESP if it is there.
+/// Checks that `proto`, which iproute2 wants, is ESP if it is there.
 fn esp_alone(table: &Table<'_>) -> Result<()> {
     let Some(value) = table.get("proto") else { return Ok(()) };
     match value.word(&[("esp", None), ("ah", Some("AH")), ("comp", Some("IPComp"))]) {

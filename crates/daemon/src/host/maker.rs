@@ -55,7 +55,7 @@ const SETTINGS: [(&str, &str); 20] = [
     ("ipv6/conf/default/keep_addr_on_down", "1"),
 ];
 
-/// Groups of rtnetlink whose changes are received: links, and of both families addresses, routes and rules. Group `n` is bit `n - 1`.
+/// Groups of rtnetlink whose changes are heard: links, and of both families addresses, routes and rules. Group `n` is bit `n - 1`.
 const GROUPS: u32 = 1 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18;
 
 /// Carries out the daemon's orders until there are no more.

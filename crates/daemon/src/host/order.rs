@@ -53,7 +53,7 @@ pub(super) struct Descriptors {
     pub(super) network: OwnedFd,
     /// Netlink socket in it, for requests.
     pub(super) requests: OwnedFd,
-    /// Netlink socket in it that receives changes.
+    /// Netlink socket in it that hears of changes.
     pub(super) events: OwnedFd,
     /// Socket in it for requests of `ioctl`.
     pub(super) control: OwnedFd,

@@ -230,7 +230,7 @@ impl HostSide {
 }
 
 impl On {
-    /// Makes the namespace, or enters the one that is there. Returns the socket that receives changes in it, too.
+    /// Makes the namespace, or enters the one that is there. Returns the socket that hears of changes in it, too.
     fn make(config: HostConfig, place: Option<PathBuf>, worker: &Handle) -> Result<(Self, OwnedFd), String> {
         let maker = Maker::start()?;
         let (answer, descriptors) = maker.ask(&Order::Namespace { place: place.clone() }, &[])?;

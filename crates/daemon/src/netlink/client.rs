@@ -295,8 +295,8 @@ impl Client {
     }
 
     /// Whether there is a datagram. One with other descriptors than a call [may have](may_be_sent) is left in
-    /// the socket, and the connection is to be closed: the kernel would close what it does not pass on, for a time that the
-    /// sender determines.
+    /// the socket, and the connection is to be closed: the kernel would close what it does not pass on, which takes as long
+    /// as the sender wants.
     fn has_datagram_to_take(&self) -> Result<bool, Gone> {
         let mut space = control_space();
         let mut control = RecvAncillaryBuffer::new(&mut space);

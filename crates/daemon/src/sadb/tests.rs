@@ -39,7 +39,7 @@ fn info() -> SaInfo {
     }
 }
 
-/// A node whose policy needs an SA with that SPI for packets to 10.0.0.0/8.
+/// A node whose policy wants an SA with that SPI for packets to 10.0.0.0/8.
 fn node(spi: u32) -> Alone {
     let mut alone = Alone::new(true);
     add_policy(&mut alone, spi, NONE);
@@ -231,7 +231,7 @@ fn aevents_go_to_group_members_at_the_sas_thresholds() {
     assert_eq!(send(&mut alone, 2, 4), []);
     assert_eq!(send(&mut alone, 0, 1), [(12, true)]);
     assert_eq!(send(&mut alone, 8, 0), [(20, false)]);
-    // A program that sets other limits gets events by these limits.
+    // A program that sets other limits hears by these.
     let counts = Counts { aevents: Aevents { packets: Some(1), time: None }, ..Counts::default() };
     alone.database().set_counts(&query(0x1000, NONE), counts).unwrap();
     let shown = alone.database().find_sa(&query(0x1000, NONE)).unwrap();

@@ -95,7 +95,7 @@ impl Vring {
         self.ring.as_mut().map(|ring| (&mut self.stats, ring))
     }
 
-    /// Publishes used chains to the guest, and interrupts the guest if interrupts are enabled.
+    /// Publishes used chains to the guest, and interrupts the guest if it wants that.
     pub(super) fn publish(&mut self) {
         let Some(ring) = &mut self.ring else { return };
         if ring.publish()

@@ -152,7 +152,7 @@ impl<'a> Queue<'a> {
         self.kick.write(1).unwrap();
     }
 
-    /// Index at which the device requests a kick.
+    /// Index at which the device wants a kick.
     fn avail_event(&self) -> u16 {
         self.mem.read_obj(GuestAddress(used_at(self.number) + 4 + 8 * u64::from(self.size))).unwrap()
     }

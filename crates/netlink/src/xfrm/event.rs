@@ -64,7 +64,7 @@ pub struct Acquire {
     pub seq: u32,
     /// The SA's destination.
     pub daddr: Addr,
-    /// The SPI that the template requires; 0 for any.
+    /// The SPI that the template wants; 0 for any.
     pub spi: u32,
     /// The SA's source.
     pub saddr: Addr,

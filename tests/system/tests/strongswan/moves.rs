@@ -133,7 +133,7 @@ fn behind_nat(site: &mut Site, turns: &AtomicU32) -> Outcome {
     right.netns.sh("ping -c 5 -i 0.05 -W 2 10.1.0.1")?;
     for _ in 0..2 {
         turns.fetch_add(1, Ordering::Relaxed);
-        // Answers go astray until the far end has received a packet from the new port.
+        // Answers go astray until the far end has heard from the new port.
         wait_until("an answer comes by the new port", PATIENCE, || left.netns.sh("ping -c 1 -W 1 10.2.0.1").is_ok())?;
         right.netns.sh("ping -c 5 -i 0.05 -W 2 10.1.0.1")?;
     }

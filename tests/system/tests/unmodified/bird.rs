@@ -92,12 +92,12 @@ fn routes() -> Outcome {
     node.wait_for_ip("route", own)?;
     node.wait_for_ip("route", "blackhole 10.6.0.0/16 proto bird metric 32 \n")?;
     node.wait_for_ip("-6 route", "fd00:5::/32 via fd00:1::2 dev eth0 proto bird metric 32 pref medium\n")?;
-    // BIRD learns added routes, and restores one of its own that is deleted.
+    // It hears of routes that come, and puts back one that goes.
     node.ip("route add 10.8.0.0/16 via 10.1.0.2")?;
     bird.wait_for("route", &["10.8.0.0/16          unicast [kernel1"])?;
     node.ip("route del 10.5.0.0/16")?;
     node.wait_for_ip("route", own)?;
-    // BIRD learns addresses, too.
+    // It hears of addresses, too.
     node.ip("addr add 10.4.0.1/24 dev tun0")?;
     bird.wait_for("route", &["10.4.0.0/24          unicast [direct1"])?;
     bird.process.signal(Signal::TERM)?;

@@ -66,7 +66,7 @@ fn tshark() -> Outcome {
         command.args(["-n", "-l", "-i", link, "-Y", "icmp", "-T", "fields", "-e", "ip.src", "-e", "icmp.type"]);
         let mut tshark = Process::spawn(&mut command, &node.scratch)?;
         let want = [format!("{from}\t8"), format!("{to}\t0")];
-        // The gateway is notified of the capture a moment after it has begun.
+        // The gateway hears of the capture a moment after it has begun.
         wait_until(&format!("tshark sees both packets on {link}"), PATIENCE, || {
             thread::sleep(Duration::from_millis(200));
             let pinged = netns.sh(&format!("ping -n -q -c 1 -W 5 {to}"));

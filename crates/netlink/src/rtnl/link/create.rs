@@ -271,7 +271,7 @@ fn not_wished() -> String {
 /// Links that a node may have.
 const MAX_LINKS: usize = 1024;
 
-/// The highest id that a link may be given by the number that its creator requests: tables that are indexed by ids begin at 0.
+/// The highest id that a link may be given by the number that its maker wishes for: tables that are indexed by ids begin at 0.
 pub(in super::super) const MAX_WISH: u32 = 65535;
 
 /// Request that restores a link that a client has created.
