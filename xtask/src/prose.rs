@@ -1,7 +1,7 @@
 //! Plain words in Markdown: persons in prose, outside of code, quotations, emphasis and targets of links.
 
 /// Pronouns and nouns that stand for a person, and verbs of which only a person can be the subject.
-const PERSONS: [&str; 31] = [
+const PERSONS: [&str; 22] = [
     "nobody",
     "somebody",
     "everybody",
@@ -20,15 +20,6 @@ const PERSONS: [&str; 31] = [
     "her",
     "himself",
     "herself",
-    "people",
-    "believe",
-    "believes",
-    "believed",
-    "hear",
-    "hears",
-    "heard",
-    "wants",
-    "wishes",
     "eat",
     "eats",
     "eaten",
