@@ -1,5 +1,26 @@
 //! Protocol between the preload library and the daemon: a netlink socket, carried over a Unix socket.
 //!
+//! # Decides
+//! Path of the socket ([`socket_path`]), [kinds of datagrams](#datagrams) in both directions ([`ToDaemon`],
+//! [`FromDaemon`]) and their bytes, numbers of [`protocol`]s and [`option`]s that are served, records of ethtool's
+//! requests ([`ethtool`]), and length of a busy poll ([`BusyPoll`]).
+//!
+//! # Leaves to others
+//! Contents of netlink messages (crate `netlink`), the daemon's side of the connection and its limits (crate `daemon`),
+//! the program's side (crate `preload`).
+//!
+//! # Limits
+//! - [`MAX_DATA`]: 64 KiB of netlink messages in a datagram.
+//! - [`MAX_HEAD`]: 160 bytes of other calls in a datagram.
+//! - [`MAX_NAME`]: 4096 bytes of a file's name.
+//! - [`MAX_BYPASS`]: 4 UDP ports of a program that bypass policies.
+//! - [`BusyPoll::DURATION`]: 200 µs.
+//!
+//! # Standards
+//! RFC 3549 §2.2 describes the netlink messages, which pass unread. The frames around them have no standard; a
+//! connection behaves as netlink(7) and `AF_UNIX` of unix(7).
+//!
+//! # Datagrams
 //! The daemon listens at [`socket_path`], `AF_UNIX` and `SOCK_SEQPACKET`. A program's netlink socket becomes one
 //! connection to it. Records stay records, so `poll`, `MSG_PEEK`, `MSG_TRUNC`, non-blocking mode, `fork` and `dup` of
 //! that descriptor behave as on a netlink socket, with four bytes in front of each datagram:
@@ -7,19 +28,16 @@
 //! - To the daemon, one or more calls: each begins with a word that gives its kind ([`ToDaemon`]). Messages can only be
 //!   the last call. All words are in the host's byte order.
 //!
-//!   | word | what follows |
-//!   |---|---|
-//!   | 0 | netlink messages, as the program wrote them |
-//!   | 1 | `protocol`: [`socket(2)`'s third argument](protocol), the first call of a connection |
-//!   | 2 | `option`, `value`: `setsockopt(SOL_NETLINK, …)` with an `int` |
-//!   | 3 | `port`, `groups`: `bind(2)` with that `sockaddr_nl`; port 0 leaves the choice to the daemon |
-//!   | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump may get as long |
-//!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: limit of what the program has not read |
-//!   | 6 | `port`: the socket gets that port, unless it has one: chosen by the library, not the program |
-//!   | 7 | `what`, and a name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket |
-//!   | 8 | `name`, two words, the last call of a datagram: the daemon's end of the connection is to be [kept](#restart) |
-//!   | 9 | `lost`, and calls to the end: a socket that [a former daemon](#restart) served; the first call of a datagram |
-//!   | 10 | `port`: datagrams of that UDP port bypass policies while the connection is open (`IP_XFRM_POLICY`) |
+//! | word | what follows | |---|---| | 0 | netlink messages, as the program wrote them | | 1 | `protocol`:
+//! [`socket(2)`'s third argument](protocol), the first call of a connection | | 2 | `option`, `value`:
+//! `setsockopt(SOL_NETLINK, …)` with an `int` | | 3 | `port`, `groups`: `bind(2)` with that `sockaddr_nl`; port 0
+//! leaves the choice to the daemon | | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump
+//! may get as long | | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: limit of what the program has not read | | 6 |
+//! `port`: the socket gets that port, unless it has one: chosen by the library, not the program | | 7 | `what`, and a
+//! name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket | |
+//! 8 | `name`, two words, the last call of a datagram: the daemon's end of the connection is to be [kept](#restart) | |
+//! 9 | `lost`, and calls to the end: a socket that [a former daemon](#restart) served; the first call of a datagram | |
+//! 10 | `port`: datagrams of that UDP port bypass policies while the connection is open (`IP_XFRM_POLICY`) |
 //!
 //! - From the daemon, a word that gives the source ([`FromDaemon`]): 0, [`PROMPT`], [`LAST`], [`PROMPT_LAST`],
 //!   [`PART`], [`LAST_PART`] and a multicast group's number are followed by netlink messages, [`OVERRUN`] by nothing.
