@@ -7,19 +7,18 @@
 //! ([`Fib::domain`](fib::Fib::domain)).
 //!
 //! # Leaves to others
-//! Routes and neighbours (crate [`fib`]), policies and ESP (crate [`ipsec`]), fragments (crate
-//! [`reassembly`](::reassembly)), segmentation and merging (crate [`offload`]), contents of ICMP messages (crate
-//! [`host`]), forwarding of frames (crate [`switch`]), queueing (crate [`qdisc`]), translation (crate [`ila`]). System
-//! calls of links (crate `link`), clock and threads (crate `daemon`): this crate does no I/O. [`Datapath::handle_rx`]
-//! takes packets that a link has received, and packets to be sent wait in the port of their link until the caller takes
-//! them with [`Datapath::take_tx`].
+//! Routes and neighbours (crate [`fib`]), policies and ESP (crate [`ipsec`]), fragments (crate [`reassembly`]),
+//! segmentation and merging (crate [`offload`]), contents of ICMP messages (crate [`host`]), forwarding of frames (crate
+//! [`switch`]), queueing (crate [`qdisc`]), translation (crate [`ila`]). System calls of links (crate `link`), clock and
+//! threads (crate `daemon`): this crate does no I/O. [`Datapath::handle_rx`] takes packets that a link has received, and
+//! packets to be sent wait in the port of their link until the caller takes them with [`Datapath::take_tx`].
 //!
 //! # Limits
 //! - [`TX_QUEUE_BYTES`]: 8 MiB of packets that wait for a busy link, by `truesize`; above 1 MiB its discipline is not
 //!   dequeued (`DEVICE_BYTES` in `tx/queue.rs`).
-//! - 1024 packets wait for the answer which device's socket gets them (`MAX_WAITING` in `host_side/deliver.rs`), after
-//!   at most 10 000 questions a second (`node/sockets.rs`); 1 MiB of IKE messages wait for their daemon (`MAX_WAITING`
-//!   in `local/ike.rs`).
+//! - 1024 packets wait for the kernel's answer which socket is theirs (`MAX_WAITING` in `host_side/deliver.rs`); the
+//!   kernel is asked at most 10 000 times a second (`PER_SECOND` in `node/sockets.rs`). 1 MiB of IKE messages waits for
+//!   an IKE daemon (`MAX_WAITING` in `local/ike.rs`).
 //! - 8192 steps of traces (`MAX_RECORDED` in `node/trace.rs`) and 4096 captured packets (`MAX_TAPPED` in
 //!   `node/ports.rs`) wait for their reader; later ones are lost to it.
 //! - 8 options in one IPv6 header, and 7 bytes of padding in a row (`MAX_OPTIONS`, `MAX_PADDING` in `ext_headers.rs`).

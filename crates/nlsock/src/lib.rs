@@ -28,16 +28,19 @@
 //! - To the daemon, one or more calls: each begins with a word that gives its kind ([`ToDaemon`]). Messages can only be
 //!   the last call. All words are in the host's byte order.
 //!
-//! | word | what follows | |---|---| | 0 | netlink messages, as the program wrote them | | 1 | `protocol`:
-//! [`socket(2)`'s third argument](protocol), the first call of a connection | | 2 | `option`, `value`:
-//! `setsockopt(SOL_NETLINK, …)` with an `int` | | 3 | `port`, `groups`: `bind(2)` with that `sockaddr_nl`; port 0
-//! leaves the choice to the daemon | | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump
-//! may get as long | | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: limit of what the program has not read | | 6 |
-//! `port`: the socket gets that port, unless it has one: chosen by the library, not the program | | 7 | `what`, and a
-//! name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket | |
-//! 8 | `name`, two words, the last call of a datagram: the daemon's end of the connection is to be [kept](#restart) | |
-//! 9 | `lost`, and calls to the end: a socket that [a former daemon](#restart) served; the first call of a datagram | |
-//! 10 | `port`: datagrams of that UDP port bypass policies while the connection is open (`IP_XFRM_POLICY`) |
+//!   | word | what follows |
+//!   |---|---|
+//!   | 0 | netlink messages, as the program wrote them |
+//!   | 1 | `protocol`: [`socket(2)`'s third argument](protocol), the first call of a connection |
+//!   | 2 | `option`, `value`: `setsockopt(SOL_NETLINK, …)` with an `int` |
+//!   | 3 | `port`, `groups`: `bind(2)` with that `sockaddr_nl`; port 0 leaves the choice to the daemon |
+//!   | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump may get as long |
+//!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: limit of what the program has not read |
+//!   | 6 | `port`: the socket gets that port, unless it has one: chosen by the library, not the program |
+//!   | 7 | `what`, and a name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket |
+//!   | 8 | `name`, two words, the last call of a datagram: the daemon's end of the connection is to be [kept](#restart) |
+//!   | 9 | `lost`, and calls to the end: a socket that [a former daemon](#restart) served; the first call of a datagram |
+//!   | 10 | `port`: datagrams of that UDP port bypass policies while the connection is open (`IP_XFRM_POLICY`) |
 //!
 //! - From the daemon, a word that gives the source ([`FromDaemon`]): 0, [`PROMPT`], [`LAST`], [`PROMPT_LAST`],
 //!   [`PART`], [`LAST_PART`] and a multicast group's number are followed by netlink messages, [`OVERRUN`] by nothing.

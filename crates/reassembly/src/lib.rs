@@ -16,7 +16,7 @@
 //! # Limits
 //! Defaults of [`Config`], which are Linux's: 4 MiB for each of three tables ([`Table`]); 30 seconds for a datagram of
 //! IPv4, 60 of IPv6; 64 fragments of an IPv4 source between two of one datagram (`max_distance`). A datagram has at
-//! most 65 535 bytes. The cost of a fragment does not depend on the number of waiting ones.
+//! most 65 535 bytes, in IPv6 without its header. The cost of a fragment does not depend on the number of waiting ones.
 //!
 //! # Standards
 //! RFC 791 §3.2 (IPv4); RFC 8200 §4.5, RFC 5722 §4 (overlaps), RFC 6946 (atomic fragments), RFC 7112 §5 (header
