@@ -1,4 +1,19 @@
 //! Chores of this repository, run as `cargo xtask CHORE`.
+//!
+//! # Decides
+//! Stages of `check` and `test` and their order (`stages`), rules of plain words (`words`), and rules of RFCs that have
+//! a place in the source and a test (`conformance`).
+//!
+//! # Leaves to others
+//! Tests themselves (each crate's; crates `system` and `interop` against real kernels), installation of packages
+//! (`scripts/setup`), and the structure of the source: the tests of this crate.
+//!
+//! # Limits
+//! A test's name has at most 60 characters (`LONGEST_NAME` in `words.rs`). `fuzz` runs each target for 20 seconds,
+//! unless told otherwise.
+//!
+//! # Standards
+//! No RFC is implemented; rules of RFC 4301, RFC 4303, RFC 5722 and RFC 8200 are listed.
 #![forbid(unsafe_code)]
 
 mod conformance;

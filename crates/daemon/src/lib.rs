@@ -1,20 +1,35 @@
-//! The daemon: a gateway or router as a process, for `fatpath run` and the clients that ask it.
+//! The daemon: a gateway or router as a process, for `fatpath run` and the clients that ask it. [`run`] is the whole of
+//! it.
 //!
-//! [`run`] is the whole of it. This crate decides which threads there are, when the configuration or a program's request takes effect, what is
-//! kept over a restart, and which users may ask for what. It leaves what becomes of a packet to crate `datapath` and below, system calls of links
-//! to crate [`link`], what files and requests say to the crates `config`, `ctl` and `netlink`, where sockets lie and how a command fails to [`client`], and
-//! the command line to the program. [`check`] tries files out without a device; [`load_config`] reads one alone.
+//! # Decides
+//! Threads, the time at which the configuration or a program's request takes effect, the state that is kept over a
+//! restart, and permissions of users. [`check`] tries files out without a device; [`load_config`] reads one alone.
 //!
-//! Four kinds of threads: the worker, which alone touches packets; one per control client; one for all of netlink's; and
-//! the main one, which waits for signals. The next configuration is planned there, where planning may fail and take its time, and
-//! handed to the worker as a whole.
+//! Four kinds of threads: the worker, which alone touches packets; one per control client; one for all of netlink's;
+//! and the main one, which waits for signals. The next configuration is planned there, where planning may fail and take
+//! its time, and handed to the worker as a whole.
 //!
-//! A program that calls [`run`] also calls [`make_host_side`] when its one argument is `host-maker`: the daemon starts its own program
-//! so, as the process that makes network namespaces.
+//! A program that calls [`run`] also calls [`make_host_side`] when its one argument is `host-maker`: the daemon starts
+//! its own program so, as the process that makes network namespaces.
 //!
-//! Limits: 32 control clients and 1024 of netlink, of which 512 may only look; configuration files of 256 MiB; 10 000 routes on the
-//! host side. No RFC is implemented here.
+//! # Leaves to others
+//! Packets (crate `datapath` and those below), system calls of links (crate [`link`]), contents of files and requests
+//! (crates `config`, `ctl` and `netlink`), paths of sockets and form of errors (crate [`client`]), and the command line
+//! (program `fatpath`).
 //!
+//! # Limits
+//! - 32 control clients (`MAX_CLIENTS` in `server.rs`), each with 5 seconds to read its answer (`WRITE_TIMEOUT`).
+//! - 1024 netlink clients, of which 512 may be read-only, 64 of one user, and fewer if the process may have few
+//!   descriptors (`Limits` in `netlink/service.rs`).
+//! - Configuration files of 256 MiB (`MAX_LEN` in `config_file.rs`).
+//! - 10 000 routes on the host side (`MAX_ROUTES` in `host/wanted.rs`).
+//! - 1024 events, traces or captured packets that wait for a slow reader (`QUEUE` in `monitor.rs`, `trace.rs` and
+//!   `capture.rs`).
+//!
+//! # Standards
+//! No RFC.
+//!
+//! # Layers
 //! The modules form layers, each of which uses those below it:
 //!
 //! | layer | modules |

@@ -1,5 +1,26 @@
 //! Protocol between the preload library and the daemon: a netlink socket, carried over a Unix socket.
 //!
+//! # Decides
+//! Path of the socket ([`socket_path`]), [kinds of datagrams](#datagrams) in both directions ([`ToDaemon`],
+//! [`FromDaemon`]) and their bytes, numbers of [`protocol`]s and [`option`]s that are served, records of ethtool's
+//! requests ([`ethtool`]), and length of a busy poll ([`BusyPoll`]).
+//!
+//! # Leaves to others
+//! Contents of netlink messages (crate `netlink`), the daemon's side of the connection and its limits (crate `daemon`),
+//! the program's side (crate `preload`).
+//!
+//! # Limits
+//! - [`MAX_DATA`]: 64 KiB of netlink messages in a datagram.
+//! - [`MAX_HEAD`]: 160 bytes of other calls in a datagram.
+//! - [`MAX_NAME`]: 4096 bytes of a file's name.
+//! - [`MAX_BYPASS`]: 4 UDP ports of a program that bypass policies.
+//! - [`BusyPoll::DURATION`]: 200 µs.
+//!
+//! # Standards
+//! RFC 3549 §2.2 describes the netlink messages, which pass unread. The frames around them have no standard; a
+//! connection behaves as netlink(7) and `AF_UNIX` of unix(7).
+//!
+//! # Datagrams
 //! The daemon listens at [`socket_path`], `AF_UNIX` and `SOCK_SEQPACKET`. A program's netlink socket becomes one
 //! connection to it. Records stay records, so `poll`, `MSG_PEEK`, `MSG_TRUNC`, non-blocking mode, `fork` and `dup` of
 //! that descriptor behave as on a netlink socket, with four bytes in front of each datagram:
