@@ -397,11 +397,7 @@ fn wrong_marks_and_limits_are_refused_with_what_would_be_right() {
             "dir = \"out\"\nflags = [\"wildrecv\"]\n",
             "f:7: sa[0].flags[0]: wildrecv is for an SA of dir in; take it out.",
         ),
-        (
-            "",
-            "[policy-default]\nin = \"allow\"\n",
-            "f:2: policy-default.in: allow is not known here; use accept or block.",
-        ),
+        ("", "[policy-default]\nin = \"allow\"\n", "f:2: policy-default.in: allow is unknown; use accept or block."),
         ("", "[ipsec]\nlarval-drop = 1\n", "f:2: ipsec.larval-drop: is a whole number; use true or false."),
     ];
     for (table, key, want) in cases {
@@ -469,7 +465,7 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
         (
             VRFS,
             "[[route]]\nto = \"::/0\"\ntype = \"blackhole\"\nvrf = \"red\"\ntable = 7",
-            "f:24: route[0].table: the VRF says in which table; take one out.",
+            "f:24: route[0].table: the VRF determines the table; take one out.",
         ),
         (
             VRFS,

@@ -77,7 +77,7 @@ impl Acceptor {
             }
             Ok(fd) => {
                 if !is_reserved && std::mem::take(&mut self.is_full) {
-                    tracing::info!("{}: there are descriptors again", self.name);
+                    tracing::info!("{}: descriptors are available again", self.name);
                 }
                 Ok(Accepted { fd, is_reserved })
             }

@@ -84,7 +84,7 @@ impl Peer {
     pub(super) fn holds_net_admin(&self) -> bool {
         let judged = self.pidfd.as_ref().ok_or(Errno::SRCH).and_then(holds_net_admin);
         judged.unwrap_or_else(|err| {
-            tracing::debug!(uid = self.uid, pid = self.pid, "its capabilities are not known: {err}");
+            tracing::debug!(uid = self.uid, pid = self.pid, "cannot read its capabilities: {err}");
             false
         })
     }

@@ -148,7 +148,7 @@ fn key_bytes(value: &Value<'_>) -> Result<Zeroizing<Vec<u8>>> {
     for pair in digits.as_bytes().chunks_exact(2) {
         let nibble = |digit: u8| char::from(digit).to_digit(16);
         let (Some(high), Some(low)) = (nibble(pair[0]), nibble(pair[1])) else {
-            return Err(value.error("what follows 0x is not hexadecimal; use the digits 0 to 9 and a to f"));
+            return Err(value.error("the key behind 0x is not hexadecimal; use the digits 0 to 9 and a to f"));
         };
         bytes.push((high << 4 | low) as u8);
     }

@@ -152,7 +152,7 @@ mod tests {
             ("to = \"3333::/67\"\ndev = \"wan\"\n", "type = \"ila\", loc = \"1:2:3:4\"", "not iid"),
             (to, "loc = \"1:2:3:4\"", "type: missing"),
             (to, "type = \"ila\"", "loc: missing"),
-            (to, "type = \"mpls\", loc = \"1:2:3:4\"", "mpls is not known here"),
+            (to, "type = \"mpls\", loc = \"1:2:3:4\"", "mpls is unknown"),
             (to, "type = \"ila\", loc = \"1:2:3:4\", dev = \"wan\"", "unknown key"),
             (
                 "to = \"3333:0:0:1:2000::/67\"\ntype = \"blackhole\"\n",
@@ -181,8 +181,8 @@ mod tests {
             ("[[ila]]\nloc_match = \"1:2:3:5\"\n".to_owned(), "ila[0].loc: missing"),
             ("[[ila]]\nloc_match = \"1::4\"\nloc = \"1:2:3:5\"\n".to_owned(), "1::4 is no locator"),
             (format!("[[ila]]\n{good}dev = \"lan\"\n"), "no link is named lan"),
-            (format!("[[ila]]\n{good}csum-mode = \"adjust\"\n"), "adjust is not known here"),
-            (format!("[[ila]]\n{good}ident-type = \"iid\"\n"), "iid is not known here; use luid or use-format"),
+            (format!("[[ila]]\n{good}csum-mode = \"adjust\"\n"), "adjust is unknown"),
+            (format!("[[ila]]\n{good}ident-type = \"iid\"\n"), "iid is unknown; use luid or use-format"),
             (format!("[[ila]]\n{good}[[ila]]\n{good}"), "1:2:3:4 for any device is already ila[0]"),
             (format!("[[ila]]\n{good}locator = 1\n"), "unknown key"),
         ];

@@ -342,12 +342,12 @@ fn template(value: &Value<'_>, dir: Dir, selector: Selector, config: &Config, in
     let reqid = table.get("reqid").map_or(Ok(0), |value| value.number(0..=u32::MAX))?;
     let level = table.get("level").map_or(Ok(Level::Required), |value| value.word(Level::WORDS))?;
     if let (Dir::Out, Mode::Tunnel, Level::Use, Some(value)) = (dir, mode, level, table.get("level")) {
-        return Err(value.error("without its tunnel a packet would go out in clear; use required"));
+        return Err(value.error("an optional tunnel would let packets leave in clear; use required"));
     }
     let template = Template { src, dst, spi: None, mode, reqid, level };
     if let Some(n) = index.other_mode(template, &config.sas) {
         let (mode, other) = (template.mode, config.sas[n].mode);
-        return Err(value.error(format!("asks for mode {mode}, but sa[{n}] is mode {other}; use one mode for both")));
+        return Err(value.error(format!("requires mode {mode}, but sa[{n}] is mode {other}; use one mode for both")));
     }
     Ok(template)
 }

@@ -322,7 +322,7 @@ fn socket(table: &Table<'_>, others: &[LinkConfig]) -> Result<String> {
 fn addresses(table: &Table<'_>, is_udp: bool) -> Result<Vec<IfAddr>> {
     let Some(value) = table.get("addresses") else { return Ok(Vec::new()) };
     if is_udp {
-        return Err(value.error("a udp link has the address that it is bound to; take it out"));
+        return Err(value.error("a udp link's only address is that of bind; take it out"));
     }
     let mut addresses = Vec::new();
     for item in value.list()? {

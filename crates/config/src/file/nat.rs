@@ -33,7 +33,9 @@ pub(super) fn read(
         Some(value) => {
             let follow = value.bool()?;
             if follow && replay_window == 0 {
-                return Err(value.error("needs a replay-window, or what is sent again moves the peer; use 1 to 4096"));
+                return Err(
+                    value.error("needs a replay-window, or a replayed packet would move the peer; use 1 to 4096")
+                );
             }
             follow
         }

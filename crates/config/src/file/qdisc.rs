@@ -66,7 +66,7 @@ fn tbf(table: &Table<'_>) -> Result<Tbf> {
             whole(&latency, bytes(rate, burst).min(by_peak), u32::MAX.into())? as u32
         }
         (None, None) => return Err(table.missing("limit", &format!("use {SIZE}, or latency"))),
-        (Some(_), Some(latency)) => return Err(latency.error("says what limit says; take one out")),
+        (Some(_), Some(latency)) => return Err(latency.error("cannot be combined with limit; take one out")),
     };
     let peak = peak.map(|(rate, mtu)| Peak { rate, mtu: Depth::Bytes(mtu) });
     let tbf = Tbf { limit, rate, burst: Depth::Bytes(burst), peak };
@@ -154,7 +154,7 @@ fn with_unit(value: &Value<'_>, units: &[(&str, f64)], hint: &str) -> Result<f64
     let (number, unit) = text.split_at(digits);
     let factor = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|(_, factor)| factor);
     let number = number.parse::<f64>().ok().zip(factor).map(|(number, factor)| number * factor);
-    number.ok_or_else(|| value.error(format!("{} is not known here; use {hint}", quoted(text))))
+    number.ok_or_else(|| value.error(format!("{} is unknown; use {hint}", quoted(text))))
 }
 
 /// A number without its fraction, which is at most `most`.
@@ -222,10 +222,7 @@ mod tests {
         let cases = [
             ("\"tbf rate 1mbit\"".to_owned(), "f:4: link[0].qdisc: is a text; use a table."),
             ("{}".to_owned(), "f:4: link[0].qdisc.kind: missing; use pfifo, bfifo or tbf."),
-            (
-                "{ kind = \"htb\" }".to_owned(),
-                "f:4: link[0].qdisc.kind: htb is not known here; use pfifo, bfifo or tbf.",
-            ),
+            ("{ kind = \"htb\" }".to_owned(), "f:4: link[0].qdisc.kind: htb is unknown; use pfifo, bfifo or tbf."),
             (
                 "{ kind = \"pfifo\", rate = \"1mbit\" }".to_owned(),
                 "f:4: link[0].qdisc.rate: is only for tbf; take it out.",
@@ -241,7 +238,7 @@ mod tests {
             (tbf("burst = 1"), "f:4: link[0].qdisc.rate: missing; use a rate such as \"100mbit\"."),
             (
                 tbf("rate = \"1furlong\", burst = 1"),
-                "f:4: link[0].qdisc.rate: 1furlong is not known here; use a rate such as \"100mbit\".",
+                "f:4: link[0].qdisc.rate: 1furlong is unknown; use a rate such as \"100mbit\".",
             ),
             (
                 tbf("rate = \"0bit\", burst = 2000, limit = 1"),
@@ -253,11 +250,11 @@ mod tests {
             ),
             (
                 tbf("rate = \"1mbit\", burst = 2000, limit = 1, latency = \"1s\""),
-                "f:4: link[0].qdisc.latency: says what limit says; take one out.",
+                "f:4: link[0].qdisc.latency: cannot be combined with limit; take one out.",
             ),
             (
                 tbf("rate = \"1mbit\", burst = 2000, latency = \"1\""),
-                "f:4: link[0].qdisc.latency: 1 is not known here; use a time such as \"50ms\".",
+                "f:4: link[0].qdisc.latency: 1 is unknown; use a time such as \"50ms\".",
             ),
             (
                 tbf("rate = \"1mbit\", burst = 0, limit = 1"),

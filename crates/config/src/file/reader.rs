@@ -237,11 +237,7 @@ impl<'a> Value<'a> {
         let text = self.str()?;
         let found = words.iter().find(|(word, _)| *word == text);
         found.map(|&(_, value)| value).ok_or_else(|| {
-            self.error(format!(
-                "{} is not known here; use {}",
-                quoted(text),
-                one_of(words.iter().map(|&(word, _)| word))
-            ))
+            self.error(format!("{} is unknown; use {}", quoted(text), one_of(words.iter().map(|&(word, _)| word))))
         })
     }
 

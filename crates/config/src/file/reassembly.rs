@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn reassembly_value_out_of_range_is_refused_with_the_range() {
         let refused = [
-            ("policy = \"lru\"", "policy: lru is not known here; use fair or linux."),
+            ("policy = \"lru\"", "policy: lru is unknown; use fair or linux."),
             ("coalesce = true", "coalesce: is a truth value; use a text in quotes."),
             ("ipfrag_time = 0", "ipfrag_time: 0 is out of range; use 1 to 3600."),
             ("ip6frag_time = 3601", "ip6frag_time: 3601 is out of range; use 1 to 3600."),

@@ -88,7 +88,7 @@ fn wanted_table(table: &Table<'_>, config: &Config) -> Result<TableId> {
         return table.get("table").map_or(Ok(TableId::MAIN), |value| table_id(&value));
     };
     if let Some(table) = table.get("table") {
-        return Err(table.error("the VRF says in which table; take one out"));
+        return Err(table.error("the VRF determines the table; take one out"));
     }
     let name = value.str()?;
     let named = config.links.iter().find(|link| link.name == name).map(|link| &link.kind);
@@ -149,7 +149,7 @@ fn not_on_link(value: &Value<'_>, via: IpAddr, dev: Option<&str>) -> ConfigError
 /// A route that drops has neither neighbour nor link.
 fn nowhere(table: &Table<'_>, action: RouteAction) -> Result<RouteAction> {
     match table.get("via").or_else(|| table.get("dev")).or_else(|| table.get("encap")) {
-        Some(value) => Err(value.error("a route of this type leads nowhere; take it out")),
+        Some(value) => Err(value.error("a route of this type has no next hop; take it out")),
         None => Ok(action),
     }
 }

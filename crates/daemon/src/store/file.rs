@@ -101,7 +101,7 @@ impl Store {
         let store = Self { path: path.to_owned(), database };
         match store.format().map_err(|err| unusable(path, &err))? {
             FIRST_FORMAT..=FORMAT => Ok(store),
-            other => Err(unusable(path, &format!("it is of format {other}, and this version knows {FORMAT}"))),
+            other => Err(unusable(path, &format!("it is of format {other}, and this version supports {FORMAT}"))),
         }
     }
 

@@ -61,7 +61,7 @@ pub(super) fn set_port<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply
         _ => return Err(Error::new(errno::EOPNOTSUPP)),
     };
     if spec().any(|attr| attr.kind == IFLA_BRIDGE_MODE) {
-        return Err(Error::unsupported("fatpath's bridges have no mode of switching hardware"));
+        return Err(Error::unsupported("fatpath's bridges have no hardware switching modes"));
     }
     let adds = request.kind() == RTM_SETLINK;
     let vlans = vlan::wanted(spec().filter(|attr| attr.kind == IFLA_BRIDGE_VLAN_INFO))?;

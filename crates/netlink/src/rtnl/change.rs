@@ -263,7 +263,9 @@ fn check_v4(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Err
 /// Refuses a route by which packets would come back to the node until they have no hop left.
 fn refuse_by_loopback(route: &Route) -> Result<(), Error> {
     if route.kind == RTN_UNICAST && route.dev == LOOPBACK {
-        return Err(Error::unsupported("fatpath sends nothing by lo; a route to the node itself is of type local"));
+        return Err(Error::unsupported(
+            "fatpath sends no packets by lo; use a route of type local for the node itself",
+        ));
     }
     Ok(())
 }

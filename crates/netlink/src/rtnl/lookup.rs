@@ -129,7 +129,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         return Err(Error::new(errno::ENETUNREACH));
     }
     if dst.is_multicast() || dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
-        return Err(Error::unsupported("fatpath asks no route for groups"));
+        return Err(Error::unsupported("fatpath has no routes to multicast or broadcast addresses"));
     }
     // The addresses of a link that is down are this node's all the same.
     let up = |route: &Route| route.kind == RTN_LOCAL || model.link(route.dev).is_some_and(|link| link.up);

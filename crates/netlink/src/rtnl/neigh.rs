@@ -52,7 +52,7 @@ impl<'a> Named<'a> {
         }
         let addr = dst.ip(header[0] == AF_INET).ok_or(Error::text(errno::EINVAL, "Invalid network address"))?;
         if flags & NTF_PROXY != 0 {
-            return Err(Error::unsupported("fatpath answers for nobody else"));
+            return Err(Error::unsupported("fatpath has no proxy ARP and no proxy neighbour discovery"));
         }
         if index == 0 {
             return Err(Error::text(errno::EINVAL, "Device not specified"));
@@ -94,7 +94,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         state @ (NUD_PERMANENT | NUD_REACHABLE | NUD_STALE) => state,
         NUD_DELAY | NUD_PROBE => NUD_STALE,
         // No link-layer address, and no resolution in progress.
-        _ => return Err(Error::unsupported("fatpath's neighbours are looked for when a packet needs them")),
+        _ => return Err(Error::unsupported("fatpath resolves neighbours only when a packet needs them")),
     };
     let protocol = match named.attrs.get(NDA_PROTOCOL).map_or(0, Attr::u8) {
         0 => there.map_or(0, |there| there.protocol),

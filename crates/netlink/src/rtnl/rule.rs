@@ -79,7 +79,7 @@ impl Wanted {
         let v4 = family == AF_INET;
         let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
         if src_len != 0 || tos != 0 || u32::from_ne_bytes(flags) != 0 {
-            return Err(Error::unsupported("fatpath has no rules by source or TOS, and none that are inverted"));
+            return Err(Error::unsupported("fatpath has no rules by source or TOS, and no inverted rules"));
         }
         if let Some((attr, text)) = UNSUPPORTED.iter().find_map(|&(kind, text)| Some((attrs.get(kind)?, text))) {
             return Err(Error::unsupported(text).at(attr.offset));
@@ -132,7 +132,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_
             (1..=u32::MAX).find(|&id| !model.has_table(true, id)).ok_or(Error::new(errno::ENOBUFS))?
         }
         (FR_ACT_TO_TBL | FR_ACT_BLACKHOLE | FR_ACT_UNREACHABLE | FR_ACT_PROHIBIT, table) => table,
-        _ => return Err(Error::unsupported("fatpath's rules ask tables or drop")),
+        _ => return Err(Error::unsupported("fatpath's rules only look up a table or drop")),
     };
     let mut rules = model.rules(wanted.v4).to_vec();
     // In front of the second one, as long as numbers last (`fib_default_rule_pref`).

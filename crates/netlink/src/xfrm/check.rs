@@ -263,7 +263,7 @@ pub(super) fn buildable(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Err
         if_wrong(attrs.get(attr::ENCAP).is_none(), text)?;
     }
     if let Some(attr) = attrs.get(attr::SA_PCPU) {
-        return Err(Error::unsupported("SAs of one processor are not supported").at(attr.offset));
+        return Err(Error::unsupported("Per-CPU SAs are not supported").at(attr.offset));
     }
     if let Some(attr) = (attr::IPTFS_DROP_TIME..=attr::IPTFS_PKT_SIZE).find_map(|kind| attrs.get(kind)) {
         return Err(Error::unsupported("IP-TFS is not supported").at(attr.offset));
@@ -326,7 +326,7 @@ pub(super) fn templates(attrs: &Attributes<'_>, family: u16, dir: u8) -> Result<
         if_wrong(template.mode >= mode::MAX, "Mode in template must be < XFRM_MODE_MAX (5)")?;
         // Where Linux looks at it (`xfrm_state_ok`): what is not looked at here is not to be thought safe.
         if template.algos[0] != u32::MAX && dir != POLICY_OUT {
-            return Err(Error::unsupported("Templates are of any authentication algorithm").at(attr.offset));
+            return Err(Error::unsupported("Templates cannot restrict algorithms of received packets").at(attr.offset));
         }
         previous = template.family;
         if_wrong(!matches!(template.family, AF_INET | AF_INET6), "Invalid family in template")?;
@@ -336,7 +336,7 @@ pub(super) fn templates(attrs: &Attributes<'_>, family: u16, dir: u8) -> Result<
         let protocol = if template.proto == proto::ANY { proto::ESP } else { template.proto };
         supported(protocol, template.mode).map_err(|err| err.at(attr.offset))?;
         if !matches!(template.mode, mode::TUNNEL | mode::TRANSPORT) {
-            return Err(Error::unsupported("Templates are of ESP, in tunnel or transport mode").at(attr.offset));
+            return Err(Error::unsupported("Templates support ESP only, in tunnel or transport mode").at(attr.offset));
         }
     }
     Ok(templates)

@@ -126,7 +126,7 @@ fn a_file_that_is_none_of_these_is_refused_with_what_to_do() {
     write.open_table(FATPATH).unwrap().insert("format", FORMAT + 1).unwrap();
     write.commit().unwrap();
     drop(store);
-    assert!(matches!(refusal(&newer), (2, said) if said.contains("it is of format 4, and this version knows 3")));
+    assert!(matches!(refusal(&newer), (2, said) if said.contains("it is of format 4, and this version supports 3")));
 }
 
 #[test]

@@ -64,7 +64,9 @@ impl<'a> Named<'a> {
             Some((bridge, Some(port))) if to_master && flags & NTF_SELF == 0 => (bridge, Some(port)),
             Some((bridge, None)) if flags & NTF_SELF != 0 => (bridge, None),
             _ if flags & NTF_SELF != 0 => {
-                return Err(Error::unsupported("fatpath's links have no address lists; `master` is the bridge's"));
+                return Err(Error::unsupported(
+                    "fatpath's links have no address lists; use `master` for the bridge's FDB",
+                ));
             }
             _ => return Err(Error::new(errno::EOPNOTSUPP)),
         };
@@ -106,7 +108,7 @@ pub(in super::super) fn add<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) 
     if named.flags & !(NTF_SELF | NTF_MASTER | NTF_STICKY) != 0
         || named.attrs.get(NDA_FLAGS_EXT).is_some_and(|flags| flags.u32() != 0)
     {
-        return Err(Error::unsupported("fatpath's entries are not learnt, used or offloaded by programs"));
+        return Err(Error::unsupported("fatpath's FDB entries cannot be set to learnt, used or offloaded"));
     }
     let flags = request.message.header.flags;
     let kind = match named.state {
@@ -164,7 +166,7 @@ fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error
         }
     }
     if attrs.get(NDA_NDM_FLAGS_MASK).is_some_and(|mask| mask.u8() & !NTF_STICKY != 0) {
-        return Err(Error::unsupported("fatpath's entries are not learnt, used or offloaded by programs"));
+        return Err(Error::unsupported("fatpath's FDB entries cannot be set to learnt, used or offloaded"));
     }
     let (sticky_mask, state_mask) = (
         attrs.get(NDA_NDM_FLAGS_MASK).map_or(0, Attr::u8) & NTF_STICKY,

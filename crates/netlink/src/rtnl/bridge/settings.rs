@@ -119,7 +119,9 @@ pub(in super::super) fn wanted(data: Option<&Attr<'_>>, now: &BridgeConfig) -> R
                 }
             }
             IFLA_BR_FDB_MAX_LEARNED if attr.u32() == 0 => {}
-            IFLA_BR_FDB_MAX_LEARNED => return unsupported("fatpath limits addresses by port: `fdb-limit` of a file"),
+            IFLA_BR_FDB_MAX_LEARNED => {
+                return unsupported("fatpath limits addresses by port; use `fdb-limit` in the configuration file");
+            }
             IFLA_BR_FDB_FLUSH => {}
             kind if FIXED.iter().any(|(fixed, ..)| *fixed == kind) => {}
             // `IFLA_BR_MCAST_*`.

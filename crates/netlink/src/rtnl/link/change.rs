@@ -102,13 +102,13 @@ impl Wanted {
         let mtu = match attrs.get(IFLA_MTU) {
             Some(mtu) if mtu.u32() == now.mtu => None,
             Some(mtu) if now.is_loopback() => {
-                return Err(Error::unsupported("fatpath's lo keeps its MTU: no packet passes by it").at(mtu.offset));
+                return Err(Error::unsupported("fatpath's lo has a fixed MTU").at(mtu.offset));
             }
             _ => wanted_mtu(attrs, &now.config.kind)?,
         };
         let mac = match attrs.get(IFLA_ADDRESS) {
             Some(mac) if now.is_loopback() => {
-                return Err(Error::unsupported("fatpath's lo keeps its address: no packet passes by it").at(mac.offset));
+                return Err(Error::unsupported("fatpath's lo has a fixed link-layer address").at(mac.offset));
             }
             Some(mac) => wanted_mac(mac, now.mac)?,
             None => None,
@@ -140,14 +140,14 @@ fn refuse_other_kind(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Erro
         Some(_) if now.is_bridge() => Ok(()),
         // Nor for this: a VRF keeps its table.
         Some(_) if now.is_vrf() => Err(Error::new(errno::EOPNOTSUPP)),
-        Some(_) => Err(Error::unsupported("fatpath's links stay as they were made").at(info.offset)),
+        Some(_) => Err(Error::unsupported("fatpath's links cannot change the settings of their kind").at(info.offset)),
     }
 }
 
 /// Refuses another name than a link has.
 fn refuse_other_name(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Error> {
     let name = attrs.get(IFLA_IFNAME).filter(|name| name.text().is_some_and(|name| name != now.config.name));
-    name.map_or(Ok(()), |name| Err(Error::unsupported("fatpath's links keep their names").at(name.offset)))
+    name.map_or(Ok(()), |name| Err(Error::unsupported("fatpath's links cannot be renamed").at(name.offset)))
 }
 
 /// Stores the properties that the datapath does not use.
@@ -225,7 +225,7 @@ fn refuse_flags(header: &[u8; LEN], now: u32) -> Result<(), Error> {
     let (flags, change) = wanted_flags(header);
     match (flags ^ now) & change & !IFF_UP {
         0 => Ok(()),
-        _ => Err(Error::unsupported("fatpath's links are set up and down, and keep their other flags")),
+        _ => Err(Error::unsupported("fatpath's links have no flags that can be changed but up")),
     }
 }
 

@@ -56,7 +56,7 @@ fn wanted_vlan<const N: usize>(
     let data = data.ok_or_else(missing)?;
     let settings = data.parse(&DATA, Strictness::Liberal)?;
     if let Some(protocol) = settings.get(IFLA_VLAN_PROTOCOL).filter(|attr| attr.data != ETH_P_8021Q.to_be_bytes()) {
-        return Err(Error::unsupported("fatpath's VLAN devices are of 802.1Q").at(protocol.offset));
+        return Err(Error::unsupported("fatpath's VLAN devices support 802.1Q only").at(protocol.offset));
     }
     if let Some(flags) = settings.get(IFLA_VLAN_FLAGS) {
         let words: Vec<u32> = flags.data.chunks_exact(4).map(word).collect();
@@ -70,10 +70,12 @@ fn wanted_vlan<const N: usize>(
         return Err(Error::text(errno::ERANGE, "Invalid VLAN id").at(offset));
     }
     if id == 0 {
-        return Err(Error::unsupported("fatpath's links take frames of VLAN 0 themselves").at(offset));
+        return Err(
+            Error::unsupported("fatpath has no VLAN devices of VLAN 0; the link itself receives its frames").at(offset)
+        );
     }
     if data.iter().any(|attr| !matches!(attr.kind, IFLA_VLAN_ID | IFLA_VLAN_FLAGS | IFLA_VLAN_PROTOCOL)) {
-        return Err(Error::unsupported("fatpath's VLAN devices map no priorities").at(data.offset));
+        return Err(Error::unsupported("fatpath's VLAN devices have no priority maps").at(data.offset));
     }
     let lower = attrs.get(IFLA_LINK).ok_or_else(|| Error::text(errno::EINVAL, "link not specified"))?;
     let lower = model.link(model.id_of(lower.u32()));
