@@ -352,7 +352,7 @@ mod tests {
     use crate::message::{Header, Messages, Writer, flag};
     use crate::session::Request;
 
-    /// Result of parsing a request of `kind` with that fixed part and these attributes.
+    /// Result of parsing a request of `kind` with the given fixed part and attributes.
     fn read<T>(
         kind: u16,
         fixed: &[u8],
@@ -402,7 +402,7 @@ mod tests {
         w.put(kind, &words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>());
     }
 
-    /// A bitmap's length, `oseq`, `seq`, their upper halves, the window, and a bitmap of that length.
+    /// A bitmap's length, `oseq`, `seq`, their upper halves, the window, and a zero bitmap of the stated length.
     fn esn(w: &mut Writer, fixed: [u32; 6]) {
         words(w, attr::REPLAY_ESN_VAL, &[&fixed[..], &vec![0; fixed[0] as usize]].concat());
     }

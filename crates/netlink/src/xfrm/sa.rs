@@ -256,7 +256,7 @@ impl SaQuery {
 /// Request for an SPI (`struct xfrm_userspi_info`).
 #[derive(Clone, Debug)]
 pub struct NewSpi {
-    /// The SA that is to come.
+    /// The larval SA.
     pub info: SaInfo,
     /// Lowest acceptable SPI.
     pub min: u32,
