@@ -1,10 +1,10 @@
-//! `fatpath demo` and `fatpath bench`: the program `fatpath` explains and checks them, `fatpath-bench` carries them out.
+//! `fatpath demo` and `fatpath bench`: command lines that `fatpath` documents and checks, and `fatpath-bench` executes.
 
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-/// The commands of `fatpath-bench`, which are commands of `fatpath`, too.
+/// Commands of `fatpath-bench`, which `fatpath` has, too.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Measure plain veth against fatpath thin and fat, end to end
@@ -104,14 +104,14 @@ impl BenchArgs {
     }
 }
 
-/// Mechanisms that `fatpath bench` can measure.
+/// Mechanisms for `fatpath bench`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum BenchName {
-    /// ESP: sealed and opened, fat or packet by packet
+    /// ESP: encryption and decryption, fat or packet by packet
     Esp,
-    /// ILA: 200 request/response streams whose destination a hook translates, and without
+    /// ILA: 200 request/response streams, with and without translation of the destination by a hook
     Ila,
-    /// vhost-user: frames from a front end to a back end in another process, beside copies of as many bytes
+    /// vhost-user: frames from a front end to a back end in another process, compared with copies of the same size
     Vhost,
     /// VRF: transactions of sockets in a VRF, with and without a queueing discipline, and without a VRF
     Vrf,

@@ -18,9 +18,9 @@ use wire::MacAddr;
 /// Datapath that accepts and records every change.
 #[derive(Debug, Default)]
 pub(crate) struct Obedient {
-    /// Routes that were added and not removed.
+    /// Current routes.
     pub(crate) routes: Vec<(TableId, Route)>,
-    /// Addresses that were added and not removed.
+    /// Current addresses.
     pub(crate) addresses: Vec<(LinkId, IfAddr)>,
     /// Number of rules of each family that look up VRF tables.
     pub(crate) l3mdev: [usize; 2],
