@@ -78,9 +78,9 @@ pub(crate) enum Command {
     /// number of packets.
     ///
     /// A filter is one argument: terms joined by `and`, each negated by `not`. Terms are `ip`, `ip6`, `tcp`, `udp`,
-    /// `icmp`, `icmp6`, `esp`, `proto NUMBER`, `[src|dst] host ADDRESS`, `[src|dst] net PREFIX`, `[src|dst] port
-    /// NUMBER` and `dev LINK`, the packet's input link, or its VRF. The trace ends with the last packet: its steps
-    /// after a wait for a neighbour or an SA are omitted.
+    /// `icmp`, `icmp6`, `esp`, `proto NUMBER`, `[src|dst] host ADDRESS`, `[src|dst] net PREFIX`,
+    /// `[src|dst] port NUMBER` and `dev LINK`, the packet's input link, or its VRF. The trace ends with the last
+    /// packet: its steps after a wait for a neighbour or an SA are omitted.
     ///
     /// During a trace, packets take no fast paths, so the gateway is slower.
     Trace(TraceArgs),

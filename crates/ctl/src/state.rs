@@ -117,8 +117,8 @@ pub struct HostDeviceState {
     pub why_not: Option<String>,
 }
 
-/// Receive ring of an AF_XDP device, with counters summed over all queues. The last six are the kernel's (`struct
-/// xdp_statistics`).
+/// Receive ring of an AF_XDP device, with counters summed over all queues. The last six are the kernel's
+/// (`struct xdp_statistics`).
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RingState {
     /// `native`: the driver delivers frames; `generic`: the network stack does.
