@@ -45,8 +45,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Apply a configuration file to a running gateway
     ///
-    /// The file is applied as a whole or not at all, as by SIGHUP, also to a gateway that was started without a file. Objects
-    /// that have not changed stay as they are. From then on SIGHUP reads this file.
+    /// The file is applied as a whole or not at all, as by SIGHUP, also to a gateway that was started without a file.
+    /// Objects that have not changed stay as they are. From then on SIGHUP reads this file.
     Load(LoadArgs),
     /// Save the state that programs have set on a running gateway, for its next start
     ///

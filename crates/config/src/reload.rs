@@ -123,8 +123,8 @@ fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
     (old.kind == new.kind || is_bridge(old) && is_bridge(new)) && old.offloads == new.offloads
 }
 
-/// Whether two SAs with the same destination, SPI and mark (RFC 4301 §4.1) have the same algorithm and cipher key. Other
-/// differences are changed in place: a new SA with a new replay window would accept old packets again.
+/// Whether two SAs with the same destination, SPI and mark (RFC 4301 §4.1) have the same algorithm and cipher key.
+/// Other differences are changed in place: a new SA with a new replay window would accept old packets again.
 fn same_sa(old: &SaConfig, new: &SaConfig) -> bool {
     old.algorithm == new.algorithm
 }

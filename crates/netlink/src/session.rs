@@ -352,7 +352,8 @@ impl<P: Protocol> Session<P> {
         !self.no_enobufs
     }
 
-    /// Binds the socket to `port`, which is not 0 and is unused, and joins or leaves groups 1 to 32 as the mask says.
+    /// Binds the socket to `port`, which is not 0 and is unused, and joins or leaves groups 1 to 32 according to the
+    /// mask.
     ///
     /// # Errors
     /// An `errno` of `bind(2)`: the socket is bound to another port, or the client may not join groups.

@@ -1,5 +1,5 @@
-//! Bridges and their ports (`net/bridge/br_netlink.c`): `ip link … type bridge`, `ip link … type bridge_slave`, `bridge link` and
-//! `bridge vlan`.
+//! Bridges and their ports (`net/bridge/br_netlink.c`): `ip link … type bridge`, `ip link … type bridge_slave`,
+//! `bridge link` and `bridge vlan`.
 
 mod error;
 mod fdb;
@@ -43,7 +43,8 @@ pub(super) fn check_port(kind: &LinkKind) -> Result<(), Error> {
     }
 }
 
-/// Carries out an `RTM_SETLINK` or `RTM_DELLINK` of family `AF_BRIDGE` (Linux `rtnl_bridge_setlink`, `br_setlink`, `br_dellink`).
+/// Carries out an `RTM_SETLINK` or `RTM_DELLINK` of family `AF_BRIDGE` (Linux `rtnl_bridge_setlink`, `br_setlink`,
+/// `br_dellink`).
 pub(super) fn set_port<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let index = rtnl.model.id_of(word(&header[4..]));

@@ -1,4 +1,5 @@
-//! Preferred and valid lifetimes of addresses (`struct ifa_cacheinfo`; Linux `check_lifetime`, `addrconf_verify_rtnl`; RFC 4862 §5.5.4).
+//! Preferred and valid lifetimes of addresses (`struct ifa_cacheinfo`; Linux `check_lifetime`, `addrconf_verify_rtnl`;
+//! RFC 4862 §5.5.4).
 
 use std::time::Duration;
 

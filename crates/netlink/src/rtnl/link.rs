@@ -201,7 +201,8 @@ fn remove_one<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) ->
     Ok(())
 }
 
-/// Sets a link down before it is deleted, and notifies listeners (Linux `unregister_netdevice_many_notify`, `dev_close_many`).
+/// Sets a link down before it is deleted, and notifies listeners (Linux `unregister_netdevice_many_notify`,
+/// `dev_close_many`).
 fn set_down<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
     let Some(link) = rtnl.model.link(index).filter(|link| link.up) else { return Ok(()) };
     if !link.is_virtual() {

@@ -1,4 +1,5 @@
-//! Numbers of `linux/rtnetlink.h`, `if_link.h`, `if_addr.h`, `neighbour.h`, `fib_rules.h`, `pkt_sched.h` and `gen_stats.h`, by Linux's names.
+//! Numbers of `linux/rtnetlink.h`, `if_link.h`, `if_addr.h`, `neighbour.h`, `fib_rules.h`, `pkt_sched.h` and
+//! `gen_stats.h`, by Linux's names.
 #![allow(missing_docs, reason = "the names are Linux's, and documented there")]
 
 pub const AF_UNSPEC: u8 = 0;

@@ -102,7 +102,7 @@ impl Arguments {
     /// Number of arguments before the null.
     ///
     /// # Safety
-    /// One of them is null.
+    /// One of the arguments is null.
     unsafe fn count(self) -> usize {
         let mut count = 0;
         // SAFETY: no argument before this one is null.
