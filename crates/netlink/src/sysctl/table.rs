@@ -70,7 +70,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     setting("ipv4/tcp_l3mdev_accept", Setting::TcpL3mdevAccept),
     setting("ipv4/udp_l3mdev_accept", Setting::UdpL3mdevAccept),
     setting("vrf/strict_mode", Setting::VrfStrictMode),
-    // Raw sockets are not supported.
+    // Fixed: the raw sockets of the host side cannot be listed (`raw_diag`).
     between("ipv4/raw_l3mdev_accept", 1, 0, 1),
     setting("ipv4/ipfrag_high_thresh", Setting::HighThresh(Family::V4)),
     setting("ipv4/ipfrag_low_thresh", Setting::LowThresh(Family::V4)),

@@ -42,7 +42,7 @@ pub struct NewSa {
     pub if_id: u32,
     /// 1 for in, 2 for out, 0 for either.
     pub dir: u8,
-    /// Minimum interval of notifications of the peer's new address, in seconds.
+    /// Seconds after which the peer's new address is reported again (`XFRMA_MTIMER_THRESH`).
     pub mapping_threshold: u32,
     /// Seconds between keepalives for a NAT.
     pub nat_keepalive: u32,
@@ -147,7 +147,7 @@ pub struct Sa {
     pub if_id: u32,
     /// 1 for in, 2 for out, 0 for either.
     pub dir: u8,
-    /// Minimum interval of notifications of the peer's new address, in seconds.
+    /// Seconds after which the peer's new address is reported again (`XFRMA_MTIMER_THRESH`).
     pub mapping_threshold: u32,
     /// Seconds between keepalives.
     pub nat_keepalive: u32,

@@ -13,7 +13,7 @@ use crate::rtnl::table::Route;
 
 impl Model {
     /// Adds an address to a link, with its routes. The position in the list is Linux's: IPv4 primaries before
-    /// secondaries, primaries with wider scopes first and in the order of addition; IPv6 newest first.
+    /// secondaries, primaries of narrower scopes first and in the order of addition; IPv6 newest first.
     pub(in crate::rtnl) fn add_address(&mut self, index: u32, address: Address) {
         self.touch();
         let Some(link) = self.links.get_mut(&index) else { return };
