@@ -7,7 +7,7 @@ use super::node::Rtnl;
 use crate::session::{Groups, Outbox, Reply};
 
 impl<H: Host> Rtnl<H> {
-    /// Time until the next end of an address's lifetime; `None` if all are infinite.
+    /// Time until the next end of an address's lifetime, or less; `None` if all are infinite.
     pub fn until_expiry(&self) -> Option<Duration> {
         self.model.next_expiry.map(|end| end.since(self.host.now()))
     }
