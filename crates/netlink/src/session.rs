@@ -73,7 +73,7 @@ impl<'a> Request<'a> {
         self.message.header.has(flags)
     }
 
-    /// Bytes behind its header.
+    /// Bytes behind the header.
     pub fn payload(&self) -> &'a [u8] {
         self.message.payload()
     }

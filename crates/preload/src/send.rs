@@ -1,4 +1,4 @@
-//! Sending on a connection: netlink messages behind a word.
+//! Sending on a connection: a word ([`nlsock::ToDaemon::Data`]), then netlink messages.
 
 use std::mem::{self, MaybeUninit};
 use std::sync::atomic::Ordering::Relaxed;
