@@ -166,7 +166,7 @@ fn frame(input: &mut Choices<'_>, node: &Node) -> Packet {
         _ => Flow::new("fd00:1::1", "fd00:2::1").udp(len),
     };
     let ethertype = if form & 3 == 3 { EtherType::IPV6 } else { EtherType::IPV4 };
-    let mut bytes = eth::Header::new(to, from, ethertype).as_bytes().to_vec();
+    let mut bytes = eth::EthHeader::new(to, from, ethertype).as_bytes().to_vec();
     if form & 4 != 0 {
         bytes.splice(12..12, [0x81, 0, input.byte(), input.byte() & 7]);
     }

@@ -37,10 +37,10 @@ fuzz_target!(|input: &[u8]| {
     let Some((&[shape, size, cut], payload)) = input.split_first_chunk() else { return };
     let payload = &payload[..payload.len().min(60_000)];
     let is_udp = shape & 1 != 0;
-    let udp = udp::Header::new(4500, 4500, (8 + payload.len()) as u16);
+    let udp = udp::UdpHeader::new(4500, 4500, (8 + payload.len()) as u16);
     let udp = if is_udp { udp.as_bytes() } else { &[] };
     let protocol = if is_udp { Protocol::UDP } else { Protocol::ESP };
-    let mut ip = ipv4::Header::new(SRC, DST, protocol, (20 + udp.len() + payload.len()) as u16);
+    let mut ip = ipv4::Ipv4Header::new(SRC, DST, protocol, (20 + udp.len() + payload.len()) as u16);
     ip.set_tos(shape >> 2);
     ip.fill_check();
     let bytes = [ip.as_bytes(), udp, payload].concat();

@@ -63,7 +63,7 @@ fn packet(input: &mut Choices<'_>, mem: &Memory, port: usize) -> Packet {
         let ethertype =
             if bytes.first().is_some_and(|first| first >> 4 == 6) { EtherType::IPV6 } else { EtherType::IPV4 };
         let to = MacAddr([2, 0, 0, 0, 0, if port == 1 { 2 } else { 4 }]);
-        bytes = [eth::Header::new(to, MacAddr([2, 0, 0, 0, 0, 9]), ethertype).as_bytes(), &bytes].concat();
+        bytes = [eth::EthHeader::new(to, MacAddr([2, 0, 0, 0, 0, 9]), ethertype).as_bytes(), &bytes].concat();
     }
     let cut = usize::from(input.byte()).min(bytes.len());
     let mut pkt = match form >> 5 {

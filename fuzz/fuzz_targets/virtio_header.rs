@@ -57,11 +57,11 @@ fuzz_target!(|input: &[u8]| {
 
 /// Offset of the IP header behind VLAN tags.
 fn l3_of(frame: &[u8]) -> usize {
-    let Ok(header) = eth::Header::ref_from(frame) else { return 0 };
-    let (mut ethertype, mut at) = (header.ethertype(), eth::Header::LEN);
+    let Ok(header) = eth::EthHeader::ref_from(frame) else { return 0 };
+    let (mut ethertype, mut at) = (header.ethertype(), eth::EthHeader::LEN);
     while ethertype.is_vlan() {
-        let Some(Ok(tag)) = frame.get(at..).map(vlan::Header::ref_from) else { return 0 };
-        (ethertype, at) = (tag.ethertype(), at + vlan::Header::LEN);
+        let Some(Ok(tag)) = frame.get(at..).map(vlan::VlanHeader::ref_from) else { return 0 };
+        (ethertype, at) = (tag.ethertype(), at + vlan::VlanHeader::LEN);
     }
     at
 }

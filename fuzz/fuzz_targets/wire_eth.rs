@@ -7,12 +7,12 @@ use wire::{EtherType, FlowKey, arp, eth, vlan};
 
 fuzz_target!(|frame: &[u8]| {
     let Ok(eth) = eth::Eth::parse(frame) else {
-        assert!(frame.len() < eth::Header::LEN);
+        assert!(frame.len() < eth::EthHeader::LEN);
         return;
     };
     assert_eq!(eth.header().dst().to_string().parse(), Ok(eth.header().dst()));
-    let again = eth::Header::new(eth.header().dst(), eth.header().src(), eth.header().ethertype());
-    assert_eq!(again.as_bytes(), &frame[..eth::Header::LEN]);
+    let again = eth::EthHeader::new(eth.header().dst(), eth.header().src(), eth.header().ethertype());
+    assert_eq!(again.as_bytes(), &frame[..eth::EthHeader::LEN]);
 
     let (mut ethertype, mut payload) = (eth.header().ethertype(), eth.payload());
     while ethertype.is_vlan() {
@@ -23,13 +23,13 @@ fuzz_target!(|frame: &[u8]| {
     }
     match ethertype {
         EtherType::ARP => {
-            if let Ok(arp) = arp::Header::parse(payload) {
+            if let Ok(arp) = arp::ArpHeader::parse(payload) {
                 let sender = (arp.sender_mac(), arp.sender_ip());
                 let again = match arp.operation() {
-                    arp::Operation::REPLY => arp::Header::reply(sender, (arp.target_mac(), arp.target_ip())),
+                    arp::Operation::REPLY => arp::ArpHeader::reply(sender, (arp.target_mac(), arp.target_ip())),
                     _ => return,
                 };
-                assert_eq!(again.as_bytes(), &payload[..arp::Header::LEN]);
+                assert_eq!(again.as_bytes(), &payload[..arp::ArpHeader::LEN]);
             }
         }
         EtherType::IPV4 | EtherType::IPV6 => {

@@ -10,7 +10,7 @@ fuzz_target!(|input: (u128, u128, u8, &[u8])| {
     let (src, dst) = (Ipv6Addr::from_bits(src), Ipv6Addr::from_bits(dst));
     if let Ok(icmp) = icmp::Icmp::parse(message) {
         if let Some(said) = icmp.header().message() {
-            assert_eq!(icmp::Header::new(said).message(), Some(said));
+            assert_eq!(icmp::IcmpHeader::new(said).message(), Some(said));
         }
         if icmp.header().is_error() {
             quoted(icmp.payload());
@@ -21,7 +21,7 @@ fuzz_target!(|input: (u128, u128, u8, &[u8])| {
     }
     if let Ok(icmp) = icmpv6::Icmpv6::parse(message) {
         if let Some(said) = icmp.header().message() {
-            assert_eq!(icmpv6::Header::new(said).message(), Some(said));
+            assert_eq!(icmpv6::Icmpv6Header::new(said).message(), Some(said));
         }
         if icmp.header().is_error() {
             quoted(icmp.payload());

@@ -74,10 +74,10 @@ fn forward(packet: &mut [u8], packet_len: usize) {
     if Info::parse(packet, packet_len).is_err() {
         return;
     }
-    let header = ipv4::Header::mut_from(packet).expect("just parsed");
+    let header = ipv4::Ipv4Header::mut_from(packet).expect("just parsed");
     header.decrement_ttl();
     header.replace_tos(header.tos() ^ 3);
     assert!(Info::parse(packet, packet_len).is_ok());
-    let header_len = ipv4::Header::ref_from(packet).expect("just parsed").header_len();
-    let _ = ipv4::blank_uncopied_options(&mut packet[ipv4::Header::LEN..header_len]);
+    let header_len = ipv4::Ipv4Header::ref_from(packet).expect("just parsed").header_len();
+    let _ = ipv4::blank_uncopied_options(&mut packet[ipv4::Ipv4Header::LEN..header_len]);
 }

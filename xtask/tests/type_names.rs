@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Names that several files of a crate declare, as `crate Name`, from before the rule. The list can only shrink. In
-/// `wire` a name has its module in front: `udp::Header`.
+/// `wire` a name has its module in front: `udp::UdpHeader`.
 const ALLOWED: &str = include_str!("type_names_allowed.txt");
 
 /// Rust files below `directory` that are not tests.

@@ -102,7 +102,8 @@ impl Node {
             }
             if config.mtu.is_none() {
                 // Interfaces take frames one tag longer than their MTU, and no second tag.
-                let second_tag = if matches!(lower.config.kind, LinkKind::Vlan { .. }) { vlan::Header::LEN } else { 0 };
+                let second_tag =
+                    if matches!(lower.config.kind, LinkKind::Vlan { .. }) { vlan::VlanHeader::LEN } else { 0 };
                 let _ = link.set_mtu(u16::try_from(lower.link.mtu().saturating_sub(second_tag)).ok());
             }
         }

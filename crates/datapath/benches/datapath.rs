@@ -241,7 +241,7 @@ mod neigh {
 
     fn framed(packet: &[u8]) -> Vec<u8> {
         let macs = [1, 9].map(|last| wire::MacAddr([2, 0, 0, 0, 0, last]));
-        [eth::Header::new(macs[0], macs[1], EtherType::IPV6).as_bytes(), packet].concat()
+        [eth::EthHeader::new(macs[0], macs[1], EtherType::IPV6).as_bytes(), packet].concat()
     }
 
     /// The solicitation of the node by the `n`th station.
@@ -251,7 +251,7 @@ mod neigh {
         let mut message = nd::Neighbour::solicit(target).as_bytes().to_vec();
         message.extend_from_slice(nd::LinkAddr::source(wire::MacAddr([2, 0, 0, 0, 0, 9])).as_bytes());
         icmpv6::fill_check(&mut message, src, target).unwrap();
-        let mut header = ipv6::Header::new(src, target, Protocol::ICMPV6, message.len() as u16);
+        let mut header = ipv6::Ipv6Header::new(src, target, Protocol::ICMPV6, message.len() as u16);
         header.set_hop_limit(nd::HOP_LIMIT);
         framed(&[header.as_bytes(), &message].concat())
     }

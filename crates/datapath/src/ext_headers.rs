@@ -40,7 +40,7 @@ pub(crate) fn drop_faulty(dp: &mut Datapath, ip: &mut IpPacket, fault: Fault) ->
 /// Checks the hop-by-hop options of a packet that begins with `head`, as every node on the path does.
 pub(crate) fn check_hop_by_hop(head: &[u8]) -> Result<(), Fault> {
     match head.get(ipv6::NEXT_HEADER_AT) {
-        Some(&kind) if Protocol(kind) == Protocol::HOP_BY_HOP => check_options(head, ipv6::Header::LEN, true),
+        Some(&kind) if Protocol(kind) == Protocol::HOP_BY_HOP => check_options(head, ipv6::Ipv6Header::LEN, true),
         _ => Ok(()),
     }
 }
@@ -48,9 +48,9 @@ pub(crate) fn check_hop_by_hop(head: &[u8]) -> Result<(), Fault> {
 /// Checks the extension headers that only the destination reads, up to the fragment header. The packet begins with `head`, and
 /// `info` is its summary.
 pub(crate) fn check_for_node(head: &[u8], info: &Info) -> Result<(), Fault> {
-    let (mut at, mut next) = (ipv6::Header::LEN, Protocol(head[ipv6::NEXT_HEADER_AT]));
+    let (mut at, mut next) = (ipv6::Ipv6Header::LEN, Protocol(head[ipv6::NEXT_HEADER_AT]));
     while at < info.header_len {
-        let header = ext::Header::ref_from(&head[at..]).map_err(|_| None)?;
+        let header = ext::ExtHeader::ref_from(&head[at..]).map_err(|_| None)?;
         match next {
             // Headers behind the fragment header are read after reassembly.
             Protocol::FRAGMENT => return Ok(()),
@@ -71,9 +71,9 @@ pub(crate) fn check_for_node(head: &[u8], info: &Info) -> Result<(), Fault> {
 
 /// Checks the options of the header at `at`.
 fn check_options(head: &[u8], at: usize, hop_by_hop: bool) -> Result<(), Fault> {
-    let header = ext::Header::ref_from(head.get(at..).ok_or(None)?).map_err(|_| None)?;
+    let header = ext::ExtHeader::ref_from(head.get(at..).ok_or(None)?).map_err(|_| None)?;
     let end = at + header.header_len();
-    let mut from = at + ext::Header::LEN;
+    let mut from = at + ext::ExtHeader::LEN;
     let (mut padding, mut options) = (0, 0);
     while from < end {
         let &kind = head.get(from).ok_or(None)?;

@@ -17,9 +17,9 @@ pub(crate) fn count_hop(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: H
     let v4 = ip.info.version() == Version::V4;
     let head = ip.pkt.writable_head(cx.mem)?;
     if v4 {
-        ipv4::Header::mut_from(head)?.decrement_ttl();
+        ipv4::Ipv4Header::mut_from(head)?.decrement_ttl();
     } else {
-        ipv6::Header::mut_from(head)?.decrement_hop_limit();
+        ipv6::Ipv6Header::mut_from(head)?.decrement_hop_limit();
     }
     ip.info.ttl = ip.info.ttl.saturating_sub(1);
     if v4 && !ip.info.plain {

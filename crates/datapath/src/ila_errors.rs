@@ -29,14 +29,14 @@ pub(crate) fn restore(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Resul
 #[cold]
 fn restore_quoted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
     let icmp = ip.info.header_len;
-    let quoted = icmp + icmpv6::Header::LEN;
+    let quoted = icmp + icmpv6::Icmpv6Header::LEN;
     if !dp.fib.has_encaps()
-        || ip.info.total_len < quoted + ipv6::Header::LEN
-        || !ip.pkt.may_pull(cx.mem, quoted + ipv6::Header::LEN)?
+        || ip.info.total_len < quoted + ipv6::Ipv6Header::LEN
+        || !ip.pkt.may_pull(cx.mem, quoted + ipv6::Ipv6Header::LEN)?
     {
         return Ok(());
     }
-    let Ok(header) = ipv6::Header::ref_from(&ip.pkt.head()[quoted..]) else { return Ok(()) };
+    let Ok(header) = ipv6::Ipv6Header::ref_from(&ip.pkt.head()[quoted..]) else { return Ok(()) };
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());
     let (src, translated) = (header.src(), header.dst());
     if !dp.fib.is_local(domain, IpAddr::V6(src)) || !host::icmp::check_ok(&ip.pkt, &ip.info) {
@@ -45,7 +45,7 @@ fn restore_quoted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<()
     let Some(original) = original(dp, cx, domain, translated) else { return Ok(()) };
     let is_partial = matches!(ip.pkt.meta.csum, Csum::Partial { .. });
     let head = ip.pkt.writable_head(cx.mem)?;
-    head[quoted + DST_AT..quoted + ipv6::Header::LEN].copy_from_slice(&original.octets());
+    head[quoted + DST_AT..quoted + ipv6::Ipv6Header::LEN].copy_from_slice(&original.octets());
     if !is_partial {
         // The message's checksum field is adjusted, so the sum over the whole message stays the same.
         let diff = checksum::sub(checksum::sum(&original.octets()), checksum::sum(&translated.octets()));
@@ -69,7 +69,7 @@ pub(crate) fn undo(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(
     }
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());
     let Some(original) = original(dp, cx, domain, translated) else { return Ok(()) };
-    ipv6::Header::mut_from(ip.pkt.writable_head(cx.mem)?)?.set_dst(original);
+    ipv6::Ipv6Header::mut_from(ip.pkt.writable_head(cx.mem)?)?.set_dst(original);
     ip.info.dst = IpAddr::V6(original);
     ip.flow.dst = ip.info.dst;
     Ok(())

@@ -23,7 +23,7 @@ pub(crate) fn record_hop(dp: &Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop)
     let towards = if hop.next_hop.is_ipv4() { hop.next_hop } else { ip.info.dst };
     let Some(IpAddr::V4(own)) = dp.fib.source(hop.dev, towards) else { return Ok(()) };
     let head = ip.pkt.writable_head(cx.mem)?;
-    let options = head.get_mut(ipv4::Header::LEN..ip.info.header_len).unwrap_or_default();
+    let options = head.get_mut(ipv4::Ipv4Header::LEN..ip.info.header_len).unwrap_or_default();
     let is_own = |addr: Ipv4Addr| dp.fib.is_local(domain, addr.into());
     if ipv4::record_visit(options, own, time_of_day(dp, cx), is_own) {
         ipv4::fill_check(head)?;
@@ -42,7 +42,7 @@ pub(crate) fn returned_options(
 ) -> usize {
     let IpAddr::V4(own) = ip.info.dst else { return 0 };
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());
-    let came = ip.pkt.head().get(ipv4::Header::LEN..ip.info.header_len).unwrap_or_default();
+    let came = ip.pkt.head().get(ipv4::Ipv4Header::LEN..ip.info.header_len).unwrap_or_default();
     let options = &mut options[..came.len()];
     options.copy_from_slice(came);
     let (time, is_own) = (time_of_day(dp, cx), |addr: Ipv4Addr| dp.fib.is_local(domain, addr.into()));
@@ -65,7 +65,7 @@ pub(crate) fn check(head: &[u8]) -> Result<(), Fault> {
     let packet = Ipv4::parse_head(head, usize::MAX).map_err(|_| None)?;
     ipv4::check_options(packet.option_bytes()).map_err(|at| {
         // Over IPv4 there is one code for all.
-        Some(Problem::Parameter { code: icmpv6::Problem::FIELD, at: ipv4::Header::LEN + at })
+        Some(Problem::Parameter { code: icmpv6::Problem::FIELD, at: ipv4::Ipv4Header::LEN + at })
     })?;
     let is_source_route = |kind| matches!(kind, Ipv4Option::LOOSE_SOURCE_ROUTE | Ipv4Option::STRICT_SOURCE_ROUTE);
     if packet.options().flatten().any(|option| is_source_route(option.kind)) { Err(None) } else { Ok(()) }

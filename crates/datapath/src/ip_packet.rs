@@ -82,15 +82,15 @@ impl IpPacket {
     /// length (Linux `__udp4_lib_rcv`, `__udp6_lib_rcv`). A length of 0 over IPv6 is that of a jumbogram, whose length is the
     /// packet's (RFC 2675 §4).
     pub(crate) fn udp_datagram(&self) -> Option<Info> {
-        let mut header = [0; udp::Header::LEN];
+        let mut header = [0; udp::UdpHeader::LEN];
         let payload_len = self.info.payload_len();
         if payload_len < header.len() || !self.pkt.read_at(self.info.header_len, &mut header) {
             return None;
         }
-        let len = match udp::Header::ref_from(&header).ok()?.len() {
+        let len = match udp::UdpHeader::ref_from(&header).ok()?.len() {
             _ if self.pkt.meta.cut.gso().is_some() => payload_len,
             0 if self.info.version() == Version::V6 => payload_len,
-            len => Some(len).filter(|&len| (udp::Header::LEN..=payload_len).contains(&len))?,
+            len => Some(len).filter(|&len| (udp::UdpHeader::LEN..=payload_len).contains(&len))?,
         };
         Some(Info { total_len: self.info.header_len + len, ..self.info })
     }
@@ -106,11 +106,11 @@ impl IpPacket {
 pub(crate) fn wire_len(pkt: &Packet, info: &Info) -> usize {
     let Cut::Gso(gso) = pkt.meta.cut else { return pkt.len() };
     let transport = match gso.kind {
-        GsoKind::Udp => udp::Header::LEN,
+        GsoKind::Udp => udp::UdpHeader::LEN,
         GsoKind::TcpV4 | GsoKind::TcpV6 => {
-            let mut header = [0; tcp::Header::LEN];
+            let mut header = [0; tcp::TcpHeader::LEN];
             pkt.read_at(info.header_len, &mut header);
-            tcp::Header::ref_from(&header).map_or(tcp::Header::LEN, tcp::Header::header_len)
+            tcp::TcpHeader::ref_from(&header).map_or(tcp::TcpHeader::LEN, tcp::TcpHeader::header_len)
         }
     };
     pkt.len().min(info.header_len + transport + usize::from(gso.size))

@@ -69,20 +69,20 @@ pub(crate) fn tag(
 /// # Errors
 /// [`DropReason::EthTruncated`] for half a tag; [`DropReason::VirtioHeader`] for a checksum that covers it.
 pub(crate) fn pop_tag(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
-    if pkt.meta.vlan.is_some() || eth::Header::ref_from(pkt.head())?.ethertype() != EtherType::VLAN {
+    if pkt.meta.vlan.is_some() || eth::EthHeader::ref_from(pkt.head())?.ethertype() != EtherType::VLAN {
         return Ok(());
     }
     if let Csum::Partial { start, .. } = pkt.meta.csum
-        && usize::from(start) < eth::Header::LEN + vlan::Header::LEN
+        && usize::from(start) < eth::EthHeader::LEN + vlan::VlanHeader::LEN
     {
         return Err(DropReason::VirtioHeader);
     }
-    if !pkt.may_pull(mem, eth::Header::LEN + vlan::Header::LEN)? {
+    if !pkt.may_pull(mem, eth::EthHeader::LEN + vlan::VlanHeader::LEN)? {
         return Err(DropReason::EthTruncated);
     }
-    let tci = vlan::Header::ref_from(&pkt.head()[eth::Header::LEN..])?.tci();
-    pkt.writable_head(mem)?.copy_within(..ADDRESSES, vlan::Header::LEN);
-    pkt.pull(vlan::Header::LEN);
+    let tci = vlan::VlanHeader::ref_from(&pkt.head()[eth::EthHeader::LEN..])?.tci();
+    pkt.writable_head(mem)?.copy_within(..ADDRESSES, vlan::VlanHeader::LEN);
+    pkt.pull(vlan::VlanHeader::LEN);
     pkt.meta.vlan = Some(tci.0);
     Ok(())
 }
@@ -91,7 +91,7 @@ pub(crate) fn pop_tag(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> 
 pub(crate) fn behind_tags(head: &[u8], mut l3: usize) -> usize {
     let is_tag = |l3: usize| head.get(l3.wrapping_sub(2)..l3) == Some(&EtherType::VLAN.0.to_be_bytes()[..]);
     while is_tag(l3) {
-        l3 += vlan::Header::LEN;
+        l3 += vlan::VlanHeader::LEN;
     }
     l3
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use base::{DropReason, Instant};
 use packet::{Memory, Packet, PoolDry};
-use wire::arp::{Header, Operation};
+use wire::arp::{ArpHeader, Operation};
 use wire::{EtherType, MacAddr};
 
 use crate::neigh::{Action, Heard, Neighbours};
@@ -22,7 +22,7 @@ pub fn solicit(
     target: Ipv4Addr,
     unicast_to: Option<MacAddr>,
 ) -> Result<Packet, PoolDry> {
-    let request = Header::request((here.mac, sender), target);
+    let request = ArpHeader::request((here.mac, sender), target);
     let to = unicast_to.unwrap_or(MacAddr::BROADCAST);
     frame(mem, Packet::with_data(mem, request.as_bytes())?, here.mac, to, EtherType::ARP)
 }
@@ -46,7 +46,7 @@ pub fn handle(
     bytes: &[u8],
     actions: &mut Vec<Action>,
 ) -> Result<(), DropReason> {
-    let arp = Header::parse(bytes)?;
+    let arp = ArpHeader::parse(bytes)?;
     let (mac, sender, target) = (arp.sender_mac(), arp.sender_ip(), arp.target_ip());
     let is_request = match arp.operation() {
         Operation::REQUEST => true,
@@ -80,7 +80,7 @@ pub fn handle(
         if !neighbours.may_answer(now, here.link, IpAddr::V4(sender)) {
             return Err(DropReason::NeighbourRateLimited);
         }
-        let reply = Header::reply((here.mac, target), (mac, sender));
+        let reply = ArpHeader::reply((here.mac, target), (mac, sender));
         let reply = Packet::with_data(mem, reply.as_bytes())?;
         let frame = frame(mem, reply, here.mac, mac, EtherType::ARP)?;
         actions.push(Action::Answer { link: here.link, frame });

@@ -159,9 +159,9 @@ fn message(
     src: Ipv6Addr,
     dst: Ipv6Addr,
 ) -> Result<Packet, PoolDry> {
-    let mut bytes = [0; ipv6::Header::LEN + MESSAGE_LEN];
-    let (front, message) = bytes.split_at_mut(ipv6::Header::LEN);
-    let mut header = ipv6::Header::new(src, dst, Protocol::ICMPV6, MESSAGE_LEN as u16);
+    let mut bytes = [0; ipv6::Ipv6Header::LEN + MESSAGE_LEN];
+    let (front, message) = bytes.split_at_mut(ipv6::Ipv6Header::LEN);
+    let mut header = ipv6::Ipv6Header::new(src, dst, Protocol::ICMPV6, MESSAGE_LEN as u16);
     header.set_hop_limit(nd::HOP_LIMIT);
     front.copy_from_slice(header.as_bytes());
     message[..nd::Neighbour::LEN].copy_from_slice(body.as_bytes());

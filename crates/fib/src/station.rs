@@ -21,7 +21,7 @@ pub(crate) fn frame(
     to: MacAddr,
     ethertype: EtherType,
 ) -> Result<Packet, PoolDry> {
-    let header = eth::Header::new(to, from, ethertype);
-    packet.push(mem, eth::Header::LEN)?.copy_from_slice(header.as_bytes());
+    let header = eth::EthHeader::new(to, from, ethertype);
+    packet.push(mem, eth::EthHeader::LEN)?.copy_from_slice(header.as_bytes());
     Ok(packet)
 }

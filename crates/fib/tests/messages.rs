@@ -80,14 +80,14 @@ fn handle_nd(known: bool, bytes: &[u8]) -> Outcome {
 }
 
 fn framed(to: MacAddr, ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
-    [eth::Header::new(to, HERE.mac, ethertype).as_bytes(), payload].concat()
+    [eth::EthHeader::new(to, HERE.mac, ethertype).as_bytes(), payload].concat()
 }
 
 /// A neighbour discovery packet with a right checksum.
 fn packet(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, body: Neighbour, options: &[u8]) -> Vec<u8> {
     let mut message = [body.as_bytes(), options].concat();
     icmpv6::fill_check(&mut message, src, dst).unwrap();
-    let mut header = ipv6::Header::new(src, dst, Protocol::ICMPV6, message.len() as u16);
+    let mut header = ipv6::Ipv6Header::new(src, dst, Protocol::ICMPV6, message.len() as u16);
     header.set_hop_limit(hop_limit);
     [header.as_bytes(), &message].concat()
 }
@@ -106,12 +106,12 @@ fn advert(target: Ipv6Addr, dst: Ipv6Addr, flags: AdvertFlags, at: Option<MacAdd
 
 #[test]
 fn arp_packet_is_handled_as_rfc_826_says() {
-    use wire::arp::Header;
+    use wire::arp::ArpHeader;
     let reply_to =
-        |mac: MacAddr, ip| framed(mac, EtherType::ARP, Header::reply((HERE.mac, OURS), (mac, ip)).as_bytes());
+        |mac: MacAddr, ip| framed(mac, EtherType::ARP, ArpHeader::reply((HERE.mac, OURS), (mac, ip)).as_bytes());
     let stale = |mac| Some((mac, "STALE"));
-    let request = |mac, sender, target| Header::request((mac, sender), target).as_bytes().to_vec();
-    let reply = |mac, sender, to| Header::reply((mac, sender), to).as_bytes().to_vec();
+    let request = |mac, sender, target| ArpHeader::request((mac, sender), target).as_bytes().to_vec();
+    let reply = |mac, sender, to| ArpHeader::reply((mac, sender), to).as_bytes().to_vec();
     let operation = |operation: u8| {
         let mut bytes = request(A, THEIRS, OURS);
         bytes[7] = operation;
@@ -298,7 +298,7 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
             IpAddr::V6(target) => nd::solicit(&mem, HERE, OURS6, target, unicast_to).unwrap(),
         };
         let frame = asked.to_vec();
-        let (header, asked) = eth::Header::split_from(&frame).unwrap();
+        let (header, asked) = eth::EthHeader::split_from(&frame).unwrap();
         let to_all = if hop.is_ipv4() { MacAddr::BROADCAST } else { MacAddr([0x33, 0x33, 0xff, 0, 0, 2]) };
         assert_eq!((header.src(), header.dst()), (HERE.mac, unicast_to.unwrap_or(to_all)));
         match hop {
@@ -320,7 +320,7 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
         }
         let [Action::Answer { link: LinkId(7), frame }] = &actions[..] else { panic!("{actions:?}") };
         let frame = frame.to_vec();
-        let (header, answer) = eth::Header::split_from(&frame).unwrap();
+        let (header, answer) = eth::EthHeader::split_from(&frame).unwrap();
         assert_eq!((header.src(), header.dst()), (B, HERE.mac));
 
         let mut actions = Vec::new();
@@ -346,7 +346,7 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
 fn sender_is_learnt_without_memory_for_an_answer() {
     let pool = || packet::Pool::bounded(256, 0);
     let (mem, mut neighbours, mut actions) = (Memory::new(pool(), pool()), Neighbours::default(), Vec::new());
-    let bytes = wire::arp::Header::request((A, THEIRS), OURS);
+    let bytes = wire::arp::ArpHeader::request((A, THEIRS), OURS);
     let own = |addr| addr == OURS;
     let result = arp::handle(&mut neighbours, Instant::ZERO, &mem, HERE, own, bytes.as_bytes(), &mut actions);
     assert_eq!((result, actions.len(), neighbours.len()), (Err(DropReason::NoMemory), 0, 1));
@@ -362,8 +362,8 @@ proptest! {
     ) {
         let flags = AdvertFlags { router: true, solicited: true, overriding: true };
         let mut bytes = match valid {
-            0 => wire::arp::Header::request((A, THEIRS), OURS).as_bytes().to_vec(),
-            1 => wire::arp::Header::reply((A, THEIRS), (HERE.mac, OURS)).as_bytes().to_vec(),
+            0 => wire::arp::ArpHeader::request((A, THEIRS), OURS).as_bytes().to_vec(),
+            1 => wire::arp::ArpHeader::reply((A, THEIRS), (HERE.mac, OURS)).as_bytes().to_vec(),
             2 => solicit(THEIRS6, OURS6, Some(A)),
             _ => advert(THEIRS6, OURS6, flags, Some(A)),
         };
@@ -376,7 +376,7 @@ proptest! {
         }
         if fix_sum && valid >= 2 && bytes.len() >= 48 {
             let (src, dst) = {
-                let header = ipv6::Header::ref_from(&bytes).unwrap();
+                let header = ipv6::Ipv6Header::ref_from(&bytes).unwrap();
                 (header.src(), header.dst())
             };
             icmpv6::fill_check(&mut bytes[40..], src, dst).unwrap();

@@ -9,7 +9,7 @@ use wire::ip::{Info, Version};
 use wire::{Protocol, icmp, icmpv6, ipv4, ipv6};
 
 /// Bytes of the fixed header of ICMP and ICMPv6.
-const HEADER_LEN: usize = icmp::Header::LEN;
+const HEADER_LEN: usize = icmp::IcmpHeader::LEN;
 
 /// Fault of a packet, in the terms of both protocols.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -52,33 +52,33 @@ impl Problem {
         matches!(self, Self::TooBig { .. })
     }
 
-    const fn v4(self) -> icmp::Message {
+    const fn v4(self) -> icmp::IcmpMessage {
         match self {
-            Self::NoRoute => icmp::Message::Unreachable(icmp::Unreachable::NET),
-            Self::HostUnreachable => icmp::Message::Unreachable(icmp::Unreachable::HOST),
-            Self::Prohibited => icmp::Message::Unreachable(icmp::Unreachable::PROHIBITED),
-            Self::ProtocolUnknown { .. } => icmp::Message::Unreachable(icmp::Unreachable::PROTOCOL),
-            Self::PortUnreachable => icmp::Message::Unreachable(icmp::Unreachable::PORT),
-            Self::TooBig { mtu } => icmp::Message::FragNeeded { mtu: mtu as u16 },
-            Self::TtlExceeded => icmp::Message::TimeExceeded(icmp::Exceeded::TTL),
-            Self::ReassemblyTimeExceeded => icmp::Message::TimeExceeded(icmp::Exceeded::REASSEMBLY),
-            Self::Parameter { at, .. } => icmp::Message::ParamProblem { code: 0, pointer: at as u8 },
+            Self::NoRoute => icmp::IcmpMessage::Unreachable(icmp::IcmpUnreachable::NET),
+            Self::HostUnreachable => icmp::IcmpMessage::Unreachable(icmp::IcmpUnreachable::HOST),
+            Self::Prohibited => icmp::IcmpMessage::Unreachable(icmp::IcmpUnreachable::PROHIBITED),
+            Self::ProtocolUnknown { .. } => icmp::IcmpMessage::Unreachable(icmp::IcmpUnreachable::PROTOCOL),
+            Self::PortUnreachable => icmp::IcmpMessage::Unreachable(icmp::IcmpUnreachable::PORT),
+            Self::TooBig { mtu } => icmp::IcmpMessage::FragNeeded { mtu: mtu as u16 },
+            Self::TtlExceeded => icmp::IcmpMessage::TimeExceeded(icmp::IcmpExceeded::TTL),
+            Self::ReassemblyTimeExceeded => icmp::IcmpMessage::TimeExceeded(icmp::IcmpExceeded::REASSEMBLY),
+            Self::Parameter { at, .. } => icmp::IcmpMessage::ParamProblem { code: 0, pointer: at as u8 },
         }
     }
 
-    const fn v6(self) -> icmpv6::Message {
+    const fn v6(self) -> icmpv6::Icmpv6Message {
         match self {
-            Self::NoRoute => icmpv6::Message::Unreachable(icmpv6::Unreachable::NO_ROUTE),
-            Self::HostUnreachable => icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS),
-            Self::Prohibited => icmpv6::Message::Unreachable(icmpv6::Unreachable::PROHIBITED),
+            Self::NoRoute => icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::NO_ROUTE),
+            Self::HostUnreachable => icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::ADDRESS),
+            Self::Prohibited => icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::PROHIBITED),
             Self::ProtocolUnknown { at } => {
-                icmpv6::Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer: at as u32 }
+                icmpv6::Icmpv6Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer: at as u32 }
             }
-            Self::PortUnreachable => icmpv6::Message::Unreachable(icmpv6::Unreachable::PORT),
-            Self::TooBig { mtu } => icmpv6::Message::PacketTooBig { mtu: mtu as u32 },
-            Self::TtlExceeded => icmpv6::Message::TimeExceeded(icmpv6::Exceeded::HOP_LIMIT),
-            Self::ReassemblyTimeExceeded => icmpv6::Message::TimeExceeded(icmpv6::Exceeded::REASSEMBLY),
-            Self::Parameter { code, at } => icmpv6::Message::ParamProblem { code, pointer: at as u32 },
+            Self::PortUnreachable => icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::PORT),
+            Self::TooBig { mtu } => icmpv6::Icmpv6Message::PacketTooBig { mtu: mtu as u32 },
+            Self::TtlExceeded => icmpv6::Icmpv6Message::TimeExceeded(icmpv6::Icmpv6Exceeded::HOP_LIMIT),
+            Self::ReassemblyTimeExceeded => icmpv6::Icmpv6Message::TimeExceeded(icmpv6::Icmpv6Exceeded::REASSEMBLY),
+            Self::Parameter { code, at } => icmpv6::Icmpv6Message::ParamProblem { code, pointer: at as u32 },
         }
     }
 }
@@ -97,10 +97,10 @@ pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
             let has_all = packet.read_at(info.header_len, &mut kind);
             match info.version() {
                 // A message too short to be told from an error is treated as one.
-                Version::V4 => !has_all || icmp::Header::ref_from(&kind).map_or(true, icmp::Header::is_error),
+                Version::V4 => !has_all || icmp::IcmpHeader::ref_from(&kind).map_or(true, icmp::IcmpHeader::is_error),
                 // Except a first fragment without a byte of it (Linux's `is_ineligible`).
                 Version::V6 if info.payload_len() == 0 => info.fragment.is_none(),
-                Version::V6 => icmpv6::Header::ref_from(&kind).map_or(true, icmpv6::Header::is_error),
+                Version::V6 => icmpv6::Icmpv6Header::ref_from(&kind).map_or(true, icmpv6::Icmpv6Header::is_error),
             }
         }
         _ => false,
@@ -143,8 +143,8 @@ pub fn error(mem: &Memory, packet: &Packet, info: &Info, problem: Problem, src: 
     mem.copied(CopyReason::Tap, quote);
     let mut header = [0; HEADER_LEN];
     match info.version() {
-        Version::V4 => icmp::Header::new(problem.v4()).write(&mut header)?,
-        Version::V6 => icmpv6::Header::new(problem.v6()).write(&mut header)?,
+        Version::V4 => icmp::IcmpHeader::new(problem.v4()).write(&mut header)?,
+        Version::V6 => icmpv6::Icmpv6Header::new(problem.v6()).write(&mut header)?,
     };
     error.push(mem, HEADER_LEN)?.copy_from_slice(&header);
     finish(mem, error, src, info.src, 0xc0, &[])
@@ -172,15 +172,15 @@ pub fn echo_reply(
     packet.make_writable(mem, 0)?;
     let head = packet.head_mut().ok_or(DropReason::NoMemory)?;
     match info.version() {
-        Version::V4 => match icmp::Header::ref_from(head)?.message() {
-            Some(icmp::Message::EchoRequest { id, seq }) => {
-                icmp::Header::new(icmp::Message::EchoReply { id, seq }).write(head)?;
+        Version::V4 => match icmp::IcmpHeader::ref_from(head)?.message() {
+            Some(icmp::IcmpMessage::EchoRequest { id, seq }) => {
+                icmp::IcmpHeader::new(icmp::IcmpMessage::EchoReply { id, seq }).write(head)?;
             }
             _ => return Err(DropReason::IcmpIgnored),
         },
-        Version::V6 => match icmpv6::Header::ref_from(head)?.message() {
-            Some(icmpv6::Message::EchoRequest { id, seq }) => {
-                icmpv6::Header::new(icmpv6::Message::EchoReply { id, seq }).write(head)?;
+        Version::V6 => match icmpv6::Icmpv6Header::ref_from(head)?.message() {
+            Some(icmpv6::Icmpv6Message::EchoRequest { id, seq }) => {
+                icmpv6::Icmpv6Header::new(icmpv6::Icmpv6Message::EchoReply { id, seq }).write(head)?;
             }
             _ => return Err(DropReason::IcmpIgnored),
         },
@@ -248,13 +248,13 @@ fn push_v4(
     tos: u8,
     options: &[u8],
 ) -> Result<(), DropReason> {
-    let header_len = ipv4::Header::LEN + options.len();
+    let header_len = ipv4::Ipv4Header::LEN + options.len();
     let total = len.checked_add(header_len as u16).ok_or(DropReason::PacketTooBig)?;
-    let mut header = ipv4::Header::new(src, dst, Protocol::ICMP, total);
+    let mut header = ipv4::Ipv4Header::new(src, dst, Protocol::ICMP, total);
     header.set_tos(tos);
     header.set_header_len(header_len);
     let place = packet.push(mem, header_len)?;
-    place[ipv4::Header::LEN..].copy_from_slice(options);
+    place[ipv4::Ipv4Header::LEN..].copy_from_slice(options);
     header.write(place)?;
     ipv4::fill_check(place)?;
     Ok(())
@@ -268,9 +268,9 @@ fn push_v6(
     len: u16,
     tos: u8,
 ) -> Result<(), DropReason> {
-    let mut header = ipv6::Header::new(src, dst, Protocol::ICMPV6, len);
+    let mut header = ipv6::Ipv6Header::new(src, dst, Protocol::ICMPV6, len);
     header.set_traffic_class(tos);
-    header.write(packet.push(mem, ipv6::Header::LEN)?)?;
+    header.write(packet.push(mem, ipv6::Ipv6Header::LEN)?)?;
     Ok(())
 }
 
@@ -288,13 +288,13 @@ mod tests {
         match version {
             Version::V4 => {
                 let (src, dst) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2));
-                let mut header = ipv4::Header::new(src, dst, protocol, (20 + payload.len()) as u16);
+                let mut header = ipv4::Ipv4Header::new(src, dst, protocol, (20 + payload.len()) as u16);
                 header.fill_check();
                 header.write(&mut bytes).unwrap();
             }
             Version::V6 => {
                 let (src, dst) = ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap());
-                ipv6::Header::new(src, dst, protocol, payload.len() as u16).write(&mut bytes).unwrap();
+                ipv6::Ipv6Header::new(src, dst, protocol, payload.len() as u16).write(&mut bytes).unwrap();
             }
         }
         bytes.extend_from_slice(payload);
@@ -306,12 +306,14 @@ mod tests {
         message[8..].iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
         match version {
             Version::V4 => {
-                icmp::Header::new(icmp::Message::EchoRequest { id: 7, seq: 9 }).write(&mut message).unwrap();
+                icmp::IcmpHeader::new(icmp::IcmpMessage::EchoRequest { id: 7, seq: 9 }).write(&mut message).unwrap();
                 icmp::fill_check(&mut message).unwrap();
                 ip(version, Protocol::ICMP, &message)
             }
             Version::V6 => {
-                icmpv6::Header::new(icmpv6::Message::EchoRequest { id: 7, seq: 9 }).write(&mut message).unwrap();
+                icmpv6::Icmpv6Header::new(icmpv6::Icmpv6Message::EchoRequest { id: 7, seq: 9 })
+                    .write(&mut message)
+                    .unwrap();
                 let (src, dst) = ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap());
                 icmpv6::fill_check(&mut message, src, dst).unwrap();
                 ip(version, Protocol::ICMPV6, &message)
@@ -368,15 +370,15 @@ mod tests {
             match version {
                 Version::V4 => {
                     assert_eq!(
-                        icmp::Header::ref_from(message).unwrap().message(),
-                        Some(icmp::Message::FragNeeded { mtu: 1438 })
+                        icmp::IcmpHeader::ref_from(message).unwrap().message(),
+                        Some(icmp::IcmpMessage::FragNeeded { mtu: 1438 })
                     );
                     assert!(Ipv4::parse(&made).unwrap().check_ok());
                 }
                 Version::V6 => {
                     assert_eq!(
-                        icmpv6::Header::ref_from(message).unwrap().message(),
-                        Some(icmpv6::Message::PacketTooBig { mtu: 1438 })
+                        icmpv6::Icmpv6Header::ref_from(message).unwrap().message(),
+                        Some(icmpv6::Icmpv6Message::PacketTooBig { mtu: 1438 })
                     );
                     Ipv6::parse(&made).unwrap();
                 }
@@ -440,9 +442,9 @@ mod tests {
             let info = Info::parse(bytes, bytes.len()).unwrap();
             may_answer(&Packet::with_data(&mem, bytes).unwrap(), &info, problem)
         };
-        let with_v4 = |edit: &dyn Fn(&mut ipv4::Header), protocol, payload: &[u8]| {
+        let with_v4 = |edit: &dyn Fn(&mut ipv4::Ipv4Header), protocol, payload: &[u8]| {
             let mut bytes = ip(Version::V4, protocol, payload);
-            let header = ipv4::Header::mut_from(&mut bytes).unwrap();
+            let header = ipv4::Ipv4Header::mut_from(&mut bytes).unwrap();
             edit(header);
             header.fill_check();
             bytes
@@ -459,11 +461,11 @@ mod tests {
         let later = wire::FragOffset::from_bytes(64).unwrap();
         assert!(!answered(&with_v4(&|it| it.set_fragment(later, false), Protocol::UDP, &[0; 20]), unreachable));
         let mut error = [0; 16];
-        icmp::Header::new(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)).write(&mut error).unwrap();
+        icmp::IcmpHeader::new(icmp::IcmpMessage::TimeExceeded(icmp::IcmpExceeded::TTL)).write(&mut error).unwrap();
         assert!(!answered(&with_v4(&|_| {}, Protocol::ICMP, &error), unreachable));
         assert!(!answered(&with_v4(&|_| {}, Protocol::ICMP, &error[..3]), unreachable));
         let mut group = ip(Version::V6, Protocol::UDP, &[0; 20]);
-        ipv6::Header::mut_from(&mut group).unwrap().set_dst("ff02::1".parse().unwrap());
+        ipv6::Ipv6Header::mut_from(&mut group).unwrap().set_dst("ff02::1".parse().unwrap());
         assert!(!answered(&group, unreachable));
         assert!(answered(&group, Problem::TooBig { mtu: 1280 }), "RFC 4443 §2.4 (e.3): path MTU discovery for groups");
     }

@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use base::DropReason;
 use packet::{Memory, Packet};
 use wire::ip::Info;
-use wire::tcp::{Flags, Header, MAX_HEADER_LEN, Tcp};
+use wire::tcp::{Flags, MAX_HEADER_LEN, Tcp, TcpHeader};
 use wire::{Malformed, Protocol, checksum, ipv4, ipv6};
 
 /// A segment, as far as its answer depends on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
-    header: Header,
+    header: TcpHeader,
     /// Number of sequence numbers of the segment: its payload, SYN and FIN.
     len: u32,
 }
@@ -47,22 +47,22 @@ impl Segment {
         }
         let (ports, has_ack) = ((asked.dport(), asked.sport()), asked.flags().contains(Flags::ACK));
         let mut header = if has_ack {
-            Header::new(ports.0, ports.1, asked.ack(), 0)
+            TcpHeader::new(ports.0, ports.1, asked.ack(), 0)
         } else {
-            Header::new(ports.0, ports.1, 0, asked.seq().wrapping_add(self.len))
+            TcpHeader::new(ports.0, ports.1, 0, asked.seq().wrapping_add(self.len))
         };
         header.set_flags(if has_ack { Flags::RST } else { Flags::RST | Flags::ACK });
         header.set_window(0);
         let (from, to) = (info.dst, info.src);
         let pseudo = match (from, to) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => checksum::pseudo_v4(from, to, Protocol::TCP, Header::LEN),
-            (IpAddr::V6(from), IpAddr::V6(to)) => checksum::pseudo_v6(from, to, Protocol::TCP, Header::LEN),
+            (IpAddr::V4(from), IpAddr::V4(to)) => checksum::pseudo_v4(from, to, Protocol::TCP, TcpHeader::LEN),
+            (IpAddr::V6(from), IpAddr::V6(to)) => checksum::pseudo_v6(from, to, Protocol::TCP, TcpHeader::LEN),
             _ => return Ok(None),
         };
         header.set_check(checksum::finish(checksum::add(pseudo, checksum::sum(header.as_bytes()))));
         let front = info.version().header_len();
-        let mut packet = Packet::new(mem, Memory::HEADROOM + front, Header::LEN)?;
-        packet.put(Header::LEN).ok_or(DropReason::NoMemory)?.copy_from_slice(header.as_bytes());
+        let mut packet = Packet::new(mem, Memory::HEADROOM + front, TcpHeader::LEN)?;
+        packet.put(TcpHeader::LEN).ok_or(DropReason::NoMemory)?.copy_from_slice(header.as_bytes());
         push_ip(mem, &mut packet, from, to, info.tos)?;
         Ok(Some(packet))
     }
@@ -73,16 +73,17 @@ fn push_ip(mem: &Memory, packet: &mut Packet, from: IpAddr, to: IpAddr, tos: u8)
     let dscp = tos & !3;
     match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let mut header = ipv4::Header::new(from, to, Protocol::TCP, (ipv4::Header::LEN + Header::LEN) as u16);
+            let mut header =
+                ipv4::Ipv4Header::new(from, to, Protocol::TCP, (ipv4::Ipv4Header::LEN + TcpHeader::LEN) as u16);
             header.set_tos(dscp);
             header.set_dont_fragment(true);
             header.fill_check();
-            header.write(packet.push(mem, ipv4::Header::LEN)?)?;
+            header.write(packet.push(mem, ipv4::Ipv4Header::LEN)?)?;
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
-            let mut header = ipv6::Header::new(from, to, Protocol::TCP, Header::LEN as u16);
+            let mut header = ipv6::Ipv6Header::new(from, to, Protocol::TCP, TcpHeader::LEN as u16);
             header.set_traffic_class(dscp);
-            header.write(packet.push(mem, ipv6::Header::LEN)?)?;
+            header.write(packet.push(mem, ipv6::Ipv6Header::LEN)?)?;
         }
         _ => return Err(DropReason::NoRoute),
     }
@@ -101,18 +102,18 @@ mod tests {
 
     /// A packet from .1 to .2 with a segment of these flags, and `len` bytes in it; its sequence number is the last one.
     fn packet(v6: bool, flags: Flags, len: usize) -> Vec<u8> {
-        let mut header = Header::new(1000, 80, u32::MAX, 77);
+        let mut header = TcpHeader::new(1000, 80, u32::MAX, 77);
         header.set_flags(flags);
         let segment = [header.as_bytes(), &vec![7; len]].concat();
-        let mut bytes = vec![0; if v6 { ipv6::Header::LEN } else { ipv4::Header::LEN }];
+        let mut bytes = vec![0; if v6 { ipv6::Ipv6Header::LEN } else { ipv4::Ipv4Header::LEN }];
         if v6 {
             let [src, dst] = ["2001:db8::1", "2001:db8::2"].map(|addr| addr.parse().unwrap());
-            let mut header = ipv6::Header::new(src, dst, Protocol::TCP, segment.len() as u16);
+            let mut header = ipv6::Ipv6Header::new(src, dst, Protocol::TCP, segment.len() as u16);
             header.set_traffic_class(0xb9);
             header.write(&mut bytes).unwrap();
         } else {
             let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse().unwrap());
-            let mut header = ipv4::Header::new(src, dst, Protocol::TCP, (20 + segment.len()) as u16);
+            let mut header = ipv4::Ipv4Header::new(src, dst, Protocol::TCP, (20 + segment.len()) as u16);
             header.set_tos(0xb9);
             header.fill_check();
             header.write(&mut bytes).unwrap();
@@ -172,7 +173,7 @@ mod tests {
         }
         let mut bytes = packet(false, SYN, 0);
         for src in [[0, 0, 0, 0], [255, 255, 255, 255], [224, 0, 0, 1], [127, 0, 0, 1]] {
-            let header = ipv4::Header::mut_from(&mut bytes).unwrap();
+            let header = ipv4::Ipv4Header::mut_from(&mut bytes).unwrap();
             header.set_src(src.into());
             header.fill_check();
             assert!(!is_answered(&bytes), "{src:?}");
@@ -187,7 +188,7 @@ mod tests {
             let mut bytes = bytes.to_vec();
             let total = bytes.len() as u16;
             bytes[2..4].copy_from_slice(&total.to_be_bytes());
-            ipv4::Header::mut_from(&mut bytes).unwrap().fill_check();
+            ipv4::Ipv4Header::mut_from(&mut bytes).unwrap().fill_check();
             let info = Info::parse(&bytes, bytes.len()).unwrap();
             Segment::read(&Packet::with_data(&mem, &bytes).unwrap(), &info).map(drop)
         };

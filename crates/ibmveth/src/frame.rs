@@ -4,7 +4,8 @@ use wire::eth::EtherType;
 use wire::{Protocol, checksum, eth, ipv4, tcp, vlan};
 
 /// Maximum length of the headers that the driver parses, with a tag and options.
-pub(crate) const MAX_HEADERS: usize = eth::Header::LEN + vlan::Header::LEN + ipv4::MAX_HEADER_LEN + tcp::MAX_HEADER_LEN;
+pub(crate) const MAX_HEADERS: usize =
+    eth::EthHeader::LEN + vlan::VlanHeader::LEN + ipv4::MAX_HEADER_LEN + tcp::MAX_HEADER_LEN;
 
 /// Bytes of an IPv6 header.
 const IPV6_LEN: usize = 40;
@@ -19,8 +20,8 @@ const IPV4_CHECK_AT: usize = 10;
 pub(crate) fn l3(head: &[u8]) -> Option<(EtherType, usize)> {
     let ethertype = |at: usize| head.get(at..)?.first_chunk().map(|bytes| EtherType(u16::from_be_bytes(*bytes)));
     match ethertype(12)? {
-        EtherType::VLAN => Some((ethertype(16)?, eth::Header::LEN + vlan::Header::LEN)),
-        known => Some((known, eth::Header::LEN)),
+        EtherType::VLAN => Some((ethertype(16)?, eth::EthHeader::LEN + vlan::VlanHeader::LEN)),
+        known => Some((known, eth::EthHeader::LEN)),
     }
 }
 
@@ -47,7 +48,7 @@ impl Layout {
         let (is_v4, l4, protocol, end) = match ethertype {
             EtherType::IPV4 => {
                 let header_len = usize::from(ip.first()? & 0xf) * 4;
-                let is_plain = ip[0] >> 4 == 4 && header_len >= ipv4::Header::LEN && word(6)? & 0x3fff == 0;
+                let is_plain = ip[0] >> 4 == 4 && header_len >= ipv4::Ipv4Header::LEN && word(6)? & 0x3fff == 0;
                 if !is_plain {
                     return None;
                 }
@@ -58,7 +59,7 @@ impl Layout {
         };
         let header_len = usize::from(head.get(l4 + tcp::FLAGS_AT)? >> 4) * 4;
         let payload = l4 + header_len;
-        let is_tcp = Protocol(protocol) == Protocol::TCP && header_len >= tcp::Header::LEN;
+        let is_tcp = Protocol(protocol) == Protocol::TCP && header_len >= tcp::TcpHeader::LEN;
         (is_tcp && payload <= head.len() && payload <= end && end <= len).then_some(Self {
             is_v4,
             l3,

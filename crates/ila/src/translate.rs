@@ -115,7 +115,7 @@ impl Rewrite {
             changed = sums::add(changed, check.adjust(pkt, diff));
         }
         if let Some(head) = pkt.head_mut() {
-            ipv6::Header::mut_from(head)?.set_dst(new);
+            ipv6::Ipv6Header::mut_from(head)?.set_dst(new);
         }
         if let Csum::Complete(sum) = complete
             && !matches!(pkt.meta.csum, Csum::Partial { .. })
@@ -143,8 +143,8 @@ impl Rewrite {
 impl Check {
     fn find(info: &Info) -> Option<Self> {
         let (offset, header_len) = match info.protocol {
-            Protocol::TCP => (tcp::CHECK_AT, tcp::Header::LEN),
-            Protocol::UDP => (udp::CHECK_AT, udp::Header::LEN),
+            Protocol::TCP => (tcp::CHECK_AT, tcp::TcpHeader::LEN),
+            Protocol::UDP => (udp::CHECK_AT, udp::UdpHeader::LEN),
             Protocol::ICMPV6 => (ICMPV6_CHECK_AT, ICMPV6_LEN),
             _ => return None,
         };

@@ -17,7 +17,7 @@ use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, EspInUdp, Mode, SaConfig};
 
 const SEGMENTS: usize = 46;
 const PAYLOAD: usize = 1386;
-const HEADERS: usize = ipv4::Header::LEN + tcp::Header::LEN + 12;
+const HEADERS: usize = ipv4::Ipv4Header::LEN + tcp::TcpHeader::LEN + 12;
 
 fn main() {
     divan::main();
@@ -38,13 +38,14 @@ fn fat(mem: &Memory) -> Packet {
     let len = HEADERS + SEGMENTS * PAYLOAD;
     let mut pkt = Packet::new(mem, Memory::HEADROOM, len).unwrap();
     let bytes = pkt.put(len).unwrap();
-    let mut ip = ipv4::Header::new(Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, 1), Protocol::TCP, len as u16);
+    let mut ip =
+        ipv4::Ipv4Header::new(Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, 1), Protocol::TCP, len as u16);
     ip.fill_check();
     let rest = ip.write(bytes).unwrap();
-    let mut transport = tcp::Header::new(40_000, 5201, 1, 1);
-    transport.set_header_len(tcp::Header::LEN + 12);
+    let mut transport = tcp::TcpHeader::new(40_000, 5201, 1, 1);
+    transport.set_header_len(tcp::TcpHeader::LEN + 12);
     transport.write(rest).unwrap();
-    pkt.meta.csum = Csum::Partial { start: ipv4::Header::LEN as u16, offset: tcp::CHECK_AT as u16 };
+    pkt.meta.csum = Csum::Partial { start: ipv4::Ipv4Header::LEN as u16, offset: tcp::CHECK_AT as u16 };
     let (size, segs) = (PAYLOAD as u16, SEGMENTS as u16);
     pkt.meta.cut = Cut::Gso(Gso { size, kind: GsoKind::TcpV4, segs, ecn: false, fixed_id: false });
     pkt

@@ -4,7 +4,7 @@
 use base::{Counters, DropReason, Instant, Mib, SaId};
 use offload::{Features, gso};
 use packet::{Memory, Packet};
-use wire::esp::{Header, TRAILER_LEN};
+use wire::esp::{EspHeader, TRAILER_LEN};
 
 use crate::ipsec::Ipsec;
 use crate::sa::{Expired, Sa, State};
@@ -47,7 +47,7 @@ impl Sa {
     /// Minimum length of its ESP packets, from the SPI on.
     #[inline]
     pub(crate) fn shortest(&self) -> usize {
-        Header::LEN + self.cipher.iv_len() + TRAILER_LEN + self.cipher.icv_len()
+        EspHeader::LEN + self.cipher.iv_len() + TRAILER_LEN + self.cipher.icv_len()
     }
 
     /// Tells whether one more packet may use it on the fast path.

@@ -23,7 +23,7 @@ impl Ipsec {
     pub fn may_have_sent(&self, quote: &Quote<'_>) -> bool {
         let (encap, esp) = match quote.protocol {
             Protocol::ESP => (None, quote.payload),
-            Protocol::UDP => match udp::Header::split_from(quote.payload) {
+            Protocol::UDP => match udp::UdpHeader::split_from(quote.payload) {
                 Ok((udp, esp)) => (Some(EspInUdp { sport: udp.sport(), dport: udp.dport() }), esp),
                 Err(_) => return false,
             },

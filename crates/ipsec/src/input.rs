@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 use base::{Counters, DropReason, Instant, Mib};
 use offload::ip_headers;
 use packet::{Cut, Memory, Packet};
-use wire::esp::Header;
+use wire::esp::EspHeader;
 use wire::ip::Info;
 use wire::{Protocol, udp};
 
@@ -44,10 +44,10 @@ pub struct Opened {
 }
 
 /// Number of bytes of a packet that are read before decryption.
-const PEEK: usize = Header::LEN + 8;
+const PEEK: usize = EspHeader::LEN + 8;
 
 /// Number of bytes of a UDP payload that tell whether it is ESP.
-pub const ENCAP_PEEK: usize = Header::LEN + 1;
+pub const ENCAP_PEEK: usize = EspHeader::LEN + 1;
 
 /// Kind of a packet of a train.
 enum Kind {
@@ -230,7 +230,7 @@ fn esp_at(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<usize, DropReas
     match info.protocol {
         Protocol::ESP => Ok(info.header_len),
         Protocol::UDP => {
-            let payload_at = info.header_len + udp::Header::LEN;
+            let payload_at = info.header_len + udp::UdpHeader::LEN;
             if !pkt.may_pull(mem, payload_at)? {
                 return Err(DropReason::TransportHeader);
             }
@@ -254,7 +254,7 @@ fn kind(front: &[u8]) -> Kind {
     match front {
         [0xff] => Kind::Keepalive,
         [0, 0, 0, 0, ..] => Kind::NotEsp,
-        _ if front.len() <= Header::LEN => Kind::NotEsp,
+        _ if front.len() <= EspHeader::LEN => Kind::NotEsp,
         _ => Kind::Esp,
     }
 }

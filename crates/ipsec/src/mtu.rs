@@ -1,7 +1,7 @@
 //! Maximum length of an inner packet (Linux `xfrm_state_mtu` and `esp4`, `esp6` beneath it).
 
 use wire::Version;
-use wire::esp::{Header, TRAILER_LEN};
+use wire::esp::{EspHeader, TRAILER_LEN};
 use wire::udp;
 use xfrm::Mode;
 
@@ -31,8 +31,8 @@ impl Overhead {
             Mode::Tunnel => (outer, 0),
             Mode::Transport => (0, outer),
         };
-        let encap = if self.udp { udp::Header::LEN } else { 0 };
-        let fixed = Header::LEN + self.iv_len + tunnel + encap + self.icv_len + own;
+        let encap = if self.udp { udp::UdpHeader::LEN } else { 0 };
+        let fixed = EspHeader::LEN + self.iv_len + tunnel + encap + self.icv_len + own;
         match mtu.checked_sub(fixed) {
             Some(text) if text >= self.align => text - text % self.align + own - TRAILER_LEN,
             _ => 0,

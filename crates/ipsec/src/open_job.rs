@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base::SaId;
 use offload::checksum;
 use packet::{Buf, Csum, Cut, Meta, Packet, prefetch, prefetch_to_write};
-use wire::esp::{Header, Trailer};
+use wire::esp::{EspHeader, Trailer};
 use wire::ip::{self, Info};
 use wire::{Pattern, Protocol, RisingNumber, Spi, Version, ipv4, ipv6};
 use xfrm::Mode;
@@ -63,10 +63,10 @@ impl NoopDecap {
     pub(crate) fn is_like(self, bytes: &[u8], next_header: Protocol) -> bool {
         let Some(&[a, b, c, d, e, f]) = bytes.first_chunk() else { return false };
         let total = match next_header {
-            Protocol::IPV6 => ipv6::Header::LEN + usize::from(u16::from_be_bytes([e, f])),
+            Protocol::IPV6 => ipv6::Ipv6Header::LEN + usize::from(u16::from_be_bytes([e, f])),
             _ => usize::from(u16::from_be_bytes([c, d])),
         };
-        let is_whole = total == bytes.len() && total >= ipv4::Header::LEN;
+        let is_whole = total == bytes.len() && total >= ipv4::Ipv4Header::LEN;
         is_whole && [a, b] == self.front && next_header == self.next_header
     }
 }
@@ -223,7 +223,7 @@ impl OpenJob {
             opening: Opening {
                 cipher: Arc::clone(&sa.cipher),
                 esn: sa.flags.esn,
-                text_at: Header::LEN + sa.cipher.iv_len(),
+                text_at: EspHeader::LEN + sa.cipher.iv_len(),
                 shortest: sa.shortest(),
                 sums: match sa.mode {
                     Mode::Tunnel => Sums::Packets,
@@ -268,10 +268,10 @@ impl OpenJob {
             && self.takes(&pkt.meta);
         let headers_len = self.outer.headers.len();
         let (headers, esp) = packet.split_at_checked(headers_len).filter(|_| may_be_template)?;
-        let header = Header::ref_from(esp).ok()?;
+        let header = EspHeader::ref_from(esp).ok()?;
         let version = self.outer.info.version();
         let id = match version {
-            Version::V4 => ipv4::Header::ref_from(headers).ok()?.id(),
+            Version::V4 => ipv4::Ipv4Header::ref_from(headers).ok()?.id(),
             Version::V6 => 0,
         };
         if self.pattern.next.is(packet, packet.len()) {
@@ -286,7 +286,7 @@ impl OpenJob {
             }
             let number = RisingNumber { at: headers_len + size_of::<Spi>(), step: 1 };
             let id_step = id.wrapping_sub(self.last_id);
-            self.pattern.next.set(packet, headers_len + Header::LEN, packet.len(), id_step, number, (0, &[]));
+            self.pattern.next.set(packet, headers_len + EspHeader::LEN, packet.len(), id_step, number, (0, &[]));
         }
         self.last_id = id;
         Some(NextMatch { at: l3 + headers_len, len: esp.len(), seq: header.seq(), id })

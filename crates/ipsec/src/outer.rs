@@ -23,10 +23,10 @@ enum OuterIp {
     /// With `counts` the identification goes up with each packet. Length and checksum are those that
     /// [`expect`](Outer::expect) was told.
     V4 {
-        header: ipv4::Header,
+        header: ipv4::Ipv4Header,
         counts: bool,
     },
-    V6(ipv6::Header),
+    V6(ipv6::Ipv6Header),
     /// The packet's own headers in front of ESP, with the offset of the byte that names the next protocol: IPv4 with
     /// options, or IPv6.
     Own {
@@ -59,7 +59,7 @@ impl Outer {
         let encap = sa.encap_to();
         let ip = match (sa.src, sa.end()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let mut header = ipv4::Header::new(src, dst, below(encap), 0);
+                let mut header = ipv4::Ipv4Header::new(src, dst, below(encap), 0);
                 let small_v6 = info.version() == Version::V6 && len <= ipv6::MIN_MTU;
                 header.set_tos(tos);
                 header.set_id(id);
@@ -70,7 +70,7 @@ impl Outer {
                 OuterIp::V4 { header, counts: true }
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let mut header = ipv6::Header::new(src, dst, below(encap), 0);
+                let mut header = ipv6::Ipv6Header::new(src, dst, below(encap), 0);
                 header.set_traffic_class(tos);
                 header.set_flow_label(info.flow_label);
                 OuterIp::V6(header)
@@ -83,8 +83,8 @@ impl Outer {
     /// The packet's own IP headers, `own`, in front of ESP (RFC 4303 §3.1.1). With `counts` the IPv4 identifications of
     /// segments go up.
     pub(crate) fn own(sa: &Sa, own: &[u8], version: Version, next_header_at: usize, counts: bool) -> Self {
-        let ip = match ipv4::Header::ref_from(own) {
-            Ok(&(mut header)) if version == Version::V4 && own.len() == ipv4::Header::LEN => {
+        let ip = match ipv4::Ipv4Header::ref_from(own) {
+            Ok(&(mut header)) if version == Version::V4 && own.len() == ipv4::Ipv4Header::LEN => {
                 header.replace_protocol(below(sa.encap));
                 OuterIp::V4 { header, counts }
             }
@@ -95,7 +95,7 @@ impl Outer {
 
     /// Bytes in front of ESP.
     pub(crate) const fn len(&self) -> usize {
-        self.ip_len + if self.encap.is_some() { udp::Header::LEN } else { 0 }
+        self.ip_len + if self.encap.is_some() { udp::UdpHeader::LEN } else { 0 }
     }
 
     /// Offset of the UDP header, if its checksum is left to be completed: IPv6 demands one (RFC 8200 §8.1), IPv4 gets
@@ -108,7 +108,7 @@ impl Outer {
     pub(crate) fn max_esp_len(&self) -> usize {
         let ip_max = match self.version() {
             Version::V4 => 65_535,
-            Version::V6 => 65_535 + ipv6::Header::LEN,
+            Version::V6 => 65_535 + ipv6::Ipv6Header::LEN,
         };
         ip_max - self.len()
     }
@@ -139,7 +139,7 @@ impl Outer {
             }
             OuterIp::V6(header) => {
                 let mut header = *header;
-                header.set_payload_len((total - ipv6::Header::LEN) as u16);
+                header.set_payload_len((total - ipv6::Ipv6Header::LEN) as u16);
                 ip.copy_from_slice(header.as_bytes());
             }
             OuterIp::Own { next_header_at, version, counts } => {
@@ -154,8 +154,8 @@ impl Outer {
 
     /// Writes UDP's header, behind the IP headers `ip`, in front of `esp_len` bytes of ESP.
     fn write_udp(&self, EspInUdp { sport, dport }: EspInUdp, ip: &[u8], to: &mut [u8], esp_len: usize) {
-        let len = udp::Header::LEN + esp_len;
-        let mut header = udp::Header::new(sport, dport, len as u16);
+        let len = udp::UdpHeader::LEN + esp_len;
+        let mut header = udp::UdpHeader::new(sport, dport, len as u16);
         if self.version() == Version::V6 {
             header.set_check(checksum::fold(pseudo_v6(ip, len)));
         }
@@ -186,7 +186,7 @@ pub(crate) fn write_own(
 ) {
     match version {
         Version::V4 => {
-            let mut header = *ipv4::Header::ref_from(own).expect("an IPv4 header, parsed before");
+            let mut header = *ipv4::Ipv4Header::ref_from(own).expect("an IPv4 header, parsed before");
             header.replace_protocol(protocol);
             header.replace_total_len(total as u16);
             write_v4(to, header, own, index);
@@ -194,20 +194,20 @@ pub(crate) fn write_own(
         Version::V6 => {
             to.copy_from_slice(own);
             to[next_header_at] = protocol.0;
-            let header = ipv6::Header::mut_from(to).expect("an IPv6 header, parsed before");
-            header.set_payload_len((total - ipv6::Header::LEN) as u16);
+            let header = ipv6::Ipv6Header::mut_from(to).expect("an IPv6 header, parsed before");
+            header.set_payload_len((total - ipv6::Ipv6Header::LEN) as u16);
         }
     }
 }
 
 /// Writes an IPv4 header, with its identification raised by `index`, and the options of `own` to `to`.
 #[inline]
-pub(crate) fn write_v4(to: &mut [u8], mut header: ipv4::Header, own: &[u8], index: u16) {
+pub(crate) fn write_v4(to: &mut [u8], mut header: ipv4::Ipv4Header, own: &[u8], index: u16) {
     // Changed before it is written: a load that spans parts of a recent store would stall.
     header.raise_id(index);
-    *ipv4::Header::mut_from(to).expect("as long") = header;
-    if own.len() > ipv4::Header::LEN {
-        to[ipv4::Header::LEN..].copy_from_slice(&own[ipv4::Header::LEN..]);
+    *ipv4::Ipv4Header::mut_from(to).expect("as long") = header;
+    if own.len() > ipv4::Ipv4Header::LEN {
+        to[ipv4::Ipv4Header::LEN..].copy_from_slice(&own[ipv4::Ipv4Header::LEN..]);
     }
 }
 
@@ -218,6 +218,6 @@ const fn below(encap: Option<EspInUdp>) -> Protocol {
 
 /// The partial sum of UDP's pseudo-header behind the IPv6 headers `ip`.
 fn pseudo_v6(ip: &[u8], len: usize) -> u32 {
-    let header = ipv6::Header::ref_from(ip).expect("an IPv6 header, just written");
+    let header = ipv6::Ipv6Header::ref_from(ip).expect("an IPv6 header, just written");
     checksum::pseudo_v6(header.src(), header.dst(), Protocol::UDP, len)
 }

@@ -343,7 +343,7 @@ impl Plan {
         let Self { cipher, segmenter, .. } = self;
         let number = self.sequence.get(index as u32);
         let high = self.esn.then_some(number.high);
-        frame[..esp::Header::LEN].copy_from_slice(esp::Header::new(self.spi, number.low).as_bytes());
+        frame[..esp::EspHeader::LEN].copy_from_slice(esp::EspHeader::new(self.spi, number.low).as_bytes());
         let (form, head_len) = (self.form(index), self.head_len());
         let Form { text: text_len, trailer: trailer_len, .. } = *form;
         let repeated = &head[self.outside..self.skip];
@@ -381,7 +381,7 @@ impl Plan {
         let Self { cipher, segmenter, .. } = self;
         let number = self.sequence.get(index as u32);
         let (form, head_len) = (self.form(index), self.head_len());
-        let text = &mut frame[esp::Header::LEN + cipher.iv_len()..];
+        let text = &mut frame[esp::EspHeader::LEN + cipher.iv_len()..];
         let (text, icv) = text.split_at_mut(text.len() - cipher.icv_len());
         let (inside, trailer) = text.split_at_mut(form.text);
         let (tfc, trailer) = trailer.split_at_mut(form.tfc);

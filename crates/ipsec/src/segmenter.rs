@@ -203,13 +203,13 @@ fn between(flags: Flags) -> Flags {
 /// Length of a fat packet's transport header, whose fixed part is brought into the head.
 fn transport_header_len(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<usize, DropReason> {
     if info.protocol == Protocol::UDP {
-        return Ok(udp::Header::LEN);
+        return Ok(udp::UdpHeader::LEN);
     }
-    if !pkt.may_pull(mem, info.header_len + tcp::Header::LEN)? {
+    if !pkt.may_pull(mem, info.header_len + tcp::TcpHeader::LEN)? {
         return Err(DropReason::TransportHeader);
     }
-    match tcp::Header::ref_from(&pkt.head()[info.header_len..])?.header_len() {
-        len if len < tcp::Header::LEN => Err(DropReason::TransportHeader),
+    match tcp::TcpHeader::ref_from(&pkt.head()[info.header_len..])?.header_len() {
+        len if len < tcp::TcpHeader::LEN => Err(DropReason::TransportHeader),
         len => Ok(len),
     }
 }
@@ -228,12 +228,12 @@ impl Transport {
             exchanged.iter().fold(all, |all, &(old, new)| checksum::add(checksum::sub(all, old), new))
         };
         if info.protocol == Protocol::TCP {
-            let tcp = tcp::Header::ref_from(header)?;
+            let tcp = tcp::TcpHeader::ref_from(header)?;
             let (seq, flags) = (tcp.seq(), tcp.flags());
             let exchanged = [(seq, 0), (flags.bits().into(), between(flags).bits().into())];
             return Ok(Self::Tcp { seq, flags, rest: rest(tcp.check(), &exchanged) });
         }
-        let udp = udp::Header::ref_from(header)?;
+        let udp = udp::UdpHeader::ref_from(header)?;
         if !partial && udp.check() == 0 && info.version() == Version::V4 {
             return Ok(Self::Unchecked);
         }
@@ -241,16 +241,16 @@ impl Transport {
     }
 }
 
-fn ipv4_header(packet: &mut [u8]) -> &mut ipv4::Header {
-    ipv4::Header::mut_from(packet).expect("an IPv4 header, parsed before")
+fn ipv4_header(packet: &mut [u8]) -> &mut ipv4::Ipv4Header {
+    ipv4::Ipv4Header::mut_from(packet).expect("an IPv4 header, parsed before")
 }
 
-fn tcp_header(transport: &mut [u8]) -> &mut tcp::Header {
-    tcp::Header::mut_from(transport).expect("a TCP header, parsed before")
+fn tcp_header(transport: &mut [u8]) -> &mut tcp::TcpHeader {
+    tcp::TcpHeader::mut_from(transport).expect("a TCP header, parsed before")
 }
 
-fn udp_header(transport: &mut [u8]) -> &mut udp::Header {
-    udp::Header::mut_from(transport).expect("a UDP header, parsed before")
+fn udp_header(transport: &mut [u8]) -> &mut udp::UdpHeader {
+    udp::UdpHeader::mut_from(transport).expect("a UDP header, parsed before")
 }
 
 /// Sets the length in the IP headers of a packet of `len` bytes.
@@ -259,8 +259,8 @@ fn put_len(packet: &mut [u8], len: usize) {
         ipv4_header(packet).set_total_len(len as u16);
         ipv4::fill_check(packet).expect("an IPv4 header, parsed before");
     } else {
-        let header = ipv6::Header::mut_from(packet).expect("an IPv6 header, parsed before");
-        header.set_payload_len((len - ipv6::Header::LEN) as u16);
+        let header = ipv6::Ipv6Header::mut_from(packet).expect("an IPv6 header, parsed before");
+        header.set_payload_len((len - ipv6::Ipv6Header::LEN) as u16);
     }
 }
 

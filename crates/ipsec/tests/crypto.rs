@@ -63,7 +63,7 @@ fn sealed_by(crypto: Option<Box<dyn Crypto>>, n: usize, step: usize) -> Vec<(u32
         pair.sender.work(NOW);
         while pair.sender.next_sealed(&pair.mem, &mut out) {}
     }
-    let number = |pkt: &Packet| esp::Header::ref_from(&pkt.head()[ipv4::Header::LEN..]).unwrap().seq();
+    let number = |pkt: &Packet| esp::EspHeader::ref_from(&pkt.head()[ipv4::Ipv4Header::LEN..]).unwrap().seq();
     out.into_iter().map(|pkt| (number(&pkt), pair.open(pkt).remove(0).to_vec())).collect()
 }
 

@@ -36,12 +36,12 @@ fn translated(bytes: &[u8], from: SocketAddr) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let at = match from.ip() {
         IpAddr::V4(src) => {
-            ipv4::Header::mut_from(&mut bytes).unwrap().set_src(src);
+            ipv4::Ipv4Header::mut_from(&mut bytes).unwrap().set_src(src);
             ipv4::fill_check(&mut bytes).unwrap();
             20
         }
         IpAddr::V6(src) => {
-            ipv6::Header::mut_from(&mut bytes).unwrap().set_src(src);
+            ipv6::Ipv6Header::mut_from(&mut bytes).unwrap().set_src(src);
             40
         }
     };
@@ -81,7 +81,7 @@ fn goes_to(node: &mut Ipsec, mem: &Memory, dst: IpAddr, spi: Spi) -> SocketAddr 
     node.seal(mem, Instant::ZERO, id, pkt, Train::None, 1500, &mut out, &mut Counters::ZERO.clone()).unwrap();
     let bytes = out.remove(0).to_vec();
     let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
-    SocketAddr::new(info.dst, udp::Header::ref_from(info.payload(&bytes)).unwrap().dport())
+    SocketAddr::new(info.dst, udp::UdpHeader::ref_from(info.payload(&bytes)).unwrap().dport())
 }
 
 #[test]

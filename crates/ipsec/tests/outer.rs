@@ -10,15 +10,15 @@ use xfrm::{Mode, SaConfig, SaFlags};
 
 fn set_tos(bytes: &mut [u8], tos: u8) {
     match Version::of(bytes).unwrap() {
-        Version::V4 => ipv4::Header::mut_from(bytes).unwrap().replace_tos(tos),
-        Version::V6 => ipv6::Header::mut_from(bytes).unwrap().set_traffic_class(tos),
+        Version::V4 => ipv4::Ipv4Header::mut_from(bytes).unwrap().replace_tos(tos),
+        Version::V6 => ipv6::Ipv6Header::mut_from(bytes).unwrap().set_traffic_class(tos),
     }
 }
 
 fn tos(bytes: &[u8]) -> u8 {
     match Version::of(bytes).unwrap() {
-        Version::V4 => ipv4::Header::ref_from(bytes).unwrap().tos(),
-        Version::V6 => ipv6::Header::ref_from(bytes).unwrap().traffic_class(),
+        Version::V4 => ipv4::Ipv4Header::ref_from(bytes).unwrap().tos(),
+        Version::V6 => ipv6::Ipv6Header::ref_from(bytes).unwrap().traffic_class(),
     }
 }
 
@@ -108,7 +108,12 @@ fn dont_fragment_is_copied_unless_switched_off_or_minimal_ipv6() {
     ];
     for (flags, bytes, want) in cases {
         let wire = seal(&mut Pair::new(&config(0, flags)), &bytes);
-        assert_eq!(ipv4::Header::ref_from(&wire).unwrap().dont_fragment(), want, "{} bytes, {flags:?}", bytes.len());
+        assert_eq!(
+            ipv4::Ipv4Header::ref_from(&wire).unwrap().dont_fragment(),
+            want,
+            "{} bytes, {flags:?}",
+            bytes.len()
+        );
     }
 }
 
@@ -116,7 +121,7 @@ fn dont_fragment_is_copied_unless_switched_off_or_minimal_ipv6() {
 fn a_flow_label_is_copied_from_ipv6_and_zero_for_ipv4() {
     for (inner, want) in [(Version::V6, 0x12345), (Version::V4, 0)] {
         let wire = seal(&mut Pair::new(&config(1, BOTH_FAMILIES)), &udp_packet(inner, 10));
-        let header = ipv6::Header::ref_from(&wire).unwrap();
+        let header = ipv6::Ipv6Header::ref_from(&wire).unwrap();
         assert_eq!((header.flow_label(), header.hop_limit()), (want, 64));
     }
 }
@@ -131,7 +136,7 @@ fn identifications_count_up_across_and_within_fat_packets() {
         (pkt.meta.csum, pkt.meta.cut) = (csum, cut);
         for wire in pair.seal(pkt, Train::None) {
             let bytes = wire.to_vec();
-            let header = ipv4::Header::ref_from(&bytes).unwrap();
+            let header = ipv4::Ipv4Header::ref_from(&bytes).unwrap();
             assert_eq!((header.ttl(), header.src(), header.dst()), (64, [192, 0, 2, 1].into(), [192, 0, 2, 2].into()));
             ids.push(header.id());
         }

@@ -22,7 +22,7 @@ fn sealed(config: &SaConfig) -> (Pair, Vec<u8>) {
 
 /// An outer IPv4 header in front of `esp`, with UDP's if the SA has one.
 fn wrap(config: &SaConfig, esp: &[u8]) -> Vec<u8> {
-    let udp = config.encap.map(|encap| udp::Header::new(encap.sport, encap.dport, (8 + esp.len()) as u16));
+    let udp = config.encap.map(|encap| udp::UdpHeader::new(encap.sport, encap.dport, (8 + esp.len()) as u16));
     let udp = udp.as_ref().map_or(&[][..], |header| header.as_bytes());
     let protocol = if udp.is_empty() { Protocol::ESP } else { Protocol::UDP };
     let ip = ip_header(Version::V4, config.src, config.dst, protocol, udp.len() + esp.len());

@@ -59,8 +59,8 @@ fn shape() -> impl Strategy<Value = Shape> {
 fn build(shape: &Shape, version: Version) -> (Vec<u8>, Csum, Cut, Vec<usize>) {
     let Shape { payload, .. } = shape;
     let protocol = if shape.tcp { 6 } else { 17 };
-    let tcp_len = tcp::Header::LEN + 4 * shape.options.1;
-    let transport_len = if shape.tcp { tcp_len } else { udp::Header::LEN } + payload.len();
+    let tcp_len = tcp::TcpHeader::LEN + 4 * shape.options.1;
+    let transport_len = if shape.tcp { tcp_len } else { udp::UdpHeader::LEN } + payload.len();
     let mut bytes = Vec::new();
     let mut ends = vec![version.header_len()];
     let mut addresses = Vec::new();
@@ -94,7 +94,7 @@ fn build(shape: &Shape, version: Version) -> (Vec<u8>, Csum, Cut, Vec<usize>) {
     let pseudo = [&addresses[..], &(transport_len as u32).to_be_bytes(), &[0, protocol]].concat();
     let pseudo = if shape.partial { checksum::fold(checksum::sum(&pseudo)) } else { 0 };
     let offset = if shape.tcp {
-        let mut header = tcp::Header::new(40_000, 5201, shape.seq, 77);
+        let mut header = tcp::TcpHeader::new(40_000, 5201, shape.seq, 77);
         header.set_header_len(tcp_len);
         header.set_check(pseudo);
         bytes.extend_from_slice(header.as_bytes());
@@ -102,7 +102,7 @@ fn build(shape: &Shape, version: Version) -> (Vec<u8>, Csum, Cut, Vec<usize>) {
         bytes.resize(start + tcp_len, 1);
         tcp::CHECK_AT
     } else {
-        let mut header = udp::Header::new(1000, 2000, transport_len as u16);
+        let mut header = udp::UdpHeader::new(1000, 2000, transport_len as u16);
         header.set_check(pseudo);
         bytes.extend_from_slice(header.as_bytes());
         udp::CHECK_AT

@@ -19,7 +19,7 @@ const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 const BURST: usize = 32;
 
 /// Bytes of the headers of a fat frame.
-const HEADERS: usize = 14 + ipv4::Header::LEN + tcp::Header::LEN;
+const HEADERS: usize = 14 + ipv4::Ipv4Header::LEN + tcp::TcpHeader::LEN;
 
 fn main() {
     let is_bench = std::env::args().any(|arg| arg == "--bench");
@@ -42,11 +42,11 @@ fn print(name: &str, packets: f64, len: usize) {
 
 /// A frame of `len` bytes, fat if that is more than 1514.
 fn frame(mem: &Memory, len: usize) -> Packet {
-    let mut ip = ipv4::Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), Protocol::TCP, (len - 14) as u16);
+    let mut ip = ipv4::Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), Protocol::TCP, (len - 14) as u16);
     ip.fill_check();
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     bytes.extend_from_slice(ip.as_bytes());
-    bytes.extend_from_slice(tcp::Header::new(1, 2, 3, 4).as_bytes());
+    bytes.extend_from_slice(tcp::TcpHeader::new(1, 2, 3, 4).as_bytes());
     bytes.resize(len, 1);
     let mut packet = Packet::with_data(mem, &bytes).unwrap();
     packet.meta.csum = Csum::Partial { start: 34, offset: 16 };

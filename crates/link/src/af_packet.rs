@@ -43,7 +43,7 @@ const BURST_PACKETS: usize = 64;
 const BURST_BYTES: usize = 256 << 10;
 
 /// Longest frame.
-const LONGEST: usize = 65_575 + eth::Header::LEN + 2 * vlan::Header::LEN;
+const LONGEST: usize = 65_575 + eth::EthHeader::LEN + 2 * vlan::VlanHeader::LEN;
 
 /// Bytes of a frame that go to a small page.
 const FRONT: usize = Memory::SMALL - Memory::HEADROOM;
@@ -170,7 +170,7 @@ impl PacketLink {
 
     /// Tells whether a frame carries IP, and is for the node or a group.
     fn is_ip(&self, packet: &Packet) -> bool {
-        let Ok(header) = eth::Header::ref_from(packet.head()) else { return false };
+        let Ok(header) = eth::EthHeader::ref_from(packet.head()) else { return false };
         let is_ip = matches!(header.ethertype(), EtherType::IPV4 | EtherType::IPV6) && packet.meta.vlan.is_none();
         let dst = header.dst();
         let is_group = dst.is_multicast() && dst != MacAddr::BROADCAST;

@@ -29,13 +29,13 @@ fn udp_link(bind: &str) -> Outcome<Box<dyn Link>> {
 /// A train of 20 datagrams from `src` to `dst`, both at port 4500, in pieces.
 fn train(mem: &Memory, src: [u8; 4], dst: [u8; 4]) -> Packet {
     let payload = 20 * 1000;
-    let udp_len = udp::Header::LEN + payload;
-    let mut ip = ipv4::Header::new(src.into(), dst.into(), Protocol::UDP, (20 + udp_len) as u16);
+    let udp_len = udp::UdpHeader::LEN + payload;
+    let mut ip = ipv4::Ipv4Header::new(src.into(), dst.into(), Protocol::UDP, (20 + udp_len) as u16);
     ip.fill_check();
     let mut packet = Packet::new(mem, Memory::HEADROOM, 28).expect("memory");
     let (front, back) = packet.put(28).expect("room").split_at_mut(20);
     front.copy_from_slice(ip.as_bytes());
-    back.copy_from_slice(udp::Header::new(4500, 4500, udp_len as u16).as_bytes());
+    back.copy_from_slice(udp::UdpHeader::new(4500, 4500, udp_len as u16).as_bytes());
     for _ in 0..20 {
         let mut piece = mem.take(0, 1000).expect("memory");
         piece.put(1000).expect("room").fill(7);

@@ -42,11 +42,11 @@ const UDP4: Train = Train { kind: GsoKind::Udp, size: 1472, segs: 44 };
 
 impl Train {
     fn l4(self) -> usize {
-        if self.kind == GsoKind::TcpV6 { ipv6::Header::LEN } else { ipv4::Header::LEN }
+        if self.kind == GsoKind::TcpV6 { ipv6::Ipv6Header::LEN } else { ipv4::Ipv4Header::LEN }
     }
 
     fn headers(self) -> usize {
-        self.l4() + if self.kind == GsoKind::Udp { udp::Header::LEN } else { tcp::Header::LEN + OPTIONS }
+        self.l4() + if self.kind == GsoKind::Udp { udp::UdpHeader::LEN } else { tcp::TcpHeader::LEN + OPTIONS }
     }
 
     fn check_at(self) -> usize {
@@ -58,20 +58,20 @@ impl Train {
         let len = self.headers() + payload;
         let bytes = buf.put(len).expect("room");
         let rest = if self.kind == GsoKind::TcpV6 {
-            ipv6::Header::new(SRC6, DST6, Protocol::TCP, (len - ipv6::Header::LEN) as u16).write(bytes)
+            ipv6::Ipv6Header::new(SRC6, DST6, Protocol::TCP, (len - ipv6::Ipv6Header::LEN) as u16).write(bytes)
         } else {
             let protocol = if self.kind == GsoKind::Udp { Protocol::UDP } else { Protocol::TCP };
-            let mut ip = ipv4::Header::new(SRC4, DST4, protocol, len as u16);
+            let mut ip = ipv4::Ipv4Header::new(SRC4, DST4, protocol, len as u16);
             ip.set_id(index as u16);
             ip.fill_check();
             ip.write(bytes)
         };
         let rest = rest.expect("room");
         if self.kind == GsoKind::Udp {
-            udp::Header::new(4000, 4001, (len - self.l4()) as u16).write(rest).expect("room");
+            udp::UdpHeader::new(4000, 4001, (len - self.l4()) as u16).write(rest).expect("room");
         } else {
-            let mut header = tcp::Header::new(40_000, 5201, 1 + (index * self.size) as u32, 1);
-            header.set_header_len(tcp::Header::LEN + OPTIONS);
+            let mut header = tcp::TcpHeader::new(40_000, 5201, 1 + (index * self.size) as u32, 1);
+            header.set_header_len(tcp::TcpHeader::LEN + OPTIONS);
             header.write(rest).expect("room").get_mut(..OPTIONS).expect("room").fill(1);
         }
         bytes[self.headers()..].fill(index as u8);

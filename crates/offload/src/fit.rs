@@ -129,17 +129,17 @@ fn harmonise(mem: &Memory, pkt: &mut Packet, headers: &Headers) -> Result<(), Dr
 /// [`DropReason::EthTruncated`]; [`DropReason::NoMemory`].
 pub fn insert_tag(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<usize, DropReason> {
     let Some(tci) = pkt.meta.vlan.take() else { return Ok(l3) };
-    if l3 < eth::Header::LEN {
+    if l3 < eth::EthHeader::LEN {
         return Ok(l3);
     }
     if !pkt.may_pull(mem, TAG_AT)? {
         return Err(DropReason::EthTruncated);
     }
-    pkt.push(mem, vlan::Header::LEN)?;
+    pkt.push(mem, vlan::VlanHeader::LEN)?;
     let head = pkt.head_mut().ok_or(DropReason::NoMemory)?;
-    head.copy_within(vlan::Header::LEN..vlan::Header::LEN + TAG_AT, 0);
+    head.copy_within(vlan::VlanHeader::LEN..vlan::VlanHeader::LEN + TAG_AT, 0);
     // The tag's type takes the place of the frame's type, which follows the tag.
     head[TAG_AT..TAG_AT + 2].copy_from_slice(&EtherType::VLAN.0.to_be_bytes());
     head[TAG_AT + 2..TAG_AT + 4].copy_from_slice(&tci.to_be_bytes());
-    Ok(l3 + vlan::Header::LEN)
+    Ok(l3 + vlan::VlanHeader::LEN)
 }

@@ -154,11 +154,11 @@ impl Plan {
     fn patch(&self, head: &mut [u8], index: usize, len: usize) {
         let Headers { version, protocol, l3, l4, .. } = self.headers;
         if version == Version::V4 && !self.fixed_id {
-            let header = ipv4::Header::mut_from(&mut head[l3..]).expect("found before");
+            let header = ipv4::Ipv4Header::mut_from(&mut head[l3..]).expect("found before");
             header.set_id(header.id().wrapping_add(index as u16));
         }
         if protocol == Protocol::TCP {
-            let header = tcp::Header::mut_from(&mut head[l4..]).expect("found before");
+            let header = tcp::TcpHeader::mut_from(&mut head[l4..]).expect("found before");
             header.set_seq(header.seq().wrapping_add((index * self.size) as u32));
             let mut flags = header.flags();
             if index > 0 {
@@ -171,7 +171,7 @@ impl Plan {
         }
         self.headers.fill(head, len, sums::add(self.pseudo, (len - l4) as u32));
         if self.no_check {
-            udp::Header::mut_from(&mut head[l4..]).expect("found before").set_check(0);
+            udp::UdpHeader::mut_from(&mut head[l4..]).expect("found before").set_check(0);
         }
         for tunnel in &self.tunnels {
             patch_tunnel(tunnel, head, index, len);
@@ -199,7 +199,7 @@ impl Plan {
 /// pseudo-header's sum, or stays zero: none (RFC 6935).
 fn patch_tunnel(tunnel: &Headers, head: &mut [u8], index: usize, len: usize) {
     if tunnel.version == Version::V4 {
-        let header = ipv4::Header::mut_from(&mut head[tunnel.l3..]).expect("found before");
+        let header = ipv4::Ipv4Header::mut_from(&mut head[tunnel.l3..]).expect("found before");
         header.set_id(header.id().wrapping_add(index as u16));
     }
     tunnel.fill_lengths(head, len);
@@ -211,7 +211,7 @@ fn patch_tunnel(tunnel: &Headers, head: &mut [u8], index: usize, len: usize) {
 
 /// Tells whether a tunnel's header has a checksum.
 fn has_check(tunnel: &Headers, head: &[u8]) -> bool {
-    tunnel.protocol == Protocol::UDP && udp::Header::ref_from(&head[tunnel.l4..]).is_ok_and(|udp| udp.check() != 0)
+    tunnel.protocol == Protocol::UDP && udp::UdpHeader::ref_from(&head[tunnel.l4..]).is_ok_and(|udp| udp.check() != 0)
 }
 
 /// A child's head and fragments.

@@ -66,8 +66,8 @@ impl Headers {
         let version = Version::of(ip).map_err(|why| if ip.is_empty() { outside(why) } else { why })?;
         let (ip_header_len, protocol, fragment) = match version {
             Version::V4 => {
-                let header = ipv4::Header::ref_from(ip).map_err(outside)?;
-                if header.header_len() < ipv4::Header::LEN {
+                let header = ipv4::Ipv4Header::ref_from(ip).map_err(outside)?;
+                if header.header_len() < ipv4::Ipv4Header::LEN {
                     return Err(Malformed::Ipv4HeaderLen);
                 }
                 (header.header_len(), header.protocol(), header.fragment().is_some())
@@ -85,13 +85,13 @@ impl Headers {
         let transport_len = match protocol {
             _ if fragment => 0,
             Protocol::TCP => {
-                let header = tcp::Header::ref_from(transport).map_err(outside)?;
-                if header.header_len() < tcp::Header::LEN {
+                let header = tcp::TcpHeader::ref_from(transport).map_err(outside)?;
+                if header.header_len() < tcp::TcpHeader::LEN {
                     return Err(Malformed::TcpDataOffset);
                 }
                 header.header_len()
             }
-            Protocol::UDP => udp::Header::ref_from(transport).map_err(outside).map(|_| udp::Header::LEN)?,
+            Protocol::UDP => udp::UdpHeader::ref_from(transport).map_err(outside).map(|_| udp::UdpHeader::LEN)?,
             _ => 0,
         };
         let end = l4 + transport_len;
@@ -157,17 +157,17 @@ impl Headers {
         let ip_len = len - self.l3;
         match self.version {
             Version::V4 => {
-                ipv4::Header::mut_from(ip).expect("found before").set_total_len(ip_len as u16);
+                ipv4::Ipv4Header::mut_from(ip).expect("found before").set_total_len(ip_len as u16);
                 ipv4::fill_check(ip).expect("found before");
             }
             Version::V6 => {
-                let header = ipv6::Header::mut_from(ip).expect("found before");
-                header.set_payload_len((ip_len - ipv6::Header::LEN) as u16);
+                let header = ipv6::Ipv6Header::mut_from(ip).expect("found before");
+                header.set_payload_len((ip_len - ipv6::Ipv6Header::LEN) as u16);
             }
         }
         if self.protocol == Protocol::UDP {
             let transport = &mut head[self.l4..];
-            udp::Header::mut_from(transport).expect("found before").set_len((len - self.l4) as u16);
+            udp::UdpHeader::mut_from(transport).expect("found before").set_len((len - self.l4) as u16);
         }
     }
 
@@ -182,7 +182,7 @@ impl Headers {
         match self.version {
             Version::V4 => self.l3 + 65_535,
             Version::V6 if self.protocol == Protocol::UDP => self.l4 + 65_535,
-            Version::V6 => self.l3 + ipv6::Header::LEN + 65_535,
+            Version::V6 => self.l3 + ipv6::Ipv6Header::LEN + 65_535,
         }
     }
 }

@@ -131,7 +131,7 @@ fn fragment(version: Version, id: usize, at: usize, len: usize, more: bool) -> V
     let mut bytes = match version {
         Version::V4 => {
             let src = std::net::Ipv4Addr::from_bits(0x0a00_0001 + (id as u32 >> 16));
-            let mut header = ipv4::Header::new(src, [192, 0, 2, 2].into(), Protocol::UDP, (20 + len) as u16);
+            let mut header = ipv4::Ipv4Header::new(src, [192, 0, 2, 2].into(), Protocol::UDP, (20 + len) as u16);
             header.set_id(id as u16);
             header.set_fragment(offset, more);
             header.fill_check();
@@ -139,8 +139,8 @@ fn fragment(version: Version, id: usize, at: usize, len: usize, more: bool) -> V
         }
         Version::V6 => {
             let (src, dst) = (std::net::Ipv6Addr::from_bits(1 << 125 | 1), std::net::Ipv6Addr::from_bits(1 << 125 | 2));
-            let header = ipv6::Header::new(src, dst, Protocol::FRAGMENT, (8 + len) as u16);
-            let fragment = frag::Header::new(Protocol::UDP, FragInfo { offset, more, id: id as u32 });
+            let header = ipv6::Ipv6Header::new(src, dst, Protocol::FRAGMENT, (8 + len) as u16);
+            let fragment = frag::FragHeader::new(Protocol::UDP, FragInfo { offset, more, id: id as u32 });
             [header.as_bytes(), fragment.as_bytes()].concat()
         }
     };

@@ -60,7 +60,7 @@ pub(crate) fn cut(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Pa
             }
         }
         if offset == first_block {
-            ipv4::blank_uncopied_options(&mut header[ipv4::Header::LEN..])?;
+            ipv4::blank_uncopied_options(&mut header[ipv4::Ipv4Header::LEN..])?;
         }
         offset += here;
     }
@@ -120,7 +120,7 @@ fn one(
     more: bool,
 ) -> Result<Packet, DropReason> {
     let total_len = u16::try_from(header.len() + len).map_err(|_| DropReason::CannotSegment)?;
-    let fields = ipv4::Header::mut_from(header)?;
+    let fields = ipv4::Ipv4Header::mut_from(header)?;
     fields.set_total_len(total_len);
     fields.set_fragment(offset, more);
     ipv4::fill_check(header)?;
@@ -159,7 +159,7 @@ mod tests {
     fn datagram(options: &[u8], len: usize) -> Vec<u8> {
         let header_len = 20 + options.len();
         let total = (header_len + len) as u16;
-        let mut header = ipv4::Header::new(Ipv4Addr::LOCALHOST, Ipv4Addr::BROADCAST, Protocol::UDP, total);
+        let mut header = ipv4::Ipv4Header::new(Ipv4Addr::LOCALHOST, Ipv4Addr::BROADCAST, Protocol::UDP, total);
         header.set_header_len(header_len);
         header.set_id(0x1234);
         let mut bytes = vec![0; 20];
@@ -234,7 +234,7 @@ mod tests {
     fn a_fragment_is_cut_again_where_it_lies_in_its_datagram() {
         let mem = Memory::heap();
         let mut bytes = datagram(&[], 200);
-        let header = ipv4::Header::mut_from(&mut bytes).unwrap();
+        let header = ipv4::Ipv4Header::mut_from(&mut bytes).unwrap();
         header.set_fragment(FragOffset::from_bytes(800).unwrap(), true);
         ipv4::fill_check(&mut bytes).unwrap();
         let mut packet = Packet::with_data(&mem, &bytes).unwrap();

@@ -93,7 +93,7 @@ impl FragmentMeta {
     pub(crate) fn v6(pkt: &Packet, info: &Info) -> Result<Self, Malformed> {
         let chain = Ipv6::parse_head(pkt.head(), pkt.len())?.chain()?;
         let found = chain.fragment.ok_or(Malformed::FragShort)?;
-        let header_len = found.place.offset + frag::Header::LEN;
+        let header_len = found.place.offset + frag::FragHeader::LEN;
         let len = info.total_len.checked_sub(header_len).ok_or(Malformed::Ipv6Extension)?;
         let offset = found.info.offset.bytes();
         Ok(Self {
@@ -157,7 +157,7 @@ impl FragmentMeta {
     fn has_upper_layer(&self, pkt: &Packet) -> bool {
         let Info { mut protocol, header_len: mut at, total_len, .. } = self.info;
         for _ in 0..ext::MAX_EXTENSIONS {
-            let mut start = [0; frag::Header::LEN];
+            let mut start = [0; frag::FragHeader::LEN];
             match protocol {
                 Protocol::NO_NEXT => return true,
                 Protocol::AH | Protocol::HOP_BY_HOP | Protocol::ROUTING | Protocol::DEST_OPTS | Protocol::FRAGMENT => {
@@ -172,7 +172,7 @@ impl FragmentMeta {
                 Protocol::AH => (blocks + 2) * 4,
                 // Only the first fragment has headers behind its fragment header.
                 Protocol::FRAGMENT if u16::from_be_bytes([start[2], start[3]]) >> 3 > 0 => return true,
-                Protocol::FRAGMENT => frag::Header::LEN,
+                Protocol::FRAGMENT => frag::FragHeader::LEN,
                 _ => (blocks + 1) * 8,
             };
             protocol = Protocol(start[0]);
@@ -189,7 +189,7 @@ impl FragmentMeta {
         let code = icmpv6::Problem::FIELD;
         //= RFC 8200 §4.5 too-long: a fragment that ends beyond 65 535 bytes is answered with the place of its offset
         if self.end > usize::from(u16::MAX) {
-            let pointer = self.header_len - frag::Header::LEN + OFFSET_AT;
+            let pointer = self.header_len - frag::FragHeader::LEN + OFFSET_AT;
             return Err(ParameterProblem { reason: DropReason::FragmentTooLong, code, pointer });
         }
         //= RFC 8200 §4.5 multiple-of-8: a fragment before the last whose length is no multiple of 8 is answered
@@ -238,7 +238,7 @@ impl FirstFragment {
 fn whole_len(version: Version, header_len: usize, payload: usize) -> Result<u16, DropReason> {
     let headers = match version {
         Version::V4 => header_len,
-        Version::V6 => header_len - frag::Header::LEN - ipv6::Header::LEN,
+        Version::V6 => header_len - frag::FragHeader::LEN - ipv6::Ipv6Header::LEN,
     };
     u16::try_from(headers + payload).map_err(|_| DropReason::FragmentTooLong)
 }
@@ -258,9 +258,9 @@ impl FragmentRange {
 /// Minimum length of the upper-layer header in a first fragment (Linux's `ipv6frag_thdr_truncated`).
 pub(crate) const fn upper_len(protocol: Protocol) -> usize {
     match protocol {
-        Protocol::TCP => tcp::Header::LEN,
-        Protocol::UDP => udp::Header::LEN,
-        Protocol::ICMPV6 => icmpv6::Header::LEN,
+        Protocol::TCP => tcp::TcpHeader::LEN,
+        Protocol::UDP => udp::UdpHeader::LEN,
+        Protocol::ICMPV6 => icmpv6::Icmpv6Header::LEN,
         _ => 1,
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn cut_v6(
     let named = headers.get_mut(place.next_header_at).ok_or(Malformed::Ipv6Extension)?;
     let next_header = std::mem::replace(named, Protocol::FRAGMENT.0);
     let next_header = Protocol(next_header);
-    let room = mtu.saturating_sub(place.offset + frag::Header::LEN);
+    let room = mtu.saturating_sub(place.offset + frag::FragHeader::LEN);
     let headers_end = chain.offset + upper_len(chain.protocol);
     packet.trim(total_len);
     let mut cuts = Cuts::of(&packet, place.offset, room);
@@ -59,7 +59,7 @@ pub(crate) fn cut_v6(
         out.push(packet);
         return Ok(());
     }
-    headers.resize(place.offset + frag::Header::LEN, 0);
+    headers.resize(place.offset + frag::FragHeader::LEN, 0);
     packet.pull(place.offset);
     let made_before = out.len();
     let mut at = 0;
@@ -67,10 +67,10 @@ pub(crate) fn cut_v6(
         let here = cuts.next(packet.len());
         let more = here < packet.len();
         let made = FragOffset::from_bytes(at).ok_or(DropReason::CannotSegment).and_then(|offset| {
-            let payload_len = headers.len() - ipv6::Header::LEN + here;
+            let payload_len = headers.len() - ipv6::Ipv6Header::LEN + here;
             let payload_len = u16::try_from(payload_len).map_err(|_| DropReason::CannotSegment)?;
-            ipv6::Header::mut_from(&mut headers)?.set_payload_len(payload_len);
-            frag::Header::new(next_header, FragInfo { offset, more, id }).write(&mut headers[place.offset..])?;
+            ipv6::Ipv6Header::mut_from(&mut headers)?.set_payload_len(payload_len);
+            frag::FragHeader::new(next_header, FragInfo { offset, more, id }).write(&mut headers[place.offset..])?;
             behind(mem, &headers, &mut packet, here)
         });
         match made {

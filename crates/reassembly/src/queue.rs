@@ -379,7 +379,7 @@ impl Queue {
     /// Parameter problem of a finished datagram with an illegal header.
     pub(crate) fn misplaced(&self) -> Option<ParameterProblem> {
         let FirstFragment { misplaced, ip_len, next_header_at, .. } = self.first?;
-        let header_at = usize::from(ip_len) - frag::Header::LEN;
+        let header_at = usize::from(ip_len) - frag::FragHeader::LEN;
         Some(ParameterProblem::misplaced(misplaced?, header_at, next_header_at.into()))
     }
 

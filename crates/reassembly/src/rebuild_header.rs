@@ -18,14 +18,14 @@ pub(crate) fn v4(
     dont_fragment: bool,
 ) -> Result<(), DropReason> {
     rewrite(mem, pkt, header_len, |header| {
-        let place = ipv4::Header::mut_from(header)?;
+        let place = ipv4::Ipv4Header::mut_from(header)?;
         // Written at once: a sum over recent smaller stores would stall.
         let mut fields = *place;
         fields.set_total_len(total_len);
         fields.set_tos(tos);
         fields.set_fragment(FragOffset::ZERO, false);
         fields.set_dont_fragment(dont_fragment);
-        if header_len == ipv4::Header::LEN {
+        if header_len == ipv4::Ipv4Header::LEN {
             fields.fill_check();
             *place = fields;
             return Ok(());
@@ -47,17 +47,17 @@ pub(crate) fn v6(
     payload_len: u16,
     tos: u8,
 ) -> Result<(), DropReason> {
-    let before = header_len.checked_sub(frag::Header::LEN).ok_or(DropReason::Ipv6Header)?;
+    let before = header_len.checked_sub(frag::FragHeader::LEN).ok_or(DropReason::Ipv6Header)?;
     rewrite(mem, pkt, header_len, |headers| {
-        let next_header = frag::Header::ref_from(&headers[before..])?.next_header();
+        let next_header = frag::FragHeader::ref_from(&headers[before..])?.next_header();
         *headers.get_mut(next_header_at).ok_or(DropReason::Ipv6Header)? = next_header.0;
-        headers.copy_within(..before, frag::Header::LEN);
-        let fields = ipv6::Header::mut_from(&mut headers[frag::Header::LEN..])?;
+        headers.copy_within(..before, frag::FragHeader::LEN);
+        let fields = ipv6::Ipv6Header::mut_from(&mut headers[frag::FragHeader::LEN..])?;
         fields.set_payload_len(payload_len);
         fields.set_traffic_class(tos);
         Ok(())
     })?;
-    pkt.pull(frag::Header::LEN);
+    pkt.pull(frag::FragHeader::LEN);
     Ok(())
 }
 

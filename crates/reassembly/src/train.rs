@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::user::ReassemblyContext;
 
 /// Bytes of headers in front of an IPv6 fragment.
-const V6_LEN: usize = ipv6::Header::LEN + frag::Header::LEN;
+const V6_LEN: usize = ipv6::Ipv6Header::LEN + frag::FragHeader::LEN;
 
 /// Batch of fragments of one datagram: their common header fields.
 ///
@@ -62,11 +62,11 @@ impl Train {
 
     #[inline(always)]
     fn of_v4(origin: PackedOrigin, head: &[u8]) -> Option<Self> {
-        let bytes: &[u8; ipv4::Header::LEN] = head.first_chunk()?;
+        let bytes: &[u8; ipv4::Ipv4Header::LEN] = head.first_chunk()?;
         if bytes[6] & 0x3f | bytes[7] == 0 {
             return None;
         }
-        let header = ipv4::Header::ref_from(bytes).ok()?;
+        let header = ipv4::Ipv4Header::ref_from(bytes).ok()?;
         // Word by word: a move of recent smaller stores would stall.
         let (words, &[a, b, c, d]) = (bytes.as_chunks().0, bytes.last_chunk()?);
         let headers = [words[0], words[1], [a, b, c, d, 0, 0, 0, 0], [0; 8], [0; 8], [0; 8]];
@@ -89,7 +89,7 @@ impl Train {
     fn of_v6(origin: PackedOrigin, head: &[u8]) -> Option<Self> {
         let bytes: &[u8; V6_LEN] = head.first_chunk()?;
         // Behind another next header, more IPv6 extension headers may follow.
-        let protocol = Protocol(bytes[ipv6::Header::LEN]);
+        let protocol = Protocol(bytes[ipv6::Ipv6Header::LEN]);
         let ends = matches!(protocol, Protocol::UDP | Protocol::TCP | Protocol::ICMPV6 | Protocol::ESP);
         if bytes[ipv6::NEXT_HEADER_AT] != Protocol::FRAGMENT.0 || !ends {
             return None;
@@ -199,7 +199,7 @@ impl Train {
 
     #[inline(always)]
     fn read_v4(&self, packet: &[u8]) -> Option<FragmentRange> {
-        let header: &[u8; ipv4::Header::LEN] = packet.first_chunk()?;
+        let header: &[u8; ipv4::Ipv4Header::LEN] = packet.first_chunk()?;
         let (words, addr) = (header.as_chunks::<8>().0, header.last_chunk::<4>()?);
         let differ = SAME_V4.iter().zip(words).zip(&self.headers).fold(0, |any, ((same, theirs), ours)| {
             any | (u64::from_ne_bytes(*theirs) ^ u64::from_ne_bytes(*ours)) & same
@@ -214,11 +214,11 @@ impl Train {
         if differ != 0 || *addr != self.headers[2][..4] || !is_right {
             return None;
         }
-        let len = total_len.checked_sub(ipv4::Header::LEN)?;
+        let len = total_len.checked_sub(ipv4::Ipv4Header::LEN)?;
         // Bytes past a multiple of 8 do not count (Linux).
         let end = offset + if more { len & !7 } else { len };
         let (ecn, dont_fragment) = (self.ecn(), self.dont_fragment);
-        Some(FragmentRange { offset, end, more, header_len: ipv4::Header::LEN, ecn, dont_fragment })
+        Some(FragmentRange { offset, end, more, header_len: ipv4::Ipv4Header::LEN, ecn, dont_fragment })
     }
 
     #[inline(always)]
@@ -228,7 +228,7 @@ impl Train {
         let differ = SAME_V6.iter().zip(words).zip(&self.headers).fold(0, |any, ((same, theirs), ours)| {
             any | (u64::from_ne_bytes(*theirs) ^ u64::from_ne_bytes(*ours)) & same
         });
-        let total_len = ipv6::Header::LEN + usize::from(u16::from_be_bytes([headers[4], headers[5]]));
+        let total_len = ipv6::Ipv6Header::LEN + usize::from(u16::from_be_bytes([headers[4], headers[5]]));
         let field = u16::from_be_bytes([headers[42], headers[43]]);
         let (offset, more) = (usize::from(field & !7), field & 1 == 1);
         if differ != 0 || total_len > packet.len() || !more && offset == 0 {
@@ -248,7 +248,7 @@ impl Train {
     #[inline]
     pub(crate) fn first(&self, span: &FragmentRange) -> Option<FirstFragment> {
         let (header_len, next_header_at) = match self.version {
-            Version::V4 => (ipv4::Header::LEN, ipv4::PROTOCOL_AT),
+            Version::V4 => (ipv4::Ipv4Header::LEN, ipv4::PROTOCOL_AT),
             Version::V6 => (V6_LEN, ipv6::NEXT_HEADER_AT),
         };
         (span.offset == 0).then(|| FirstFragment {

@@ -27,9 +27,9 @@ impl TruncatedChain {
     ///
     /// A caller that counts the packet as `Ip6InHdrErrors` counts it as `Ip6ReasmReqds` too, if it is for this node.
     pub fn find(mem: &Memory, pkt: &mut Packet) -> Option<Self> {
-        pull(mem, pkt, ipv6::Header::LEN)?;
-        let header = *ipv6::Header::ref_from(pkt.head()).ok()?;
-        let end = ipv6::Header::LEN + header.payload_len();
+        pull(mem, pkt, ipv6::Ipv6Header::LEN)?;
+        let header = *ipv6::Ipv6Header::ref_from(pkt.head()).ok()?;
+        let end = ipv6::Ipv6Header::LEN + header.payload_len();
         if header.version() != 6 || end > pkt.len() {
             return None;
         }
@@ -41,7 +41,7 @@ impl TruncatedChain {
             tos: header.traffic_class(),
             dont_fragment: true,
             plain: false,
-            header_len: ipv6::Header::LEN,
+            header_len: ipv6::Ipv6Header::LEN,
             next_header_at: ipv6::NEXT_HEADER_AT,
             total_len: end,
             fragment: None,
@@ -56,18 +56,18 @@ impl TruncatedChain {
                 return None;
             }
             // All of these headers have at least eight bytes.
-            let len = if at + frag::Header::LEN > end {
+            let len = if at + frag::FragHeader::LEN > end {
                 None
             } else {
-                pull(mem, pkt, at + frag::Header::LEN)?;
+                pull(mem, pkt, at + frag::FragHeader::LEN)?;
                 let bytes = pkt.head().get(at..)?;
                 let len = if is_fragment {
-                    info.fragment = Some(frag::Header::ref_from(bytes).ok()?.info());
-                    frag::Header::LEN
+                    info.fragment = Some(frag::FragHeader::ref_from(bytes).ok()?.info());
+                    frag::FragHeader::LEN
                 } else {
-                    ext::Header::ref_from(bytes).ok()?.header_len()
+                    ext::ExtHeader::ref_from(bytes).ok()?.header_len()
                 };
-                info.protocol = ext::Header::ref_from(bytes).ok()?.next_header();
+                info.protocol = ext::ExtHeader::ref_from(bytes).ok()?.next_header();
                 (at + len <= end).then_some(len)
             };
             match (len, info.fragment) {

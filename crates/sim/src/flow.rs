@@ -6,7 +6,7 @@ use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Version, checksum, icmp, icmpv6, ipv4, ipv6, tcp, udp};
 
 /// Length of a TCP header with the time stamp option, as a Linux sender has it (RFC 7323).
-const TCP_LEN: usize = tcp::Header::LEN + 12;
+const TCP_LEN: usize = tcp::TcpHeader::LEN + 12;
 
 /// Endpoints of a flow, and constructors of its packets, each of which begins with an IP header.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,8 @@ impl Flow {
     pub fn raw(&self, protocol: Protocol, payload: &[u8]) -> Vec<u8> {
         let mut bytes = match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let mut header = ipv4::Header::new(src, dst, protocol, (ipv4::Header::LEN + payload.len()) as u16);
+                let mut header =
+                    ipv4::Ipv4Header::new(src, dst, protocol, (ipv4::Ipv4Header::LEN + payload.len()) as u16);
                 header.set_ttl(self.ttl);
                 header.set_id(0x1234);
                 header.set_dont_fragment(self.dont_fragment);
@@ -74,7 +75,7 @@ impl Flow {
                 header.as_bytes().to_vec()
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let mut header = ipv6::Header::new(src, dst, protocol, payload.len() as u16);
+                let mut header = ipv6::Ipv6Header::new(src, dst, protocol, payload.len() as u16);
                 header.set_hop_limit(self.ttl);
                 header.as_bytes().to_vec()
             }
@@ -152,17 +153,17 @@ impl Flow {
     /// # Panics
     /// Never: the message has its header.
     pub fn ping_with(&self, seq: u16, data: &[u8]) -> Vec<u8> {
-        let mut message = [&[0; icmp::Header::LEN], data].concat();
+        let mut message = [&[0; icmp::IcmpHeader::LEN], data].concat();
         let id = self.sport;
         match (self.src, self.dst) {
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let header = icmpv6::Header::new(icmpv6::Message::EchoRequest { id, seq });
+                let header = icmpv6::Icmpv6Header::new(icmpv6::Icmpv6Message::EchoRequest { id, seq });
                 header.write(&mut message).expect("room");
                 icmpv6::fill_check(&mut message, src, dst).expect("a message");
                 self.raw(Protocol::ICMPV6, &message)
             }
             _ => {
-                icmp::Header::new(icmp::Message::EchoRequest { id, seq }).write(&mut message).expect("room");
+                icmp::IcmpHeader::new(icmp::IcmpMessage::EchoRequest { id, seq }).write(&mut message).expect("room");
                 icmp::fill_check(&mut message).expect("a message");
                 self.raw(Protocol::ICMP, &message)
             }
@@ -170,7 +171,7 @@ impl Flow {
     }
 
     fn tcp_segment(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
-        let mut header = tcp::Header::new(self.sport, self.dport, seq, 1);
+        let mut header = tcp::TcpHeader::new(self.sport, self.dport, seq, 1);
         header.set_header_len(TCP_LEN);
         header.set_flags(tcp::Flags::ACK);
         header.set_window(512);
@@ -181,7 +182,7 @@ impl Flow {
     }
 
     fn datagram(&self, payload: &[u8]) -> Vec<u8> {
-        let header = udp::Header::new(self.sport, self.dport, (udp::Header::LEN + payload.len()) as u16);
+        let header = udp::UdpHeader::new(self.sport, self.dport, (udp::UdpHeader::LEN + payload.len()) as u16);
         [header.as_bytes(), payload].concat()
     }
 

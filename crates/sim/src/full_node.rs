@@ -176,7 +176,7 @@ impl FullNode {
     /// When the device cannot take one, or it is too long or malformed.
     pub fn send(&mut self, link: LinkId) -> usize {
         let port = self.node.datapath.ports.get(link).expect("a port");
-        let (features, l3) = (port.config.features, if port.config.mac.is_some() { eth::Header::LEN } else { 0 });
+        let (features, l3) = (port.config.features, if port.config.mac.is_some() { eth::EthHeader::LEN } else { 0 });
         let wire = Wire::new(Medium::Cable, port.config.mtu);
         let sent = self.node.tx(link);
         let n = sent.len();
@@ -184,7 +184,7 @@ impl FullNode {
         sent.into_iter().for_each(|pkt| wire.cut(&self.node.mem, &features, pkt, l3, &mut frames));
         for frame in &frames {
             let bytes = frame.to_vec();
-            let is_arp = l3 > 0 && eth::Header::ref_from(&bytes).is_ok_and(|eth| eth.ethertype() == EtherType::ARP);
+            let is_arp = l3 > 0 && eth::EthHeader::ref_from(&bytes).is_ok_and(|eth| eth.ethertype() == EtherType::ARP);
             let info = Info::parse(&bytes[l3..], bytes.len() - l3);
             assert!(is_arp || info.is_ok_and(|info| info.total_len == bytes.len() - l3), "sent {bytes:02x?}");
         }
@@ -246,14 +246,14 @@ impl FullNode {
     fn ends_quietly(&self, link: LinkId, pkt: &Packet) -> bool {
         let bytes = pkt.to_vec();
         let ethernet = self.node.datapath.ports.get(link).is_some_and(|port| port.config.mac.is_some());
-        let l3 = if ethernet { eth::Header::LEN } else { 0 };
-        if ethernet && eth::Header::ref_from(&bytes).is_ok_and(|eth| eth.ethertype() == EtherType::ARP) {
+        let l3 = if ethernet { eth::EthHeader::LEN } else { 0 };
+        if ethernet && eth::EthHeader::ref_from(&bytes).is_ok_and(|eth| eth.ethertype() == EtherType::ARP) {
             return true;
         }
         let Some(ip) = bytes.get(l3..) else { return false };
         Info::parse(ip, ip.len()).is_ok_and(|info| {
             let payload = &ip[info.header_len..info.total_len];
-            info.protocol == Protocol::UDP && payload.get(udp::Header::LEN) == Some(&0xff)
+            info.protocol == Protocol::UDP && payload.get(udp::UdpHeader::LEN) == Some(&0xff)
         })
     }
 }

@@ -75,8 +75,8 @@ impl Host {
     fn send_to(&mut self, mut pkt: Packet, to: MacAddr) {
         if let Some(mac) = self.mac {
             let ethertype = if pkt.head()[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
-            let header = eth::Header::new(to, mac, ethertype);
-            pkt.push(&self.mem, eth::Header::LEN).expect("memory").copy_from_slice(header.as_bytes());
+            let header = eth::EthHeader::new(to, mac, ethertype);
+            pkt.push(&self.mem, eth::EthHeader::LEN).expect("memory").copy_from_slice(header.as_bytes());
         }
         self.outbox.push(pkt);
     }
@@ -85,13 +85,13 @@ impl Host {
     pub(crate) fn receive(&mut self, mut pkt: Packet) {
         let mut asker = self.gateway;
         if let Some(mac) = self.mac {
-            let header = eth::Header::ref_from(pkt.head()).expect("a frame");
+            let header = eth::EthHeader::ref_from(pkt.head()).expect("a frame");
             let (dst, ethertype) = (header.dst(), header.ethertype());
             asker = header.src();
             if !(dst == mac || dst.is_multicast()) {
                 return;
             }
-            pkt.pull(eth::Header::LEN);
+            pkt.pull(eth::EthHeader::LEN);
             if ethertype == EtherType::ARP {
                 return self.answer_arp(mac, pkt.head());
             }
@@ -112,13 +112,13 @@ impl Host {
     }
 
     fn answer_arp(&mut self, mac: MacAddr, bytes: &[u8]) {
-        let asked = arp::Header::parse(bytes).expect("nodes speak ARP");
+        let asked = arp::ArpHeader::parse(bytes).expect("nodes speak ARP");
         let target = asked.target_ip();
         if asked.operation() != arp::Operation::REQUEST || !self.has(target.into()) {
             return;
         }
-        let reply = arp::Header::reply((mac, target), (asked.sender_mac(), asked.sender_ip()));
-        let header = eth::Header::new(asked.sender_mac(), mac, EtherType::ARP);
+        let reply = arp::ArpHeader::reply((mac, target), (asked.sender_mac(), asked.sender_ip()));
+        let header = eth::EthHeader::new(asked.sender_mac(), mac, EtherType::ARP);
         let frame = [header.as_bytes(), reply.as_bytes()].concat();
         self.outbox.push(Packet::with_data(&self.mem, &frame).expect("memory"));
     }
@@ -134,7 +134,7 @@ impl Host {
         let mut message = Neighbour::advert(target, flags).as_bytes().to_vec();
         message.extend_from_slice(LinkAddr::target(mac).as_bytes());
         icmpv6::fill_check(&mut message, target, src).expect("a message");
-        let mut header = ipv6::Header::new(target, src, Protocol::ICMPV6, message.len() as u16);
+        let mut header = ipv6::Ipv6Header::new(target, src, Protocol::ICMPV6, message.len() as u16);
         header.set_hop_limit(nd::HOP_LIMIT);
         let packet = [header.as_bytes(), &message].concat();
         let packet = Packet::with_data(&self.mem, &packet).expect("memory");

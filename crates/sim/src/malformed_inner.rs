@@ -108,7 +108,7 @@ fn text(choices: &mut Choices<'_>, sa: &SaConfig, cipher: &Cipher) -> Vec<u8> {
 /// An ESP packet with this plaintext.
 fn sealed(sa: &SaConfig, cipher: &Cipher, seq: u32, text: &[u8]) -> Vec<u8> {
     let room = |n| vec![0; n];
-    let header = esp::Header::new(sa.spi, seq);
+    let header = esp::EspHeader::new(sa.spi, seq);
     let mut esp = [header.as_bytes(), &room(cipher.iv_len()), text, &room(cipher.icv_len())].concat();
     if !sa.algorithm.is_null() {
         cipher.seal(&mut esp, u64::from(seq).to_be_bytes(), None);
@@ -120,7 +120,7 @@ fn sealed(sa: &SaConfig, cipher: &Cipher, seq: u32, text: &[u8]) -> Vec<u8> {
 fn wrap(sa: &SaConfig, esp: &[u8]) -> Vec<u8> {
     let flow = Flow { src: sa.src, dst: sa.dst, ..Flow::new("192.0.2.1", "192.0.2.2") };
     let Some(encap) = sa.encap else { return flow.raw(Protocol::ESP, esp) };
-    let header = udp::Header::new(encap.sport, encap.dport, (udp::Header::LEN + esp.len()) as u16);
+    let header = udp::UdpHeader::new(encap.sport, encap.dport, (udp::UdpHeader::LEN + esp.len()) as u16);
     flow.raw(Protocol::UDP, &[header.as_bytes(), esp].concat())
 }
 

@@ -109,7 +109,7 @@ impl Node {
     fn device(&self, id: LinkId) -> Option<(&SoftDevice, usize)> {
         let (_, device) = self.devices.iter().find(|(other, _)| *other == id)?;
         let is_ethernet = self.datapath.ports.get(id).is_some_and(|port| port.config.mac.is_some());
-        Some((device, if is_ethernet { eth::Header::LEN } else { 0 }))
+        Some((device, if is_ethernet { eth::EthHeader::LEN } else { 0 }))
     }
 
     /// Adds a VRF with the device number `device` and the member ports `slaves`. They have no addresses yet.

@@ -39,7 +39,7 @@ pub(crate) fn flip(frame: &Packet, l3: usize, rng: &mut Rng) -> Option<Packet> {
     let mut bytes = frame.to_vec();
     let ip = bytes.get(l3..)?;
     let info = Info::parse(ip, ip.len()).ok()?;
-    let start = l3 + info.header_len + if info.protocol == Protocol::UDP { udp::Header::LEN } else { 0 };
+    let start = l3 + info.header_len + if info.protocol == Protocol::UDP { udp::UdpHeader::LEN } else { 0 };
     let inside = bytes.get_mut(start..).filter(|inside| !inside.is_empty())?;
     let at = rng.below(inside.len());
     inside[at] ^= 1 << rng.below(8);

@@ -205,14 +205,14 @@ impl World {
             End::Port(node, link) => {
                 let Node { datapath, .. } = &mut self.nodes[node];
                 let Some(port) = datapath.ports.get(link) else { return };
-                let l3 = if port.config.mac.is_some() { eth::Header::LEN } else { 0 };
+                let l3 = if port.config.mac.is_some() { eth::EthHeader::LEN } else { 0 };
                 let features = port.config.features;
                 let Some(waiting) = datapath.take_tx(link) else { return };
                 (waiting, features, l3)
             }
             End::Host(host) => {
                 let Host { outbox, mac, .. } = &mut self.hosts[host];
-                (outbox, Features::ALL, if mac.is_some() { eth::Header::LEN } else { 0 })
+                (outbox, Features::ALL, if mac.is_some() { eth::EthHeader::LEN } else { 0 })
             }
         };
         let mut taken = waiting.len();

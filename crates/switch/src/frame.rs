@@ -28,7 +28,7 @@ pub struct Frame {
 
 impl Frame {
     /// Summary of the frame with this header, whose outer 802.1Q tag was moved to `vlan`.
-    pub fn new(header: &eth::Header, vlan: Option<u16>, is_gso: bool, len: usize) -> Self {
+    pub fn new(header: &eth::EthHeader, vlan: Option<u16>, is_gso: bool, len: usize) -> Self {
         let has_payload_tag = header.ethertype().is_vlan();
         Self { dst: header.dst(), src: header.src(), tag: vlan.map(Tci), has_payload_tag, is_gso, len }
     }
@@ -153,11 +153,11 @@ mod tests {
         let src = MacAddr([2, 0, 0, 0, 0, 2]);
         let cases = [(EtherType::IPV4, false), (EtherType::SERVICE_VLAN, true), (EtherType::VLAN, true)];
         for (ethertype, has_payload_tag) in cases {
-            let header = eth::Header::new(dst, src, ethertype);
+            let header = eth::EthHeader::new(dst, src, ethertype);
             let frame = Frame::new(&header, None, false, 60);
             assert_eq!(frame, Frame { dst, src, tag: None, has_payload_tag, is_gso: false, len: 60 }, "{ethertype}");
         }
-        let header = eth::Header::new(dst, src, EtherType::IPV6);
+        let header = eth::EthHeader::new(dst, src, EtherType::IPV6);
         assert_eq!(Frame::new(&header, Some(0x6064), true, 60).tag, Tci::new(100, 3));
     }
 

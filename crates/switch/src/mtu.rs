@@ -8,14 +8,14 @@ use crate::frame::Frame;
 /// VLAN tag (`is_tagged`), its four bytes are not counted. A fat frame is never dropped here: it is cut to size later.
 #[inline]
 pub const fn exceeds_mtu(len: usize, is_tagged: bool, mtu: usize, is_gso: bool) -> bool {
-    let tag_len = if is_tagged { vlan::Header::LEN } else { 0 };
+    let tag_len = if is_tagged { vlan::VlanHeader::LEN } else { 0 };
     !is_gso && len > mtu.saturating_add(tag_len)
 }
 
 /// Tells whether a port of that MTU drops `frame`, which leaves with a tag in metadata or without.
 #[inline]
 pub(crate) fn is_too_big(frame: &Frame, leaves_tagged: bool, mtu: usize) -> bool {
-    let len = frame.len.saturating_sub(eth::Header::LEN);
+    let len = frame.len.saturating_sub(eth::EthHeader::LEN);
     exceeds_mtu(len, frame.has_payload_tag && !leaves_tagged, mtu, frame.is_gso)
 }
 

@@ -122,7 +122,7 @@ impl VlanCounters {
 }
 
 fn payload_len(len: usize) -> u64 {
-    len.saturating_sub(eth::Header::LEN) as u64
+    len.saturating_sub(eth::EthHeader::LEN) as u64
 }
 
 /// Counters of a port's learning.

@@ -21,7 +21,7 @@ impl Operation {
 /// A whole ARP packet, behind its Ethernet header.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct ArpHeader {
     hardware: U16,
     protocol: U16,
     hardware_len: u8,
@@ -33,12 +33,12 @@ pub struct Header {
     target_ip: [u8; 4],
 }
 
-header!(Header, 28, Malformed::ArpShort);
+header!(ArpHeader, 28, Malformed::ArpShort);
 
 /// Number of Ethernet among hardware types.
 const HARDWARE_ETHERNET: u16 = 1;
 
-impl Header {
+impl ArpHeader {
     const fn new(operation: Operation, sender: (MacAddr, Ipv4Addr), target: (MacAddr, Ipv4Addr)) -> Self {
         Self {
             hardware: U16::new(HARDWARE_ETHERNET),
@@ -109,29 +109,29 @@ mod tests {
 
     #[test]
     fn a_request_is_as_rfc_826_lays_it_out() {
-        let request = Header::request(HERE, THERE.1);
+        let request = ArpHeader::request(HERE, THERE.1);
         let want = [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 192, 0, 2, 2];
         assert_eq!(request.as_bytes(), want);
-        assert_eq!(Header::parse(&want), Ok(&request));
+        assert_eq!(ArpHeader::parse(&want), Ok(&request));
         assert_eq!(request.target_ip(), THERE.1);
     }
 
     #[test]
     fn a_reply_names_both_sides() {
-        let reply = Header::reply(HERE, THERE);
-        let seen = Header::parse(reply.as_bytes()).unwrap();
+        let reply = ArpHeader::reply(HERE, THERE);
+        let seen = ArpHeader::parse(reply.as_bytes()).unwrap();
         assert_eq!(seen.operation(), Operation::REPLY);
         assert_eq!(((seen.sender_mac(), seen.sender_ip()), (seen.target_mac(), seen.target_ip())), (HERE, THERE));
     }
 
     #[test]
     fn other_address_families_and_short_packets_are_refused() {
-        let good = Header::request(HERE, THERE.1);
-        assert_eq!(Header::parse(&good.as_bytes()[..27]), Err(Malformed::ArpShort));
+        let good = ArpHeader::request(HERE, THERE.1);
+        assert_eq!(ArpHeader::parse(&good.as_bytes()[..27]), Err(Malformed::ArpShort));
         for at in 0..6 {
             let mut bytes = good.as_bytes().to_vec();
             bytes[at] ^= 1;
-            assert_eq!(Header::parse(&bytes), Err(Malformed::ArpFormat), "byte {at}");
+            assert_eq!(ArpHeader::parse(&bytes), Err(Malformed::ArpFormat), "byte {at}");
         }
     }
 }

@@ -32,14 +32,14 @@ impl fmt::Display for Spi {
 /// First bytes of every ESP packet.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct EspHeader {
     spi: U32,
     seq: U32,
 }
 
-header!(Header, 8, Malformed::EspShort);
+header!(EspHeader, 8, Malformed::EspShort);
 
-impl Header {
+impl EspHeader {
     /// A header with the lower 32 bits of the sequence number; the upper ones are never sent.
     pub const fn new(spi: Spi, seq: u32) -> Self {
         Self { spi: U32::new(spi.0), seq: U32::new(seq) }
@@ -129,9 +129,9 @@ mod tests {
 
     #[test]
     fn a_header_is_spi_and_sequence_number() {
-        let header = Header::new(Spi(0x1000), 7);
+        let header = EspHeader::new(Spi(0x1000), 7);
         assert_eq!(header.as_bytes(), [0, 0, 0x10, 0, 0, 0, 0, 7]);
-        assert_eq!(Header::ref_from(&header.as_bytes()[..7]), Err(Malformed::EspShort));
+        assert_eq!(EspHeader::ref_from(&header.as_bytes()[..7]), Err(Malformed::EspShort));
         assert_eq!(header.spi().to_string(), "0x00001000");
         assert!(Spi(255).is_reserved() && !Spi(256).is_reserved());
     }

@@ -135,15 +135,15 @@ impl fmt::Debug for EtherType {
 /// Destination, source, type.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct EthHeader {
     dst: MacAddr,
     src: MacAddr,
     ethertype: U16,
 }
 
-header!(Header, 14, Malformed::EthShort);
+header!(EthHeader, 14, Malformed::EthShort);
 
-impl Header {
+impl EthHeader {
     /// A header from `src` to `dst`.
     pub const fn new(dst: MacAddr, src: MacAddr, ethertype: EtherType) -> Self {
         Self { dst, src, ethertype: U16::new(ethertype.0) }
@@ -187,7 +187,7 @@ impl Header {
 /// A frame: its header and the bytes behind it, padding included.
 #[derive(Clone, Copy, Debug)]
 pub struct Eth<'a> {
-    header: &'a Header,
+    header: &'a EthHeader,
     payload: &'a [u8],
 }
 
@@ -198,13 +198,13 @@ impl<'a> Eth<'a> {
     /// [`Malformed::EthShort`].
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, Malformed> {
-        let (header, payload) = Header::split_from(frame)?;
+        let (header, payload) = EthHeader::split_from(frame)?;
         Ok(Self { header, payload })
     }
 
     /// The header.
     #[inline]
-    pub const fn header(&self) -> &'a Header {
+    pub const fn header(&self) -> &'a EthHeader {
         self.header
     }
 
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_frame_is_at_least_its_header() {
         let dst = MacAddr([2, 0, 0, 0, 0, 1]);
-        let header = Header::new(dst, MacAddr([2, 0, 0, 0, 0, 2]), EtherType::IPV6);
+        let header = EthHeader::new(dst, MacAddr([2, 0, 0, 0, 0, 2]), EtherType::IPV6);
         assert_eq!(header.as_bytes(), [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd]);
         assert_eq!(Eth::parse(&header.as_bytes()[..13]).err(), Some(Malformed::EthShort));
         let frame = Eth::parse(header.as_bytes()).unwrap();

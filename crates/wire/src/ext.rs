@@ -16,14 +16,14 @@ pub const MAX_EXTENSIONS: usize = 8;
 /// First bytes of all extension headers but the fragment header.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct ExtHeader {
     next_header: Protocol,
     len_blocks: u8,
 }
 
-header!(Header, 2, Malformed::Ipv6Extension);
+header!(ExtHeader, 2, Malformed::Ipv6Extension);
 
-impl Header {
+impl ExtHeader {
     /// A header of `len` bytes in all; `None` if that is not 8 to 2048 in steps of 8.
     pub const fn new(next_header: Protocol, len: usize) -> Option<Self> {
         if len < 8 || len > 2048 || !len.is_multiple_of(8) {
@@ -65,7 +65,7 @@ pub struct Fragment {
 /// Result of a walk over the chain. All offsets count from the IPv6 header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Chain {
-    /// Header at which the walk stopped. In a fragment after the first, the fragment header's next header, which the
+    /// ExtHeader at which the walk stopped. In a fragment after the first, the fragment header's next header, which the
     /// bytes are not.
     pub protocol: Protocol,
     /// Offset of that header.
@@ -90,8 +90,8 @@ impl Chain {
     /// alone, [`Malformed::Ipv6ExtensionCount`] after [`MAX_EXTENSIONS`].
     #[inline]
     pub fn walk(head: &[u8], packet_len: usize) -> Result<Self, Malformed> {
-        let protocol = ipv6::Header::ref_from(head)?.next_header();
-        let place = Place { offset: ipv6::Header::LEN, next_header_at: NEXT_HEADER_AT };
+        let protocol = ipv6::Ipv6Header::ref_from(head)?.next_header();
+        let place = Place { offset: ipv6::Ipv6Header::LEN, next_header_at: NEXT_HEADER_AT };
         let start = Self {
             protocol,
             offset: place.offset,
@@ -106,16 +106,16 @@ impl Chain {
         for _ in 0..MAX_EXTENSIONS {
             let here = Place { offset: self.offset, next_header_at: self.next_header_at };
             let len = match self.protocol {
-                Protocol::HOP_BY_HOP if here.offset != ipv6::Header::LEN => return Ok(self),
+                Protocol::HOP_BY_HOP if here.offset != ipv6::Ipv6Header::LEN => return Ok(self),
                 Protocol::FRAGMENT if self.fragment.is_some() => return Ok(self),
                 Protocol::FRAGMENT => {
-                    let header = bytes_at(head, packet_len, here.offset, frag::Header::LEN)?;
-                    self.fragment = Some(Fragment { place: here, info: frag::Header::ref_from(header)?.info() });
-                    frag::Header::LEN
+                    let header = bytes_at(head, packet_len, here.offset, frag::FragHeader::LEN)?;
+                    self.fragment = Some(Fragment { place: here, info: frag::FragHeader::ref_from(header)?.info() });
+                    frag::FragHeader::LEN
                 }
                 Protocol::HOP_BY_HOP | Protocol::ROUTING | Protocol::DEST_OPTS => {
                     let start = bytes_at(head, packet_len, here.offset, 8)?;
-                    let len = Header::ref_from(start)?.header_len();
+                    let len = ExtHeader::ref_from(start)?.header_len();
                     bytes_at(head, packet_len, here.offset, len)?;
                     len
                 }
@@ -220,9 +220,9 @@ impl<'a> ExtOptions<'a> {
     /// # Errors
     /// [`Malformed::Ipv6Extension`] if the header is truncated.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let len = Header::ref_from(bytes)?.header_len();
+        let len = ExtHeader::ref_from(bytes)?.header_len();
         let header = bytes.get(..len).ok_or(Malformed::Ipv6Extension)?;
-        Ok(Self { header, at: Header::LEN })
+        Ok(Self { header, at: ExtHeader::LEN })
     }
 }
 
@@ -270,7 +270,7 @@ mod tests {
         let (&first, rest) = kinds.split_first().unwrap();
         let payload_len = rest.len() as u16 * 8;
         let (src, dst) = (Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
-        let mut bytes = ipv6::Header::new(src, dst, Protocol(first), payload_len).as_bytes().to_vec();
+        let mut bytes = ipv6::Ipv6Header::new(src, dst, Protocol(first), payload_len).as_bytes().to_vec();
         for &next in rest {
             bytes.extend([next, 0, 0, 0, 0, 0, 0, 0]);
         }
@@ -324,14 +324,14 @@ mod tests {
     fn a_fragment_header_is_found_with_what_names_it() {
         let mut bytes = packet(&[HBH, FRAGMENT, DEST, TCP]);
         let info = FragInfo { offset: FragOffset::ZERO, more: true, id: 9 };
-        frag::Header::new(Protocol::DEST_OPTS, info).write(&mut bytes[48..]).unwrap();
+        frag::FragHeader::new(Protocol::DEST_OPTS, info).write(&mut bytes[48..]).unwrap();
         let chain = walk(&bytes).unwrap();
         let place = Place { offset: 48, next_header_at: 40 };
         assert_eq!(chain.fragment, Some(Fragment { place, info }));
         assert_eq!((chain.protocol, chain.offset), (Protocol::TCP, 64));
 
         let info = FragInfo { offset: FragOffset::from_bytes(8).unwrap(), ..info };
-        frag::Header::new(Protocol::DEST_OPTS, info).write(&mut bytes[48..]).unwrap();
+        frag::FragHeader::new(Protocol::DEST_OPTS, info).write(&mut bytes[48..]).unwrap();
         let chain = walk(&bytes).unwrap();
         assert_eq!((chain.protocol, chain.offset), (Protocol::DEST_OPTS, 56), "what follows is payload");
     }
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn an_extension_header_is_8_to_2048_bytes_in_blocks_of_8() {
         for (len, want) in [(0, None), (8, Some(0)), (12, None), (2048, Some(255)), (2056, None)] {
-            let header = Header::new(Protocol::TCP, len);
+            let header = ExtHeader::new(Protocol::TCP, len);
             assert_eq!(header.map(|header| header.as_bytes()[1]), want, "{len}");
             assert!(header.is_none_or(|header| header.header_len() == len));
         }

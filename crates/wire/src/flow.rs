@@ -92,7 +92,7 @@ mod tests {
     const THERE: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
 
     fn packet(protocol: Protocol, offset_bytes: usize, transport: &[u8]) -> Vec<u8> {
-        let mut header = ipv4::Header::new(HERE, THERE, protocol, 20 + transport.len() as u16);
+        let mut header = ipv4::Ipv4Header::new(HERE, THERE, protocol, 20 + transport.len() as u16);
         header.set_fragment(FragOffset::from_bytes(offset_bytes).unwrap(), offset_bytes == 0);
         header.fill_check();
         [header.as_bytes(), transport].concat()

@@ -67,16 +67,16 @@ impl FragInfo {
 /// The IPv6 fragment header.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct FragHeader {
     next_header: Protocol,
     reserved: u8,
     offset_more: U16,
     id: U32,
 }
 
-header!(Header, 8, Malformed::FragShort);
+header!(FragHeader, 8, Malformed::FragShort);
 
-impl Header {
+impl FragHeader {
     /// A header in front of a fragment; `next_header` names the first header of the fragmentable part.
     pub const fn new(next_header: Protocol, info: FragInfo) -> Self {
         let field = info.offset.0 << 3 | info.more as u16;
@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn reserved_bits_of_a_fragment_header_are_ignored() {
         let info = FragInfo { offset: FragOffset::from_bytes(1448).unwrap(), more: true, id: 0x0102_0304 };
-        let header = Header::new(Protocol::UDP, info);
+        let header = FragHeader::new(Protocol::UDP, info);
         assert_eq!(header.as_bytes(), [17, 0, 0x05, 0xa9, 1, 2, 3, 4]);
         let noisy = [17, 0xff, 0x05, 0xaf, 1, 2, 3, 4];
-        assert_eq!(Header::ref_from(&noisy).unwrap().info(), info);
-        assert_eq!(Header::ref_from(&noisy[..7]), Err(Malformed::FragShort));
+        assert_eq!(FragHeader::ref_from(&noisy).unwrap().info(), info);
+        assert_eq!(FragHeader::ref_from(&noisy[..7]), Err(Malformed::FragShort));
     }
 
     #[test]

@@ -10,9 +10,9 @@ pub const MAX_ERROR_LEN: usize = 576;
 
 /// Reason for which a destination is unreachable: the code of type 3.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Unreachable(pub u8);
+pub struct IcmpUnreachable(pub u8);
 
-impl Unreachable {
+impl IcmpUnreachable {
     /// No route to the network.
     pub const NET: Self = Self(0);
     /// The last hop does not find the host.
@@ -30,9 +30,9 @@ const FRAG_NEEDED: u8 = 4;
 
 /// Limit that was exceeded: the code of type 11.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Exceeded(pub u8);
+pub struct IcmpExceeded(pub u8);
 
-impl Exceeded {
+impl IcmpExceeded {
     /// The TTL, in transit.
     pub const TTL: Self = Self(0);
     /// The reassembly timeout.
@@ -41,7 +41,7 @@ impl Exceeded {
 
 /// The messages that a node sends and parses, without the bytes behind the first eight.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Message {
+pub enum IcmpMessage {
     /// Ping.
     EchoRequest {
         /// Identifier.
@@ -57,14 +57,14 @@ pub enum Message {
         seq: u16,
     },
     /// The quoted packet cannot reach its destination.
-    Unreachable(Unreachable),
+    Unreachable(IcmpUnreachable),
     /// The quoted packet exceeds the next link's MTU; 0 from a router older than RFC 1191.
     FragNeeded {
         /// The next link's MTU.
         mtu: u16,
     },
     /// The quoted packet exceeded a limit.
-    TimeExceeded(Exceeded),
+    TimeExceeded(IcmpExceeded),
     /// The quoted packet's header is wrong.
     ParamProblem {
         /// 0 for the byte at `pointer`, 1 for a missing option, 2 for a bad length.
@@ -77,25 +77,25 @@ pub enum Message {
 /// Type, code, checksum, and four bytes whose meaning depends on the type.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct IcmpHeader {
     kind: u8,
     code: u8,
     check: U16,
     rest: [U16; 2],
 }
 
-header!(Header, 8, Malformed::IcmpShort);
+header!(IcmpHeader, 8, Malformed::IcmpShort);
 
-impl Header {
+impl IcmpHeader {
     /// The header of a message; its checksum comes last, by [`fill_check`].
-    pub const fn new(message: Message) -> Self {
+    pub const fn new(message: IcmpMessage) -> Self {
         let (kind, code, rest) = match message {
-            Message::EchoReply { id, seq } => (0, 0, [id, seq]),
-            Message::Unreachable(code) => (3, code.0, [0, 0]),
-            Message::FragNeeded { mtu } => (3, FRAG_NEEDED, [0, mtu]),
-            Message::EchoRequest { id, seq } => (8, 0, [id, seq]),
-            Message::TimeExceeded(code) => (11, code.0, [0, 0]),
-            Message::ParamProblem { code, pointer } => (12, code, [(pointer as u16) << 8, 0]),
+            IcmpMessage::EchoReply { id, seq } => (0, 0, [id, seq]),
+            IcmpMessage::Unreachable(code) => (3, code.0, [0, 0]),
+            IcmpMessage::FragNeeded { mtu } => (3, FRAG_NEEDED, [0, mtu]),
+            IcmpMessage::EchoRequest { id, seq } => (8, 0, [id, seq]),
+            IcmpMessage::TimeExceeded(code) => (11, code.0, [0, 0]),
+            IcmpMessage::ParamProblem { code, pointer } => (12, code, [(pointer as u16) << 8, 0]),
         };
         Self { kind, code, check: U16::ZERO, rest: [U16::new(rest[0]), U16::new(rest[1])] }
     }
@@ -129,15 +129,15 @@ impl Header {
     }
 
     /// The parsed message; `None` for types that a node does not handle.
-    pub const fn message(&self) -> Option<Message> {
+    pub const fn message(&self) -> Option<IcmpMessage> {
         let [a, b] = [self.rest[0].get(), self.rest[1].get()];
         Some(match (self.kind, self.code) {
-            (0, 0) => Message::EchoReply { id: a, seq: b },
-            (3, FRAG_NEEDED) => Message::FragNeeded { mtu: b },
-            (3, code) => Message::Unreachable(Unreachable(code)),
-            (8, 0) => Message::EchoRequest { id: a, seq: b },
-            (11, code) => Message::TimeExceeded(Exceeded(code)),
-            (12, code) => Message::ParamProblem { code, pointer: (a >> 8) as u8 },
+            (0, 0) => IcmpMessage::EchoReply { id: a, seq: b },
+            (3, FRAG_NEEDED) => IcmpMessage::FragNeeded { mtu: b },
+            (3, code) => IcmpMessage::Unreachable(IcmpUnreachable(code)),
+            (8, 0) => IcmpMessage::EchoRequest { id: a, seq: b },
+            (11, code) => IcmpMessage::TimeExceeded(IcmpExceeded(code)),
+            (12, code) => IcmpMessage::ParamProblem { code, pointer: (a >> 8) as u8 },
             _ => return None,
         })
     }
@@ -148,16 +148,16 @@ impl Header {
 /// # Errors
 /// [`Malformed::IcmpShort`].
 pub fn fill_check(message: &mut [u8]) -> Result<(), Malformed> {
-    Header::mut_from(message)?.check = U16::ZERO;
+    IcmpHeader::mut_from(message)?.check = U16::ZERO;
     let check = checksum::finish(checksum::sum(message));
-    Header::mut_from(message)?.check = U16::new(check);
+    IcmpHeader::mut_from(message)?.check = U16::new(check);
     Ok(())
 }
 
 /// A message: its header and the bytes behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Icmp<'a> {
-    header: &'a Header,
+    header: &'a IcmpHeader,
     bytes: &'a [u8],
 }
 
@@ -167,17 +167,17 @@ impl<'a> Icmp<'a> {
     /// # Errors
     /// [`Malformed::IcmpShort`].
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        Ok(Self { header: Header::ref_from(bytes)?, bytes })
+        Ok(Self { header: IcmpHeader::ref_from(bytes)?, bytes })
     }
 
     /// The header.
-    pub const fn header(&self) -> &'a Header {
+    pub const fn header(&self) -> &'a IcmpHeader {
         self.header
     }
 
     /// Bytes behind the header: an echo's data, or an error's quote.
     pub fn payload(&self) -> &'a [u8] {
-        &self.bytes[Header::LEN..]
+        &self.bytes[IcmpHeader::LEN..]
     }
 
     /// Tells whether the checksum is right. Only for a message that is all in the head.
@@ -193,16 +193,16 @@ mod tests {
     #[test]
     fn messages_are_on_the_wire_as_rfc_792_and_1191_have_them() {
         let cases = [
-            (Message::EchoReply { id: 0x0102, seq: 0x0304 }, [0, 0, 0, 0, 1, 2, 3, 4]),
-            (Message::EchoRequest { id: 0x0102, seq: 0x0304 }, [8, 0, 0, 0, 1, 2, 3, 4]),
-            (Message::Unreachable(Unreachable::PORT), [3, 3, 0, 0, 0, 0, 0, 0]),
-            (Message::FragNeeded { mtu: 1438 }, [3, 4, 0, 0, 0, 0, 0x05, 0x9e]),
-            (Message::TimeExceeded(Exceeded::REASSEMBLY), [11, 1, 0, 0, 0, 0, 0, 0]),
-            (Message::ParamProblem { code: 0, pointer: 20 }, [12, 0, 0, 0, 20, 0, 0, 0]),
+            (IcmpMessage::EchoReply { id: 0x0102, seq: 0x0304 }, [0, 0, 0, 0, 1, 2, 3, 4]),
+            (IcmpMessage::EchoRequest { id: 0x0102, seq: 0x0304 }, [8, 0, 0, 0, 1, 2, 3, 4]),
+            (IcmpMessage::Unreachable(IcmpUnreachable::PORT), [3, 3, 0, 0, 0, 0, 0, 0]),
+            (IcmpMessage::FragNeeded { mtu: 1438 }, [3, 4, 0, 0, 0, 0, 0x05, 0x9e]),
+            (IcmpMessage::TimeExceeded(IcmpExceeded::REASSEMBLY), [11, 1, 0, 0, 0, 0, 0, 0]),
+            (IcmpMessage::ParamProblem { code: 0, pointer: 20 }, [12, 0, 0, 0, 20, 0, 0, 0]),
         ];
         for (message, bytes) in cases {
-            assert_eq!(Header::new(message).as_bytes(), bytes, "{message:?}");
-            assert_eq!(Header::ref_from(&bytes).unwrap().message(), Some(message));
+            assert_eq!(IcmpHeader::new(message).as_bytes(), bytes, "{message:?}");
+            assert_eq!(IcmpHeader::ref_from(&bytes).unwrap().message(), Some(message));
         }
     }
 
@@ -210,16 +210,16 @@ mod tests {
     fn no_error_is_sent_about_an_error() {
         for kind in 0..=u8::MAX {
             let header = [kind, 0, 0, 0, 0, 0, 0, 0];
-            let is_error = Header::ref_from(&header).unwrap().is_error();
+            let is_error = IcmpHeader::ref_from(&header).unwrap().is_error();
             assert_eq!(is_error, [3, 4, 5, 11, 12].contains(&kind), "type {kind}");
         }
-        assert_eq!(Header::ref_from(&[5, 0, 0, 0, 0, 0, 0, 0]).unwrap().message(), None);
-        assert_eq!(Header::ref_from(&[8, 1, 0, 0, 0, 0, 0, 0]).unwrap().message(), None, "an echo with a code");
+        assert_eq!(IcmpHeader::ref_from(&[5, 0, 0, 0, 0, 0, 0, 0]).unwrap().message(), None);
+        assert_eq!(IcmpHeader::ref_from(&[8, 1, 0, 0, 0, 0, 0, 0]).unwrap().message(), None, "an echo with a code");
     }
 
     #[test]
     fn a_checksum_covers_the_whole_message() {
-        let mut bytes = Header::new(Message::EchoRequest { id: 1, seq: 2 }).as_bytes().to_vec();
+        let mut bytes = IcmpHeader::new(IcmpMessage::EchoRequest { id: 1, seq: 2 }).as_bytes().to_vec();
         bytes.extend([1, 2, 3]);
         fill_check(&mut bytes).unwrap();
         assert!(Icmp::parse(&bytes).unwrap().check_ok());

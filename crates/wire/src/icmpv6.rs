@@ -12,9 +12,9 @@ pub const MAX_ERROR_LEN: usize = 1280;
 
 /// Reason for which a destination is unreachable: the code of type 1.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Unreachable(pub u8);
+pub struct Icmpv6Unreachable(pub u8);
 
-impl Unreachable {
+impl Icmpv6Unreachable {
     /// No route.
     pub const NO_ROUTE: Self = Self(0);
     /// Administratively prohibited.
@@ -27,9 +27,9 @@ impl Unreachable {
 
 /// Limit that was exceeded: the code of type 3.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Exceeded(pub u8);
+pub struct Icmpv6Exceeded(pub u8);
 
-impl Exceeded {
+impl Icmpv6Exceeded {
     /// The hop limit, in transit.
     pub const HOP_LIMIT: Self = Self(0);
     /// The reassembly timeout.
@@ -53,16 +53,16 @@ impl Problem {
 
 /// The messages that a node sends and parses, without the bytes behind the first eight.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Message {
+pub enum Icmpv6Message {
     /// The quoted packet cannot reach its destination.
-    Unreachable(Unreachable),
+    Unreachable(Icmpv6Unreachable),
     /// The quoted packet exceeds the next link's MTU.
     PacketTooBig {
         /// The next link's MTU.
         mtu: u32,
     },
     /// The quoted packet exceeded a limit.
-    TimeExceeded(Exceeded),
+    TimeExceeded(Icmpv6Exceeded),
     /// The quoted packet's headers are wrong.
     ParamProblem {
         /// Kind of fault.
@@ -89,28 +89,28 @@ pub enum Message {
 /// Type, code, checksum, and four bytes whose meaning depends on the type.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct Icmpv6Header {
     kind: u8,
     code: u8,
     check: U16,
     rest: U32,
 }
 
-header!(Header, 8, Malformed::Icmpv6Short);
+header!(Icmpv6Header, 8, Malformed::Icmpv6Short);
 
-impl Header {
+impl Icmpv6Header {
     /// The header of a message; its checksum comes last, by [`fill_check`].
-    pub const fn new(message: Message) -> Self {
+    pub const fn new(message: Icmpv6Message) -> Self {
         const fn echo(id: u16, seq: u16) -> u32 {
             (id as u32) << 16 | seq as u32
         }
         let (kind, code, rest) = match message {
-            Message::Unreachable(code) => (1, code.0, 0),
-            Message::PacketTooBig { mtu } => (2, 0, mtu),
-            Message::TimeExceeded(code) => (3, code.0, 0),
-            Message::ParamProblem { code, pointer } => (4, code.0, pointer),
-            Message::EchoRequest { id, seq } => (128, 0, echo(id, seq)),
-            Message::EchoReply { id, seq } => (129, 0, echo(id, seq)),
+            Icmpv6Message::Unreachable(code) => (1, code.0, 0),
+            Icmpv6Message::PacketTooBig { mtu } => (2, 0, mtu),
+            Icmpv6Message::TimeExceeded(code) => (3, code.0, 0),
+            Icmpv6Message::ParamProblem { code, pointer } => (4, code.0, pointer),
+            Icmpv6Message::EchoRequest { id, seq } => (128, 0, echo(id, seq)),
+            Icmpv6Message::EchoReply { id, seq } => (129, 0, echo(id, seq)),
         };
         Self { kind, code, check: U16::ZERO, rest: U32::new(rest) }
     }
@@ -143,16 +143,16 @@ impl Header {
     }
 
     /// The parsed message; `None` for neighbour discovery and for types that a node does not handle.
-    pub const fn message(&self) -> Option<Message> {
+    pub const fn message(&self) -> Option<Icmpv6Message> {
         let rest = self.rest.get();
         let (id, seq) = ((rest >> 16) as u16, rest as u16);
         Some(match (self.kind, self.code) {
-            (1, code) => Message::Unreachable(Unreachable(code)),
-            (2, _) => Message::PacketTooBig { mtu: rest }, // the code is ignored by the receiver (RFC 4443 §3.2)
-            (3, code) => Message::TimeExceeded(Exceeded(code)),
-            (4, code) => Message::ParamProblem { code: Problem(code), pointer: rest },
-            (128, 0) => Message::EchoRequest { id, seq },
-            (129, 0) => Message::EchoReply { id, seq },
+            (1, code) => Icmpv6Message::Unreachable(Icmpv6Unreachable(code)),
+            (2, _) => Icmpv6Message::PacketTooBig { mtu: rest }, // the code is ignored by the receiver (RFC 4443 §3.2)
+            (3, code) => Icmpv6Message::TimeExceeded(Icmpv6Exceeded(code)),
+            (4, code) => Icmpv6Message::ParamProblem { code: Problem(code), pointer: rest },
+            (128, 0) => Icmpv6Message::EchoRequest { id, seq },
+            (129, 0) => Icmpv6Message::EchoReply { id, seq },
             _ => return None,
         })
     }
@@ -163,17 +163,17 @@ impl Header {
 /// # Errors
 /// [`Malformed::Icmpv6Short`].
 pub fn fill_check(message: &mut [u8], src: Ipv6Addr, dst: Ipv6Addr) -> Result<(), Malformed> {
-    Header::mut_from(message)?.check = U16::ZERO;
+    Icmpv6Header::mut_from(message)?.check = U16::ZERO;
     let pseudo = checksum::pseudo_v6(src, dst, Protocol::ICMPV6, message.len());
     let check = checksum::finish(checksum::add(pseudo, checksum::sum(message)));
-    Header::mut_from(message)?.check = U16::new(check);
+    Icmpv6Header::mut_from(message)?.check = U16::new(check);
     Ok(())
 }
 
 /// A message: its header and the bytes behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Icmpv6<'a> {
-    header: &'a Header,
+    header: &'a Icmpv6Header,
     bytes: &'a [u8],
 }
 
@@ -183,11 +183,11 @@ impl<'a> Icmpv6<'a> {
     /// # Errors
     /// [`Malformed::Icmpv6Short`].
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        Ok(Self { header: Header::ref_from(bytes)?, bytes })
+        Ok(Self { header: Icmpv6Header::ref_from(bytes)?, bytes })
     }
 
     /// The header.
-    pub const fn header(&self) -> &'a Header {
+    pub const fn header(&self) -> &'a Icmpv6Header {
         self.header
     }
 
@@ -198,7 +198,7 @@ impl<'a> Icmpv6<'a> {
 
     /// Bytes behind the header: an echo's data, or an error's quote.
     pub fn payload(&self) -> &'a [u8] {
-        &self.bytes[Header::LEN..]
+        &self.bytes[Icmpv6Header::LEN..]
     }
 
     /// Tells whether the checksum is right. Only for a message that is all in the head.
@@ -215,27 +215,27 @@ mod tests {
     #[test]
     fn messages_are_on_the_wire_as_rfc_4443_has_them() {
         let cases = [
-            (Message::Unreachable(Unreachable::ADDRESS), [1, 3, 0, 0, 0, 0, 0, 0]),
-            (Message::PacketTooBig { mtu: 1280 }, [2, 0, 0, 0, 0, 0, 5, 0]),
-            (Message::TimeExceeded(Exceeded::HOP_LIMIT), [3, 0, 0, 0, 0, 0, 0, 0]),
-            (Message::ParamProblem { code: Problem::NEXT_HEADER, pointer: 40 }, [4, 1, 0, 0, 0, 0, 0, 40]),
-            (Message::EchoRequest { id: 0x0102, seq: 0x0304 }, [128, 0, 0, 0, 1, 2, 3, 4]),
-            (Message::EchoReply { id: 0x0102, seq: 0x0304 }, [129, 0, 0, 0, 1, 2, 3, 4]),
+            (Icmpv6Message::Unreachable(Icmpv6Unreachable::ADDRESS), [1, 3, 0, 0, 0, 0, 0, 0]),
+            (Icmpv6Message::PacketTooBig { mtu: 1280 }, [2, 0, 0, 0, 0, 0, 5, 0]),
+            (Icmpv6Message::TimeExceeded(Icmpv6Exceeded::HOP_LIMIT), [3, 0, 0, 0, 0, 0, 0, 0]),
+            (Icmpv6Message::ParamProblem { code: Problem::NEXT_HEADER, pointer: 40 }, [4, 1, 0, 0, 0, 0, 0, 40]),
+            (Icmpv6Message::EchoRequest { id: 0x0102, seq: 0x0304 }, [128, 0, 0, 0, 1, 2, 3, 4]),
+            (Icmpv6Message::EchoReply { id: 0x0102, seq: 0x0304 }, [129, 0, 0, 0, 1, 2, 3, 4]),
         ];
         for (message, bytes) in cases {
-            let header = Header::new(message);
+            let header = Icmpv6Header::new(message);
             assert_eq!(header.as_bytes(), bytes, "{message:?}");
-            assert_eq!(Header::ref_from(&bytes).unwrap().message(), Some(message));
+            assert_eq!(Icmpv6Header::ref_from(&bytes).unwrap().message(), Some(message));
             assert_eq!(header.is_error(), bytes[0] < 128);
         }
-        assert_eq!(Header::ref_from(&[135, 0, 0, 0, 0, 0, 0, 0]).unwrap().message(), None);
-        assert_eq!(Header::ref_from(&[128, 1, 0, 0, 0, 0, 0, 0]).unwrap().message(), None);
+        assert_eq!(Icmpv6Header::ref_from(&[135, 0, 0, 0, 0, 0, 0, 0]).unwrap().message(), None);
+        assert_eq!(Icmpv6Header::ref_from(&[128, 1, 0, 0, 0, 0, 0, 0]).unwrap().message(), None);
     }
 
     #[test]
     fn a_checksum_covers_the_addresses_too() {
         let (src, dst) = ("fe80::1".parse().unwrap(), "ff02::1".parse().unwrap());
-        let mut bytes = Header::new(Message::EchoRequest { id: 1, seq: 2 }).as_bytes().to_vec();
+        let mut bytes = Icmpv6Header::new(Icmpv6Message::EchoRequest { id: 1, seq: 2 }).as_bytes().to_vec();
         bytes.extend([9; 5]);
         fill_check(&mut bytes, src, dst).unwrap();
         let message = Icmpv6::parse(&bytes).unwrap();

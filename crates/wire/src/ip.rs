@@ -41,8 +41,8 @@ impl Version {
     /// Length of its header without options or extension headers.
     pub const fn header_len(self) -> usize {
         match self {
-            Self::V4 => ipv4::Header::LEN,
-            Self::V6 => ipv6::Header::LEN,
+            Self::V4 => ipv4::Ipv4Header::LEN,
+            Self::V6 => ipv6::Ipv6Header::LEN,
         }
     }
 }
@@ -133,7 +133,7 @@ impl Info {
             ttl: header.ttl(),
             tos: header.tos(),
             dont_fragment: header.dont_fragment(),
-            plain: packet.header_len() == ipv4::Header::LEN,
+            plain: packet.header_len() == ipv4::Ipv4Header::LEN,
             header_len: packet.header_len(),
             next_header_at: ipv4::PROTOCOL_AT,
             total_len: packet.total_len(),
@@ -155,7 +155,7 @@ impl Info {
             ttl: header.hop_limit(),
             tos: header.traffic_class(),
             dont_fragment: true,
-            plain: chain.offset == ipv6::Header::LEN,
+            plain: chain.offset == ipv6::Ipv6Header::LEN,
             header_len: chain.offset,
             next_header_at: chain.next_header_at,
             total_len: packet.total_len(),
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn an_ipv4_packet_is_summed_up() {
-        let mut header = ipv4::Header::new(V4.0, V4.1, Protocol::TCP, 65_535);
+        let mut header = ipv4::Ipv4Header::new(V4.0, V4.1, Protocol::TCP, 65_535);
         header.set_tos(0xb9);
         header.set_id(0x1234);
         header.set_dont_fragment(true);
@@ -250,13 +250,13 @@ mod tests {
 
     #[test]
     fn an_ipv6_packet_is_summed_up() {
-        let mut header = ipv6::Header::new(V6.0, V6.1, Protocol::DEST_OPTS, 65_535);
+        let mut header = ipv6::Ipv6Header::new(V6.0, V6.1, Protocol::DEST_OPTS, 65_535);
         header.set_traffic_class(3);
         header.set_flow_label(0xabcde);
         header.set_hop_limit(1);
         let info = FragInfo { offset: FragOffset::from_bytes(1232).unwrap(), more: false, id: 0xdead_beef };
         let dest_opts = [44, 0, 1, 4, 0, 0, 0, 0];
-        let head = [header.as_bytes(), &dest_opts, frag::Header::new(Protocol::UDP, info).as_bytes()].concat();
+        let head = [header.as_bytes(), &dest_opts, frag::FragHeader::new(Protocol::UDP, info).as_bytes()].concat();
         let want = Info {
             src: IpAddr::V6(V6.0),
             dst: IpAddr::V6(V6.1),
@@ -278,12 +278,12 @@ mod tests {
 
     #[test]
     fn a_header_outside_the_head_is_told_from_one_that_is_missing() {
-        let mut v4 = ipv4::Header::new(V4.0, V4.1, Protocol::TCP, 24);
+        let mut v4 = ipv4::Ipv4Header::new(V4.0, V4.1, Protocol::TCP, 24);
         v4.set_header_len(24);
         let mut v4 = [v4.as_bytes(), &[1, 1, 1, 0]].concat();
         ipv4::fill_check(&mut v4).unwrap();
-        let ext = [ext::Header::new(Protocol::NO_NEXT, 8).unwrap().as_bytes(), &[0; 6]].concat();
-        let v6 = [ipv6::Header::new(V6.0, V6.1, Protocol::DEST_OPTS, 8).as_bytes(), &ext].concat();
+        let ext = [ext::ExtHeader::new(Protocol::NO_NEXT, 8).unwrap().as_bytes(), &[0; 6]].concat();
+        let v6 = [ipv6::Ipv6Header::new(V6.0, V6.1, Protocol::DEST_OPTS, 8).as_bytes(), &ext].concat();
         let cases = [
             (&v4, 24, 24, Ok(24)),
             (&v4, 23, 24, Err(Malformed::OutsideHead)),
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_wrong_header_checksum_is_refused() {
-        let mut header = ipv4::Header::new(V4.0, V4.1, Protocol::TCP, 20);
+        let mut header = ipv4::Ipv4Header::new(V4.0, V4.1, Protocol::TCP, 20);
         header.fill_check();
         assert!(Info::parse(header.as_bytes(), 20).is_ok());
         header.set_ttl(63);

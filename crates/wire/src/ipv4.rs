@@ -15,7 +15,7 @@ use crate::{Ecn, FragInfo, FragOffset, Malformed, Protocol, checksum};
 pub const MAX_HEADER_LEN: usize = 60;
 
 /// Maximum length of options.
-pub const MAX_OPTIONS: usize = MAX_HEADER_LEN - Header::LEN;
+pub const MAX_OPTIONS: usize = MAX_HEADER_LEN - Ipv4Header::LEN;
 
 /// Offset of the protocol field.
 pub const PROTOCOL_AT: usize = 9;
@@ -26,7 +26,7 @@ const MORE_FRAGMENTS: u16 = 0x2000;
 /// The 20 bytes that every IPv4 packet begins with.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct Ipv4Header {
     version_ihl: u8,
     tos: u8,
     total_len: U16,
@@ -39,10 +39,10 @@ pub struct Header {
     dst: [u8; 4],
 }
 
-header!(Header, 20, Malformed::Ipv4Short);
+header!(Ipv4Header, 20, Malformed::Ipv4Short);
 
-impl Header {
-    /// A header without options, with TTL 64 and everything else zero. [`Header::fill_check`] comes last.
+impl Ipv4Header {
+    /// A header without options, with TTL 64 and everything else zero. [`Ipv4Header::fill_check`] comes last.
     pub const fn new(src: Ipv4Addr, dst: Ipv4Addr, protocol: Protocol, total_len: u16) -> Self {
         Self {
             version_ihl: 0x45,
@@ -282,21 +282,21 @@ pub(crate) const fn raised_id(id: u16, check: u16, step: u16) -> (u16, u16) {
 /// # Errors
 /// The header is truncated, or its IHL is below five words.
 pub fn fill_check(packet: &mut [u8]) -> Result<(), Malformed> {
-    let len = Header::ref_from(packet)?.header_len();
-    if len < Header::LEN {
+    let len = Ipv4Header::ref_from(packet)?.header_len();
+    if len < Ipv4Header::LEN {
         return Err(Malformed::Ipv4HeaderLen);
     }
     let whole = packet.get_mut(..len).ok_or(Malformed::Ipv4Short)?;
-    Header::mut_from(whole)?.check = U16::ZERO;
+    Ipv4Header::mut_from(whole)?.check = U16::ZERO;
     let check = checksum::finish(checksum::sum(whole));
-    Header::mut_from(whole)?.check = U16::new(check);
+    Ipv4Header::mut_from(whole)?.check = U16::new(check);
     Ok(())
 }
 
 /// An IPv4 packet with valid version and lengths. The checksum is verified on request.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv4<'a> {
-    header: &'a Header,
+    header: &'a Ipv4Header,
     whole_header: &'a [u8],
     payload: &'a [u8],
 }
@@ -318,12 +318,12 @@ impl<'a> Ipv4<'a> {
     /// A wrong version or length.
     #[inline]
     pub fn parse_head(head: &'a [u8], packet_len: usize) -> Result<Self, Malformed> {
-        let header = Header::ref_from(head)?;
+        let header = Ipv4Header::ref_from(head)?;
         if header.version() != 4 {
             return Err(Malformed::Ipv4Version);
         }
         let (header_len, total_len) = (header.header_len(), header.total_len());
-        if header_len < Header::LEN {
+        if header_len < Ipv4Header::LEN {
             return Err(Malformed::Ipv4HeaderLen);
         }
         if total_len < header_len {
@@ -339,7 +339,7 @@ impl<'a> Ipv4<'a> {
 
     /// The fixed part of the header.
     #[inline]
-    pub const fn header(&self) -> &'a Header {
+    pub const fn header(&self) -> &'a Ipv4Header {
         self.header
     }
 
@@ -370,7 +370,7 @@ impl<'a> Ipv4<'a> {
     /// The options as bytes, 0 to 40.
     #[inline]
     pub fn option_bytes(&self) -> &'a [u8] {
-        &self.whole_header[Header::LEN..]
+        &self.whole_header[Ipv4Header::LEN..]
     }
 
     /// Iterates over the options.
@@ -382,7 +382,7 @@ impl<'a> Ipv4<'a> {
     #[inline]
     pub fn check_ok(&self) -> bool {
         // Nearly every header has no options, and a sum over a constant length needs no loop.
-        let sum = match self.whole_header.as_array::<{ Header::LEN }>() {
+        let sum = match self.whole_header.as_array::<{ Ipv4Header::LEN }>() {
             Some(fixed) => checksum::sum(fixed),
             None => checksum::sum(self.whole_header),
         };
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_built_header_is_the_known_one() {
-        let mut header = Header::new(HERE, THERE, Protocol::UDP, 0x73);
+        let mut header = Ipv4Header::new(HERE, THERE, Protocol::UDP, 0x73);
         header.set_dont_fragment(true);
         header.fill_check();
         assert_eq!(header.as_bytes(), KNOWN);
@@ -443,7 +443,7 @@ mod tests {
         ];
         for (first, total_len, head_len, packet_len, want) in cases {
             let mut head = [0; 60];
-            Header::new(HERE, THERE, Protocol::UDP, total_len).write(&mut head).unwrap();
+            Ipv4Header::new(HERE, THERE, Protocol::UDP, total_len).write(&mut head).unwrap();
             head[0] = first;
             let got = Ipv4::parse_head(&head[..head_len], packet_len).map(|ip| (ip.header_len(), ip.payload_len()));
             assert_eq!(got, want, "{first:#x}, {total_len} bytes, {head_len} of {packet_len} there");
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_payload_ends_where_the_header_says() {
-        let mut bytes = Header::new(HERE, THERE, Protocol::UDP, 22).as_bytes().to_vec();
+        let mut bytes = Ipv4Header::new(HERE, THERE, Protocol::UDP, 22).as_bytes().to_vec();
         bytes.extend([1, 2, 3]);
         assert_eq!(Ipv4::parse(&bytes).unwrap().payload(), [1, 2]);
         assert_eq!(Ipv4::parse_head(&bytes[..21], 22).unwrap().payload(), [1]);
@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn the_checksum_follows_what_is_replaced_through_every_value() {
         for value in 0..=u8::MAX {
-            let mut header = Header::new(HERE, THERE, Protocol(value.wrapping_mul(7)), 20);
+            let mut header = Ipv4Header::new(HERE, THERE, Protocol(value.wrapping_mul(7)), 20);
             header.set_ttl(value);
             header.fill_check();
             assert_eq!(header.decrement_ttl(), value.saturating_sub(1));
@@ -482,7 +482,7 @@ mod tests {
                 bytes[4..6].copy_from_slice(&u16::to_be_bytes(id));
                 let check = checksum::finish(checksum::sum(&bytes));
                 bytes[10..12].copy_from_slice(&check.to_be_bytes());
-                let header = Header::mut_from(&mut bytes).unwrap();
+                let header = Ipv4Header::mut_from(&mut bytes).unwrap();
                 header.raise_id(step);
                 assert_eq!((header.id(), header.check_ok()), (id.wrapping_add(step), true), "{id:#x} by {step:#x}");
             }
@@ -491,7 +491,7 @@ mod tests {
 
     #[test]
     fn fragments_are_told_from_whole_packets() {
-        let mut header = Header::new(HERE, THERE, Protocol::UDP, 20);
+        let mut header = Ipv4Header::new(HERE, THERE, Protocol::UDP, 20);
         header.set_id(7);
         header.set_dont_fragment(true);
         assert_eq!(header.fragment(), None);
@@ -509,7 +509,7 @@ mod tests {
 
     #[test]
     fn options_are_under_the_checksum() {
-        let mut header = Header::new(HERE, THERE, Protocol::UDP, 24);
+        let mut header = Ipv4Header::new(HERE, THERE, Protocol::UDP, 24);
         header.set_header_len(24);
         let mut bytes = [header.as_bytes(), &[148, 4, 0, 0]].concat();
         fill_check(&mut bytes).unwrap();
@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn a_transport_checksum_is_checked_with_its_pseudo_header() {
         // A DNS answer's length and ports, with a checksum computed by hand from its words.
-        let mut bytes = Header::new(HERE, THERE, Protocol::UDP, 29).as_bytes().to_vec();
+        let mut bytes = Ipv4Header::new(HERE, THERE, Protocol::UDP, 29).as_bytes().to_vec();
         bytes.extend([0, 53, 4, 0, 0, 9, 0, 0, 0xab]);
         let words = 0xc0a8 + 0x0001 + 0xc0a8 + 0x00c7 + 17 + 9 + 0x35 + 0x400 + 9 + 0xab00u32;
         let check = !((words & 0xffff) + (words >> 16)) as u16;

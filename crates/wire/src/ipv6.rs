@@ -18,7 +18,7 @@ pub const MIN_MTU: usize = 1280;
 /// The 40 bytes that every IPv6 packet begins with.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct Ipv6Header {
     version_class_flow: U32,
     payload_len: U16,
     next_header: Protocol,
@@ -27,9 +27,9 @@ pub struct Header {
     dst: [u8; 16],
 }
 
-header!(Header, 40, Malformed::Ipv6Short);
+header!(Ipv6Header, 40, Malformed::Ipv6Short);
 
-impl Header {
+impl Ipv6Header {
     /// A header with hop limit 64, traffic class and flow label zero. `payload_len` counts all bytes behind it.
     pub const fn new(src: Ipv6Addr, dst: Ipv6Addr, next_header: Protocol, payload_len: u16) -> Self {
         Self {
@@ -146,7 +146,7 @@ impl Header {
 /// An IPv6 packet with valid version and length. Extension headers are walked on request.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv6<'a> {
-    header: &'a Header,
+    header: &'a Ipv6Header,
     /// First bytes of the packet.
     pub(crate) head: &'a [u8],
 }
@@ -168,11 +168,11 @@ impl<'a> Ipv6<'a> {
     /// A wrong version or length.
     #[inline]
     pub fn parse_head(head: &'a [u8], packet_len: usize) -> Result<Self, Malformed> {
-        let header = Header::ref_from(head)?;
+        let header = Ipv6Header::ref_from(head)?;
         if header.version() != 6 {
             return Err(Malformed::Ipv6Version);
         }
-        let total_len = Header::LEN + header.payload_len();
+        let total_len = Ipv6Header::LEN + header.payload_len();
         if total_len > packet_len {
             return Err(Malformed::IpTruncated);
         }
@@ -181,20 +181,20 @@ impl<'a> Ipv6<'a> {
 
     /// The header.
     #[inline]
-    pub const fn header(&self) -> &'a Header {
+    pub const fn header(&self) -> &'a Ipv6Header {
         self.header
     }
 
     /// Length of header and payload, 40 to 65 575.
     #[inline]
     pub const fn total_len(&self) -> usize {
-        Header::LEN + self.header.payload_len()
+        Ipv6Header::LEN + self.header.payload_len()
     }
 
     /// Bytes of the payload in the head, from the first extension header on.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
-        &self.head[Header::LEN..]
+        &self.head[Ipv6Header::LEN..]
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn class_and_label_share_a_word_with_the_version() {
-        let mut header = Header::new(HERE, THERE, Protocol::UDP, 8);
+        let mut header = Ipv6Header::new(HERE, THERE, Protocol::UDP, 8);
         header.set_flow_label(0xfff_abcd);
         header.set_traffic_class(0xb9);
         assert_eq!(header.as_bytes()[..8], [0x6b, 0x9f, 0xab, 0xcd, 0, 8, 17, 64]);
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_as_long_as_it_says() {
-        let mut bytes = Header::new(HERE, THERE, Protocol::NO_NEXT, 3).as_bytes().to_vec();
+        let mut bytes = Ipv6Header::new(HERE, THERE, Protocol::NO_NEXT, 3).as_bytes().to_vec();
         bytes.extend([1, 2, 3, 4]);
         assert_eq!(Ipv6::parse(&bytes).unwrap().payload(), [1, 2, 3]);
         assert_eq!(Ipv6::parse(&bytes[..43]).unwrap().payload(), [1, 2, 3]);
@@ -232,14 +232,14 @@ mod tests {
 
     #[test]
     fn the_longest_super_packet_is_65_575_bytes() {
-        let header = Header::new(HERE, THERE, Protocol::TCP, u16::MAX);
+        let header = Ipv6Header::new(HERE, THERE, Protocol::TCP, u16::MAX);
         assert_eq!(Ipv6::parse_head(header.as_bytes(), 65_575).unwrap().total_len(), 65_575);
         assert_eq!(Ipv6::parse_head(header.as_bytes(), 65_574).err(), Some(Malformed::IpTruncated));
     }
 
     #[test]
     fn a_hop_limit_stops_at_zero() {
-        let mut header = Header::new(HERE, THERE, Protocol::UDP, 8);
+        let mut header = Ipv6Header::new(HERE, THERE, Protocol::UDP, 8);
         header.set_hop_limit(1);
         assert_eq!((header.decrement_hop_limit(), header.decrement_hop_limit()), (0, 0));
     }

@@ -280,7 +280,7 @@ impl<'a> Nd<'a> {
     /// [`Malformed::NdShort`], [`Malformed::NdOption`], or [`Malformed::NdInvalid`] for messages that RFC 4861 §6.1 and
     /// §7.1 say to discard.
     pub fn parse(message: &'a [u8], src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8) -> Result<Option<Self>, Malformed> {
-        let header = icmpv6::Header::ref_from(message)?;
+        let header = icmpv6::Icmpv6Header::ref_from(message)?;
         if !matches!(header.kind(), ROUTER_SOLICIT..=NEIGHBOUR_ADVERT) {
             return Ok(None);
         }
@@ -288,7 +288,7 @@ impl<'a> Nd<'a> {
             return Err(Malformed::NdInvalid);
         }
         let nd = match header.kind() {
-            ROUTER_SOLICIT => Self::RouterSolicit { options: NdOptions::parse(&message[icmpv6::Header::LEN..])? },
+            ROUTER_SOLICIT => Self::RouterSolicit { options: NdOptions::parse(&message[icmpv6::Icmpv6Header::LEN..])? },
             ROUTER_ADVERT => {
                 let (header, options) = RouterAdvert::split_from(message)?;
                 Self::RouterAdvert { header, options: NdOptions::parse(options)? }

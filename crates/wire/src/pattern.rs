@@ -96,18 +96,17 @@ impl Pattern {
     #[inline]
     pub fn is_right(&self, version: Version, packet: &[u8], len: usize) -> bool {
         /// The sum of the fields that change (RFC 1624 §2), in native byte order.
-        fn varying(header: &ipv4::Header) -> i32 {
+        fn varying(header: &ipv4::Ipv4Header) -> i32 {
             let word = |at: usize| i32::from(u16::from_ne_bytes([header.as_bytes()[at], header.as_bytes()[at + 1]]));
             word(2) + word(4) + word(10)
         }
         match version {
-            Version::V4 => match (ipv4::Header::ref_from(&self.bytes), ipv4::Header::ref_from(packet)) {
+            Version::V4 => match (ipv4::Ipv4Header::ref_from(&self.bytes), ipv4::Ipv4Header::ref_from(packet)) {
                 (Ok(ours), Ok(theirs)) => theirs.total_len() == len && (varying(theirs) - varying(ours)) % 0xffff == 0,
                 _ => false,
             },
-            Version::V6 => {
-                ipv6::Header::ref_from(packet).is_ok_and(|header| ipv6::Header::LEN + header.payload_len() == len)
-            }
+            Version::V6 => ipv6::Ipv6Header::ref_from(packet)
+                .is_ok_and(|header| ipv6::Ipv6Header::LEN + header.payload_len() == len),
         }
     }
 }

@@ -62,16 +62,16 @@ mod tests {
     use super::*;
     use crate::{FragInfo, FragOffset, frag, ipv4, ipv6};
 
-    fn v4(payload: &[u8], total: u16, edit: impl FnOnce(&mut ipv4::Header)) -> Vec<u8> {
+    fn v4(payload: &[u8], total: u16, edit: impl FnOnce(&mut ipv4::Ipv4Header)) -> Vec<u8> {
         let (src, dst) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2));
-        let mut header = ipv4::Header::new(src, dst, Protocol::ESP, total);
+        let mut header = ipv4::Ipv4Header::new(src, dst, Protocol::ESP, total);
         edit(&mut header);
         [header.as_bytes(), payload].concat()
     }
 
     fn v6(first: Protocol, payload: &[u8], len: u16) -> Vec<u8> {
         let [src, dst] = [1, 2].map(|last| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last));
-        [ipv6::Header::new(src, dst, first, len).as_bytes(), payload].concat()
+        [ipv6::Ipv6Header::new(src, dst, first, len).as_bytes(), payload].concat()
     }
 
     #[test]
@@ -80,7 +80,7 @@ mod tests {
         let later = FragOffset::from_bytes(64).unwrap();
         let fragment = |offset, more| {
             let info = FragInfo { offset, more, id: 9 };
-            [frag::Header::new(Protocol::ESP, info).as_bytes(), &esp[..]].concat()
+            [frag::FragHeader::new(Protocol::ESP, info).as_bytes(), &esp[..]].concat()
         };
         let options = [Protocol::ESP.0, 0, 1, 4, 0, 0, 0, 0];
         let cases: [(Vec<u8>, &[u8]); 9] = [

@@ -116,7 +116,7 @@ impl fmt::Debug for Flags {
 /// The 20 bytes that every segment begins with.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct TcpHeader {
     sport: U16,
     dport: U16,
     seq: U32,
@@ -127,9 +127,9 @@ pub struct Header {
     urgent: U16,
 }
 
-header!(Header, 20, Malformed::TcpShort);
+header!(TcpHeader, 20, Malformed::TcpShort);
 
-impl Header {
+impl TcpHeader {
     /// A header without options, flags or checksum.
     pub const fn new(sport: u16, dport: u16, seq: u32, ack: u32) -> Self {
         Self {
@@ -233,7 +233,7 @@ impl Header {
 /// A segment with a valid data offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Tcp<'a> {
-    header: &'a Header,
+    header: &'a TcpHeader,
     whole_header: &'a [u8],
     payload: &'a [u8],
     len: usize,
@@ -257,9 +257,9 @@ impl<'a> Tcp<'a> {
     pub fn parse_head(head: &'a [u8], len: usize) -> Result<Self, Malformed> {
         let head = &head[..head.len().min(len)];
         let short = if head.len() < len { Malformed::OutsideHead } else { Malformed::TcpShort };
-        let header = Header::ref_from(head).map_err(|_| short)?;
+        let header = TcpHeader::ref_from(head).map_err(|_| short)?;
         let header_len = header.header_len();
-        if header_len < Header::LEN {
+        if header_len < TcpHeader::LEN {
             return Err(Malformed::TcpDataOffset);
         }
         if header_len > len {
@@ -271,7 +271,7 @@ impl<'a> Tcp<'a> {
 
     /// The fixed part of the header.
     #[inline]
-    pub const fn header(&self) -> &'a Header {
+    pub const fn header(&self) -> &'a TcpHeader {
         self.header
     }
 
@@ -296,7 +296,7 @@ impl<'a> Tcp<'a> {
     /// The options as bytes, 0 to 40.
     #[inline]
     pub fn option_bytes(&self) -> &'a [u8] {
-        &self.whole_header[Header::LEN..]
+        &self.whole_header[TcpHeader::LEN..]
     }
 
     /// Iterates over the options.
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_header_is_as_rfc_9293_lays_it_out() {
-        let mut header = Header::new(0x0102, 0x0304, 0x0506_0708, 0x090a_0b0c);
+        let mut header = TcpHeader::new(0x0102, 0x0304, 0x0506_0708, 0x090a_0b0c);
         header.set_header_len(24);
         header.set_flags(Flags::SYN | Flags::ACK | Flags::ECE);
         header.set_window(0x0d0e);
@@ -350,7 +350,7 @@ mod tests {
     fn flags_keep_reserved_bits_and_the_data_offset_keeps_out() {
         let mut bytes = [0; 20];
         bytes[12..14].copy_from_slice(&[0x5f, 0x18]);
-        let header = Header::mut_from(&mut bytes).unwrap();
+        let header = TcpHeader::mut_from(&mut bytes).unwrap();
         let flags = header.flags();
         assert!(flags.contains(Flags::PSH | Flags::ACK | Flags::AE) && !flags.intersects(Flags::SYN | Flags::FIN));
         header.set_flags(flags & !Flags::PSH);
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn bytes_behind_the_segment_are_not_its_payload() {
-        let bytes = [Header::new(1, 2, 3, 4).as_bytes(), &[9, 8, 7]].concat();
+        let bytes = [TcpHeader::new(1, 2, 3, 4).as_bytes(), &[9, 8, 7]].concat();
         assert_eq!(Tcp::parse_head(&bytes, 22).unwrap().payload(), [9, 8]);
     }
 }

@@ -81,7 +81,7 @@ fn in_gre(bytes: &[u8]) -> Result<Inside, Malformed> {
 }
 
 fn in_udp(bytes: &[u8]) -> Result<Inside, Malformed> {
-    let tunnel = bytes.get(udp::Header::LEN..).ok_or(Malformed::TunnelShort)?;
+    let tunnel = bytes.get(udp::UdpHeader::LEN..).ok_or(Malformed::TunnelShort)?;
     let [first, second, a, b, ..] = *tunnel.first_chunk::<UDP_TUNNEL_LEN>().ok_or(Malformed::TunnelShort)?;
     let ethertype = EtherType(u16::from_be_bytes([a, b]));
     let is_geneve_type = matches!(ethertype, BRIDGED | EtherType::IPV4 | EtherType::IPV6);
@@ -93,7 +93,7 @@ fn in_udp(bytes: &[u8]) -> Result<Inside, Malformed> {
     } else {
         return Err(Malformed::TunnelUnknown);
     };
-    Ok(inside.behind(udp::Header::LEN))
+    Ok(inside.behind(udp::UdpHeader::LEN))
 }
 
 /// Finds the inner packet at `at`, which begins with an Ethernet or IP header according to `ethertype`.
@@ -107,13 +107,13 @@ fn of_type(bytes: &[u8], ethertype: EtherType, at: usize) -> Result<Inside, Malf
 }
 
 fn in_ethernet(frame: &[u8]) -> Result<Inside, Malformed> {
-    let (header, mut behind) = eth::Header::split_from(frame).map_err(|_| Malformed::TunnelShort)?;
+    let (header, mut behind) = eth::EthHeader::split_from(frame).map_err(|_| Malformed::TunnelShort)?;
     let mut ethertype = header.ethertype();
     for _ in 0..MAX_TAGS {
         if !ethertype.is_vlan() {
             break;
         }
-        let (tag, rest) = vlan::Header::split_from(behind).map_err(|_| Malformed::TunnelShort)?;
+        let (tag, rest) = vlan::VlanHeader::split_from(behind).map_err(|_| Malformed::TunnelShort)?;
         (ethertype, behind) = (tag.ethertype(), rest);
     }
     match ethertype {

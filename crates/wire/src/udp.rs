@@ -14,16 +14,16 @@ pub const LEN_AT: usize = 4;
 /// Ports, length, checksum.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct UdpHeader {
     sport: U16,
     dport: U16,
     len: U16,
     check: U16,
 }
 
-header!(Header, 8, Malformed::UdpShort);
+header!(UdpHeader, 8, Malformed::UdpShort);
 
-impl Header {
+impl UdpHeader {
     /// A header without a checksum, of a datagram of `len` bytes with it.
     pub const fn new(sport: u16, dport: u16, len: u16) -> Self {
         Self { sport: U16::new(sport), dport: U16::new(dport), len: U16::new(len), check: U16::ZERO }
@@ -68,7 +68,7 @@ impl Header {
 /// A datagram with a valid length.
 #[derive(Clone, Copy, Debug)]
 pub struct Udp<'a> {
-    header: &'a Header,
+    header: &'a UdpHeader,
     payload: &'a [u8],
 }
 
@@ -89,17 +89,17 @@ impl<'a> Udp<'a> {
     #[inline]
     pub fn parse_head(head: &'a [u8], ip_payload_len: usize) -> Result<Self, Malformed> {
         let short = if head.len() < ip_payload_len { Malformed::OutsideHead } else { Malformed::UdpShort };
-        let (header, rest) = Header::split_from(head).map_err(|_| short)?;
-        if header.len() < Header::LEN || header.len() > ip_payload_len {
+        let (header, rest) = UdpHeader::split_from(head).map_err(|_| short)?;
+        if header.len() < UdpHeader::LEN || header.len() > ip_payload_len {
             return Err(Malformed::UdpLength);
         }
-        let payload = &rest[..rest.len().min(header.len() - Header::LEN)];
+        let payload = &rest[..rest.len().min(header.len() - UdpHeader::LEN)];
         Ok(Self { header, payload })
     }
 
     /// The header.
     #[inline]
-    pub const fn header(&self) -> &'a Header {
+    pub const fn header(&self) -> &'a UdpHeader {
         self.header
     }
 
@@ -112,7 +112,7 @@ impl<'a> Udp<'a> {
     /// Length of the payload, in the head or not.
     #[inline]
     pub const fn payload_len(&self) -> usize {
-        self.header.len() - Header::LEN
+        self.header.len() - UdpHeader::LEN
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
             (u16::MAX, 65_535, Ok(65_527)),
         ];
         for (len, ip_payload_len, want) in cases {
-            let mut bytes = Header::new(53, 1024, len).as_bytes().to_vec();
+            let mut bytes = UdpHeader::new(53, 1024, len).as_bytes().to_vec();
             bytes.push(0xaa);
             let got = Udp::parse_head(&bytes, ip_payload_len).map(|udp| udp.payload_len());
             assert_eq!(got, want, "length {len} in {ip_payload_len}");
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_datagram_ends_where_it_says() {
-        let header = Header::new(0x0102, 0x0304, 10);
+        let header = UdpHeader::new(0x0102, 0x0304, 10);
         let bytes = [header.as_bytes(), &[1, 2, 3]].concat();
         assert_eq!(bytes[..8], [1, 2, 3, 4, 0, 10, 0, 0]);
         assert_eq!(Udp::parse(&bytes).unwrap().payload(), [1, 2]);

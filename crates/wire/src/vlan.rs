@@ -32,14 +32,14 @@ impl Tci {
 /// Tag behind a type of [`EtherType::VLAN`].
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct VlanHeader {
     tci: U16,
     ethertype: U16,
 }
 
-header!(Header, 4, Malformed::VlanShort);
+header!(VlanHeader, 4, Malformed::VlanShort);
 
-impl Header {
+impl VlanHeader {
     /// A tag in front of a payload of type `ethertype`.
     pub const fn new(tci: Tci, ethertype: EtherType) -> Self {
         Self { tci: U16::new(tci.0), ethertype: U16::new(ethertype.0) }
@@ -59,7 +59,7 @@ impl Header {
 /// A tag and the bytes behind it.
 #[derive(Clone, Copy, Debug)]
 pub struct Vlan<'a> {
-    header: &'a Header,
+    header: &'a VlanHeader,
     payload: &'a [u8],
 }
 
@@ -69,12 +69,12 @@ impl<'a> Vlan<'a> {
     /// # Errors
     /// [`Malformed::VlanShort`].
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let (header, payload) = Header::split_from(bytes)?;
+        let (header, payload) = VlanHeader::split_from(bytes)?;
         Ok(Self { header, payload })
     }
 
     /// The tag.
-    pub const fn header(&self) -> &'a Header {
+    pub const fn header(&self) -> &'a VlanHeader {
         self.header
     }
 
@@ -102,6 +102,6 @@ mod tests {
         assert_eq!((vlan.header().tci(), vlan.header().ethertype()), (Tci::new(100, 3).unwrap(), EtherType::IPV4));
         assert_eq!(vlan.payload(), [0x45]);
         assert_eq!(Vlan::parse(&bytes[..3]).err(), Some(Malformed::VlanShort));
-        assert_eq!(Header::new(Tci(0x6064), EtherType::IPV4).as_bytes(), &bytes[..4]);
+        assert_eq!(VlanHeader::new(Tci(0x6064), EtherType::IPV4).as_bytes(), &bytes[..4]);
     }
 }

@@ -25,7 +25,7 @@ fn mac() -> impl Strategy<Value = MacAddr> {
 /// Parses random bytes as every header. Only panics matter, not the results.
 fn parse_everything(bytes: &[u8], packet_len: usize) {
     let _ = eth::Eth::parse(bytes).map(|frame| vlan::Vlan::parse(frame.payload()).map(|tag| tag.header().tci()));
-    let _ = arp::Header::parse(bytes).map(|arp| (arp.sender_ip(), arp.target_ip()));
+    let _ = arp::ArpHeader::parse(bytes).map(|arp| (arp.sender_ip(), arp.target_ip()));
     if let Ok(packet) = ipv4::Ipv4::parse_head(bytes, packet_len) {
         let _ = (packet.options().count(), packet.check_ok(), packet.payload(), packet.payload_len());
         let _ = (packet.transport_check_ok(), packet.header().fragment());
@@ -50,7 +50,7 @@ fn parse_everything(bytes: &[u8], packet_len: usize) {
     let _ = icmpv6::Icmpv6::parse(bytes).map(|message| (message.header().message(), message.payload()));
     let _ = nd::Nd::parse(bytes, Ipv6Addr::LOCALHOST, nd::ALL_NODES, nd::HOP_LIMIT);
     let _ = nd::NdOptions::parse(bytes).map(Iterator::count);
-    let _ = frag::Header::ref_from(bytes).map(frag::Header::info);
+    let _ = frag::FragHeader::ref_from(bytes).map(frag::FragHeader::info);
     if let Ok(trailer) = esp::Trailer::parse(bytes) {
         assert!(trailer.trailer_len() <= bytes.len());
     }
@@ -82,7 +82,7 @@ proptest! {
             chain.extend([next, len]);
             chain.resize(chain.len() + 6 + usize::from(len) * 8, 0);
         }
-        let header = ipv6::Header::new(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST, Protocol(kinds[0]), chain.len() as u16);
+        let header = ipv6::Ipv6Header::new(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST, Protocol(kinds[0]), chain.len() as u16);
         let mut bytes = [header.as_bytes(), &chain].concat();
         bytes.extend(if more { &[1u8, 2, 3][..] } else { &[] });
         let whole = Info::parse(&bytes, bytes.len()).unwrap();
@@ -110,7 +110,7 @@ proptest! {
         let header_len = 20 + options.len();
         let total_len = header_len + payload.len();
         let offset = FragOffset::from_blocks(blocks).unwrap();
-        let mut header = ipv4::Header::new(src, dst, Protocol(protocol), total_len as u16);
+        let mut header = ipv4::Ipv4Header::new(src, dst, Protocol(protocol), total_len as u16);
         header.set_header_len(header_len);
         header.set_tos(tos);
         header.set_ttl(ttl);
@@ -135,7 +135,7 @@ proptest! {
         label in 0u32..1 << 20,
         payload in vec(any::<u8>(), 0..64),
     ) {
-        let mut header = ipv6::Header::new(src, dst, Protocol::UDP, payload.len() as u16);
+        let mut header = ipv6::Ipv6Header::new(src, dst, Protocol::UDP, payload.len() as u16);
         header.set_traffic_class(class);
         header.set_flow_label(label);
         header.set_hop_limit(hop_limit);
@@ -156,7 +156,7 @@ proptest! {
         words in 0usize..=10,
     ) {
         let flags = tcp::Flags::from_bits(bits);
-        let mut header = tcp::Header::new(sport, dport, seq, ack);
+        let mut header = tcp::TcpHeader::new(sport, dport, seq, ack);
         header.set_flags(flags);
         header.set_header_len(20 + words * 4);
         header.set_window(window);
@@ -170,7 +170,7 @@ proptest! {
         prop_assert_eq!((seen.header().window(), seen.header().check(), seen.header().urgent()), (window, check, urgent));
         prop_assert_eq!((seen.header_len(), seen.option_bytes().len()), (bytes.len(), words * 4));
 
-        let mut header = udp::Header::new(sport, dport, 8);
+        let mut header = udp::UdpHeader::new(sport, dport, 8);
         header.set_check(check);
         let seen = *udp::Udp::parse(header.as_bytes()).unwrap().header();
         prop_assert_eq!((seen.sport(), seen.dport(), seen.len(), seen.check()), (sport, dport, 8, check));
@@ -182,16 +182,16 @@ proptest! {
         (ethertype, tci, id, seq) in any::<(u16, u16, u16, u32)>(),
         addr in v4(),
     ) {
-        let header = eth::Header::new(dst, src, EtherType(ethertype));
+        let header = eth::EthHeader::new(dst, src, EtherType(ethertype));
         let frame = eth::Eth::parse(header.as_bytes()).unwrap();
         prop_assert_eq!((frame.header().dst(), frame.header().src()), (dst, src));
         prop_assert_eq!(frame.header().ethertype(), EtherType(ethertype));
         prop_assert_eq!(dst.to_string().parse::<MacAddr>(), Ok(dst));
-        let tag = vlan::Header::new(vlan::Tci(tci), EtherType(ethertype));
+        let tag = vlan::VlanHeader::new(vlan::Tci(tci), EtherType(ethertype));
         prop_assert_eq!((tag.tci(), tag.ethertype()), (vlan::Tci(tci), EtherType(ethertype)));
-        let arp = arp::Header::reply((src, addr), (dst, addr));
-        prop_assert_eq!(arp::Header::parse(arp.as_bytes()), Ok(&arp));
-        let esp = esp::Header::new(Spi(seq), u32::from(id));
+        let arp = arp::ArpHeader::reply((src, addr), (dst, addr));
+        prop_assert_eq!(arp::ArpHeader::parse(arp.as_bytes()), Ok(&arp));
+        let esp = esp::EspHeader::new(Spi(seq), u32::from(id));
         prop_assert_eq!((esp.spi(), esp.seq()), (Spi(seq), u32::from(id)));
     }
 

@@ -245,7 +245,7 @@ impl Case {
         let mut egress = Egress::default();
         for (at, frame) in self.frames.iter().enumerate() {
             let ethertype = frame.service_tag.map_or(EtherType(0x88b5), |_| EtherType::SERVICE_VLAN);
-            let header = eth::Header::new(frame.dst, frame.src, ethertype);
+            let header = eth::EthHeader::new(frame.dst, frame.src, ethertype);
             // Behind a service tag a tag is payload.
             let tag = frame.tag.filter(|_| frame.service_tag.is_none());
             // A service tag is payload too.

@@ -230,7 +230,7 @@ impl World {
     /// Sends a frame from guest and peer, by which the bridge learns their addresses.
     fn teach(&mut self) {
         let hello = |dst: MacAddr, src: MacAddr| {
-            let bytes = [eth::Header::new(dst, src, EtherType::ARP).as_bytes(), &[0; 46]].concat();
+            let bytes = [eth::EthHeader::new(dst, src, EtherType::ARP).as_bytes(), &[0; 46]].concat();
             Packet::with_data(&self.mem, &bytes).expect("a heap without limit")
         };
         let (guest, peer) = (hello(MacAddr::BROADCAST, GUEST_MAC), hello(MacAddr::BROADCAST, PEER_MAC));
@@ -247,7 +247,7 @@ impl World {
 
     /// A packet of the stream, in the shape of the case.
     fn packet(&self, template: &Packet, dst: MacAddr, src: MacAddr, shape: Shape) -> Packet {
-        let header = eth::Header::new(dst, src, EtherType::IPV4);
+        let header = eth::EthHeader::new(dst, src, EtherType::IPV4);
         let bytes = [header.as_bytes(), template.head()].concat();
         let with = |bytes: &[u8]| Packet::with_data(&self.mem, bytes).expect("a heap without limit");
         let headers = bytes.len() - PAYLOAD;
@@ -269,7 +269,7 @@ impl World {
         };
         pkt.meta = template.meta.clone();
         if let packet::Csum::Partial { start, .. } = &mut pkt.meta.csum {
-            *start += eth::Header::LEN as u16;
+            *start += eth::EthHeader::LEN as u16;
         }
         pkt
     }
@@ -302,7 +302,7 @@ impl World {
     fn drain_guest(&mut self, at: usize) {
         self.guests[at].poll(&mut lock(&self.lan), &self.mem, usize::MAX, &mut self.burst);
         for mut pkt in self.burst.drain(..) {
-            pkt.pull(eth::Header::LEN);
+            pkt.pull(eth::EthHeader::LEN);
             let info = Info::parse(pkt.head(), pkt.len());
             let is_right = info.is_ok_and(|info| checksum::verify(&pkt, &info));
             self.wrong += u64::from(!is_right);
@@ -314,7 +314,7 @@ impl World {
     fn drain_peer(&mut self) {
         while self.peer.recv(&self.mem, &mut self.burst).is_ok() && !self.burst.is_empty() {
             for mut pkt in self.burst.drain(..) {
-                pkt.pull(eth::Header::LEN);
+                pkt.pull(eth::EthHeader::LEN);
                 self.arrived += payload(&pkt) as u64;
             }
         }
@@ -323,7 +323,7 @@ impl World {
     /// Sends a packet by a guest's adapter, fitted to it as its stack does.
     fn guest_sends(&mut self, pkt: Packet) {
         let features = self.guests[0].features();
-        let fitted = offload::fit(&self.mem, &features, pkt, eth::Header::LEN, &mut self.burst);
+        let fitted = offload::fit(&self.mem, &features, pkt, eth::EthHeader::LEN, &mut self.burst);
         let mut lan = lock(&self.lan);
         for pkt in self.burst.drain(..) {
             self.wrong += u64::from(self.guests[0].transmit(&mut lan, 0, pkt).is_err());

@@ -192,12 +192,12 @@ fn idle(round: Round) -> Result<Sample, String> {
 
 /// A frame of `len` bytes; a TCP super-packet, if it is a large one.
 fn frame(mem: &Memory, len: usize) -> Result<Packet, String> {
-    let headers = 14 + ipv4::Header::LEN + tcp::Header::LEN;
-    let mut ip = ipv4::Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), Protocol::TCP, (len - 14) as u16);
+    let headers = 14 + ipv4::Ipv4Header::LEN + tcp::TcpHeader::LEN;
+    let mut ip = ipv4::Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), Protocol::TCP, (len - 14) as u16);
     ip.fill_check();
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
     bytes.extend_from_slice(ip.as_bytes());
-    bytes.extend_from_slice(tcp::Header::new(1, 2, 3, 4).as_bytes());
+    bytes.extend_from_slice(tcp::TcpHeader::new(1, 2, 3, 4).as_bytes());
     bytes.resize(len, 1);
     let mut buf = mem.take(Memory::HEADROOM, len).map_err(|_| "no memory")?;
     buf.put(len).ok_or("no memory")?.copy_from_slice(&bytes);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use wire::Malformed;
-use wire::icmp::{self, Header, Icmp, Message};
+use wire::icmp::{self, Icmp, IcmpHeader, IcmpMessage};
 use wire::ipv4::Ipv4;
 
 use super::failure::Failure;
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(4);
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Payload, all zero.
 const PAYLOAD_LEN: usize = 56;
-const MESSAGE_LEN: usize = Header::LEN + PAYLOAD_LEN;
+const MESSAGE_LEN: usize = IcmpHeader::LEN + PAYLOAD_LEN;
 
 /// Pings until `to` answers.
 pub(super) fn ping(from: &Namespace, to: Ipv4Addr, stop: &Stop) -> Result<(), Failure> {
@@ -52,7 +52,7 @@ fn open(to: Ipv4Addr) -> io::Result<UdpSocket> {
 /// An echo request with its checksum.
 fn request(id: u16, seq: u16) -> Result<[u8; MESSAGE_LEN], Malformed> {
     let mut message = [0; MESSAGE_LEN];
-    Header::new(Message::EchoRequest { id, seq }).write(&mut message)?;
+    IcmpHeader::new(IcmpMessage::EchoRequest { id, seq }).write(&mut message)?;
     icmp::fill_check(&mut message)?;
     Ok(message)
 }
@@ -74,7 +74,7 @@ fn answered(socket: &UdpSocket, id: u16) -> io::Result<Option<()>> {
 fn is_reply(packet: &[u8], id: u16) -> bool {
     let message = Ipv4::parse(packet).and_then(|packet| Icmp::parse(packet.payload()));
     let message = message.ok().and_then(|icmp| icmp.header().message());
-    matches!(message, Some(Message::EchoReply { id: to, .. }) if to == id)
+    matches!(message, Some(IcmpMessage::EchoReply { id: to, .. }) if to == id)
 }
 
 /// Whether the next request may fare better.
@@ -88,9 +88,9 @@ mod tests {
     use super::*;
 
     /// An IPv4 packet without options around an ICMP message.
-    fn packet(message: Message) -> Vec<u8> {
+    fn packet(message: IcmpMessage) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0, 10, 2, 0, 1, 10, 1, 0, 1];
-        packet.extend(Header::new(message).as_bytes());
+        packet.extend(IcmpHeader::new(message).as_bytes());
         packet
     }
 
@@ -98,7 +98,7 @@ mod tests {
     fn a_request_carries_its_number_and_a_right_checksum() {
         let message = request(0x1234, 7).unwrap();
         let icmp = Icmp::parse(&message).unwrap();
-        assert_eq!(icmp.header().message(), Some(Message::EchoRequest { id: 0x1234, seq: 7 }));
+        assert_eq!(icmp.header().message(), Some(IcmpMessage::EchoRequest { id: 0x1234, seq: 7 }));
         assert!(icmp.check_ok());
         assert_eq!(icmp.payload().len(), PAYLOAD_LEN);
     }
@@ -106,12 +106,12 @@ mod tests {
     #[test]
     fn only_an_answer_to_us_is_an_answer() {
         let (id, seq) = (0x1234, 1);
-        let reply = packet(Message::EchoReply { id, seq });
+        let reply = packet(IcmpMessage::EchoReply { id, seq });
         assert!(is_reply(&reply, id));
         assert!(!is_reply(&reply, id + 1), "another's");
         assert!(!is_reply(&reply[..27], id), "cut short");
         assert!(!is_reply(&[], id), "nothing");
-        assert!(!is_reply(&packet(Message::EchoRequest { id, seq }), id), "a question");
-        assert!(!is_reply(&packet(Message::FragNeeded { mtu: id }), id), "an error");
+        assert!(!is_reply(&packet(IcmpMessage::EchoRequest { id, seq }), id), "a question");
+        assert!(!is_reply(&packet(IcmpMessage::FragNeeded { mtu: id }), id), "an error");
     }
 }

@@ -15,10 +15,10 @@ pub(super) fn send(dp: &mut Datapath, cx: Cx<'_>, places: &Egress, mut pkt: Pack
     for exit in others {
         let mut clone = pkt.clone_shared();
         clone.meta.vlan = exit.tag.map(|tci| tci.0);
-        device::enqueue(dp, cx, exit.port, clone, eth::Header::LEN);
+        device::enqueue(dp, cx, exit.port, clone, eth::EthHeader::LEN);
     }
     pkt.meta.vlan = last.tag.map(|tci| tci.0);
-    device::enqueue(dp, cx, last.port, pkt, eth::Header::LEN);
+    device::enqueue(dp, cx, last.port, pkt, eth::EthHeader::LEN);
 }
 
 /// Passes frames that this node has sent by the bridges' own ports to the bridges.

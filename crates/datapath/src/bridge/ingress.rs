@@ -36,7 +36,9 @@ pub(crate) fn receive(
         return Err(DropReason::EspDevice);
     }
     match pkt.meta.csum {
-        Csum::Partial { start, .. } if usize::from(start) < eth::Header::LEN => return Err(DropReason::VirtioHeader),
+        Csum::Partial { start, .. } if usize::from(start) < eth::EthHeader::LEN => {
+            return Err(DropReason::VirtioHeader);
+        }
         Csum::Partial { .. } => {}
         // A guest's claim that its checksum is valid is not passed on to other stations.
         _ => pkt.meta.csum = Csum::None,

@@ -79,9 +79,9 @@ pub(super) fn note_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, link: Link
 }
 
 fn is_reset(ip: &IpPacket) -> bool {
-    let mut header = [0; wire::tcp::Header::LEN];
+    let mut header = [0; wire::tcp::TcpHeader::LEN];
     ip.pkt.read_at(ip.info.header_len, &mut header)
-        && wire::tcp::Header::ref_from(&header).is_ok_and(|tcp| tcp.flags().contains(wire::tcp::Flags::RST))
+        && wire::tcp::TcpHeader::ref_from(&header).is_ok_and(|tcp| tcp.flags().contains(wire::tcp::Flags::RST))
 }
 
 impl Datapath {

@@ -40,17 +40,17 @@ fn try_take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) -> Res
     let port = dp.ports.hosts.get(link).ok_or(lost(DropReason::LinkDown))?;
     let mut to = Addressee::Node;
     if let Some(mac) = port.config.mac {
-        if !pkt.may_pull(cx.mem, eth::Header::LEN).map_err(|dry| lost(dry.into()))? {
+        if !pkt.may_pull(cx.mem, eth::EthHeader::LEN).map_err(|dry| lost(dry.into()))? {
             return Err(lost(DropReason::EthTruncated));
         }
-        let header = *eth::Header::ref_from(pkt.head()).map_err(|why| lost(why.into()))?;
+        let header = *eth::EthHeader::ref_from(pkt.head()).map_err(|why| lost(why.into()))?;
         let is_ip = matches!(header.ethertype(), EtherType::IPV4 | EtherType::IPV6) && pkt.meta.vlan.is_none();
         to = match header.dst() {
             dst if dst == mac && is_ip => Addressee::Node,
             dst if dst.is_multicast() && is_ip && dst != MacAddr::BROADCAST => Addressee::Group,
             _ => return leave(dp, cx, link, pkt).map_err(lost),
         };
-        pkt.pull(eth::Header::LEN);
+        pkt.pull(eth::EthHeader::LEN);
     }
     let mut ip = IpPacket::unparsed(pkt);
     let next = output(dp, cx, link, &mut ip, to);
@@ -119,7 +119,7 @@ fn set_dont_fragment(cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
         return Ok(());
     }
     let head = ip.pkt.writable_head(cx.mem)?;
-    ipv4::Header::mut_from(head)?.set_dont_fragment(true);
+    ipv4::Ipv4Header::mut_from(head)?.set_dont_fragment(true);
     ipv4::fill_check(head)?;
     ip.info.dont_fragment = true;
     Ok(())
@@ -132,10 +132,10 @@ fn leave(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: Packet) -> Result<(
         return Err(DropReason::EthNotForUs);
     }
     let mtu = port.config.mtu;
-    if frame.meta.cut.gso().is_none() && frame.len() > mtu + eth::Header::LEN {
+    if frame.meta.cut.gso().is_none() && frame.len() > mtu + eth::EthHeader::LEN {
         return leave_in_fragments(dp, cx, link, frame, mtu);
     }
-    device::enqueue(dp, cx, link, frame, eth::Header::LEN);
+    device::enqueue(dp, cx, link, frame, eth::EthHeader::LEN);
     Ok(())
 }
 
@@ -149,11 +149,11 @@ fn leave_in_fragments(
     mut frame: Packet,
     mtu: usize,
 ) -> Result<(), DropReason> {
-    let header = *eth::Header::ref_from(frame.head())?;
+    let header = *eth::EthHeader::ref_from(frame.head())?;
     if header.dst() != MacAddr::BROADCAST || header.ethertype() != EtherType::IPV4 || frame.meta.vlan.is_some() {
         return Err(DropReason::PacketTooBig);
     }
-    frame.pull(eth::Header::LEN);
+    frame.pull(eth::EthHeader::LEN);
     let info = Info::parse(frame.head(), frame.len())?;
     if info.dont_fragment || info.fragment.is_some() {
         return Err(DropReason::PacketTooBig);

@@ -35,7 +35,7 @@ pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, sent: FlowKey, link: 
 #[cold]
 pub(crate) fn copy_frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) {
     let Ok(copy) = frame.copy(cx.mem, CopyReason::HostSide) else { return };
-    if let Err(reason) = dp.ports.hosts.enqueue(cx.mem, link, copy, eth::Header::LEN) {
+    if let Err(reason) = dp.ports.hosts.enqueue(cx.mem, link, copy, eth::EthHeader::LEN) {
         dp.ports.drop(Origin::Port(link), reason);
     }
 }
@@ -74,9 +74,9 @@ pub(super) fn send(
             Version::V4 => EtherType::IPV4,
             Version::V6 => EtherType::IPV6,
         };
-        let header = eth::Header::new(to.unwrap_or(mac), SOURCE, ethertype);
-        pkt.push(cx.mem, eth::Header::LEN)?.copy_from_slice(header.as_bytes());
-        l3 = eth::Header::LEN;
+        let header = eth::EthHeader::new(to.unwrap_or(mac), SOURCE, ethertype);
+        pkt.push(cx.mem, eth::EthHeader::LEN)?.copy_from_slice(header.as_bytes());
+        l3 = eth::EthHeader::LEN;
     }
     dp.ports.hosts.enqueue(cx.mem, link, pkt, l3)?;
     Ok(())

@@ -24,7 +24,7 @@ pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Pack
 /// Tells from its headers whether a received frame is delivered to the device: a whole packet for this node that no protocol of the
 /// node consumes. A frame that policies or checks drop later counts as delivered.
 fn is_seen(dp: &Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) -> bool {
-    let Ok(header) = eth::Header::ref_from(frame.head()) else { return false };
+    let Ok(header) = eth::EthHeader::ref_from(frame.head()) else { return false };
     let is_for_us =
         header.dst().is_multicast() || dp.ports.get(link).and_then(|port| port.config.mac) == Some(header.dst());
     match header.ethertype() {
@@ -32,8 +32,8 @@ fn is_seen(dp: &Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) -> bool {
         EtherType::IPV4 | EtherType::IPV6 => {}
         ethertype => return !ethertype.is_vlan(),
     }
-    let head = frame.head().get(eth::Header::LEN..).unwrap_or_default();
-    let Ok(info) = Info::parse(head, frame.len() - eth::Header::LEN) else { return false };
+    let head = frame.head().get(eth::EthHeader::LEN..).unwrap_or_default();
+    let Ok(info) = Info::parse(head, frame.len() - eth::EthHeader::LEN) else { return false };
     if info.fragment.is_some() || is_esp(dp, cx, frame, &info) || is_consumed_discovery(frame, &info) {
         return false;
     }
@@ -51,7 +51,7 @@ fn is_esp(dp: &Datapath, cx: Cx<'_>, frame: &Packet, info: &Info) -> bool {
         return false;
     }
     let Ok(mut packet) = frame.copy(cx.mem, CopyReason::HostSide) else { return false };
-    packet.pull(eth::Header::LEN);
+    packet.pull(eth::EthHeader::LEN);
     esp::is_for_node(dp, &packet, info)
 }
 
@@ -59,7 +59,7 @@ fn is_esp(dp: &Datapath, cx: Cx<'_>, frame: &Packet, info: &Info) -> bool {
 fn is_consumed_discovery(frame: &Packet, info: &Info) -> bool {
     let mut kind = [0];
     info.protocol == Protocol::ICMPV6
-        && frame.read_at(eth::Header::LEN + info.header_len, &mut kind)
+        && frame.read_at(eth::EthHeader::LEN + info.header_len, &mut kind)
         && nd::is_discovery(kind[0])
         && !matches!(kind[0], nd::ROUTER_SOLICIT | nd::ROUTER_ADVERT)
 }

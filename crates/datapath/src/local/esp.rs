@@ -66,16 +66,16 @@ fn payload_offset(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<usize> {
         _ if info.fragment.is_some() => None,
         Protocol::ESP => Some(info.header_len),
         Protocol::UDP => {
-            let mut header = [0; udp::Header::LEN];
+            let mut header = [0; udp::UdpHeader::LEN];
             if !pkt.read_at(info.header_len, &mut header) {
                 return None;
             }
-            let header = udp::Header::ref_from(&header).ok()?;
+            let header = udp::UdpHeader::ref_from(&header).ok()?;
             if !dp.ipsec.sad().is_encap_port(info.dst, header.dport()) {
                 return None;
             }
-            let at = info.header_len + udp::Header::LEN;
-            let len = header.len().min(info.payload_len()).saturating_sub(udp::Header::LEN);
+            let at = info.header_len + udp::UdpHeader::LEN;
+            let len = header.len().min(info.payload_len()).saturating_sub(udp::UdpHeader::LEN);
             let mut front = [0; ipsec::ENCAP_PEEK];
             let front = &mut front[..len.min(ipsec::ENCAP_PEEK)];
             let mut is_esp = || pkt.read_at(at, front) && ipsec::is_esp_in_udp(front);
@@ -90,10 +90,14 @@ fn payload_offset(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<usize> {
 pub(crate) fn may_be_esp(dp: &Datapath, head: &[u8]) -> bool {
     let is_encap = || {
         let (dst, udp) = match Version::of(head).ok()? {
-            Version::V4 => (IpAddr::V4(ipv4::Header::ref_from(head).ok()?.dst()), head.get(ipv4::Header::LEN..)?),
-            Version::V6 => (IpAddr::V6(ipv6::Header::ref_from(head).ok()?.dst()), head.get(ipv6::Header::LEN..)?),
+            Version::V4 => {
+                (IpAddr::V4(ipv4::Ipv4Header::ref_from(head).ok()?.dst()), head.get(ipv4::Ipv4Header::LEN..)?)
+            }
+            Version::V6 => {
+                (IpAddr::V6(ipv6::Ipv6Header::ref_from(head).ok()?.dst()), head.get(ipv6::Ipv6Header::LEN..)?)
+            }
         };
-        Some(dp.ipsec.sad().is_encap_port(dst, udp::Header::ref_from(udp).ok()?.dport()))
+        Some(dp.ipsec.sad().is_encap_port(dst, udp::UdpHeader::ref_from(udp).ok()?.dport()))
     };
     match ip::plain_protocol(head) {
         Some(Protocol::TCP) => false,

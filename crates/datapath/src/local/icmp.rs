@@ -96,20 +96,20 @@ fn source_towards(dp: &Datapath, link: LinkId, src: IpAddr) -> Option<IpAddr> {
 fn counter_of(ip: &IpPacket) -> Option<Mib> {
     let message = ip.info.payload(ip.pkt.head());
     Some(match ip.info.version() {
-        Version::V4 => match icmpv4::Header::ref_from(message).ok()?.message()? {
-            icmpv4::Message::EchoReply { .. } => Mib::IcmpInEchoReps,
-            icmpv4::Message::EchoRequest { .. } => Mib::IcmpInEchos,
-            icmpv4::Message::Unreachable(_) | icmpv4::Message::FragNeeded { .. } => Mib::IcmpInDestUnreachs,
-            icmpv4::Message::TimeExceeded(_) => Mib::IcmpInTimeExcds,
-            icmpv4::Message::ParamProblem { .. } => Mib::IcmpInParmProbs,
+        Version::V4 => match icmpv4::IcmpHeader::ref_from(message).ok()?.message()? {
+            icmpv4::IcmpMessage::EchoReply { .. } => Mib::IcmpInEchoReps,
+            icmpv4::IcmpMessage::EchoRequest { .. } => Mib::IcmpInEchos,
+            icmpv4::IcmpMessage::Unreachable(_) | icmpv4::IcmpMessage::FragNeeded { .. } => Mib::IcmpInDestUnreachs,
+            icmpv4::IcmpMessage::TimeExceeded(_) => Mib::IcmpInTimeExcds,
+            icmpv4::IcmpMessage::ParamProblem { .. } => Mib::IcmpInParmProbs,
         },
-        Version::V6 => match icmpv6::Header::ref_from(message).ok()?.message()? {
-            icmpv6::Message::EchoReply { .. } => Mib::Icmp6InEchoReplies,
-            icmpv6::Message::EchoRequest { .. } => Mib::Icmp6InEchos,
-            icmpv6::Message::Unreachable(_) => Mib::Icmp6InDestUnreachs,
-            icmpv6::Message::PacketTooBig { .. } => Mib::Icmp6InPktTooBigs,
-            icmpv6::Message::TimeExceeded(_) => Mib::Icmp6InTimeExcds,
-            icmpv6::Message::ParamProblem { .. } => Mib::Icmp6InParmProblems,
+        Version::V6 => match icmpv6::Icmpv6Header::ref_from(message).ok()?.message()? {
+            icmpv6::Icmpv6Message::EchoReply { .. } => Mib::Icmp6InEchoReplies,
+            icmpv6::Icmpv6Message::EchoRequest { .. } => Mib::Icmp6InEchos,
+            icmpv6::Icmpv6Message::Unreachable(_) => Mib::Icmp6InDestUnreachs,
+            icmpv6::Icmpv6Message::PacketTooBig { .. } => Mib::Icmp6InPktTooBigs,
+            icmpv6::Icmpv6Message::TimeExceeded(_) => Mib::Icmp6InTimeExcds,
+            icmpv6::Icmpv6Message::ParamProblem { .. } => Mib::Icmp6InParmProblems,
         },
     })
 }

@@ -68,7 +68,7 @@ fn ike_port(dp: &Datapath, ip: &IpPacket) -> Option<SocketAddr> {
 
 /// Takes in a packet to a port of IKE, a datagram or a train; `None` if it came through an SA or its headers are malformed.
 pub(super) fn input(dp: &mut Datapath, ip: &IpPacket) -> Option<Next> {
-    let at = ip.info.header_len + udp::Header::LEN;
+    let at = ip.info.header_len + udp::UdpHeader::LEN;
     let local = ike_port(dp, ip).filter(|_| ip.pkt.meta.sec_path.is_empty());
     let (Some(local), Some(info)) = (local, ip.udp_datagram()) else { return None };
     let payload_len = info.total_len - at;
@@ -101,10 +101,10 @@ pub(super) fn check_marker(dp: &mut Datapath, ip: &IpPacket) -> Result<(), DropR
     if ip.flow.dport != ENCAP_PORT {
         return Ok(());
     }
-    let at = ip.info.header_len + udp::Header::LEN;
+    let at = ip.info.header_len + udp::UdpHeader::LEN;
     let mut first = [0; NON_ESP_MARKER.len()];
     match ip.info.total_len.saturating_sub(at) {
-        len if len > esp::Header::LEN && ip.pkt.read_at(at, &mut first) && first != NON_ESP_MARKER => {
+        len if len > esp::EspHeader::LEN && ip.pkt.read_at(at, &mut first) && first != NON_ESP_MARKER => {
             dp.counters.count(Mib::XfrmInNoStates);
             Err(DropReason::EspNoState)
         }
@@ -148,7 +148,7 @@ fn take_in_datagram(dp: &mut Datapath, pkt: &Packet, [local, peer]: [SocketAddr;
             dp.ike.bytes += message.len();
             dp.ike.waiting.push_back(IkeMessage { local, peer, bytes: message.to_vec() });
         }
-        None if payload.len() > esp::Header::LEN => {
+        None if payload.len() > esp::EspHeader::LEN => {
             dp.counters.count(Mib::XfrmInNoStates);
             dp.count_drop(pkt, DropReason::EspNoState);
         }
@@ -199,17 +199,17 @@ fn is_host(end: SocketAddr) -> bool {
 /// UDP packet with a message. The checksum is computed also over IPv4, as no other check protects the message.
 fn packet(mem: &Memory, message: &IkeMessage) -> Result<Packet, DropReason> {
     let payload = [marker(message.local.port()), &message.bytes].concat();
-    let len = u16::try_from(udp::Header::LEN + payload.len()).map_err(|_| DropReason::PacketTooBig)?;
-    let mut udp = udp::Header::new(message.local.port(), message.peer.port(), len);
+    let len = u16::try_from(udp::UdpHeader::LEN + payload.len()).map_err(|_| DropReason::PacketTooBig)?;
+    let mut udp = udp::UdpHeader::new(message.local.port(), message.peer.port(), len);
     let (ip, pseudo) = match (message.local.ip(), message.peer.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let total = len.checked_add(ipv4::Header::LEN as u16).ok_or(DropReason::PacketTooBig)?;
-            let mut header = ipv4::Header::new(src, dst, Protocol::UDP, total);
+            let total = len.checked_add(ipv4::Ipv4Header::LEN as u16).ok_or(DropReason::PacketTooBig)?;
+            let mut header = ipv4::Ipv4Header::new(src, dst, Protocol::UDP, total);
             header.fill_check();
             (header.as_bytes().to_vec(), sums::pseudo_v4(src, dst, Protocol::UDP, len.into()))
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let header = ipv6::Header::new(src, dst, Protocol::UDP, len);
+            let header = ipv6::Ipv6Header::new(src, dst, Protocol::UDP, len);
             (header.as_bytes().to_vec(), sums::pseudo_v6(src, dst, Protocol::UDP, len.into()))
         }
         _ => return Err(DropReason::IkeUnsendable),

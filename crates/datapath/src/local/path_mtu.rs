@@ -17,12 +17,12 @@ const QUOTE_LEN: usize = 256;
 pub(super) fn told(ip: &IpPacket) -> Option<usize> {
     let message = ip.info.payload(ip.pkt.head());
     match ip.info.version() {
-        Version::V4 => match icmp::Header::ref_from(message).ok()?.message()? {
-            icmp::Message::FragNeeded { mtu } => Some(usize::from(mtu)),
+        Version::V4 => match icmp::IcmpHeader::ref_from(message).ok()?.message()? {
+            icmp::IcmpMessage::FragNeeded { mtu } => Some(usize::from(mtu)),
             _ => None,
         },
-        Version::V6 => match icmpv6::Header::ref_from(message).ok()?.message()? {
-            icmpv6::Message::PacketTooBig { mtu } => usize::try_from(mtu).ok(),
+        Version::V6 => match icmpv6::Icmpv6Header::ref_from(message).ok()?.message()? {
+            icmpv6::Icmpv6Message::PacketTooBig { mtu } => usize::try_from(mtu).ok(),
             _ => None,
         },
     }
@@ -35,7 +35,7 @@ pub(super) fn told(ip: &IpPacket) -> Option<usize> {
 /// changes nothing.
 pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) -> Result<(), DropReason> {
     let mut bytes = [0; QUOTE_LEN];
-    let at = ip.info.header_len + icmp::Header::LEN;
+    let at = ip.info.header_len + icmp::IcmpHeader::LEN;
     let quoted = &mut bytes[..ip.info.total_len.saturating_sub(at).min(QUOTE_LEN)];
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());
     let quote = if ip.pkt.read_at(at, quoted) { Quote::parse(quoted).ok() } else { None };

@@ -40,6 +40,6 @@ pub(crate) fn input(dp: &mut Datapath, ip: &mut IpPacket, cast: Cast) -> Next {
 /// Tells whether a datagram to a port of ESP in UDP is a NAT's keepalive (RFC 3948 §2.3).
 fn is_keepalive(pkt: &Packet, info: &Info) -> bool {
     let mut payload = [0; KEEPALIVE.len()];
-    let at = info.header_len + udp::Header::LEN;
+    let at = info.header_len + udp::UdpHeader::LEN;
     info.total_len - at == payload.len() && pkt.read_at(at, &mut payload) && payload == KEEPALIVE
 }

@@ -62,6 +62,6 @@ pub(crate) fn reason_of(refusal: Refusal) -> DropReason {
 /// # Errors
 /// [`DropReason::EthTruncated`].
 pub(crate) fn summary(pkt: &Packet) -> Result<Frame, DropReason> {
-    let header = eth::Header::ref_from(pkt.head())?;
+    let header = eth::EthHeader::ref_from(pkt.head())?;
     Ok(Frame::new(header, pkt.meta.vlan, pkt.meta.cut.gso().is_some(), pkt.len()))
 }

@@ -169,7 +169,7 @@ impl Port {
 
     /// Offset of the IP header in packets that this port sends.
     pub(crate) fn l3(&self) -> usize {
-        if self.config.mac.is_some() { eth::Header::LEN } else { 0 }
+        if self.config.mac.is_some() { eth::EthHeader::LEN } else { 0 }
     }
 
     /// The shortcuts that packets received by this port may take.
@@ -372,10 +372,10 @@ impl PortTable {
         }
         for mut frame in frames {
             let Ok(head) = frame.writable_head(mem) else { return };
-            let Ok(header) = eth::Header::mut_from(head) else { return };
+            let Ok(header) = eth::EthHeader::mut_from(head) else { return };
             header.set_dst(NO_STATION);
             frame.meta.esp = None;
-            let _ = self.enqueue(mem, link, frame, eth::Header::LEN);
+            let _ = self.enqueue(mem, link, frame, eth::EthHeader::LEN);
         }
     }
 }

@@ -55,11 +55,11 @@ fn headers_len(pkt: &Packet, l3: usize, kind: GsoKind) -> usize {
         }
     };
     let transport = match kind {
-        GsoKind::Udp => udp::Header::LEN,
+        GsoKind::Udp => udp::UdpHeader::LEN,
         GsoKind::TcpV4 | GsoKind::TcpV6 => {
-            let mut header = [0; tcp::Header::LEN];
+            let mut header = [0; tcp::TcpHeader::LEN];
             pkt.read_at(transport_at, &mut header);
-            tcp::Header::ref_from(&header).map_or(tcp::Header::LEN, tcp::Header::header_len)
+            tcp::TcpHeader::ref_from(&header).map_or(tcp::TcpHeader::LEN, tcp::TcpHeader::header_len)
         }
     };
     transport_at + transport

@@ -34,7 +34,7 @@ pub(super) enum FrameInput {
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carried) -> Result<FrameInput, DropReason> {
     let port = dp.ports.get(link).ok_or(DropReason::LinkDown)?;
     let Some(mac) = port.config.mac else { return Ok(FrameInput::Ip(Framing::NONE)) };
-    if !pkt.may_pull(cx.mem, eth::Header::LEN)? {
+    if !pkt.may_pull(cx.mem, eth::EthHeader::LEN)? {
         return Err(DropReason::EthTruncated);
     }
     let is_bridge = port.device == Device::Bridge;
@@ -53,7 +53,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carri
             Bridged::Sent => return Ok(FrameInput::Done),
         }
     }
-    let header = eth::Header::ref_from(pkt.head())?;
+    let header = eth::EthHeader::ref_from(pkt.head())?;
     let ethertype = header.ethertype();
     pkt.meta.pkt_type = match header.dst() {
         dst if dst == mac => PktType::Host,
@@ -69,7 +69,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carri
     if is_copied {
         up::copy_frame(dp, cx, link, pkt);
     }
-    pkt.pull(eth::Header::LEN);
+    pkt.pull(eth::EthHeader::LEN);
     match pull_priority_tags(cx.mem, pkt, ethertype)? {
         EtherType::ARP => arp(dp, cx, Station { link, mac }, pkt).map(|()| FrameInput::Done),
         EtherType::IPV4 => Ok(FrameInput::Ip(Framing::of(Version::V4))),
@@ -105,15 +105,15 @@ fn pull_tags(mem: &Memory, pkt: &mut Packet, mut ethertype: EtherType) -> Result
         return Err(DropReason::EthNotForUs);
     }
     while ethertype.is_vlan() {
-        if !pkt.may_pull(mem, vlan::Header::LEN)? {
+        if !pkt.may_pull(mem, vlan::VlanHeader::LEN)? {
             return Err(DropReason::EthTruncated);
         }
-        let tag = vlan::Header::ref_from(pkt.head())?;
+        let tag = vlan::VlanHeader::ref_from(pkt.head())?;
         if tag.tci().vid() != 0 {
             return Err(DropReason::EthNotForUs);
         }
         ethertype = tag.ethertype();
-        pkt.pull(vlan::Header::LEN);
+        pkt.pull(vlan::VlanHeader::LEN);
     }
     Ok(ethertype)
 }
@@ -127,12 +127,12 @@ pub(crate) fn l3_offset(mac: Option<MacAddr>, pkt: &Packet) -> Option<usize> {
 /// Offset of the IP header in an untagged frame to `mac` alone, of a type that is the packet's version.
 #[inline]
 fn l3_offset_behind_ethernet(mac: MacAddr, pkt: &Packet) -> Option<usize> {
-    let header = eth::Header::ref_from(pkt.head()).ok()?;
+    let header = eth::EthHeader::ref_from(pkt.head()).ok()?;
     let version = match header.ethertype() {
         EtherType::IPV4 => Version::V4,
         EtherType::IPV6 => Version::V6,
         _ => return None,
     };
-    let is_whole = Version::of(pkt.head().get(eth::Header::LEN..)?) == Ok(version);
-    (is_whole && header.dst() == mac && pkt.meta.vlan.is_none()).then_some(eth::Header::LEN)
+    let is_whole = Version::of(pkt.head().get(eth::EthHeader::LEN..)?) == Ok(version);
+    (is_whole && header.dst() == mac && pkt.meta.vlan.is_none()).then_some(eth::EthHeader::LEN)
 }

@@ -20,19 +20,19 @@ pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pk
         Ok(Version::V6) => EtherType::IPV6,
         Err(why) => return Next::Drop(why.into()),
     };
-    let header = eth::Header::new(to, mac, ethertype);
+    let header = eth::EthHeader::new(to, mac, ethertype);
     if pkt.push_each(header.as_bytes()) {
-        enqueue_ip(dp, cx, link, pkt.take(), eth::Header::LEN);
+        enqueue_ip(dp, cx, link, pkt.take(), eth::EthHeader::LEN);
         return Next::Done;
     }
     while let Some(packet) = pkt.take_frame() {
         run_framed(dp, cx, link, to, packet);
     }
-    match pkt.push(cx.mem, eth::Header::LEN) {
+    match pkt.push(cx.mem, eth::EthHeader::LEN) {
         Ok(front) => front.copy_from_slice(header.as_bytes()),
         Err(dry) => return Next::Drop(dry.into()),
     }
-    enqueue_ip(dp, cx, link, pkt.take(), eth::Header::LEN);
+    enqueue_ip(dp, cx, link, pkt.take(), eth::EthHeader::LEN);
     Next::Done
 }
 

@@ -38,23 +38,23 @@ fn send_keepalive(dp: &mut Datapath, cx: Cx<'_>, keepalive: Keepalive) -> Result
 fn packet(cx: Cx<'_>, keepalive: &Keepalive) -> Result<Packet, DropReason> {
     let EspInUdp { sport, dport } = keepalive.ports;
     let mut pkt = Packet::with_data(cx.mem, &KEEPALIVE)?;
-    let len = udp::Header::LEN + KEEPALIVE.len();
-    let mut header = udp::Header::new(sport, dport, len as u16);
+    let len = udp::UdpHeader::LEN + KEEPALIVE.len();
+    let mut header = udp::UdpHeader::new(sport, dport, len as u16);
     match (keepalive.src, keepalive.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            pkt.push(cx.mem, udp::Header::LEN)?.copy_from_slice(header.as_bytes());
-            let mut ip = ipv4::Header::new(src, dst, Protocol::UDP, (ipv4::Header::LEN + len) as u16);
+            pkt.push(cx.mem, udp::UdpHeader::LEN)?.copy_from_slice(header.as_bytes());
+            let mut ip = ipv4::Ipv4Header::new(src, dst, Protocol::UDP, (ipv4::Ipv4Header::LEN + len) as u16);
             ip.set_dont_fragment(true);
             ip.fill_check();
-            pkt.push(cx.mem, ipv4::Header::LEN)?.copy_from_slice(ip.as_bytes());
+            pkt.push(cx.mem, ipv4::Ipv4Header::LEN)?.copy_from_slice(ip.as_bytes());
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             let pseudo = checksum::pseudo_v6(src, dst, Protocol::UDP, len);
             let sum = [pseudo, checksum::sum(header.as_bytes()), checksum::sum(&KEEPALIVE)];
             header.set_check(checksum::finish_udp(sum.into_iter().fold(0, checksum::add)));
-            pkt.push(cx.mem, udp::Header::LEN)?.copy_from_slice(header.as_bytes());
-            let ip = ipv6::Header::new(src, dst, Protocol::UDP, len as u16);
-            pkt.push(cx.mem, ipv6::Header::LEN)?.copy_from_slice(ip.as_bytes());
+            pkt.push(cx.mem, udp::UdpHeader::LEN)?.copy_from_slice(header.as_bytes());
+            let ip = ipv6::Ipv6Header::new(src, dst, Protocol::UDP, len as u16);
+            pkt.push(cx.mem, ipv6::Ipv6Header::LEN)?.copy_from_slice(ip.as_bytes());
         }
         _ => return Err(DropReason::NoRoute),
     }

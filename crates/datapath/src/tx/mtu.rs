@@ -156,7 +156,7 @@ fn fragment_v4(
     out: &mut Vec<Packet>,
 ) -> Result<(), DropReason> {
     if pkt.meta.origin.is_local() {
-        let header = ipv4::Header::mut_from(pkt.writable_head(cx.mem)?)?;
+        let header = ipv4::Ipv4Header::mut_from(pkt.writable_head(cx.mem)?)?;
         header.set_id(dp.fragment_ids.next() as u16);
         ipv4::fill_check(pkt.writable_head(cx.mem)?)?;
     }
@@ -218,7 +218,7 @@ fn too_big(dp: &mut Datapath, ip: &IpPacket, mtu: usize, dev: LinkId) -> Next {
 fn clear_dont_fragment(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
     let head = pkt.writable_head(mem)?;
     if Version::of(head)? == Version::V4 {
-        ipv4::Header::mut_from(head)?.set_dont_fragment(false);
+        ipv4::Ipv4Header::mut_from(head)?.set_dont_fragment(false);
         ipv4::fill_check(head)?;
     }
     Ok(())
@@ -246,7 +246,7 @@ fn datagrams(mem: &Memory, ip: &mut IpPacket) -> Result<Vec<IpPacket>, DropReaso
 /// Tells whether a packet is a UDP train whose last datagram is shorter than the others and no longer than `mtu`.
 fn last_datagram_fits(ip: &IpPacket, mtu: usize) -> bool {
     let Cut::Gso(Gso { kind: GsoKind::Udp, size, .. }) = ip.pkt.meta.cut else { return false };
-    let headers = ip.info.header_len + udp::Header::LEN;
+    let headers = ip.info.header_len + udp::UdpHeader::LEN;
     let payload = ip.pkt.len().saturating_sub(headers);
     let last = payload.checked_rem(size.into()).unwrap_or(0);
     last > 0 && last < payload && headers + last <= mtu

@@ -43,7 +43,7 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
             device::run_framed(dp, cx, link, to, packet);
         }
         Action::Answer { link, frame } => {
-            if eth::Header::ref_from(frame.head()).is_ok_and(|header| header.ethertype() == EtherType::IPV6) {
+            if eth::EthHeader::ref_from(frame.head()).is_ok_and(|header| header.ethertype() == EtherType::IPV6) {
                 dp.count(link, Mib::Icmp6OutMsgs);
                 dp.count(link, Mib::Icmp6OutNeighborAdvertisements);
             }
@@ -67,12 +67,12 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
 /// Sends a frame of ARP or neighbour discovery. A transport mode policy between neighbours applies to neighbour discovery as well
 /// (Linux `icmp6_dst_alloc`); a tunnel mode policy does not, because the link is outside the tunnel.
 pub(crate) fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut frame: Packet) {
-    let header = eth::Header::ref_from(frame.head()).copied();
+    let header = eth::EthHeader::ref_from(frame.head()).copied();
     let (Ok(header), false) = (header, dp.ipsec.is_idle()) else {
-        return device::enqueue(dp, cx, link, frame, eth::Header::LEN);
+        return device::enqueue(dp, cx, link, frame, eth::EthHeader::LEN);
     };
     if header.ethertype() == EtherType::IPV6
-        && let Ok(flow) = FlowKey::parse(&frame.head()[eth::Header::LEN..], frame.len() - eth::Header::LEN)
+        && let Ok(flow) = FlowKey::parse(&frame.head()[eth::EthHeader::LEN..], frame.len() - eth::EthHeader::LEN)
     {
         match dp.ipsec.lookup(cx.now, &discovery_flow(dp, link, flow), &mut dp.counters) {
             // Packets that waited for an SA which was added go first.
@@ -83,13 +83,13 @@ pub(crate) fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut fr
             Policy::Protect(bundle)
                 if bundle.iter().all(|&id| dp.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport)) =>
             {
-                frame.pull(eth::Header::LEN);
+                frame.pull(eth::EthHeader::LEN);
                 return send_protected_discovery(dp, cx, link, header.dst(), frame, &bundle);
             }
             _ => {}
         }
     }
-    device::enqueue(dp, cx, link, frame, eth::Header::LEN);
+    device::enqueue(dp, cx, link, frame, eth::EthHeader::LEN);
 }
 
 /// Flow of neighbour discovery that leaves by `link`.

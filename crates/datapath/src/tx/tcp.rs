@@ -17,7 +17,7 @@ use crate::{Cx, Datapath, IpPacket};
 const FLAGS_AT: usize = 13;
 
 /// Offset of the options in a TCP header.
-const OPTIONS_AT: usize = tcp::Header::LEN;
+const OPTIONS_AT: usize = tcp::TcpHeader::LEN;
 
 /// Kinds of TCP options that are read here (RFC 9293 §3.2).
 const END: u8 = 0;
@@ -139,7 +139,7 @@ fn clamp_mss(mem: &Memory, ip: &mut IpPacket, mtu: usize) -> Result<(), DropReas
     if !is_syn(ip) {
         return Ok(());
     }
-    let most = mtu.saturating_sub(ip.info.version().header_len() + tcp::Header::LEN);
+    let most = mtu.saturating_sub(ip.info.version().header_len() + tcp::TcpHeader::LEN);
     let Ok(most) = u16::try_from(most) else { return Ok(()) };
     let (at, Some(header_len)) = (ip.info.header_len, header_len(ip)) else { return Ok(()) };
     if !ip.pkt.may_pull(mem, at + header_len)? {
@@ -192,8 +192,8 @@ fn mss_at(header: &[u8]) -> Option<usize> {
 }
 
 fn header_len(ip: &IpPacket) -> Option<usize> {
-    let mut header = [0; tcp::Header::LEN];
+    let mut header = [0; tcp::TcpHeader::LEN];
     ip.pkt.read_at(ip.info.header_len, &mut header).then_some(())?;
-    let len = tcp::Header::ref_from(&header).ok()?.header_len();
-    (len >= tcp::Header::LEN).then_some(len)
+    let len = tcp::TcpHeader::ref_from(&header).ok()?.header_len();
+    (len >= tcp::TcpHeader::LEN).then_some(len)
 }

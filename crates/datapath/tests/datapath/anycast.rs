@@ -14,7 +14,7 @@ const HOST: &str = "fd00:1::1";
 
 /// Type of the answer to a ping.
 fn is_echo_reply(told: &Told) -> bool {
-    matches!(told.message, Message::V6(icmpv6::Message::EchoReply { .. }))
+    matches!(told.message, Message::V6(icmpv6::Icmpv6Message::EchoReply { .. }))
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn udp_to_an_anycast_address_is_refused_from_that_address() {
     let mut node = router();
     node.rx_bytes(NOW, INSIDE, &Flow::new(HOST, ROUTERS).udp(9));
     let told = told(&only(node.tx(INSIDE)));
-    let port = icmpv6::Message::Unreachable(icmpv6::Unreachable::PORT);
+    let port = icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::PORT);
     assert_eq!((told.src.as_str(), told.message), (ROUTERS, Message::V6(port)));
     // Another router may have that connection (Linux `tcp_v6_send_reset`).
     node.rx_bytes(NOW, INSIDE, &Flow::new(HOST, ROUTERS).tcp(1, 9));
@@ -61,7 +61,7 @@ fn subnets_of_two_addresses_or_one_have_no_anycast_address() {
 fn advertised(host: &str, target: &str) -> Option<(String, String, bool)> {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
     let ask = Flow::new(host, target);
-    let header = eth::Header::new(mac(1), mac(11), wire::EtherType::IPV6);
+    let header = eth::EthHeader::new(mac(1), mac(11), wire::EtherType::IPV6);
     node.rx_bytes(NOW, INSIDE, &[header.as_bytes(), &solicitation(&ask, mac(11))].concat());
     let frames = node.tx(INSIDE);
     let bytes = frames.first()?.to_vec();
@@ -99,7 +99,7 @@ fn ping_to_the_group_of_an_own_address_is_answered() {
         let Node { datapath, mem, .. } = &mut node;
         datapath.set_neighbour(NOW, mem, INSIDE, HOST.parse().unwrap(), fib::Known::Permanent(mac(9)), 0);
         let to = MacAddr::multicast_v6(group.parse().unwrap());
-        let header = eth::Header::new(to, mac(9), wire::EtherType::IPV6);
+        let header = eth::EthHeader::new(to, mac(9), wire::EtherType::IPV6);
         let ping = Flow::new(HOST, &group).ping(1, 8);
         node.rx_bytes(NOW, INSIDE, &[header.as_bytes(), &ping].concat());
         assert_eq!(node.tx(INSIDE).len(), usize::from(answered), "{group}");

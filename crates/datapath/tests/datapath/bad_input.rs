@@ -33,7 +33,7 @@ struct Bad {
 /// An authentic ESP packet of that SA with the given plaintext.
 fn authentic(sa: &SaConfig, seq: u32, text: &[u8]) -> Vec<u8> {
     let cipher = Cipher::new(&sa.algorithm).unwrap();
-    let header = esp::Header::new(sa.spi, seq);
+    let header = esp::EspHeader::new(sa.spi, seq);
     let mut packet = [header.as_bytes(), &vec![0; cipher.iv_len()], text, &vec![0; cipher.icv_len()]].concat();
     cipher.seal(&mut packet, u64::from(seq).to_be_bytes(), None);
     packet
@@ -55,7 +55,7 @@ fn wrap(sa: &SaConfig, udp: bool, esp: &[u8]) -> Vec<u8> {
     if !udp {
         return flow.raw(Protocol::ESP, esp);
     }
-    let header = udp::Header::new(4500, 4500, (udp::Header::LEN + esp.len()) as u16);
+    let header = udp::UdpHeader::new(4500, 4500, (udp::UdpHeader::LEN + esp.len()) as u16);
     flow.raw(Protocol::UDP, &[header.as_bytes(), esp].concat())
 }
 

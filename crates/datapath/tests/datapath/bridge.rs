@@ -28,13 +28,13 @@ fn bridged() -> Node {
 }
 
 fn frame(to: MacAddr, from: MacAddr, ip: &[u8]) -> Vec<u8> {
-    [eth::Header::new(to, from, EtherType::IPV4).as_bytes(), ip].concat()
+    [eth::EthHeader::new(to, from, EtherType::IPV4).as_bytes(), ip].concat()
 }
 
 fn fat(node: &Node, to: MacAddr, from: MacAddr) -> Packet {
     let mut pkt = Flow::new("10.1.0.1", "10.2.0.1").fat_tcp(&node.mem, 1, 4200, 1400);
-    let header = eth::Header::new(to, from, EtherType::IPV4);
-    pkt.push(&node.mem, eth::Header::LEN).unwrap().copy_from_slice(header.as_bytes());
+    let header = eth::EthHeader::new(to, from, EtherType::IPV4);
+    pkt.push(&node.mem, eth::EthHeader::LEN).unwrap().copy_from_slice(header.as_bytes());
     pkt
 }
 
@@ -136,7 +136,7 @@ const OUTSIDE_PORT: LinkId = LinkId(4);
 
 fn framed(to: MacAddr, from: MacAddr, ip: &[u8]) -> Vec<u8> {
     let ethertype = if ip[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
-    [eth::Header::new(to, from, ethertype).as_bytes(), ip].concat()
+    [eth::EthHeader::new(to, from, ethertype).as_bytes(), ip].concat()
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn fat_packet_is_routed_to_and_from_bridge_uncut() {
         let mut node = routed(PortOptions::BARE.features(Features::ALL));
         let mut pkt = flow.fat_tcp(&node.mem, 1, 4200, 1400);
         let header = framed(mac(9), mac(0x21), &pkt.to_vec());
-        pkt.push(&node.mem, eth::Header::LEN).unwrap().copy_from_slice(&header[..eth::Header::LEN]);
+        pkt.push(&node.mem, eth::EthHeader::LEN).unwrap().copy_from_slice(&header[..eth::EthHeader::LEN]);
         node.rx(NOW, LinkId(1), vec![pkt]);
         let up = only(node.tx(OUTSIDE_PORT));
         assert!(up.meta.cut.gso().is_some(), "one packet to the uplink");
@@ -181,7 +181,7 @@ fn hosts_of_the_bridge_reach_a_tunnel_uncut() {
     node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
     let mut pkt = flow.fat_tcp(&node.mem, 1, 3900, 1300);
     let header = framed(mac(9), mac(0x21), &pkt.to_vec());
-    pkt.push(&node.mem, eth::Header::LEN).unwrap().copy_from_slice(&header[..eth::Header::LEN]);
+    pkt.push(&node.mem, eth::EthHeader::LEN).unwrap().copy_from_slice(&header[..eth::EthHeader::LEN]);
     node.rx(NOW, LinkId(1), vec![pkt]);
     let sealed = node.tx(OUTSIDE_PORT);
     assert_eq!((sealed.len(), node.drops()), (3, vec![]));

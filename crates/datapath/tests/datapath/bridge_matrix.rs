@@ -13,7 +13,7 @@ use crate::common::*;
 const OWN: LinkId = LinkId(99);
 const VLAN: u16 = 5;
 /// Ethernet header with a tag.
-const TAGGED: usize = eth::Header::LEN + 4;
+const TAGGED: usize = eth::EthHeader::LEN + 4;
 /// Payload of a segment.
 const SIZE: u16 = 1300;
 /// VXLAN header of network 5.
@@ -162,8 +162,8 @@ fn frame(mem: &Memory, flow: &Flow, content: Content, shape: Shape) -> (Packet, 
     };
     pkt.meta = whole.meta.clone();
     let ethertype = if flow.src.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
-    let header = eth::Header::new(mac(0x22), mac(0x21), ethertype);
-    pkt.push(mem, eth::Header::LEN).unwrap().copy_from_slice(header.as_bytes());
+    let header = eth::EthHeader::new(mac(0x22), mac(0x21), ethertype);
+    pkt.push(mem, eth::EthHeader::LEN).unwrap().copy_from_slice(header.as_bytes());
     (pkt, payload)
 }
 
@@ -181,7 +181,7 @@ fn payload(mem: &Memory, content: Content, ip: &[u8]) -> Vec<u8> {
         Content::Udp => ip[l4 + 8..].to_vec(),
         Content::Vxlan(version) => {
             assert_eq!(ip[l4 + 8..l4 + 16], VXLAN);
-            let inner = &ip[l4 + 8 + VXLAN.len() + eth::Header::LEN..];
+            let inner = &ip[l4 + 8 + VXLAN.len() + eth::EthHeader::LEN..];
             assert_eq!(inner[0] >> 4, if version == Version::V4 { 4 } else { 6 });
             payload(mem, Content::Tcp, inner)
         }
@@ -242,7 +242,7 @@ fn arrived(
     is_tagged: bool,
     case: &str,
 ) -> Vec<u8> {
-    let l3 = if is_tagged { TAGGED } else { eth::Header::LEN };
+    let l3 = if is_tagged { TAGGED } else { eth::EthHeader::LEN };
     let mut wire = Vec::new();
     for pkt in packets {
         assert_fits(&pkt, &features, case);

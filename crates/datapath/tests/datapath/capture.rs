@@ -76,7 +76,7 @@ fn ethernet_capture_sees_wire_frames_and_fat_ip_packets() {
     node.datapath.set_tap(INSIDE, BOTH);
     let [flow, _] = flows();
     let packet = flow.udp(10);
-    let frame = [eth::Header::new(mac(1), mac(11), EtherType::IPV4).as_bytes(), &packet].concat();
+    let frame = [eth::EthHeader::new(mac(1), mac(11), EtherType::IPV4).as_bytes(), &packet].concat();
     node.rx_bytes(NOW, INSIDE, &frame);
     let seen = seen(&mut node);
     assert_eq!(seen, [(1, "wire", "in", frame), (1, "fat", "in", packet)]);

@@ -67,8 +67,8 @@ pub(crate) struct Told {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Message {
-    V4(icmp::Message),
-    V6(icmpv6::Message),
+    V4(icmp::IcmpMessage),
+    V6(icmpv6::Icmpv6Message),
 }
 
 /// Reads an ICMP or ICMPv6 message, whose checksum must be right.
@@ -79,11 +79,11 @@ pub(crate) fn told(pkt: &Packet) -> Told {
     let message = match info.protocol {
         Protocol::ICMP => {
             assert!(icmp::Icmp::parse(body).unwrap().check_ok());
-            Message::V4(icmp::Header::ref_from(body).unwrap().message().unwrap())
+            Message::V4(icmp::IcmpHeader::ref_from(body).unwrap().message().unwrap())
         }
         Protocol::ICMPV6 => {
             assert!(host::icmp::check_ok(pkt, &info));
-            Message::V6(icmpv6::Header::ref_from(body).unwrap().message().unwrap())
+            Message::V6(icmpv6::Icmpv6Header::ref_from(body).unwrap().message().unwrap())
         }
         other => panic!("{other} is no ICMP"),
     };
@@ -97,9 +97,9 @@ pub(crate) fn only(mut packets: Vec<Packet>) -> Packet {
 }
 
 /// `bytes` with an IPv4 header changed, and its checksum made anew.
-pub(crate) fn edit_v4(bytes: &[u8], edit: impl FnOnce(&mut wire::ipv4::Header)) -> Vec<u8> {
+pub(crate) fn edit_v4(bytes: &[u8], edit: impl FnOnce(&mut wire::ipv4::Ipv4Header)) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    edit(wire::ipv4::Header::mut_from(&mut bytes).unwrap());
+    edit(wire::ipv4::Ipv4Header::mut_from(&mut bytes).unwrap());
     wire::ipv4::fill_check(&mut bytes).unwrap();
     bytes
 }
@@ -111,7 +111,7 @@ pub(crate) fn solicitation(ask: &Flow, mac: MacAddr) -> Vec<u8> {
     message.extend_from_slice(nd::LinkAddr::source(mac).as_bytes());
     icmpv6::fill_check(&mut message, src, dst).unwrap();
     let mut solicit = ask.raw(Protocol::ICMPV6, &message);
-    ipv6::Header::mut_from(&mut solicit).unwrap().set_hop_limit(255);
+    ipv6::Ipv6Header::mut_from(&mut solicit).unwrap().set_hop_limit(255);
     solicit
 }
 

@@ -117,7 +117,7 @@ fn vxlan_segments_beyond_the_mtu_are_answered_one_by_one() {
     let out = node.tx(OUTSIDE);
     assert_eq!(cut(&node.mem, out), want(&outer, false, &inner, 1)[4..]);
     assert_eq!(node.drops(), [(1, DropReason::PacketTooBig, 4)]);
-    assert_eq!(told(&node.tx(INSIDE)[0]).message, Message::V4(wire::icmp::Message::FragNeeded { mtu: 1000 }));
+    assert_eq!(told(&node.tx(INSIDE)[0]).message, Message::V4(wire::icmp::IcmpMessage::FragNeeded { mtu: 1000 }));
 }
 
 #[test]
@@ -169,9 +169,9 @@ fn capture_of_vxlan_super_packet_shows_its_segments() {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
     node.datapath.set_tap(INSIDE, TapPoints { wire: true, fat: true });
     let mut pkt = fat_in_vxlan(&node.mem, &outer, false, &inner);
-    let header = eth::Header::new(mac(1), mac(9), wire::EtherType::IPV4);
+    let header = eth::EthHeader::new(mac(1), mac(9), wire::EtherType::IPV4);
     let mem = Memory::heap();
-    pkt.push(&mem, eth::Header::LEN).unwrap().copy_from_slice(header.as_bytes());
+    pkt.push(&mem, eth::EthHeader::LEN).unwrap().copy_from_slice(header.as_bytes());
     node.rx(NOW, INSIDE, vec![pkt]);
     let seen: Vec<_> = node.datapath.take_tapped().map(|tapped| (tapped.fat, tapped.bytes)).collect();
     let want = want(&outer, false, &inner, 0);

@@ -47,7 +47,7 @@ fn check(bytes: &[u8], want: Outcome, passed_by: base::LinkId) {
         Outcome::Silent => assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty(), "{name}"),
         Outcome::Told(code, pointer) => {
             let told = told(&only(node.tx(INSIDE)));
-            assert_eq!(told.message, Message::V6(icmpv6::Message::ParamProblem { code, pointer }), "{name}");
+            assert_eq!(told.message, Message::V6(icmpv6::Icmpv6Message::ParamProblem { code, pointer }), "{name}");
             assert_eq!(told.quote, bytes, "{name}");
         }
     }
@@ -134,7 +134,7 @@ fn option_behind_a_fragment_header_is_seen_when_whole() {
     let mut node = router();
     node.rx(NOW, INSIDE, fragments(&Memory::heap(), &ping, 1500));
     assert_eq!(node.drops(), [(1, DropReason::Ipv6Header, 1)]);
-    let problem = icmpv6::Message::ParamProblem { code: icmpv6::Problem::OPTION, pointer: 42 };
+    let problem = icmpv6::Icmpv6Message::ParamProblem { code: icmpv6::Problem::OPTION, pointer: 42 };
     assert_eq!(told(&only(node.tx(INSIDE))).message, Message::V6(problem));
 }
 

@@ -78,8 +78,8 @@ fn packet_with_ttl_1_is_dropped_with_time_exceeded() {
         let mut node = router();
         node.rx_bytes(NOW, INSIDE, &bytes);
         let want = match flow.version() {
-            Version::V4 => Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)),
-            Version::V6 => Message::V6(icmpv6::Message::TimeExceeded(icmpv6::Exceeded::HOP_LIMIT)),
+            Version::V4 => Message::V4(icmp::IcmpMessage::TimeExceeded(icmp::IcmpExceeded::TTL)),
+            Version::V6 => Message::V6(icmpv6::Icmpv6Message::TimeExceeded(icmpv6::Icmpv6Exceeded::HOP_LIMIT)),
         };
         let told = told(&only(node.tx(INSIDE)));
         assert_eq!((told.message, told.quote), (want, bytes));
@@ -167,8 +167,8 @@ fn mtu_check_uses_wire_size_for_fat_packets() {
             Told(mtu) => {
                 let told = told(&only(answers));
                 let want = match before.version() {
-                    Version::V4 => Message::V4(icmp::Message::FragNeeded { mtu }),
-                    Version::V6 => Message::V6(icmpv6::Message::PacketTooBig { mtu: mtu.into() }),
+                    Version::V4 => Message::V4(icmp::IcmpMessage::FragNeeded { mtu }),
+                    Version::V6 => Message::V6(icmpv6::Icmpv6Message::PacketTooBig { mtu: mtu.into() }),
                 };
                 assert_eq!((told.message, sent.len()), (want, 0), "{name}");
                 assert!(bytes.starts_with(&told.quote), "{name}: quoted as it came, with its TTL");
@@ -212,8 +212,8 @@ fn last_datagram_of_train_passes_if_it_alone_fits() {
         assert!(offload::checksum::verify(&sent, &info(&sent)));
         let answer = told(&only(node.tx(INSIDE)));
         let want = match flow.version() {
-            Version::V4 => Message::V4(icmp::Message::FragNeeded { mtu: 1500 }),
-            Version::V6 => Message::V6(icmpv6::Message::PacketTooBig { mtu: 1500 }),
+            Version::V4 => Message::V4(icmp::IcmpMessage::FragNeeded { mtu: 1500 }),
+            Version::V6 => Message::V6(icmpv6::Icmpv6Message::PacketTooBig { mtu: 1500 }),
         };
         assert_eq!(answer.message, want);
         assert!(flow.udp(1600).starts_with(&answer.quote[..headers - 8]), "about the first datagram: {answer:?}");
@@ -387,8 +387,8 @@ fn packets_to_a_down_link_are_answered_unreachable() {
         assert!(node.tx(OUTSIDE).is_empty());
         node.rx_bytes(NOW, INSIDE, &flow.udp(10));
         let want = match flow.version() {
-            Version::V4 => Message::V4(icmp::Message::Unreachable(icmp::Unreachable::HOST)),
-            Version::V6 => Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)),
+            Version::V4 => Message::V4(icmp::IcmpMessage::Unreachable(icmp::IcmpUnreachable::HOST)),
+            Version::V6 => Message::V6(icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::ADDRESS)),
         };
         assert_eq!(told(&only(node.tx(INSIDE))).message, want);
         assert_eq!(node.drops(), [(1, DropReason::LinkDown, 2)]);

@@ -108,8 +108,8 @@ fn a_ping_in_fragments_is_answered_in_fragments() {
             let Told { src, message, quote, .. } = told(&reply);
             let (id, seq) = (flow.sport, 3);
             let want = match flow.version() {
-                Version::V4 => Message::V4(icmp::Message::EchoReply { id, seq }),
-                Version::V6 => Message::V6(icmpv6::Message::EchoReply { id, seq }),
+                Version::V4 => Message::V4(icmp::IcmpMessage::EchoReply { id, seq }),
+                Version::V6 => Message::V6(icmpv6::Icmpv6Message::EchoReply { id, seq }),
             };
             assert_eq!((src, message), (flow.dst.to_string(), want));
             assert!(quote == bytes[flow.version().header_len() + 8..], "{len}");
@@ -178,7 +178,7 @@ fn reassembly_timeout_is_answered_and_transit_is_forwarded() {
     node.timeout(NOW + Duration::from_secs(30));
     assert_eq!(node.drops(), [(1, DropReason::FragmentTimeout, 2)]);
     let Told { message, .. } = told(&only(node.tx(INSIDE)));
-    assert_eq!(message, Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::REASSEMBLY)));
+    assert_eq!(message, Message::V4(icmp::IcmpMessage::TimeExceeded(icmp::IcmpExceeded::REASSEMBLY)));
     assert_eq!(
         node.datapath.counters,
         counters([
@@ -212,7 +212,7 @@ fn ipv6_first_fragment_alone_is_answered_after_60_s() {
         let sent = node.tx(INSIDE);
         assert_eq!(sent.len(), answers);
         for Told { message, quote, .. } in sent.iter().map(told) {
-            let want = icmpv6::Message::TimeExceeded(icmpv6::Exceeded::REASSEMBLY);
+            let want = icmpv6::Icmpv6Message::TimeExceeded(icmpv6::Icmpv6Exceeded::REASSEMBLY);
             assert_eq!((message, quote), (Message::V6(want), bytes.clone()));
         }
     }
@@ -266,7 +266,7 @@ fn a_fragment_that_breaks_the_rules_of_ipv6_is_answered() {
     node.rx_bytes(NOW, INSIDE, &bytes);
     assert_eq!(node.drops(), [(1, DropReason::FragmentLength, 1)]);
     let Told { message, .. } = told(&only(node.tx(INSIDE)));
-    let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::FIELD, pointer: 4 };
+    let want = icmpv6::Icmpv6Message::ParamProblem { code: icmpv6::Problem::FIELD, pointer: 4 };
     assert_eq!(message, Message::V6(want));
 }
 
@@ -283,7 +283,7 @@ fn a_first_fragment_without_its_upper_layer_header_is_answered() {
     node.rx_bytes(NOW, INSIDE, &bytes);
     assert_eq!(node.drops(), [(1, DropReason::FragmentHeaderChain, 1)]);
     let Told { message, quote, .. } = told(&only(node.tx(INSIDE)));
-    let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::HEADER_CHAIN, pointer: 0 };
+    let want = icmpv6::Icmpv6Message::ParamProblem { code: icmpv6::Problem::HEADER_CHAIN, pointer: 0 };
     assert_eq!((message, quote), (Message::V6(want), bytes.clone()));
     // An Ethernet frame has 46 bytes at least; padding may be anything.
     node.rx_bytes(NOW, INSIDE, &[&bytes[..], &[0xee; 16]].concat());
@@ -316,7 +316,7 @@ fn hop_by_hop_options_behind_fragment_header_are_refused() {
         packets.iter().for_each(|bytes| node.rx_bytes(NOW, INSIDE, bytes));
         assert_eq!(node.drops(), [(1, DropReason::ProtocolUnknown, 1)]);
         let Told { message, .. } = told(&only(node.tx(INSIDE)));
-        let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer };
+        let want = icmpv6::Icmpv6Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer };
         assert_eq!(message, Message::V6(want));
         let port = &node.datapath.ports.get(INSIDE).unwrap().counters;
         for moved in [port, &node.datapath.counters] {

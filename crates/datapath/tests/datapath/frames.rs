@@ -61,7 +61,7 @@ fn sent(tunnel: Tunnel, wan: PortOptions, before: fn(&mut Node), after: fn(&mut 
 fn headers(packets: &[Vec<u8>], l3: usize) -> Vec<(usize, &[u8], &[u8])> {
     fn of(bytes: &[u8], l3: usize) -> (usize, &[u8], &[u8]) {
         let esp = l3 + info_of(&bytes[l3..]).header_len;
-        (bytes.len(), &bytes[..l3], &bytes[esp..esp + esp::Header::LEN])
+        (bytes.len(), &bytes[..l3], &bytes[esp..esp + esp::EspHeader::LEN])
     }
     packets.iter().map(|bytes| of(bytes, l3)).collect()
 }
@@ -88,7 +88,7 @@ fn a_link_gets_them_together_or_apart_and_the_same() {
     for tunnel in RAW {
         for (port, before, l3) in [
             (bare as fn(Features) -> PortOptions, nothing as fn(&mut Node), 0),
-            (ethernet, know_next_hop, eth::Header::LEN),
+            (ethernet, know_next_hop, eth::EthHeader::LEN),
         ] {
             let together = sent(tunnel, port(Features::ALL), before, nothing);
             let [(packets, together)] = &together[..] else { panic!("one buffer: {together:?}") };
@@ -110,9 +110,9 @@ fn each_has_the_link_header_in_front() {
         panic!("one buffer")
     };
     for frame in frames {
-        let header = eth::Header::ref_from(frame).unwrap();
+        let header = eth::EthHeader::ref_from(frame).unwrap();
         assert_eq!((header.dst(), header.src()), (mac(9), mac(2)));
-        assert_eq!(info_of(&frame[eth::Header::LEN..]).src.to_string(), ENDS[0][0]);
+        assert_eq!(info_of(&frame[eth::EthHeader::LEN..]).src.to_string(), ENDS[0][0]);
     }
 }
 
@@ -122,8 +122,8 @@ fn frames_waiting_for_a_neighbour_are_queued_one_by_one() {
     send(&mut node);
     assert_eq!((node.waiting(), waiting(&mut node).len()), (SEGMENTS, 1), "all wait, and one is asked");
     let [asks, answers] = [(mac(2), ENDS[0][0]), (mac(9), ENDS[0][1])].map(|(mac, ip)| (mac, ip.parse().unwrap()));
-    let header = eth::Header::new(asks.0, answers.0, EtherType::ARP);
-    node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), arp::Header::reply(answers, asks).as_bytes()].concat());
+    let header = eth::EthHeader::new(asks.0, answers.0, EtherType::ARP);
+    node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), arp::ArpHeader::reply(answers, asks).as_bytes()].concat());
     let sent: Vec<u64> = waiting(&mut node).iter().map(|(packets, _)| *packets).collect();
     assert_eq!((node.waiting(), sent), (0, vec![1; SEGMENTS]));
     send(&mut node);
@@ -158,7 +158,7 @@ fn a_capture_sees_each() {
     let tapped: Vec<_> = node.datapath.take_tapped().map(|tapped| (tapped.link, tapped.fat, tapped.bytes)).collect();
     let [(_, frames)] = &waiting(&mut node)[..] else { panic!("one buffer") };
     let wire = frames.iter().map(|frame| (LinkId(2), false, frame.clone()));
-    let fat = frames.iter().map(|frame| (LinkId(2), true, frame[eth::Header::LEN..].to_vec()));
+    let fat = frames.iter().map(|frame| (LinkId(2), true, frame[eth::EthHeader::LEN..].to_vec()));
     let want: Vec<_> = fat.chain(wire).collect();
     assert!(tapped == want);
 }
@@ -181,7 +181,7 @@ fn they_pass_a_queueing_discipline_together() {
     for tunnel in RAW {
         for (port, before, l3) in [
             (bare as fn(Features) -> PortOptions, nothing as fn(&mut Node), 0),
-            (ethernet, know_next_hop, eth::Header::LEN),
+            (ethernet, know_next_hop, eth::EthHeader::LEN),
         ] {
             let [(_, want)] = &sent(tunnel, port(Features::ALL), before, nothing)[..] else { panic!("one buffer") };
             let total: usize = want.iter().map(Vec::len).sum();

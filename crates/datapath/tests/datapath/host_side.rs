@@ -62,7 +62,7 @@ fn from_us() -> [Flow; 2] {
 }
 
 fn frame(dst: MacAddr, src: MacAddr, ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
-    [eth::Header::new(dst, src, ethertype).as_bytes(), payload].concat()
+    [eth::EthHeader::new(dst, src, ethertype).as_bytes(), payload].concat()
 }
 
 #[test]
@@ -108,16 +108,16 @@ fn ethernet_up_is_framed_for_the_device() {
     let [flow, _] = to_us();
     node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &flow.udp(10)));
     let got = only(up(&mut node, INSIDE)).to_vec();
-    let header = eth::Header::ref_from(&got).unwrap();
+    let header = eth::EthHeader::ref_from(&got).unwrap();
     assert_eq!((header.dst(), header.ethertype()), (mac(1), EtherType::IPV4));
     assert_ne!(header.src(), mac(1), "Linux drops frames from its own address");
-    assert_eq!(got[eth::Header::LEN..], flow.udp(10));
+    assert_eq!(got[eth::EthHeader::LEN..], flow.udp(10));
     // A group keeps its address.
     let group = Flow::new("10.1.0.1", "224.0.0.5");
     let to = MacAddr([1, 0, 0x5e, 0, 0, 5]);
     node.rx_bytes(NOW, INSIDE, &frame(to, mac(9), EtherType::IPV4, &group.raw(Protocol(89), &[0; 24])));
     let got = only(up(&mut node, INSIDE)).to_vec();
-    assert_eq!(eth::Header::ref_from(&got).unwrap().dst(), to);
+    assert_eq!(eth::EthHeader::ref_from(&got).unwrap().dst(), to);
 }
 
 #[test]
@@ -142,12 +142,12 @@ fn router_advertisement_goes_up_as_a_copy() {
     let addresses = ["fe80::9", "ff02::1"].map(|addr| addr.parse().unwrap());
     icmpv6::fill_check(&mut message, addresses[0], addresses[1]).unwrap();
     let mut packet = flow.raw(Protocol::ICMPV6, &message);
-    wire::ipv6::Header::mut_from(&mut packet).unwrap().set_hop_limit(255);
+    wire::ipv6::Ipv6Header::mut_from(&mut packet).unwrap().set_hop_limit(255);
     let all_nodes = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
     node.rx_bytes(NOW, INSIDE, &frame(all_nodes, mac(9), EtherType::IPV6, &packet));
     let got = only(up(&mut node, INSIDE)).to_vec();
-    assert_eq!(eth::Header::ref_from(&got).unwrap().dst(), all_nodes);
-    assert_eq!(got[eth::Header::LEN..], packet);
+    assert_eq!(eth::EthHeader::ref_from(&got).unwrap().dst(), all_nodes);
+    assert_eq!(got[eth::EthHeader::LEN..], packet);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn dhcp_answer_goes_up_while_link_has_no_address() {
     let answer = Flow { sport: 67, dport: 68, ..Flow::new("10.1.0.1", "10.1.0.77") }.udp(300);
     let framed = frame(mac(1), mac(9), EtherType::IPV4, &answer);
     node.rx_bytes(NOW, INSIDE, &framed);
-    assert_eq!(only(up(&mut node, INSIDE)).to_vec()[eth::Header::LEN..], answer);
+    assert_eq!(only(up(&mut node, INSIDE)).to_vec()[eth::EthHeader::LEN..], answer);
     // A packet that a route forwards or drops is not delivered to the host side.
     let behind = Flow { sport: 67, dport: 68, ..Flow::new("10.1.0.1", "10.2.0.7") }.udp(300);
     node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &behind));
@@ -223,7 +223,7 @@ fn socket_without_route_is_told() {
     let mut node = router_with_host_side();
     down_bytes(&mut node, INSIDE, &Flow::new("10.1.0.254", "203.0.113.1").udp(10));
     let Told { message, .. } = told(&only(up(&mut node, INSIDE)));
-    assert!(matches!(message, Message::V4(icmp::Message::Unreachable(_))), "{message:?}");
+    assert!(matches!(message, Message::V4(icmp::IcmpMessage::Unreachable(_))), "{message:?}");
     assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1)]);
 }
 
@@ -392,7 +392,7 @@ fn socket_with_dont_fragment_gets_the_error() {
     assert!(node.tx(OUTSIDE).is_empty());
     // By the device that the packet was sent by.
     let Told { dst, message, quote, .. } = told(&only(up(&mut node, INSIDE)));
-    assert_eq!((dst, message), (flow.src.to_string(), Message::V4(icmp::Message::FragNeeded { mtu: 1500 })));
+    assert_eq!((dst, message), (flow.src.to_string(), Message::V4(icmp::IcmpMessage::FragNeeded { mtu: 1500 })));
     assert_eq!(quote[..20], bytes[..20]);
     assert_eq!(node.drops(), [(0, DropReason::PacketTooBig, 1)]);
 }
@@ -514,7 +514,7 @@ fn broadcast_of_socket_is_fragmented_for_the_link() {
     let sent = node.tx(OUTSIDE);
     assert_eq!(sent.len(), 3);
     for pkt in &sent {
-        let header = eth::Header::ref_from(pkt.head()).unwrap();
+        let header = eth::EthHeader::ref_from(pkt.head()).unwrap();
         assert_eq!((header.dst(), header.src(), pkt.len() <= 1514), (MacAddr::BROADCAST, mac(2), true));
     }
     assert!(node.tx(INSIDE).is_empty());
@@ -589,7 +589,7 @@ fn malformed_packets_of_sockets_are_counted_drops() {
     let own = Flow::new("10.2.0.254", "10.1.0.254");
     down_bytes(&mut node, OUTSIDE, &frame(mac(2), mac(2), EtherType::IPV4, &own.udp(1)));
     let told = only(up(&mut node, OUTSIDE)).to_vec();
-    assert_eq!(info_of(&told[eth::Header::LEN..]).protocol, Protocol::ICMP);
+    assert_eq!(info_of(&told[eth::EthHeader::LEN..]).protocol, Protocol::ICMP);
 }
 
 #[test]
@@ -669,7 +669,7 @@ fn packet_too_big_about_socket_tcp_lowers_the_cut() {
         let pkt = flow.fat_tcp(&node.mem, 1, 20_000, 10_000);
         down(node, INSIDE, pkt);
         let Cut::Gso(gso) = only(node.tx(OUTSIDE)).meta.cut else { panic!("not fat") };
-        usize::from(gso.size) + ipv4::Header::LEN + TCP_LEN
+        usize::from(gso.size) + ipv4::Ipv4Header::LEN + TCP_LEN
     };
     assert_eq!(size(&mut node), 1500);
     // A message about an unknown flow changes no MTU, but is delivered.
@@ -695,7 +695,7 @@ fn unfinished_checksum_of_socket_is_made_for_the_link() {
         "10.2.0.254".parse().unwrap(),
         "10.2.0.1".parse().unwrap(),
         Protocol::UDP,
-        bytes.len() - ipv4::Header::LEN,
+        bytes.len() - ipv4::Ipv4Header::LEN,
     ));
     pkt.writable_head(&node.mem).unwrap()[26..28].copy_from_slice(&seed.to_be_bytes());
     pkt.meta.csum = Csum::Partial { start: 20, offset: 6 };

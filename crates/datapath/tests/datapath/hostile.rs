@@ -84,14 +84,14 @@ fn sealed(rng: &mut Rng, depth: usize) -> Vec<u8> {
     } else {
         Protocol::IPV6
     };
-    let header = esp::Header::new(Spi(bits + 1), rng.below(3000) as u32);
+    let header = esp::EspHeader::new(Spi(bits + 1), rng.below(3000) as u32);
     let mut trailer = vec![0; esp::trailer_len(inside.len(), 4)];
     esp::write_trailer(&mut trailer, next);
     let body = [header.as_bytes(), &inside, &trailer].concat();
     if bits & 4 == 0 {
         return flow.raw(Protocol::ESP, &body);
     }
-    let udp = wire::udp::Header::new(4500, 4500, (8 + body.len()) as u16);
+    let udp = wire::udp::UdpHeader::new(4500, 4500, (8 + body.len()) as u16);
     flow.raw(Protocol::UDP, &[udp.as_bytes(), &body].concat())
 }
 
@@ -101,7 +101,7 @@ fn frame(rng: &mut Rng, port: MacAddr) -> Vec<u8> {
     let (ethertype, body) = match rng.below(8) {
         0 => {
             let [sender, target] = [[10, 2, 0, 1], [10, 2, 0, 254]].map(Into::into);
-            let request = arp::Header::request((mac(9), sender), target);
+            let request = arp::ArpHeader::request((mac(9), sender), target);
             (EtherType::ARP, request.as_bytes().to_vec())
         }
         1 => {
@@ -118,7 +118,7 @@ fn frame(rng: &mut Rng, port: MacAddr) -> Vec<u8> {
             (if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 }, packet)
         }
     };
-    [eth::Header::new(to, mac(9), ethertype).as_bytes(), &body].concat()
+    [eth::EthHeader::new(to, mac(9), ethertype).as_bytes(), &body].concat()
 }
 
 /// Changes, truncates or appends bytes; half of the time it changes nothing.

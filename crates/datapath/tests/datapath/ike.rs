@@ -39,7 +39,7 @@ fn between([local, peer]: [SocketAddr; 2], payload: &[u8]) -> Vec<u8> {
     let mut bytes = flow.udp(payload.len());
     let at = bytes.len() - payload.len();
     bytes[at..].copy_from_slice(payload);
-    let udp_at = at - udp::Header::LEN;
+    let udp_at = at - udp::UdpHeader::LEN;
     bytes[udp_at + udp::CHECK_AT..at].fill(0);
     let len = bytes.len() - udp_at;
     let pseudo = match (flow.src, flow.dst) {
@@ -300,7 +300,7 @@ fn message_leaves_from_its_port_with_the_marker() {
             let (bytes, info) = (pkt.to_vec(), info(&pkt));
             assert_eq!((info.src, info.dst), (local.ip(), peer.ip()));
             let body = info.payload(&bytes);
-            let header = udp::Header::ref_from(body).unwrap();
+            let header = udp::UdpHeader::ref_from(body).unwrap();
             assert_eq!((header.sport(), header.dport()), (local.port(), peer.port()));
             assert!(header.check() != 0 && offload::checksum::verify(&pkt, &info));
             assert_eq!(body[8..], [vec![0; 4], vec![7; len]].concat());

@@ -35,14 +35,14 @@ fn mapping(locator_match: Locator, locator: Locator, link: Option<LinkId>) -> Ma
 fn to_ila(bytes: &[u8], locator: Locator) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let rewrite = Rewrite { locator, csum_mode: CsumMode::NeutralMap, diff: None };
-    let header = ipv6::Header::mut_from(&mut bytes).unwrap();
+    let header = ipv6::Ipv6Header::mut_from(&mut bytes).unwrap();
     header.set_dst(rewrite.address(header.dst(), Direction::SirToIla));
     bytes
 }
 
 pub(crate) fn with_hop_limit(bytes: &[u8], hop_limit: u8) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    ipv6::Header::mut_from(&mut bytes).unwrap().set_hop_limit(hop_limit);
+    ipv6::Ipv6Header::mut_from(&mut bytes).unwrap().set_hop_limit(hop_limit);
     bytes
 }
 
@@ -93,7 +93,7 @@ fn segments_with_checksum_of_other_address_stay_thin() {
     let dst = ILA.with(Identifier::of(NODE.parse().unwrap()));
     let burst = (0..4).map(|nth| {
         let mut bytes = flow().tcp(nth * 1000, 1000);
-        ipv6::Header::mut_from(&mut bytes).unwrap().set_dst(dst);
+        ipv6::Ipv6Header::mut_from(&mut bytes).unwrap().set_dst(dst);
         Packet::with_data(&node.mem, &bytes).unwrap()
     });
     let burst = burst.collect();
@@ -286,7 +286,7 @@ fn trace_shows_translation_between_hook_and_route() {
     let sent = to_ila(&flow().udp(5), ILA);
     node.rx_bytes(NOW, INSIDE, &sent);
     let steps: Vec<_> = node.datapath.take_trace().collect();
-    let from = ipv6::Header::ref_from(&sent).unwrap().dst();
+    let from = ipv6::Ipv6Header::ref_from(&sent).unwrap().dst();
     let prefix = Some("fd00:2::/64".parse().unwrap());
     let table = Some(TableId::MAIN);
     assert_eq!(

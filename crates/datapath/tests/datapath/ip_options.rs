@@ -11,7 +11,7 @@ use crate::common::*;
 /// An IPv4 packet with options in its header.
 fn with_options(bytes: &[u8], options: &[u8]) -> Vec<u8> {
     let mut longer = [&bytes[..20], options, &bytes[20..]].concat();
-    let header = wire::ipv4::Header::mut_from(&mut longer).unwrap();
+    let header = wire::ipv4::Ipv4Header::mut_from(&mut longer).unwrap();
     header.set_header_len(20 + options.len());
     header.set_total_len((bytes.len() + options.len()) as u16);
     wire::ipv4::fill_check(&mut longer).unwrap();
@@ -65,7 +65,7 @@ fn malformed_option_is_answered_with_its_offset() {
                 continue;
             }
             let told = told(&only(node.tx(INSIDE)));
-            let message = Message::V4(icmp::Message::ParamProblem { code: 0, pointer });
+            let message = Message::V4(icmp::IcmpMessage::ParamProblem { code: 0, pointer });
             assert_eq!((told.message, told.quote), (message, bytes), "{to} {options:?}");
         }
     }

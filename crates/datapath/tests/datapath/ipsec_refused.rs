@@ -113,8 +113,8 @@ fn error_about_a_decrypted_packet_returns_by_the_tunnel_only() {
         (flows()[1], "fd00:2::254", ["fd00:2::/32", "fd00:1::/32"]),
     ] {
         let exceeded = match flow.src.is_ipv4() {
-            true => Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)),
-            false => Message::V6(icmpv6::Message::TimeExceeded(icmpv6::Exceeded::HOP_LIMIT)),
+            true => Message::V4(icmp::IcmpMessage::TimeExceeded(icmp::IcmpExceeded::TTL)),
+            false => Message::V6(icmpv6::Icmpv6Message::TimeExceeded(icmpv6::Icmpv6Exceeded::HOP_LIMIT)),
         };
         let mut world = tunnelled(TUNNELS[0], 1);
         let [near, far] = &mut world.nodes[..] else { panic!("two gateways") };
@@ -253,7 +253,7 @@ fn esp_to_an_address_that_is_no_longer_ours_is_not_opened() {
 fn other_datagram_to_the_esp_in_udp_port_is_not_esp() {
     let flow = Flow { sport: 4500, dport: 4500, ..Flow::new(ENDS[0][0], ENDS[0][1]) };
     let datagram = |payload: &[u8]| {
-        let udp = wire::udp::Header::new(4500, 4500, (8 + payload.len()) as u16);
+        let udp = wire::udp::UdpHeader::new(4500, 4500, (8 + payload.len()) as u16);
         flow.raw(Protocol::UDP, &[udp.as_bytes(), payload].concat())
     };
     let mut world = tunnelled(TUNNELS[1], 1);

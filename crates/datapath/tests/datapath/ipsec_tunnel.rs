@@ -161,9 +161,9 @@ fn packet_too_long_for_the_tunnel_gets_the_inner_mtu() {
             world.hosts[0].send(fat);
             world.run(SECOND);
             let want = if v4 {
-                Message::V4(icmp::Message::FragNeeded { mtu: mtu as u16 })
+                Message::V4(icmp::IcmpMessage::FragNeeded { mtu: mtu as u16 })
             } else {
-                Message::V6(icmpv6::Message::PacketTooBig { mtu: mtu as u32 })
+                Message::V6(icmpv6::Icmpv6Message::PacketTooBig { mtu: mtu as u32 })
             };
             let told: Vec<_> = world.hosts[0].take().iter().map(|pkt| told(pkt).message).collect();
             assert_eq!((told, world.hosts[1].take().len()), (vec![want; 2], 0), "{tunnel:?}");

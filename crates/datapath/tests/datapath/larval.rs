@@ -46,7 +46,7 @@ fn packet(n: usize) -> Vec<u8> {
 /// Packets that the second gateway delivers to its hosts from those that the first one has sent.
 fn arrived([near, far]: &mut [Node; 2], now: Instant) -> Vec<Vec<u8>> {
     for pkt in near.tx(OUTSIDE) {
-        assert_eq!(ipv4::Header::ref_from(pkt.head()).unwrap().protocol(), Protocol::ESP);
+        assert_eq!(ipv4::Ipv4Header::ref_from(pkt.head()).unwrap().protocol(), Protocol::ESP);
         far.rx_bytes(now, OUTSIDE, &pkt.to_vec());
     }
     far.tx(INSIDE).iter().map(Packet::to_vec).collect()
@@ -90,7 +90,7 @@ fn packets_held_for_an_sa_leave_in_order() {
     nodes[0].timeout(at(101));
     let got = arrived(&mut nodes, at(101));
     assert_eq!(got.iter().map(|bytes| bytes.len() - 28).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
-    let ttl = |bytes: &[u8]| ipv4::Header::ref_from(bytes).unwrap().ttl();
+    let ttl = |bytes: &[u8]| ipv4::Ipv4Header::ref_from(bytes).unwrap().ttl();
     assert!(got.iter().all(|bytes| ttl(bytes) == ttl(&packet(1)) - 2));
     assert_eq!(nodes[0].datapath.counters.get(Mib::XfrmOutNoStates), 0);
     assert_eq!(nodes[0].pages_in_use(), 0);
@@ -122,7 +122,7 @@ fn neighbour_discovery_with_held_packets_stays_protected() {
     let sa = esp(here, there, 0x1000, Mode::Transport, false);
     node.datapath.ipsec.add_policy(policy(Dir::Out, here, there, std::slice::from_ref(&sa))).unwrap();
     let ask = Flow::new(there, here);
-    let header = wire::eth::Header::new(mac(1), mac(2), wire::EtherType::IPV6);
+    let header = wire::eth::EthHeader::new(mac(1), mac(2), wire::EtherType::IPV6);
     node.rx_bytes(at(1), OUTSIDE, &[header.as_bytes(), &ask.ping(1, 100)].concat());
     assert_eq!((node.datapath.ipsec.held(), node.tx(OUTSIDE).len()), (1, 0), "the answer waits");
     node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();

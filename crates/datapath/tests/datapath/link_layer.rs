@@ -20,9 +20,9 @@ fn tci(vid: u16) -> vlan::Tci {
 fn frame(to: MacAddr, tags: &[(EtherType, u16)], ip: &[u8]) -> Vec<u8> {
     let ethertype = if Version::of(ip) == Ok(Version::V4) { EtherType::IPV4 } else { EtherType::IPV6 };
     let types: Vec<EtherType> = tags.iter().map(|tag| tag.0).chain([ethertype]).collect();
-    let mut bytes = eth::Header::new(to, mac(9), types[0]).as_bytes().to_vec();
+    let mut bytes = eth::EthHeader::new(to, mac(9), types[0]).as_bytes().to_vec();
     for (tag, next) in tags.iter().zip(&types[1..]) {
-        bytes.extend_from_slice(vlan::Header::new(tci(tag.1), *next).as_bytes());
+        bytes.extend_from_slice(vlan::VlanHeader::new(tci(tag.1), *next).as_bytes());
     }
     [bytes, ip.to_vec()].concat()
 }
@@ -193,7 +193,7 @@ fn priority_tag_counts_as_no_tag() {
 #[test]
 fn offloads_behind_a_priority_tag_stay_right() {
     let tags = [(EtherType::VLAN, 0)];
-    let front = eth::Header::LEN + vlan::Header::LEN;
+    let front = eth::EthHeader::LEN + vlan::VlanHeader::LEN;
     for flow in flows() {
         let (v4, l4) = (flow.version() == Version::V4, flow.version().header_len());
         let tcp_check = tcp::CHECK_AT as u16;

@@ -30,7 +30,7 @@ fn a_ping_is_answered_in_every_geometry() {
                 let (id, seq) = (flow.sport, 9);
                 let (want, counted) = match flow.version() {
                     Version::V4 => (
-                        Message::V4(icmp::Message::EchoReply { id, seq }),
+                        Message::V4(icmp::IcmpMessage::EchoReply { id, seq }),
                         counters([
                             (Mib::IpInReceives, 1),
                             (Mib::IpInDelivers, 1),
@@ -42,7 +42,7 @@ fn a_ping_is_answered_in_every_geometry() {
                         ]),
                     ),
                     Version::V6 => (
-                        Message::V6(icmpv6::Message::EchoReply { id, seq }),
+                        Message::V6(icmpv6::Icmpv6Message::EchoReply { id, seq }),
                         counters([
                             (Mib::Ip6InReceives, 1),
                             (Mib::Ip6InDelivers, 1),
@@ -72,15 +72,15 @@ fn a_long_answer_is_fragmented_over_ipv4() {
 
 #[test]
 fn packet_of_an_unhandled_protocol_is_refused_by_name() {
-    use icmp::{Message::Unreachable as V4, Unreachable as Code4};
+    use icmp::{IcmpMessage::Unreachable as V4, IcmpUnreachable as Code4};
     let [v4, v6] = to_us();
-    let next_header = icmpv6::Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer: 6 };
+    let next_header = icmpv6::Icmpv6Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer: 6 };
     let gre = Protocol(47);
     let no_port = DropReason::UdpNoPort;
     let unknown = DropReason::ProtocolUnknown;
     let cases = [
         ("UDP", v4.udp(9), no_port, Mib::UdpNoPorts, Message::V4(V4(Code4::PORT))),
-        ("UDP over IPv6", v6.udp(9), no_port, Mib::Udp6NoPorts, unreachable_v6(icmpv6::Unreachable::PORT)),
+        ("UDP over IPv6", v6.udp(9), no_port, Mib::Udp6NoPorts, unreachable_v6(icmpv6::Icmpv6Unreachable::PORT)),
         ("GRE over IPv6", v6.raw(gre, &[0; 9]), unknown, Mib::Ip6InUnknownProtos, Message::V6(next_header)),
         ("OSPF", v4.raw(Protocol(89), &[0; 9]), unknown, Mib::IpInUnknownProtos, Message::V4(V4(Code4::PROTOCOL))),
         ("ICMPv6 over IPv4", v4.raw(Protocol::ICMPV6, &[128; 9]), unknown, Mib::IpInUnknownProtos, {
@@ -167,8 +167,8 @@ fn a_reset_or_a_wrong_segment_is_not_answered() {
     assert_eq!(node.drops(), [(1, DropReason::TcpNoPort, 1)]);
 }
 
-const fn unreachable_v6(code: icmpv6::Unreachable) -> Message {
-    Message::V6(icmpv6::Message::Unreachable(code))
+const fn unreachable_v6(code: icmpv6::Icmpv6Unreachable) -> Message {
+    Message::V6(icmpv6::Icmpv6Message::Unreachable(code))
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn ping_to_all_nodes_or_routers_is_answered() {
         node.rx_bytes(NOW, INSIDE, &Flow::new("fd00:1::1", group).ping(1, 8));
         let Told { src, dst, message, .. } = told(&only(node.tx(INSIDE)));
         assert_eq!((src.as_str(), dst.as_str()), ("fd00:1::254", "fd00:1::1"), "{group}");
-        assert!(matches!(message, Message::V6(icmpv6::Message::EchoReply { .. })), "{group}");
+        assert!(matches!(message, Message::V6(icmpv6::Icmpv6Message::EchoReply { .. })), "{group}");
         assert_eq!(node.drops(), [], "{group}");
     }
 }

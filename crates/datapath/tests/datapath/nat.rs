@@ -37,7 +37,7 @@ fn a_quiet_tunnel_is_kept_alive() {
             let [src, dst] = ENDS[usize::from(v6)];
             assert_eq!((info.src.to_string(), info.dst.to_string()), (src.to_owned(), dst.to_owned()));
             assert_eq!((info.protocol, info.payload(&bytes)[8..].to_vec()), (Protocol::UDP, vec![0xff]));
-            let header = udp::Header::ref_from(info.payload(&bytes)).unwrap();
+            let header = udp::UdpHeader::ref_from(info.payload(&bytes)).unwrap();
             assert_eq!((header.sport(), header.dport(), header.len()), (4500, 61_000, 9));
             assert_eq!(header.check() == 0, !v6, "none over IPv4 (RFC 3948 §2.3)");
             assert!(v6 || info.dont_fragment);
@@ -92,13 +92,13 @@ fn reply_of_a_guest_follows_its_peer_behind_nat() {
     for (from, port) in [("10.2.0.1", 4500), ("198.51.100.7", 61_000), ("203.0.113.8", 4500)] {
         peer.rx_bytes(NOW, INSIDE, &flow.udp(100));
         let mut bytes = edit_v4(&only(peer.tx(OUTSIDE)).to_vec(), |header| header.set_src(from.parse().unwrap()));
-        bytes[ipv4::Header::LEN..][..2].copy_from_slice(&u16::to_be_bytes(port));
+        bytes[ipv4::Ipv4Header::LEN..][..2].copy_from_slice(&u16::to_be_bytes(port));
         node.rx_bytes(NOW, OUTSIDE, &bytes);
         assert_eq!(node.tx(INSIDE).len(), 1);
         node.rx_bytes(NOW, INSIDE, &flow.reversed().udp(100));
         let answer = only(node.tx(OUTSIDE)).to_vec();
         let info = info_of(&answer);
-        let dport = udp::Header::ref_from(info.payload(&answer)).unwrap().dport();
+        let dport = udp::UdpHeader::ref_from(info.payload(&answer)).unwrap().dport();
         assert_eq!((info.dst.to_string(), dport), (from.to_owned(), port));
     }
     let events: Vec<_> = node.datapath.ipsec.take_events().collect();

@@ -84,10 +84,10 @@ fn ipv4_route_over_ipv6_neighbour_asks_by_discovery() {
     world.nodes[0].rx_bytes(
         NOW,
         INSIDE,
-        &[eth::Header::new(mac(1), mac(11), EtherType::IPV4).as_bytes(), &flow.udp(100)[..]].concat(),
+        &[eth::EthHeader::new(mac(1), mac(11), EtherType::IPV4).as_bytes(), &flow.udp(100)[..]].concat(),
     );
     let frame = only(world.nodes[0].tx(OUTSIDE));
-    let header = eth::Header::ref_from(frame.head()).unwrap();
+    let header = eth::EthHeader::ref_from(frame.head()).unwrap();
     assert_eq!((header.dst(), header.ethertype()), (mac(12), EtherType::IPV4));
 }
 
@@ -95,7 +95,7 @@ fn ipv4_route_over_ipv6_neighbour_asks_by_discovery() {
 fn solicitations(node: &mut Node, link: LinkId) -> usize {
     let frames = node.tx(link);
     let is_solicitation = |pkt: &&packet::Packet| {
-        let header = eth::Header::ref_from(pkt.head()).unwrap();
+        let header = eth::EthHeader::ref_from(pkt.head()).unwrap();
         header.ethertype() == EtherType::ARP && header.dst() == MacAddr::BROADCAST
             || header.ethertype() == EtherType::IPV6 && header.dst().is_multicast()
     };
@@ -125,7 +125,7 @@ fn sender_of_packet_held_by_gro_is_solicited_for_its_error() {
         let expired = Flow { ttl: 1, ..flow }.udp(10);
         let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
         let ethertype = if flow.src.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
-        let header = eth::Header::new(mac(1), mac(11), ethertype);
+        let header = eth::EthHeader::new(mac(1), mac(11), ethertype);
         node.rx_bytes(NOW, INSIDE, &[header.as_bytes(), &expired].concat());
         assert_eq!((solicitations(&mut node, INSIDE), node.waiting()), (1, 1), "{flow:?}");
     }
@@ -166,7 +166,7 @@ fn sent(flow: &Flow, len: usize) -> Vec<u8> {
 /// Puts an Ethernet header for the router's inner port in front.
 fn frames_of(packets: Vec<packet::Packet>) -> Vec<packet::Packet> {
     let mem = packet::Memory::heap();
-    let header = wire::eth::Header::new(mac(1), mac(11), wire::EtherType::IPV4);
+    let header = wire::eth::EthHeader::new(mac(1), mac(11), wire::EtherType::IPV4);
     let framed = packets.into_iter().map(|mut pkt| {
         pkt.push(&mem, 14).unwrap().copy_from_slice(header.as_bytes());
         pkt
@@ -186,8 +186,8 @@ fn silent_neighbour_is_solicited_three_times_then_reported() {
         assert_eq!((world.nodes[0].waiting(), world.hosts[0].take().len()), (2, 0));
         world.run(SECOND);
         let unreachable = match flow.version() {
-            Version::V4 => Message::V4(icmp::Message::Unreachable(icmp::Unreachable::HOST)),
-            Version::V6 => Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)),
+            Version::V4 => Message::V4(icmp::IcmpMessage::Unreachable(icmp::IcmpUnreachable::HOST)),
+            Version::V6 => Message::V6(icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::ADDRESS)),
         };
         let told: Vec<_> = world.hosts[0].take().iter().map(told).collect();
         assert_eq!(told.iter().map(|told| told.message).collect::<Vec<_>>(), [unreachable; 2]);
@@ -240,8 +240,8 @@ fn link_down_flushes_neighbours_and_held_packets() {
 fn router_answers_for_its_own_addresses_only() {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
     let ask = |target: &str| {
-        let request = wire::arp::Header::request((mac(11), [10, 1, 0, 1].into()), target.parse().unwrap());
-        let header = wire::eth::Header::new(wire::MacAddr::BROADCAST, mac(11), wire::EtherType::ARP);
+        let request = wire::arp::ArpHeader::request((mac(11), [10, 1, 0, 1].into()), target.parse().unwrap());
+        let header = wire::eth::EthHeader::new(wire::MacAddr::BROADCAST, mac(11), wire::EtherType::ARP);
         [header.as_bytes(), request.as_bytes()].concat()
     };
     for (target, answered) in [("10.1.0.254", true), ("10.1.0.7", false), ("10.2.0.1", false)] {
@@ -249,7 +249,7 @@ fn router_answers_for_its_own_addresses_only() {
         let answers = node.tx(INSIDE);
         assert_eq!(answers.len(), usize::from(answered), "{target}");
         if let Some(answer) = answers.first() {
-            let reply = wire::arp::Header::parse(&answer.head()[14..]).unwrap();
+            let reply = wire::arp::ArpHeader::parse(&answer.head()[14..]).unwrap();
             assert_eq!((reply.sender_mac(), reply.sender_ip().to_string().as_str()), (mac(1), target));
         }
     }
@@ -265,9 +265,9 @@ fn discovery_needs_ethernet_and_hop_limit_255() {
         let mut message = wire::nd::Neighbour::solicit(target).as_bytes().to_vec();
         message.extend_from_slice(wire::nd::LinkAddr::source(mac(11)).as_bytes());
         wire::icmpv6::fill_check(&mut message, source, target).unwrap();
-        let mut header = wire::ipv6::Header::new(source, target, wire::Protocol::ICMPV6, message.len() as u16);
+        let mut header = wire::ipv6::Ipv6Header::new(source, target, wire::Protocol::ICMPV6, message.len() as u16);
         header.set_hop_limit(hop_limit);
-        let eth = wire::eth::Header::new(mac(1), mac(11), wire::EtherType::IPV6);
+        let eth = wire::eth::EthHeader::new(mac(1), mac(11), wire::EtherType::IPV6);
         [eth.as_bytes(), header.as_bytes(), &message].concat()
     };
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
@@ -291,12 +291,12 @@ fn discovery_in_fragments_is_ignored() {
     message.extend_from_slice(wire::nd::LinkAddr::source(mac(11)).as_bytes());
     wire::icmpv6::fill_check(&mut message, source, target).unwrap();
     let part = |at: usize, more, bytes: &[u8]| {
-        let mut header = wire::ipv6::Header::new(source, target, wire::Protocol::FRAGMENT, 8 + bytes.len() as u16);
+        let mut header = wire::ipv6::Ipv6Header::new(source, target, wire::Protocol::FRAGMENT, 8 + bytes.len() as u16);
         header.set_hop_limit(255);
         let info = wire::FragInfo { offset: wire::FragOffset::from_bytes(at).unwrap(), more, id: 7 };
-        let mut fragment = vec![0; wire::frag::Header::LEN];
-        wire::frag::Header::new(wire::Protocol::ICMPV6, info).write(&mut fragment).unwrap();
-        let eth = wire::eth::Header::new(mac(1), mac(11), wire::EtherType::IPV6);
+        let mut fragment = vec![0; wire::frag::FragHeader::LEN];
+        wire::frag::FragHeader::new(wire::Protocol::ICMPV6, info).write(&mut fragment).unwrap();
+        let eth = wire::eth::EthHeader::new(mac(1), mac(11), wire::EtherType::IPV6);
         [eth.as_bytes(), header.as_bytes(), &fragment, bytes].concat()
     };
     let (front, back) = message.split_at(24);
@@ -317,7 +317,7 @@ fn stranger_v6(net: u16, n: u64) -> IpAddr {
 
 /// An IPv6 packet in a frame for the router's inner port.
 fn framed_v6(bytes: &[u8]) -> Vec<u8> {
-    [eth::Header::new(mac(1), mac(66), EtherType::IPV6).as_bytes(), bytes].concat()
+    [eth::EthHeader::new(mac(1), mac(66), EtherType::IPV6).as_bytes(), bytes].concat()
 }
 
 /// A solicitation of the router by the `n`th stranger on its inner link.
@@ -335,8 +335,8 @@ fn scan(n: u64) -> Vec<u8> {
 /// An ARP request for the router by the `n`th stranger on its inner link, which is 10.1.0.0/16 then.
 fn hostile_arp(n: u64) -> Vec<u8> {
     let sender = [10, 1, 1 + (n / 256 % 255) as u8, n as u8].into();
-    let request = arp::Header::request((mac(66), sender), [10, 1, 0, 254].into());
-    [eth::Header::new(MacAddr::BROADCAST, mac(66), EtherType::ARP).as_bytes(), request.as_bytes()].concat()
+    let request = arp::ArpHeader::request((mac(66), sender), [10, 1, 0, 254].into());
+    [eth::EthHeader::new(MacAddr::BROADCAST, mac(66), EtherType::ARP).as_bytes(), request.as_bytes()].concat()
 }
 
 /// State after a flood.
@@ -458,7 +458,8 @@ fn confirmed_neighbour_is_answered_while_strangers_solicit() {
     let now = world.now();
     let node = &mut world.nodes[0];
     let ask = Flow { dst: "fd00:1::254".parse().unwrap(), ..flow };
-    let probe = [eth::Header::new(mac(1), mac(11), EtherType::IPV6).as_bytes(), &solicitation(&ask, mac(11))].concat();
+    let probe =
+        [eth::EthHeader::new(mac(1), mac(11), EtherType::IPV6).as_bytes(), &solicitation(&ask, mac(11))].concat();
     let mut answers = 0;
     for n in 0..20_000 {
         node.rx_bytes(now, INSIDE, &hostile_solicitation(n));
@@ -482,7 +483,7 @@ fn arp_requests_to_others_make_no_entry() {
     for n in 0..1000 {
         let mut frame = hostile_arp(n);
         // The target, 10.1.0.254, becomes 10.1.0.253.
-        frame[eth::Header::LEN + 27] = 253;
+        frame[eth::EthHeader::LEN + 27] = 253;
         node.rx_bytes(NOW, INSIDE, &frame);
     }
     assert!(node.datapath.neighbours.is_empty() && node.tx(INSIDE).is_empty());

@@ -161,7 +161,7 @@ fn error_of_a_node_without_addresses_is_sent() {
         datapath.set_neighbour(NOW, mem, INSIDE, flow.src, Known::Permanent(mac(9)), 0);
         let ended = Flow::new(&flow.src.to_string(), if flow.src.is_ipv4() { "198.51.100.1" } else { "fd00:9::1" });
         let frame = [
-            wire::eth::Header::new(
+            wire::eth::EthHeader::new(
                 mac(1),
                 mac(9),
                 if flow.src.is_ipv4() { wire::EtherType::IPV4 } else { wire::EtherType::IPV6 },
@@ -172,7 +172,7 @@ fn error_of_a_node_without_addresses_is_sent() {
         .concat();
         node.rx_bytes(NOW, INSIDE, &frame);
         let mut answer = only(node.tx(INSIDE));
-        answer.pull(wire::eth::Header::LEN);
+        answer.pull(wire::eth::EthHeader::LEN);
         assert_eq!(told(&answer).src, want);
     }
 }

@@ -95,8 +95,8 @@ fn shrink(world: &mut World, tunnel: Tunnel, mtu: usize) {
 /// The MTU in a message, which must be a *packet too big* message.
 fn told_mtu(pkt: &packet::Packet) -> usize {
     match told(pkt).message {
-        Message::V4(icmp::Message::FragNeeded { mtu }) => mtu.into(),
-        Message::V6(icmpv6::Message::PacketTooBig { mtu }) => mtu as usize,
+        Message::V4(icmp::IcmpMessage::FragNeeded { mtu }) => mtu.into(),
+        Message::V6(icmpv6::Icmpv6Message::PacketTooBig { mtu }) => mtu as usize,
         other => panic!("{other:?}"),
     }
 }
@@ -223,11 +223,11 @@ fn the_way_on_from_the_outer_tunnel_narrows_the_inner_one() {
 /// *Packet too big* message from a forger.
 pub(crate) fn too_big(v6: bool, mtu: u16, to: &str, quote: &[u8]) -> Vec<u8> {
     let forger = Flow::new(STRANGERS[usize::from(v6)], to);
-    let mut message = vec![0; icmp::Header::LEN];
+    let mut message = vec![0; icmp::IcmpHeader::LEN];
     if v6 {
-        icmpv6::Header::new(icmpv6::Message::PacketTooBig { mtu: mtu.into() }).write(&mut message).unwrap();
+        icmpv6::Icmpv6Header::new(icmpv6::Icmpv6Message::PacketTooBig { mtu: mtu.into() }).write(&mut message).unwrap();
     } else {
-        icmp::Header::new(icmp::Message::FragNeeded { mtu }).write(&mut message).unwrap();
+        icmp::IcmpHeader::new(icmp::IcmpMessage::FragNeeded { mtu }).write(&mut message).unwrap();
     }
     message.extend_from_slice(quote);
     match (forger.src, forger.dst) {

@@ -196,12 +196,12 @@ fn frames_that_are_no_ip_wait_as_others_do() {
     assert_eq!((node.waiting(), stats(&node).qlen, lens(&mut node)), (3, 1, vec![]));
     node.datapath.set_busy(NOW, &node.mem, OUTSIDE, false);
     let asked = only(node.tx(OUTSIDE)).to_vec();
-    let header = eth::Header::ref_from(&asked).unwrap();
+    let header = eth::EthHeader::ref_from(&asked).unwrap();
     assert_eq!((header.dst(), header.ethertype()), (MacAddr::BROADCAST, EtherType::ARP));
     let [asks, answers] = [(mac(2), "10.2.0.254"), (mac(9), "10.2.0.1")].map(|(mac, ip)| (mac, ip.parse().unwrap()));
-    let header = eth::Header::new(asks.0, answers.0, EtherType::ARP);
+    let header = eth::EthHeader::new(asks.0, answers.0, EtherType::ARP);
     node.datapath.set_busy(NOW, &node.mem, OUTSIDE, true);
-    node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), arp::Header::reply(answers, asks).as_bytes()].concat());
+    node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), arp::ArpHeader::reply(answers, asks).as_bytes()].concat());
     assert_eq!((node.waiting(), stats(&node).qlen, lens(&mut node)), (0, 3, vec![]));
     node.datapath.set_busy(NOW, &node.mem, OUTSIDE, false);
     assert_eq!(lens(&mut node), [142, 143, 144]);

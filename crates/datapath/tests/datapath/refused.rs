@@ -12,8 +12,8 @@ use crate::common::*;
 
 #[test]
 fn each_kind_of_route_has_its_answer() {
-    use icmp::{Message::Unreachable as V4, Unreachable as Code4};
-    use icmpv6::{Message::Unreachable as V6, Unreachable as Code6};
+    use icmp::{IcmpMessage::Unreachable as V4, IcmpUnreachable as Code4};
+    use icmpv6::{Icmpv6Message::Unreachable as V6, Icmpv6Unreachable as Code6};
     let cases = [
         (None, DropReason::NoRoute, Some(V4(Code4::NET)), Some(V6(Code6::NO_ROUTE))),
         (Some(RouteKind::Blackhole), DropReason::RouteBlackhole, None, None),
@@ -69,11 +69,11 @@ fn errors_later_fragments_and_groups_get_no_icmp_error() {
     let [v4, v6] = flows();
     let ended = |flow: Flow| Flow { ttl: 1, ..flow };
     let mut error = [0; 16];
-    icmp::Header::new(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)).write(&mut error).unwrap();
+    icmp::IcmpHeader::new(icmp::IcmpMessage::TimeExceeded(icmp::IcmpExceeded::TTL)).write(&mut error).unwrap();
     let mut error_v6 = [0; 16];
-    let too_big = icmpv6::Message::PacketTooBig { mtu: 1280 };
-    icmpv6::Header::new(too_big).write(&mut error_v6).unwrap();
-    let later = |header: &mut wire::ipv4::Header| header.set_fragment(FragOffset::from_bytes(80).unwrap(), false);
+    let too_big = icmpv6::Icmpv6Message::PacketTooBig { mtu: 1280 };
+    icmpv6::Icmpv6Header::new(too_big).write(&mut error_v6).unwrap();
+    let later = |header: &mut wire::ipv4::Ipv4Header| header.set_fragment(FragOffset::from_bytes(80).unwrap(), false);
     let cases = [
         ("an ICMP error", ended(v4).raw(Protocol::ICMP, &error), DropReason::TtlExceeded),
         ("an ICMPv6 error", ended(v6).raw(Protocol::ICMPV6, &error_v6), DropReason::TtlExceeded),
@@ -157,7 +157,7 @@ fn malformed_packets_are_counted_as_linux_does() {
 }
 
 fn frame(to: MacAddr, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
-    [eth::Header::new(to, mac(9), ethertype).as_bytes(), packet].concat()
+    [eth::EthHeader::new(to, mac(9), ethertype).as_bytes(), packet].concat()
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn translated(node: &Node, bytes: &[u8], by: RouteEncap) -> Vec<u8> {
 }
 
 fn dst_of(bytes: &[u8]) -> Ipv6Addr {
-    ipv6::Header::ref_from(bytes).unwrap().dst()
+    ipv6::Ipv6Header::ref_from(bytes).unwrap().dst()
 }
 
 #[test]
@@ -175,13 +175,13 @@ fn no_route_to_new_address_is_told_as_unreachable_host() {
         node.rx_bytes(NOW, INSIDE, &flow().udp(100));
         assert_eq!(node.drops(), [(INSIDE.0, DropReason::IlaUnreachable, 1)]);
         let error = told(&only(node.tx(INSIDE)));
-        assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
+        assert_eq!(error.message, Message::V6(icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::ADDRESS)));
         assert_eq!(dst_of(&error.quote), dst_of(&flow().udp(0)), "the sender knows the SIR address");
         // A socket gets the error as well: EHOSTUNREACH.
         add_devices(&mut node);
         down_bytes(&mut node, OUTSIDE, &Flow::new("fd00:2::254", NODE).udp(9));
         let error = told(&only(up(&mut node, OUTSIDE)));
-        assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
+        assert_eq!(error.message, Message::V6(icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::ADDRESS)));
         assert_eq!((node.tx(OUTSIDE).len(), node.datapath.ila_translated()), (0, 0));
     }
 }
@@ -456,7 +456,7 @@ fn neighbour_that_does_not_answer_is_told_by_sir_address() {
     let forwarded = flow().udp(9);
     node.rx_bytes(NOW, INSIDE, &forwarded);
     let frame = |bytes: &[u8]| {
-        let header = wire::eth::Header::new(mac(2), mac(2), wire::EtherType::IPV6);
+        let header = wire::eth::EthHeader::new(mac(2), mac(2), wire::EtherType::IPV6);
         [header.as_bytes(), bytes].concat()
     };
     let of_socket = Flow::new("fd00:2::254", NODE).udp(9);
@@ -466,10 +466,10 @@ fn neighbour_that_does_not_answer_is_told_by_sir_address() {
         node.timeout(NOW + Duration::from_secs(second));
     }
     let error = told(&only(node.tx(INSIDE)));
-    assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
+    assert_eq!(error.message, Message::V6(icmpv6::Icmpv6Message::Unreachable(icmpv6::Icmpv6Unreachable::ADDRESS)));
     assert_eq!(dst_of(&error.quote), dst_of(&forwarded));
     let mut error = only(up(&mut node, OUTSIDE));
-    error.pull(wire::eth::Header::LEN);
+    error.pull(wire::eth::EthHeader::LEN);
     assert_eq!(dst_of(&told(&error).quote), dst_of(&of_socket));
 }
 
@@ -559,7 +559,7 @@ fn packet_too_long_is_refused_with_its_own_address() {
     let sent = flow().udp(3000);
     node.rx_bytes(NOW, INSIDE, &sent);
     let error = told(&only(node.tx(INSIDE)));
-    assert_eq!(error.message, Message::V6(icmpv6::Message::PacketTooBig { mtu: 1500 }));
+    assert_eq!(error.message, Message::V6(icmpv6::Icmpv6Message::PacketTooBig { mtu: 1500 }));
     assert_eq!(dst_of(&error.quote), dst_of(&sent));
     assert_eq!(node.datapath.ila_translated(), 0);
 }

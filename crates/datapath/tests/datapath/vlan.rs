@@ -33,7 +33,7 @@ fn router() -> Node {
 
 /// A frame with these VLANs, outer first.
 fn tagged(vids: &[u16], ip: &[u8]) -> Vec<u8> {
-    let mut bytes = eth::Header::new(mac(1), mac(0x21), EtherType::IPV4).as_bytes().to_vec();
+    let mut bytes = eth::EthHeader::new(mac(1), mac(0x21), EtherType::IPV4).as_bytes().to_vec();
     for vid in vids.iter().rev() {
         let [high, low] = vid.to_be_bytes();
         bytes.splice(12..12, [0x81, 0, high, low]);
@@ -78,12 +78,12 @@ fn fat_packet_leaves_uncut_with_each_tag() {
         node.rx(NOW, OUT, vec![pkt]);
         let sent = only(node.tx(ETH));
         let bytes = sent.to_vec();
-        assert_eq!((&bytes[12..12 + tags.len()], bytes.len()), (tags, eth::Header::LEN + tags.len() + len));
+        assert_eq!((&bytes[12..12 + tags.len()], bytes.len()), (tags, eth::EthHeader::LEN + tags.len() + len));
         assert_eq!(bytes[12 + tags.len()..14 + tags.len()], [8, 0]);
         assert!(sent.meta.cut.gso().is_some() && node.drops().is_empty());
         // Missing offloads of a device are applied with the tags in place.
         let mut cut = Vec::new();
-        let l3 = eth::Header::LEN + tags.len();
+        let l3 = eth::EthHeader::LEN + tags.len();
         offload::fit(&node.mem, &Features::NONE, sent, l3, &mut cut).unwrap();
         assert_eq!(cut.len(), 3);
         assert!(cut.iter().all(|pkt| pkt.to_vec()[12..12 + tags.len()] == *tags));

@@ -126,12 +126,12 @@ fn errors_are_told_in_the_vrf_that_the_packet_came_by() {
             assert!(link == inside && all.iter().all(|it| it.src == own && it.dst == flow.src.to_string()), "{all:?}");
             let want = match v4 {
                 true => [
-                    Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)),
-                    Message::V4(icmp::Message::FragNeeded { mtu: 1500 }),
+                    Message::V4(icmp::IcmpMessage::TimeExceeded(icmp::IcmpExceeded::TTL)),
+                    Message::V4(icmp::IcmpMessage::FragNeeded { mtu: 1500 }),
                 ],
                 false => [
-                    Message::V6(icmpv6::Message::TimeExceeded(icmpv6::Exceeded::HOP_LIMIT)),
-                    Message::V6(icmpv6::Message::PacketTooBig { mtu: 1500 }),
+                    Message::V6(icmpv6::Icmpv6Message::TimeExceeded(icmpv6::Icmpv6Exceeded::HOP_LIMIT)),
+                    Message::V6(icmpv6::Icmpv6Message::PacketTooBig { mtu: 1500 }),
                 ],
             };
             assert_eq!([all[0].message, all[1].message], want);
@@ -244,7 +244,7 @@ fn tunnel_of_links_in_a_vrf_is_routed_and_narrowed_there() {
         let known: Vec<_> = node.datapath.fib.path_mtus(NOW).map(|(to, known)| (to, known.mtu)).collect();
         assert_eq!(known, [((Domain::vrf(LinkId(RED)), there.parse().unwrap()), 1300)], "{tunnel:?}");
         node.rx_bytes(NOW, INSIDE, &Flow { dont_fragment: true, ..flow }.udp(1400));
-        let Message::V4(icmp::Message::FragNeeded { mtu }) = told(&only(node.tx(INSIDE))).message else { panic!() };
+        let Message::V4(icmp::IcmpMessage::FragNeeded { mtu }) = told(&only(node.tx(INSIDE))).message else { panic!() };
         assert!((1200..1300).contains(&mtu), "{tunnel:?} {mtu}");
     }
 }

@@ -191,7 +191,7 @@ fn groups_and_link_local_addresses_pass_by_the_device() {
                 IpAddr::V6(group) if is_group => (MacAddr::multicast_v6(group), EtherType::IPV6),
                 IpAddr::V6(_) => (mac(2), EtherType::IPV6),
             };
-            let frame = [eth::Header::new(to, mac(2), ethertype).as_bytes(), &flow.udp(10)].concat();
+            let frame = [eth::EthHeader::new(to, mac(2), ethertype).as_bytes(), &flow.udp(10)].concat();
             let (got, passed) = trace(&mut node, |node| down_bytes(node, OUTSIDE, &frame));
             assert!(!got.iter().any(|seen| matches!(seen, Out(RED) | Post(RED) | Queued(RED))), "{got:?}");
             assert!(got.contains(&Out(OUTSIDE)), "{got:?}");
@@ -218,7 +218,7 @@ fn neighbour_discovery_keeps_its_link() {
         message.extend_from_slice(nd::LinkAddr::source(mac(9)).as_bytes());
         icmpv6::fill_check(&mut message, from, to).unwrap();
         let station = if to.is_multicast() { MacAddr::multicast_v6(to) } else { mac(2) };
-        let header = eth::Header::new(station, mac(9), EtherType::IPV6);
+        let header = eth::EthHeader::new(station, mac(9), EtherType::IPV6);
         let frame = [header.as_bytes(), &ask.raw(Protocol::ICMPV6, &message)].concat();
         let (got, passed) = trace(&mut node, |node| node.rx_bytes(NOW, OUTSIDE, &frame));
         assert_eq!((&got[..2], passed), (&[Pre(OUTSIDE), Pre(RED)][..], [0, 0]), "{dst}");

@@ -36,7 +36,7 @@ impl Adapter {
             if !entry.is_valid() {
                 self.stats.rx_invalid_buffer += 1;
                 self.recycle(lan, name, address);
-            } else if end > self.pools[name.pool].config.size || (entry.length as usize) < eth::Header::LEN {
+            } else if end > self.pools[name.pool].config.size || (entry.length as usize) < eth::EthHeader::LEN {
                 self.is_reset_due = true;
                 break;
             } else if let Some((mut pkt, mss)) = self.take_frame(lan, mem, entry, name, address) {
@@ -93,7 +93,7 @@ impl Adapter {
     fn finish_csum(&mut self, pkt: &mut Packet, flags: FrameFlags, mss: u16) {
         let len = pkt.len();
         let Some(head) = pkt.head_mut() else { return };
-        let l3 = frame::l3(head).map_or(eth::Header::LEN, |(_, l3)| l3);
+        let l3 = frame::l3(head).map_or(eth::EthHeader::LEN, |(_, l3)| l3);
         let layout = Layout::find(head, len);
         let is_flagged = flags.contains(FrameFlags::LARGE);
         let is_marked = layout.is_some_and(|layout| layout.is_marked(head));

@@ -88,7 +88,7 @@ impl Adapter {
             self.send_packet(lan, queue, frame)?;
         }
         if pkt.meta.vlan.is_some() {
-            offload::insert_tag(&self.mem, &mut pkt, eth::Header::LEN).map_err(TxError::Offload)?;
+            offload::insert_tag(&self.mem, &mut pkt, eth::EthHeader::LEN).map_err(TxError::Offload)?;
         }
         let mut front = [0; MAX_HEADERS];
         let front = &mut front[..MAX_HEADERS.min(pkt.len())];

@@ -82,7 +82,7 @@ impl World {
     pub(crate) fn fit_and_send(&mut self, from: usize, pkt: Packet) {
         let mut fitted = Vec::new();
         let features = self.adapters[from].features();
-        offload::fit(&self.mem, &features, pkt, eth::Header::LEN, &mut fitted).unwrap();
+        offload::fit(&self.mem, &features, pkt, eth::EthHeader::LEN, &mut fitted).unwrap();
         fitted.into_iter().for_each(|pkt| self.send(from, pkt).unwrap());
     }
 
@@ -112,10 +112,10 @@ pub(crate) fn finished(mem: &Memory, packets: Vec<Packet>) -> Vec<Vec<u8>> {
 /// Puts an Ethernet header, with a tag if there is one, in front of an IP packet.
 pub(crate) fn framed(mem: &Memory, mut pkt: Packet, dst: MacAddr, src: MacAddr, vid: Option<u16>) -> Packet {
     let is_v4 = pkt.to_vec()[0] >> 4 == 4;
-    let header = eth::Header::new(dst, src, if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 });
-    pkt.push(mem, eth::Header::LEN).unwrap().copy_from_slice(header.as_bytes());
+    let header = eth::EthHeader::new(dst, src, if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 });
+    pkt.push(mem, eth::EthHeader::LEN).unwrap().copy_from_slice(header.as_bytes());
     pkt.meta.vlan = vid;
-    offload::insert_tag(mem, &mut pkt, eth::Header::LEN).unwrap();
+    offload::insert_tag(mem, &mut pkt, eth::EthHeader::LEN).unwrap();
     pkt
 }
 

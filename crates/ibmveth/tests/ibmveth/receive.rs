@@ -24,7 +24,7 @@ fn frame(flow: &Flow, len: usize, check: Option<u16>) -> Vec<u8> {
         ip[l4 + 16..l4 + 18].copy_from_slice(&check.to_be_bytes());
     }
     let ethertype = if flow.src.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
-    [eth::Header::new(mac(1), mac(9), ethertype).as_bytes(), &ip].concat()
+    [eth::EthHeader::new(mac(1), mac(9), ethertype).as_bytes(), &ip].concat()
 }
 
 fn marked(mut frame: Vec<u8>) -> Vec<u8> {
@@ -166,7 +166,7 @@ fn udp_and_fragments_are_left_as_they_are() {
     for flow in [v4, v6] {
         let (mut world, raw) = world();
         let ethertype = if flow.src.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
-        let mut bytes = [eth::Header::new(mac(1), mac(9), ethertype).as_bytes(), &flow.udp(5000)].concat();
+        let mut bytes = [eth::EthHeader::new(mac(1), mac(9), ethertype).as_bytes(), &flow.udp(5000)].concat();
         raw.send(&mut world, &bytes, CSUM.with(FrameFlags::LARGE), 1000).unwrap();
         if flow.src.is_ipv4() {
             bytes = frame(&flow, 5000, Some(0));

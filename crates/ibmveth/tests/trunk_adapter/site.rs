@@ -88,7 +88,7 @@ impl Site {
     pub(crate) fn guest_sends(&mut self, ip: Packet, vid: Option<u16>) {
         let pkt = framed(&self.node.mem, ip, STATION, GUEST, vid);
         let mut fitted = Vec::new();
-        offload::fit(&self.node.mem, &self.guest.features(), pkt, eth::Header::LEN, &mut fitted).unwrap();
+        offload::fit(&self.node.mem, &self.guest.features(), pkt, eth::EthHeader::LEN, &mut fitted).unwrap();
         let mut lan = self.lan.lock().unwrap();
         fitted.into_iter().for_each(|pkt| self.guest.transmit(&mut lan, 0, pkt).unwrap());
     }
@@ -110,7 +110,7 @@ impl Site {
     /// Takes an IP packet that came by the wire for the guest through the bridge to the trunk adapter, which sends it.
     pub(crate) fn wire_brings(&mut self, ip: Packet, vid: Option<u16>) {
         let mut pkt = framed(&self.node.mem, ip, GUEST, STATION, vid);
-        offload::insert_tag(&self.node.mem, &mut pkt, eth::Header::LEN).unwrap();
+        offload::insert_tag(&self.node.mem, &mut pkt, eth::EthHeader::LEN).unwrap();
         self.node.rx(NOW, WIRE, vec![pkt]);
         self.flush();
     }
@@ -137,8 +137,8 @@ impl Site {
 /// Puts an Ethernet header in front of an IP packet, with its tag as metadata.
 fn framed(mem: &Memory, mut pkt: Packet, dst: MacAddr, src: MacAddr, vid: Option<u16>) -> Packet {
     let is_v4 = pkt.to_vec()[0] >> 4 == 4;
-    let header = eth::Header::new(dst, src, if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 });
-    pkt.push(mem, eth::Header::LEN).unwrap().copy_from_slice(header.as_bytes());
+    let header = eth::EthHeader::new(dst, src, if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 });
+    pkt.push(mem, eth::EthHeader::LEN).unwrap().copy_from_slice(header.as_bytes());
     pkt.meta.vlan = vid;
     pkt
 }
@@ -189,7 +189,7 @@ impl Load {
                 let mut ip = flow.tcp(1 + at as u32, len);
                 if flow.src.is_ipv4() {
                     // Segments are numbered one after the other.
-                    let header = ipv4::Header::mut_from(&mut ip).unwrap();
+                    let header = ipv4::Ipv4Header::mut_from(&mut ip).unwrap();
                     header.set_id(header.id() + (at / usize::from(MSS)) as u16);
                     header.fill_check();
                 }

@@ -100,7 +100,7 @@ pub trait PacketDevice {
 
 /// Writes the seed of the initialisation vector to the vector's place in `frame`, for the device that seals it.
 pub(crate) fn leave_seed(frame: &mut [u8], iv_len: usize, iv: [u8; 8]) {
-    let room = &mut frame[esp::Header::LEN..][..iv_len];
+    let room = &mut frame[esp::EspHeader::LEN..][..iv_len];
     room.fill(0);
     let n = room.len().min(iv.len());
     room[..n].copy_from_slice(&iv[..n]);
@@ -111,6 +111,6 @@ pub(crate) fn leave_seed(frame: &mut [u8], iv_len: usize, iv: [u8; 8]) {
 pub fn seed(frame: &[u8], iv_len: usize) -> Option<[u8; 8]> {
     let mut iv = [0; 8];
     let n = iv_len.min(iv.len());
-    iv[..n].copy_from_slice(frame.get(esp::Header::LEN..)?.get(..n)?);
+    iv[..n].copy_from_slice(frame.get(esp::EspHeader::LEN..)?.get(..n)?);
     Some(iv)
 }

@@ -2,7 +2,7 @@
 
 use aws_lc_rs::aead as aws_lc;
 use ring::aead as ring;
-use wire::esp::Header;
+use wire::esp::EspHeader;
 
 #[cfg(feature = "ipsec-mb")]
 use super::ipsec_mb::Gcm;
@@ -21,7 +21,7 @@ pub(super) const IV_LEN: usize = 8;
 pub(super) const FULL_ICV: usize = 16;
 
 /// Bytes in front of the text.
-const FRONT: usize = Header::LEN + IV_LEN;
+const FRONT: usize = EspHeader::LEN + IV_LEN;
 
 /// A key and the salt of its nonces.
 pub(super) struct SaltedKey {
@@ -57,7 +57,7 @@ impl SaltedKey {
     #[inline]
     pub(super) fn seal(&self, packet: &mut [u8], iv: [u8; IV_LEN], high: Option<u32>, icv_len: usize) {
         let (front, rest) = packet.split_at_mut(FRONT);
-        let (header, iv_room) = front.split_at_mut(Header::LEN);
+        let (header, iv_room) = front.split_at_mut(EspHeader::LEN);
         iv_room.copy_from_slice(&iv);
         let (text, icv) = rest.split_at_mut(rest.len() - icv_len);
         self.key.seal(self.nonce(iv), Aad::new(header, high).bytes(), text, icv);
@@ -86,7 +86,7 @@ impl SaltedKey {
         icv_len: usize,
     ) {
         let (front, rest) = packet.split_at_mut(FRONT);
-        let (header, iv_room) = front.split_at_mut(Header::LEN);
+        let (header, iv_room) = front.split_at_mut(EspHeader::LEN);
         iv_room.copy_from_slice(&iv);
         let (nonce, aad) = (self.nonce(iv), Aad::new(header, high));
         match &self.key {
@@ -114,7 +114,7 @@ impl SaltedKey {
         icv_len: usize,
     ) -> Result<&'a mut [u8], OpenError> {
         let (front, sealed) = packet.split_at_mut_checked(FRONT).ok_or(OpenError::IcvWrong)?;
-        let (header, iv) = front.split_at(Header::LEN);
+        let (header, iv) = front.split_at(EspHeader::LEN);
         let (nonce, aad) = (self.nonce(iv.try_into().map_err(|_| OpenError::IcvWrong)?), Aad::new(header, high));
         match (&self.key, &self.stream) {
             #[cfg(feature = "ipsec-mb")]
@@ -157,7 +157,7 @@ impl SaltedKey {
         let end = packet.len().checked_sub(icv_len).ok_or(OpenError::IcvWrong)?;
         let (mut pieces, mut front) = (StreamPieces::new(pieces), [0; FRONT]);
         pieces.read(&mut front, |from, to| to.copy_from_slice(from));
-        let (header, iv) = front.split_at(Header::LEN);
+        let (header, iv) = front.split_at(EspHeader::LEN);
         let (nonce, aad) = (self.nonce(iv.try_into().map_err(|_| OpenError::IcvWrong)?), Aad::new(header, high));
         let (Some(stream), Some(text)) = (&self.stream, packet.get_mut(FRONT..end)) else {
             return Err(OpenError::IcvWrong);
@@ -228,7 +228,7 @@ impl AeadKey {
 
 /// Additional authenticated data (RFC 4106 §5): SPI and sequence number, all 64 bits of it with ESN.
 pub(super) struct Aad {
-    bytes: [u8; Header::LEN + 4],
+    bytes: [u8; EspHeader::LEN + 4],
     len: usize,
 }
 
@@ -236,17 +236,17 @@ impl Aad {
     /// AAD of an ESP header and the upper half of its sequence number.
     #[inline]
     pub(super) fn new(header: &[u8], high: Option<u32>) -> Self {
-        let mut bytes = [0; Header::LEN + 4];
+        let mut bytes = [0; EspHeader::LEN + 4];
         match high {
             None => {
-                bytes[..Header::LEN].copy_from_slice(header);
-                Self { bytes, len: Header::LEN }
+                bytes[..EspHeader::LEN].copy_from_slice(header);
+                Self { bytes, len: EspHeader::LEN }
             }
             Some(high) => {
                 bytes[..4].copy_from_slice(&header[..4]);
                 bytes[4..8].copy_from_slice(&high.to_be_bytes());
                 bytes[8..].copy_from_slice(&header[4..]);
-                Self { bytes, len: Header::LEN + 4 }
+                Self { bytes, len: EspHeader::LEN + 4 }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! AES-CCM (RFC 4309): a CBC-MAC over everything, and counter mode over the text and that (RFC 3610).
 
 use subtle::ConstantTimeEq;
-use wire::esp::Header;
+use wire::esp::EspHeader;
 
 use super::aead::Aad;
 use super::aes::{BLOCK_LEN, Block, EncryptingKey};
@@ -33,8 +33,8 @@ impl CcmAes {
     }
 
     pub(super) fn seal(&self, packet: &mut [u8], iv: [u8; IV_LEN], high: Option<u32>, icv_len: usize) {
-        let (front, rest) = packet.split_at_mut(Header::LEN + IV_LEN);
-        let (header, iv_room) = front.split_at_mut(Header::LEN);
+        let (front, rest) = packet.split_at_mut(EspHeader::LEN + IV_LEN);
+        let (header, iv_room) = front.split_at_mut(EspHeader::LEN);
         iv_room.copy_from_slice(&iv);
         let (text, icv) = rest.split_at_mut(rest.len() - icv_len);
         let nonce = self.nonce(&iv);
@@ -50,8 +50,8 @@ impl CcmAes {
         high: Option<u32>,
         icv_len: usize,
     ) -> Result<&'a mut [u8], OpenError> {
-        let (front, rest) = packet.split_at_mut(Header::LEN + IV_LEN);
-        let (header, iv) = front.split_at(Header::LEN);
+        let (front, rest) = packet.split_at_mut(EspHeader::LEN + IV_LEN);
+        let (header, iv) = front.split_at(EspHeader::LEN);
         let (text, icv) = rest.split_at_mut(rest.len() - icv_len);
         let nonce = self.nonce(iv);
         self.key.ctr(counter(nonce, 1), text);

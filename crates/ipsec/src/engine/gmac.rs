@@ -2,7 +2,7 @@
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use subtle::ConstantTimeEq;
-use wire::esp::Header;
+use wire::esp::EspHeader;
 
 use super::aead::{FULL_ICV, SALT_LEN};
 use super::open_error::OpenError;
@@ -30,7 +30,7 @@ impl Gmac {
     }
 
     pub(super) fn seal(&self, packet: &mut [u8], iv: [u8; IV_LEN], high: Option<u32>) {
-        packet[Header::LEN..][..IV_LEN].copy_from_slice(&iv);
+        packet[EspHeader::LEN..][..IV_LEN].copy_from_slice(&iv);
         let icv = self.icv(packet, iv, high);
         if let Some(room) = packet.last_chunk_mut() {
             *room = icv;
@@ -39,7 +39,7 @@ impl Gmac {
 
     /// Tells whether a packet that holds a header, an initialisation vector and an ICV at least is authentic.
     pub(super) fn verify(&self, packet: &mut [u8], high: Option<u32>) -> Result<(), OpenError> {
-        let iv = packet.get(Header::LEN..).and_then(<[u8]>::first_chunk).copied();
+        let iv = packet.get(EspHeader::LEN..).and_then(<[u8]>::first_chunk).copied();
         let (Some(iv), Some(&icv)) = (iv, packet.last_chunk::<FULL_ICV>()) else { return Err(OpenError::IcvWrong) };
         if bool::from(self.icv(packet, iv, high).ct_eq(&icv)) { Ok(()) } else { Err(OpenError::IcvWrong) }
     }

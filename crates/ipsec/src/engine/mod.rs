@@ -24,7 +24,7 @@ mod stream;
 
 use std::fmt;
 
-use wire::esp::Header;
+use wire::esp::EspHeader;
 use xfrm::{Aead, Algorithm, AlgorithmError};
 
 pub use library::Library;
@@ -134,7 +134,7 @@ impl Cipher {
 
     /// The bytes of a packet that are neither text nor trailer: ESP header, initialisation vector, ICV.
     pub const fn overhead(&self) -> usize {
-        Header::LEN + self.iv_len + self.icv_len
+        EspHeader::LEN + self.iv_len + self.icv_len
     }
 
     /// Seals an ESP packet: in `packet` are the header, room for the initialisation vector, the text with its trailer,
@@ -182,7 +182,7 @@ impl Cipher {
             return key.seal_from(packet, text, trailer, iv, high, self.icv_len);
         }
         let end = packet.len() - self.icv_len;
-        let (to, trailer_to) = packet[Header::LEN + self.iv_len..end].split_at_mut(text.len());
+        let (to, trailer_to) = packet[EspHeader::LEN + self.iv_len..end].split_at_mut(text.len());
         to.copy_from_slice(text);
         trailer_to.copy_from_slice(trailer);
         self.seal(packet, iv, high);
@@ -200,11 +200,11 @@ impl Cipher {
         }
         match &self.engine {
             Engine::Aead(key) => key.open(packet, high, self.icv_len),
-            Engine::Null => Ok(&mut packet[Header::LEN..]),
+            Engine::Null => Ok(&mut packet[EspHeader::LEN..]),
             Engine::Gmac(key) => {
                 key.verify(packet, high)?;
                 let end = packet.len() - self.icv_len;
-                Ok(&mut packet[Header::LEN + self.iv_len..end])
+                Ok(&mut packet[EspHeader::LEN + self.iv_len..end])
             }
             Engine::Ccm(key) => key.open(packet, high, self.icv_len),
             Engine::Separate(keys) => keys.open(packet, high, self.icv_len),
@@ -236,7 +236,7 @@ impl Cipher {
         let Engine::Aead(key) = &self.engine else { unreachable!("asked before") };
         key.open_from(pieces, packet, high, self.icv_len)?;
         let end = packet.len() - self.icv_len;
-        Ok(&mut packet[Header::LEN + self.iv_len..end])
+        Ok(&mut packet[EspHeader::LEN + self.iv_len..end])
     }
 
     /// Registers that this key is about to seal with `iv`; panics on a repetition.

@@ -2,7 +2,7 @@
 
 use aws_lc_rs::hmac;
 use subtle::ConstantTimeEq;
-use wire::esp::Header;
+use wire::esp::EspHeader;
 use xfrm::{AuthConfig, Enc, Key};
 
 use super::aes::{BLOCK_LEN, Block, DecryptingKey, EncryptingKey};
@@ -64,7 +64,7 @@ impl Separate {
 
     pub(super) fn seal(&self, packet: &mut [u8], iv: [u8; 8], high: Option<u32>, icv_len: usize) {
         let (protected, icv) = packet.split_at_mut(packet.len() - icv_len);
-        let (room, text) = protected[Header::LEN..].split_at_mut(self.iv_len());
+        let (room, text) = protected[EspHeader::LEN..].split_at_mut(self.iv_len());
         match &self.cipher {
             Cipher::Null => {}
             Cipher::Cbc(cbc) => cbc.seal(iv, room, text),
@@ -92,7 +92,7 @@ impl Separate {
         {
             return Err(OpenError::IcvWrong);
         }
-        let (iv, text) = protected[Header::LEN..].split_at_mut(self.iv_len());
+        let (iv, text) = protected[EspHeader::LEN..].split_at_mut(self.iv_len());
         match &self.cipher {
             Cipher::Null => {}
             Cipher::Cbc(cbc) => cbc.open(iv, text)?,

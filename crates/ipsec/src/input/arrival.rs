@@ -3,7 +3,7 @@
 use base::{DropReason, Instant, Mib, SaId};
 use packet::Meta;
 use wire::Spi;
-use wire::esp::Header;
+use wire::esp::EspHeader;
 use wire::ip::Info;
 use xfrm::SaDir;
 
@@ -34,7 +34,7 @@ impl Arrival<'_> {
         front: &[u8],
         n: usize,
     ) -> Result<(SaId, u64), Dropped> {
-        let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
+        let header = EspHeader::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
         if self.meta.sec_path.is_full() {
             return Err((Mib::XfrmInBufferError, DropReason::PolicyDepth));
         }
@@ -49,7 +49,7 @@ impl Arrival<'_> {
     /// Checks that a packet may be one of this SA, and finds its possible whole sequence number.
     #[inline]
     fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Dropped> {
-        let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
+        let header = EspHeader::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
         let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
         //= RFC 4301 §4.1 simplex: an SA serves one direction: a packet that arrives for one to send by is dropped
         if sa.dir == Some(SaDir::Out) {

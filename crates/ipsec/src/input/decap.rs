@@ -32,12 +32,12 @@ pub(super) fn tunnel(
     let len = bytes.len();
     let (version, total, tos) = match (next_header, Version::of(bytes)) {
         (Protocol::IPIP, Ok(Version::V4)) => {
-            let header = ipv4::Header::ref_from(bytes).map_err(|_| refused)?;
+            let header = ipv4::Ipv4Header::ref_from(bytes).map_err(|_| refused)?;
             (Version::V4, header.total_len(), header.tos())
         }
         (Protocol::IPV6, Ok(Version::V6)) => {
-            let header = ipv6::Header::ref_from(bytes).map_err(|_| refused)?;
-            (Version::V6, ipv6::Header::LEN + header.payload_len(), header.traffic_class())
+            let header = ipv6::Ipv6Header::ref_from(bytes).map_err(|_| refused)?;
+            (Version::V6, ipv6::Ipv6Header::LEN + header.payload_len(), header.traffic_class())
         }
         _ => return Err(refused),
     };
@@ -48,8 +48,8 @@ pub(super) fn tunnel(
     if let Some(tos) = marked(sa, outer, tos) {
         let bytes = inside.bytes_mut().ok_or(refused)?;
         match version {
-            Version::V4 => ipv4::Header::mut_from(bytes).map_err(|_| refused)?.replace_tos(tos),
-            Version::V6 => ipv6::Header::mut_from(bytes).map_err(|_| refused)?.set_traffic_class(tos),
+            Version::V4 => ipv4::Ipv4Header::mut_from(bytes).map_err(|_| refused)?.replace_tos(tos),
+            Version::V6 => ipv6::Ipv6Header::mut_from(bytes).map_err(|_| refused)?.set_traffic_class(tos),
         }
         csum = Csum::None;
         *noop_decap = None;
@@ -131,7 +131,7 @@ impl OuterHeaders {
         mem.copied(CopyReason::SegmentHeader, own.len());
         match self.info.version() {
             Version::V4 => {
-                let header = ipv4::Header::mut_from(own).expect(PARSED);
+                let header = ipv4::Ipv4Header::mut_from(own).expect(PARSED);
                 if header.total_len() != total || header.protocol() != next_header {
                     header.replace_total_len(total as u16);
                     header.replace_protocol(next_header);
@@ -140,7 +140,7 @@ impl OuterHeaders {
             }
             Version::V6 => {
                 own[self.info.next_header_at] = next_header.0;
-                ipv6::Header::mut_from(own).expect(PARSED).set_payload_len((total - ipv6::Header::LEN) as u16);
+                ipv6::Ipv6Header::mut_from(own).expect(PARSED).set_payload_len((total - ipv6::Ipv6Header::LEN) as u16);
                 to.copy_from_slice(own);
             }
         }
@@ -177,7 +177,7 @@ pub(super) fn not_esp(
     let (own, own_udp) = headers.split_at(info.header_len);
     write_own(ip, own, info.version(), info.next_header_at, Protocol::UDP, total, id.wrapping_sub(info.id));
     udp.copy_from_slice(own_udp);
-    udp::Header::mut_from(udp)?.set_len((udp::Header::LEN + n) as u16);
+    udp::UdpHeader::mut_from(udp)?.set_len((udp::UdpHeader::LEN + n) as u16);
     mem.copied(CopyReason::SegmentPayload, n);
     Ok(pkt)
 }

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use base::{Counters, Instant};
 use packet::{Burst, Memory, Packet};
-use wire::esp::Header;
+use wire::esp::EspHeader;
 use wire::{Protocol, Spi, Version, ip};
 
 use super::accept::accept;
@@ -143,7 +143,7 @@ impl Ipsec {
 fn spi_of(packet: &[u8]) -> Option<Spi> {
     let esp_at = Version::of(packet).ok()?.header_len();
     let esp = packet.get(esp_at..).filter(|_| ip::plain_protocol(packet) == Some(Protocol::ESP))?;
-    Header::ref_from(esp).ok().map(Header::spi)
+    EspHeader::ref_from(esp).ok().map(EspHeader::spi)
 }
 
 /// Adds packets of `burst` to `job` while they match and the job is too small for a thread. Some: the last packet is

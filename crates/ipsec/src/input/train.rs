@@ -2,7 +2,7 @@
 
 use base::{Counters, DropReason, Instant, Mib, SaId};
 use packet::{Csum, Cut, Memory, Meta, Packet};
-use wire::esp::Header;
+use wire::esp::EspHeader;
 use wire::ip::Info;
 use wire::{Protocol, Spi};
 
@@ -128,7 +128,7 @@ impl TrainInput<'_> {
         let (id, seq) = self.arrival.find(&mut ipsec.sad, self.last, front, n)?;
         if self.last.is_none_or(|(_, last)| last != id) {
             self.flush(ipsec, pieces);
-            self.last = Header::ref_from(front).ok().map(|header| (header.spi(), id));
+            self.last = EspHeader::ref_from(front).ok().map(|header| (header.spi(), id));
             self.has_job = false;
         }
         if self.held == 0 && !pieces.join_in_place(n) {

@@ -109,14 +109,14 @@ impl Pair {
 pub(crate) fn ip_header(version: Version, src: IpAddr, dst: IpAddr, protocol: Protocol, payload_len: usize) -> Vec<u8> {
     match (version, src, dst) {
         (Version::V4, IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let mut header = ipv4::Header::new(src, dst, protocol, (20 + payload_len) as u16);
+            let mut header = ipv4::Ipv4Header::new(src, dst, protocol, (20 + payload_len) as u16);
             header.set_dont_fragment(true);
             header.set_id(0xfffe);
             header.fill_check();
             header.as_bytes().to_vec()
         }
         (Version::V6, IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let mut header = ipv6::Header::new(src, dst, protocol, payload_len as u16);
+            let mut header = ipv6::Ipv6Header::new(src, dst, protocol, payload_len as u16);
             header.set_flow_label(0x12345);
             header.as_bytes().to_vec()
         }
@@ -145,7 +145,7 @@ pub(crate) fn udp_packet(version: Version, len: usize) -> Vec<u8> {
     let (src, dst) = (HERE[index(version)], THERE[index(version)]);
     let mut bytes = ip_header(version, src, dst, Protocol::UDP, 8 + len);
     let start = bytes.len();
-    bytes.extend_from_slice(udp::Header::new(1000, 2000, (8 + len) as u16).as_bytes());
+    bytes.extend_from_slice(udp::UdpHeader::new(1000, 2000, (8 + len) as u16).as_bytes());
     bytes.extend(payload(len));
     let sum = checksum::add(pseudo(version, Protocol::UDP, 8 + len), checksum::sum(&bytes[start..]));
     bytes[start + 6..start + 8].copy_from_slice(&checksum::finish_udp(sum).to_be_bytes());
@@ -161,14 +161,14 @@ pub(crate) fn fat(version: Version, is_tcp: bool, size: u16, len: usize) -> (Vec
     let start = bytes.len();
     let check = checksum::fold(pseudo(version, protocol, header_len + len));
     if is_tcp {
-        let mut header = tcp::Header::new(40_000, 5201, u32::MAX - 2000, 77);
+        let mut header = tcp::TcpHeader::new(40_000, 5201, u32::MAX - 2000, 77);
         header.set_header_len(32);
         header.set_flags(tcp::Flags::ACK | tcp::Flags::PSH | tcp::Flags::FIN | tcp::Flags::CWR);
         header.set_check(check);
         bytes.extend_from_slice(header.as_bytes());
         bytes.extend_from_slice(&[1, 1, 8, 10, 0, 1, 2, 3, 4, 5, 6, 7]);
     } else {
-        let mut header = udp::Header::new(1000, 2000, (8 + len) as u16);
+        let mut header = udp::UdpHeader::new(1000, 2000, (8 + len) as u16);
         header.set_check(check);
         bytes.extend_from_slice(header.as_bytes());
     }

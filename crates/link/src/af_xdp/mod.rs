@@ -42,7 +42,7 @@ const BURST_FRAMES: usize = 64;
 const HEADROOM: u32 = 256;
 
 /// Bytes of a frame in front of the IP packet: the Ethernet header, and a VLAN tag.
-const FRAMING: usize = eth::Header::LEN + vlan::Header::LEN;
+const FRAMING: usize = eth::EthHeader::LEN + vlan::VlanHeader::LEN;
 
 /// Sizes of frames: two to a page, or all of one.
 const FRAME_SIZES: [u32; 2] = [2048, 4096];

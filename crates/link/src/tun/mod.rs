@@ -113,7 +113,7 @@ impl TunLink {
         if self.queues.len() == 1 {
             return 0;
         }
-        let l3 = if self.layer == Layer::Ip { 0 } else { eth::Header::LEN };
+        let l3 = if self.layer == Layer::Ip { 0 } else { eth::EthHeader::LEN };
         let head = packet.head().get(l3..).unwrap_or_default();
         let Ok(flow) = FlowKey::parse(head, packet.len().saturating_sub(l3)) else { return 0 };
         let mut hasher = DefaultHasher::new();
@@ -155,7 +155,7 @@ const LONGEST_PACKET: usize = 65_575;
 
 /// Longest packet that can be read from a device of that MTU.
 fn longest(virtio: bool, mtu: usize, layer: Layer) -> usize {
-    let framing = if layer == Layer::Ip { 0 } else { eth::Header::LEN + 2 * vlan::Header::LEN };
+    let framing = if layer == Layer::Ip { 0 } else { eth::EthHeader::LEN + 2 * vlan::VlanHeader::LEN };
     framing + if virtio { LONGEST_PACKET } else { mtu }
 }
 

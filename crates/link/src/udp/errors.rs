@@ -63,16 +63,16 @@ fn extended(data: &[u8]) -> Option<SocketError> {
 
 /// The headers of a datagram of ours, with the first bytes of its payload.
 pub(super) fn quote(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Option<Vec<u8>> {
-    let udp_len = (udp::Header::LEN + payload.len()) as u16;
-    let udp = udp::Header::new(src.port(), dst.port(), udp_len);
+    let udp_len = (udp::UdpHeader::LEN + payload.len()) as u16;
+    let udp = udp::UdpHeader::new(src.port(), dst.port(), udp_len);
     Some(match (src.ip(), dst.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let mut ip = ipv4::Header::new(src, dst, Protocol::UDP, ipv4::Header::LEN as u16 + udp_len);
+            let mut ip = ipv4::Ipv4Header::new(src, dst, Protocol::UDP, ipv4::Ipv4Header::LEN as u16 + udp_len);
             ip.fill_check();
             [ip.as_bytes(), udp.as_bytes(), payload].concat()
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            [ipv6::Header::new(src, dst, Protocol::UDP, udp_len).as_bytes(), udp.as_bytes(), payload].concat()
+            [ipv6::Ipv6Header::new(src, dst, Protocol::UDP, udp_len).as_bytes(), udp.as_bytes(), payload].concat()
         }
         _ => return None,
     })
@@ -87,21 +87,23 @@ pub(super) fn too_big(
     mtu: u32,
     quote: &[u8],
 ) -> Result<Option<Packet>, PoolDry> {
-    let mut message = vec![0; icmp::Header::LEN];
+    let mut message = vec![0; icmp::IcmpHeader::LEN];
     message.extend_from_slice(quote);
     let bytes = match (offender, local) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let header = icmp::Header::new(icmp::Message::FragNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) });
-            message[..icmp::Header::LEN].copy_from_slice(header.as_bytes());
+            let header =
+                icmp::IcmpHeader::new(icmp::IcmpMessage::FragNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) });
+            message[..icmp::IcmpHeader::LEN].copy_from_slice(header.as_bytes());
             let check = icmp::fill_check(&mut message);
-            let mut ip = ipv4::Header::new(src, dst, Protocol::ICMP, (ipv4::Header::LEN + message.len()) as u16);
+            let mut ip =
+                ipv4::Ipv4Header::new(src, dst, Protocol::ICMP, (ipv4::Ipv4Header::LEN + message.len()) as u16);
             ip.fill_check();
             check.map(|()| [ip.as_bytes(), &message].concat())
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let header = icmpv6::Header::new(icmpv6::Message::PacketTooBig { mtu });
-            message[..icmp::Header::LEN].copy_from_slice(header.as_bytes());
-            let ip = ipv6::Header::new(src, dst, Protocol::ICMPV6, message.len() as u16);
+            let header = icmpv6::Icmpv6Header::new(icmpv6::Icmpv6Message::PacketTooBig { mtu });
+            message[..icmp::IcmpHeader::LEN].copy_from_slice(header.as_bytes());
+            let ip = ipv6::Ipv6Header::new(src, dst, Protocol::ICMPV6, message.len() as u16);
             icmpv6::fill_check(&mut message, src, dst).map(|()| [ip.as_bytes(), &message].concat())
         }
         _ => return Ok(None),
@@ -136,10 +138,10 @@ mod tests {
             if src.is_ipv4() {
                 let seen = icmp::Icmp::parse(body).unwrap();
                 assert!(seen.check_ok());
-                assert_eq!(seen.header().message(), Some(icmp::Message::FragNeeded { mtu: 1280 }));
+                assert_eq!(seen.header().message(), Some(icmp::IcmpMessage::FragNeeded { mtu: 1280 }));
             } else {
-                let seen = icmpv6::Header::ref_from(body).unwrap();
-                assert_eq!(seen.message(), Some(icmpv6::Message::PacketTooBig { mtu: 1280 }));
+                let seen = icmpv6::Icmpv6Header::ref_from(body).unwrap();
+                assert_eq!(seen.message(), Some(icmpv6::Icmpv6Message::PacketTooBig { mtu: 1280 }));
             }
             let seen = Quote::parse(&body[8..]).unwrap();
             assert_eq!((seen.src, seen.dst, seen.protocol), (src.ip(), dst.ip(), Protocol::UDP));

@@ -403,9 +403,9 @@ mod tests {
             index: None,
         };
         let mut link = UdpLink::open(&config, bind).expect("a socket");
-        let mut train = ipv4::Header::new([127, 0, 0, 1].into(), [127, 0, 0, 1].into(), Protocol::UDP, 128);
+        let mut train = ipv4::Ipv4Header::new([127, 0, 0, 1].into(), [127, 0, 0, 1].into(), Protocol::UDP, 128);
         train.fill_check();
-        let train = [train.as_bytes(), udp::Header::new(link.local.port(), 9, 108).as_bytes(), &[0; 100]].concat();
+        let train = [train.as_bytes(), udp::UdpHeader::new(link.local.port(), 9, 108).as_bytes(), &[0; 100]].concat();
         let mut train = Packet::with_data(&Memory::heap(), &train).expect("memory");
         train.meta.cut = Cut::Gso(Gso { kind: GsoKind::Udp, size: 50, segs: 2, ecn: false, fixed_id: false });
         let before = link.features();

@@ -9,7 +9,7 @@ use packet::{Buf, Csum, Cut, Gso, GsoKind, Packet, PoolDry};
 use wire::{Malformed, Protocol, ip, ipv4, ipv6, udp};
 
 /// Longest IP and UDP headers.
-pub(crate) const MAX_HEADERS: usize = ipv6::Header::LEN + udp::Header::LEN;
+pub(crate) const MAX_HEADERS: usize = ipv6::Ipv6Header::LEN + udp::UdpHeader::LEN;
 
 /// Longest payload of a datagram or a train.
 pub(crate) const LONGEST: usize = 65_535;
@@ -26,24 +26,24 @@ pub(crate) struct Ends {
 ///
 /// `None` when the addresses are of two families, or the payload is longer than a datagram may be.
 pub(crate) fn wrap(mut payload: Buf, ends: &Ends, size: Option<u16>) -> Result<Option<Packet>, PoolDry> {
-    let udp_len = payload.len() + udp::Header::LEN;
+    let udp_len = payload.len() + udp::UdpHeader::LEN;
     let Ok(wire_udp_len) = u16::try_from(udp_len) else { return Ok(None) };
     let segs = size.map_or(1, |size| payload.len().div_ceil(usize::from(size.max(1))));
-    let header = udp::Header::new(ends.src.port(), ends.dst.port(), wire_udp_len);
-    payload.push(udp::Header::LEN).ok_or(PoolDry)?.copy_from_slice(header.as_bytes());
+    let header = udp::UdpHeader::new(ends.src.port(), ends.dst.port(), wire_udp_len);
+    payload.push(udp::UdpHeader::LEN).ok_or(PoolDry)?.copy_from_slice(header.as_bytes());
     match (ends.src.ip(), ends.dst.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let Ok(total_len) = u16::try_from(ipv4::Header::LEN + udp_len) else { return Ok(None) };
-            let mut header = ipv4::Header::new(src, dst, Protocol::UDP, total_len);
+            let Ok(total_len) = u16::try_from(ipv4::Ipv4Header::LEN + udp_len) else { return Ok(None) };
+            let mut header = ipv4::Ipv4Header::new(src, dst, Protocol::UDP, total_len);
             header.set_dont_fragment(true);
             header.set_tos(ends.tos);
             header.fill_check();
-            payload.push(ipv4::Header::LEN).ok_or(PoolDry)?.copy_from_slice(header.as_bytes());
+            payload.push(ipv4::Ipv4Header::LEN).ok_or(PoolDry)?.copy_from_slice(header.as_bytes());
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            let mut header = ipv6::Header::new(src, dst, Protocol::UDP, wire_udp_len);
+            let mut header = ipv6::Ipv6Header::new(src, dst, Protocol::UDP, wire_udp_len);
             header.set_traffic_class(ends.tos);
-            payload.push(ipv6::Header::LEN).ok_or(PoolDry)?.copy_from_slice(header.as_bytes());
+            payload.push(ipv6::Ipv6Header::LEN).ok_or(PoolDry)?.copy_from_slice(header.as_bytes());
         }
         _ => return Ok(None),
     }
@@ -71,7 +71,7 @@ pub(crate) fn unwrap(packet: &Packet) -> Result<Unwrapped, Unsendable> {
     if info.protocol != Protocol::UDP || info.fragment.is_some() || info.total_len != packet.len() {
         return Err(Unsendable);
     }
-    let datagram = udp::Header::ref_from(info.payload(packet.head()))?;
+    let datagram = udp::UdpHeader::ref_from(info.payload(packet.head()))?;
     Ok(Unwrapped {
         ends: Ends {
             src: SocketAddr::new(info.src, datagram.sport()),
@@ -79,7 +79,7 @@ pub(crate) fn unwrap(packet: &Packet) -> Result<Unwrapped, Unsendable> {
             tos: info.tos,
         },
         dont_fragment: info.dont_fragment,
-        header_len: info.header_len + udp::Header::LEN,
+        header_len: info.header_len + udp::UdpHeader::LEN,
     })
 }
 

@@ -12,7 +12,7 @@ use crate::sys::guest_memory::{GuestMemory, GuestPiece};
 use crate::virtio::{DATA_VALID, Framing, HEADER_LEN, Header, NEEDS_CSUM, decode, encode};
 
 /// Longest frame.
-pub(super) const LONGEST: usize = 65_575 + eth::Header::LEN + 2 * vlan::Header::LEN;
+pub(super) const LONGEST: usize = 65_575 + eth::EthHeader::LEN + 2 * vlan::VlanHeader::LEN;
 
 /// Limit of descriptors for one frame; a guest that needs more has buffers of a few bytes.
 const MAX_DESCRIPTORS: usize = 2048;
@@ -146,7 +146,7 @@ pub(super) fn copy_in(
 ) -> Result<Packet, DropReason> {
     let header_len = features.header_len();
     let len = usize::try_from(len).ok().and_then(|len| len.checked_sub(header_len)).ok_or(DropReason::VirtioHeader)?;
-    if len < eth::Header::LEN {
+    if len < eth::EthHeader::LEN {
         return Err(DropReason::EthTruncated);
     }
     if len > LONGEST {

@@ -26,8 +26,8 @@ pub(super) fn queue_of(packet: &Packet, count: usize) -> usize {
     if count <= 1 {
         return 0;
     }
-    let head = packet.head().get(eth::Header::LEN..).unwrap_or_default();
-    let Ok(flow) = FlowKey::parse(head, packet.len().saturating_sub(eth::Header::LEN)) else { return 0 };
+    let head = packet.head().get(eth::EthHeader::LEN..).unwrap_or_default();
+    let Ok(flow) = FlowKey::parse(head, packet.len().saturating_sub(eth::EthHeader::LEN)) else { return 0 };
     let mut hasher = DefaultHasher::new();
     flow.hash(&mut hasher);
     (hasher.finish() % count as u64) as usize

@@ -177,8 +177,8 @@ impl Transport {
                 tcp.header_len()
             }
             Protocol::UDP => {
-                udp::Header::ref_from(payload).map_err(|_| BadHeader::Frame)?;
-                udp::Header::LEN
+                udp::UdpHeader::ref_from(payload).map_err(|_| BadHeader::Frame)?;
+                udp::UdpHeader::LEN
             }
             _ => return Err(BadHeader::GsoProtocol),
         };
@@ -227,14 +227,14 @@ fn ip_offset(framing: Framing, frame: &[u8]) -> Result<usize, BadHeader> {
     if framing == Framing::Ip {
         return Ok(0);
     }
-    let header = eth::Header::ref_from(frame).map_err(|_| BadHeader::Frame)?;
-    let (mut ethertype, mut at) = (header.ethertype(), eth::Header::LEN);
+    let header = eth::EthHeader::ref_from(frame).map_err(|_| BadHeader::Frame)?;
+    let (mut ethertype, mut at) = (header.ethertype(), eth::EthHeader::LEN);
     for _ in 0..MAX_TAGS {
         if !ethertype.is_vlan() {
             break;
         }
-        let tag = frame.get(at..).and_then(|rest| vlan::Header::ref_from(rest).ok()).ok_or(BadHeader::Frame)?;
-        (ethertype, at) = (tag.ethertype(), at + vlan::Header::LEN);
+        let tag = frame.get(at..).and_then(|rest| vlan::VlanHeader::ref_from(rest).ok()).ok_or(BadHeader::Frame)?;
+        (ethertype, at) = (tag.ethertype(), at + vlan::VlanHeader::LEN);
     }
     match ethertype {
         EtherType::IPV4 | EtherType::IPV6 => Ok(at),
@@ -253,7 +253,7 @@ mod tests {
 
     /// TCP with a timestamp option and `payload` bytes, over IPv4 or IPv6.
     fn tcp_frame(version: ip::Version, payload: usize) -> Vec<u8> {
-        let mut segment = tcp::Header::new(1, 2, 3, 4);
+        let mut segment = tcp::TcpHeader::new(1, 2, 3, 4);
         segment.set_header_len(32);
         let mut bytes = ip_header(version, Protocol::TCP, 32 + payload);
         bytes.extend_from_slice(segment.as_bytes());
@@ -263,7 +263,7 @@ mod tests {
 
     fn udp_frame(version: ip::Version, payload: usize) -> Vec<u8> {
         let mut bytes = ip_header(version, Protocol::UDP, 8 + payload);
-        bytes.extend_from_slice(udp::Header::new(1, 2, (8 + payload) as u16).as_bytes());
+        bytes.extend_from_slice(udp::UdpHeader::new(1, 2, (8 + payload) as u16).as_bytes());
         bytes.resize(bytes.len() + payload, 1);
         bytes
     }
@@ -272,13 +272,13 @@ mod tests {
         match version {
             ip::Version::V4 => {
                 let (src, dst) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-                let mut header = wire::ipv4::Header::new(src, dst, protocol, (20 + payload) as u16);
+                let mut header = wire::ipv4::Ipv4Header::new(src, dst, protocol, (20 + payload) as u16);
                 header.fill_check();
                 header.as_bytes().to_vec()
             }
             ip::Version::V6 => {
                 let (src, dst) = ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap());
-                wire::ipv6::Header::new(src, dst, protocol, payload as u16).as_bytes().to_vec()
+                wire::ipv6::Ipv6Header::new(src, dst, protocol, payload as u16).as_bytes().to_vec()
             }
         }
     }
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(decode(&thin, Framing::Ip, &[], 0), Err(BadHeader::ChecksumPlace));
         let fragment = {
             let (src, dst) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-            let mut header = wire::ipv4::Header::new(src, dst, Protocol::TCP, frame.len() as u16);
+            let mut header = wire::ipv4::Ipv4Header::new(src, dst, Protocol::TCP, frame.len() as u16);
             header.set_fragment(wire::FragOffset::ZERO, true);
             header.fill_check();
             [header.as_bytes(), &frame[20..]].concat()
@@ -403,7 +403,7 @@ mod tests {
     /// `inner` in VXLAN of IPv4, behind an Ethernet header.
     fn in_vxlan(inner: &[u8]) -> Vec<u8> {
         let payload = [&[8, 0, 0, 0, 0, 0, 5, 0], &[2; 12][..], &[8, 0], inner].concat();
-        let datagram = [udp::Header::new(1, 4789, (8 + payload.len()) as u16).as_bytes(), &payload].concat();
+        let datagram = [udp::UdpHeader::new(1, 4789, (8 + payload.len()) as u16).as_bytes(), &payload].concat();
         let ip = ip_header(V4, Protocol::UDP, datagram.len());
         [&[2; 12], &[8, 0][..], &ip, &datagram].concat()
     }
@@ -578,7 +578,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) as u8
         };
-        let in_tunnel = in_vxlan(&tcp_frame(V4, 200)).split_off(eth::Header::LEN);
+        let in_tunnel = in_vxlan(&tcp_frame(V4, 200)).split_off(eth::EthHeader::LEN);
         let frames = [tcp_frame(V4, 200), tcp_frame(V6, 200), udp_frame(V4, 200), udp_frame(V6, 200), in_tunnel];
         let mem = Memory::heap();
         let mut accepted = [0; 3];

@@ -19,8 +19,8 @@ pub fn encode(packet: &Packet, skip: u16) -> Option<Header> {
     let Csum::Partial { start, .. } = packet.meta.csum else { return None };
     let transport = packet.head().get(usize::from(start)..)?;
     let transport_len = match gso.kind {
-        GsoKind::TcpV4 | GsoKind::TcpV6 => tcp::Header::ref_from(transport).ok()?.header_len(),
-        GsoKind::Udp => udp::Header::LEN,
+        GsoKind::TcpV4 | GsoKind::TcpV6 => tcp::TcpHeader::ref_from(transport).ok()?.header_len(),
+        GsoKind::Udp => udp::UdpHeader::LEN,
     };
     let gso_type = match gso.kind {
         GsoKind::TcpV4 => GSO_TCPV4,
@@ -46,9 +46,9 @@ mod tests {
     /// A fat TCP packet over IPv4 with a 32-byte TCP header.
     fn fat(mem: &Memory) -> Packet {
         let (src, dst) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-        let mut ip = wire::ipv4::Header::new(src, dst, wire::Protocol::TCP, 4000);
+        let mut ip = wire::ipv4::Ipv4Header::new(src, dst, wire::Protocol::TCP, 4000);
         ip.fill_check();
-        let mut tcp = tcp::Header::new(1, 2, 3, 4);
+        let mut tcp = tcp::TcpHeader::new(1, 2, 3, 4);
         tcp.set_header_len(32);
         let mut bytes = [ip.as_bytes(), tcp.as_bytes()].concat();
         bytes.resize(4000, 1);

@@ -67,10 +67,10 @@ fn look(packet: &Packet, layer: Layer, seen: &mut Seen) {
     seen.longest = seen.longest.max(packet.len());
     let l3 = match layer {
         Layer::Ip => 0,
-        Layer::Ethernet(_) => eth::Header::LEN,
+        Layer::Ethernet(_) => eth::EthHeader::LEN,
     };
     if l3 > 0 {
-        let ethertype = eth::Header::ref_from(packet.head()).map(eth::Header::ethertype);
+        let ethertype = eth::EthHeader::ref_from(packet.head()).map(eth::EthHeader::ethertype);
         if !matches!(ethertype, Ok(EtherType::IPV4 | EtherType::IPV6)) {
             return;
         }
@@ -103,7 +103,7 @@ fn look(packet: &Packet, layer: Layer, seen: &mut Seen) {
         GsoKind::Udp => info.payload_len() - 8,
         _ => {
             info.payload_len()
-                - wire::tcp::Header::ref_from(info.payload(head)).map_or(0, wire::tcp::Header::header_len)
+                - wire::tcp::TcpHeader::ref_from(info.payload(head)).map_or(0, wire::tcp::TcpHeader::header_len)
         }
     };
     let family = matches!(

@@ -171,7 +171,7 @@ fn together() -> Outcome {
 fn frame(mem: &Memory, payload: &[u8], size: u16) -> Packet {
     let mut packet =
         crate::train::train(mem, "192.0.2.2:1".parse().unwrap(), "192.0.2.1:2".parse().unwrap(), 0, payload, size);
-    let header = wire::eth::Header::new(wire::MacAddr::BROADCAST, wire::MacAddr::ZERO, wire::EtherType::IPV4);
+    let header = wire::eth::EthHeader::new(wire::MacAddr::BROADCAST, wire::MacAddr::ZERO, wire::EtherType::IPV4);
     packet.push(mem, 14).unwrap().copy_from_slice(header.as_bytes());
     packet
 }

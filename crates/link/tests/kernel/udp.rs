@@ -173,7 +173,7 @@ fn joined_over_narrow_link() -> Outcome {
     let mut burst = singles(&mem, V4[1], &[1400; 6])?;
     for packet in &mut burst {
         let head = packet.writable_head(&mem).map_err(|err| format!("{err:?}"))?;
-        let header = wire::ipv4::Header::mut_from(head).map_err(|why| why.to_string())?;
+        let header = wire::ipv4::Ipv4Header::mut_from(head).map_err(|why| why.to_string())?;
         header.set_dont_fragment(false);
         wire::ipv4::fill_check(head).map_err(|why| why.to_string())?;
     }
@@ -242,13 +242,13 @@ fn told_mtu(message: &packet::Packet) -> (usize, Vec<u8>) {
     let info = ip::Info::parse(&bytes, bytes.len()).expect("a packet");
     let body = info.payload(&bytes);
     let mtu = if info.src.is_ipv4() {
-        match wire::icmp::Header::ref_from(body).expect("a header").message() {
-            Some(wire::icmp::Message::FragNeeded { mtu }) => usize::from(mtu),
+        match wire::icmp::IcmpHeader::ref_from(body).expect("a header").message() {
+            Some(wire::icmp::IcmpMessage::FragNeeded { mtu }) => usize::from(mtu),
             other => panic!("{other:?}"),
         }
     } else {
-        match wire::icmpv6::Header::ref_from(body).expect("a header").message() {
-            Some(wire::icmpv6::Message::PacketTooBig { mtu }) => mtu as usize,
+        match wire::icmpv6::Icmpv6Header::ref_from(body).expect("a header").message() {
+            Some(wire::icmpv6::Icmpv6Message::PacketTooBig { mtu }) => mtu as usize,
             other => panic!("{other:?}"),
         }
     };

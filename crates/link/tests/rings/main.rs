@@ -228,11 +228,11 @@ fn queues_are_independent() {
     }
     // Flows by their source port.
     let flow = |port: u16, number: u8| {
-        let mut ip = ipv4::Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), Protocol::UDP, 40);
+        let mut ip = ipv4::Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), Protocol::UDP, 40);
         ip.fill_check();
         let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
         bytes.extend_from_slice(ip.as_bytes());
-        bytes.extend_from_slice(udp::Header::new(port, 9, 20).as_bytes());
+        bytes.extend_from_slice(udp::UdpHeader::new(port, 9, 20).as_bytes());
         bytes.resize(54, number);
         bytes
     };

@@ -119,13 +119,13 @@ fn wanted(protocol: Protocol, with_udp: bool) -> bool {
 #[inline]
 fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
     let View { head, len, .. } = view;
-    let header = ipv4::Header::ref_from(head).map_err(|why| view.outside(why))?;
+    let header = ipv4::Ipv4Header::ref_from(head).map_err(|why| view.outside(why))?;
     if !wanted(header.protocol(), with_udp) {
         return Ok(Class::Other);
     }
     // Only a header without options, not a fragment, with a correct checksum and the length of the packet.
     let reserved_bit = header.as_bytes()[6] & 0x80 != 0;
-    let plain = header.header_len() == ipv4::Header::LEN && header.fragment().is_none() && !reserved_bit;
+    let plain = header.header_len() == ipv4::Ipv4Header::LEN && header.fragment().is_none() && !reserved_bit;
     if !plain || header.total_len() != len || !header.check_ok() {
         return Ok(Class::Odd);
     }
@@ -141,7 +141,7 @@ fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
         flow,
         version: Version::V4,
         protocol: header.protocol(),
-        l4: ipv4::Header::LEN as u16,
+        l4: ipv4::Ipv4Header::LEN as u16,
         end: 0,
         payload: 0,
         id: header.id(),
@@ -156,9 +156,9 @@ fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
 #[inline]
 fn parse_v6(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
     let View { head, len, .. } = view;
-    let header = ipv6::Header::ref_from(head).map_err(|why| view.outside(why))?;
+    let header = ipv6::Ipv6Header::ref_from(head).map_err(|why| view.outside(why))?;
     let (protocol, l4) = match header.next_header() {
-        direct @ (Protocol::TCP | Protocol::UDP) => (direct, ipv6::Header::LEN),
+        direct @ (Protocol::TCP | Protocol::UDP) => (direct, ipv6::Ipv6Header::LEN),
         _ => match behind_options(head, len)? {
             Some(found) => found,
             None => return Ok(Class::Odd),
@@ -167,7 +167,7 @@ fn parse_v6(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
     if !wanted(protocol, with_udp) {
         return Ok(Class::Other);
     }
-    if ipv6::Header::LEN + header.payload_len() != len {
+    if ipv6::Ipv6Header::LEN + header.payload_len() != len {
         return Ok(Class::Odd);
     }
     let (src, dst) = (header.src().to_bits(), header.dst().to_bits());
@@ -198,13 +198,13 @@ fn parse_v6(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
 #[cold]
 fn behind_options(head: &[u8], len: usize) -> Result<Option<(Protocol, usize)>, Malformed> {
     let chain = Chain::walk(head, len)?;
-    let mut next = ipv6::Header::ref_from(head)?.next_header();
-    let mut at = ipv6::Header::LEN;
+    let mut next = ipv6::Ipv6Header::ref_from(head)?.next_header();
+    let mut at = ipv6::Ipv6Header::LEN;
     while at < chain.offset {
         if !matches!(next, Protocol::HOP_BY_HOP | Protocol::DEST_OPTS) {
             return Ok(None);
         }
-        let header = wire::ext::Header::ref_from(&head[at..])?;
+        let header = wire::ext::ExtHeader::ref_from(&head[at..])?;
         (next, at) = (header.next_header(), at + header.header_len());
     }
     Ok(Some((chain.protocol, chain.offset)))
@@ -216,16 +216,16 @@ impl Arrival {
         let transport = &view.head[usize::from(self.l4)..];
         let len = view.len - usize::from(self.l4);
         if self.protocol == Protocol::UDP {
-            let header = udp::Header::ref_from(transport).map_err(|why| view.outside(why))?;
+            let header = udp::UdpHeader::ref_from(transport).map_err(|why| view.outside(why))?;
             self.flow.ports = u32::from(header.sport()) << 16 | u32::from(header.dport());
-            self.end = self.l4 + udp::Header::LEN as u16;
+            self.end = self.l4 + udp::UdpHeader::LEN as u16;
             if header.len() != len || header.check() == 0 {
                 return Ok(Class::Odd);
             }
         } else {
-            let header = tcp::Header::ref_from(transport).map_err(|why| view.outside(why))?;
+            let header = tcp::TcpHeader::ref_from(transport).map_err(|why| view.outside(why))?;
             let header_len = header.header_len();
-            if header_len < tcp::Header::LEN || header_len > len {
+            if header_len < tcp::TcpHeader::LEN || header_len > len {
                 return Ok(Class::Odd);
             }
             if header_len > transport.len() {
@@ -247,10 +247,10 @@ impl Arrival {
     /// Fields of another TCP packet of the same flow, with headers of the same length.
     pub(super) fn anew(&self, View { head, len, .. }: View<'_>) -> Option<Self> {
         let id = match self.version {
-            Version::V4 => ipv4::Header::ref_from(head).ok()?.id(),
+            Version::V4 => ipv4::Ipv4Header::ref_from(head).ok()?.id(),
             Version::V6 => 0,
         };
-        let header = tcp::Header::ref_from(head.get(self.l4.into()..)?).ok()?;
+        let header = tcp::TcpHeader::ref_from(head.get(self.l4.into()..)?).ok()?;
         let payload = len.checked_sub(self.end.into())? as u32;
         Some(Self { payload, id, seq: header.seq(), flags: header.flags(), ..*self })
     }
@@ -323,7 +323,7 @@ impl Flow {
                 let (_, both) = ip.split_at(12);
                 [both.iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte)), 0, 0, 0]
             }),
-            Ok(Version::V6) => ipv6::Header::ref_from(head).ok().map(|header| {
+            Ok(Version::V6) => ipv6::Ipv6Header::ref_from(head).ok().map(|header| {
                 let (src, dst) = (header.src().to_bits(), header.dst().to_bits());
                 [(src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64]
             }),

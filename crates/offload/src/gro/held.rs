@@ -92,17 +92,17 @@ impl Held {
             && packet.len() + payload as usize <= MAX_LEN
             && usize::from(self.count) < MAX_SEGMENTS;
         let id = match first.version {
-            Version::V4 => Some(ipv4::Header::ref_from(head).ok()?.id()).filter(|&id| self.id_goes_on(id))?,
+            Version::V4 => Some(ipv4::Ipv4Header::ref_from(head).ok()?.id()).filter(|&id| self.id_goes_on(id))?,
             Version::V6 => 0,
         };
         let transport = head.get(l4..)?;
         let flags = if first.protocol == Protocol::TCP {
-            let header = tcp::Header::ref_from(transport).ok()?;
+            let header = tcp::TcpHeader::ref_from(transport).ok()?;
             // Only the first segment may have Congestion Window Reduced (RFC 3168 §6.1.2).
             let is_next = header.seq() == self.next_seq && !header.flags().contains(Flags::CWR);
             is_next.then(|| header.flags())?
         } else {
-            let header = udp::Header::ref_from(transport).ok()?;
+            let header = udp::UdpHeader::ref_from(transport).ok()?;
             (header.len() == len - l4 && header.check() != 0).then_some(Flags::NONE)?
         };
         fits.then_some(Step { payload, id, flags })
@@ -286,7 +286,7 @@ impl Held {
         let pseudo = headers.pseudo(head, len - headers.l4);
         headers.fill(head, len, pseudo);
         if first.protocol == Protocol::TCP {
-            let header = tcp::Header::mut_from(&mut head[headers.l4..]).expect("read before");
+            let header = tcp::TcpHeader::mut_from(&mut head[headers.l4..]).expect("read before");
             header.set_flags(header.flags() | last_flags);
         }
         let kind = match (first.protocol, first.version) {

@@ -17,14 +17,14 @@ fn headers(number: u8) -> (Vec<u8>, usize) {
     let mut out = Vec::new();
     match number % 6 {
         0 | 1 | 4 => {
-            let mut header = ipv4::Header::new([10, 1, 0, 1].into(), [10, 2, 0, 1].into(), protocol, 0);
+            let mut header = ipv4::Ipv4Header::new([10, 1, 0, 1].into(), [10, 2, 0, 1].into(), protocol, 0);
             header.set_dont_fragment(number % 6 != 1);
             out.extend(header.as_bytes());
         }
         kind => {
             let (src, dst) = ([0xfd00, 1, 0, 0, 0, 0, 0, 1].into(), [0xfd00, 2, 0, 0, 0, 0, 0, 1].into());
             let next = if kind == 3 { Protocol::DEST_OPTS } else { protocol };
-            out.extend(ipv6::Header::new(src, dst, next, 0).as_bytes());
+            out.extend(ipv6::Ipv6Header::new(src, dst, next, 0).as_bytes());
             if kind == 3 {
                 out.extend([Protocol::TCP.0, 0, 1, 4, 0, 0, 0, 0]);
             }
@@ -49,7 +49,7 @@ fn fill_lengths(number: u8, l4: usize, bytes: &mut [u8]) {
     if bytes[0] >> 4 == 4 {
         bytes[2..4].copy_from_slice(&(len as u16).to_be_bytes());
     } else {
-        bytes[4..6].copy_from_slice(&((len - ipv6::Header::LEN) as u16).to_be_bytes());
+        bytes[4..6].copy_from_slice(&((len - ipv6::Ipv6Header::LEN) as u16).to_be_bytes());
     }
     if number % 6 >= 4 {
         bytes[l4 + 4..l4 + 6].copy_from_slice(&((len - l4) as u16).to_be_bytes());

@@ -91,7 +91,7 @@ fn again(mem: &Memory, fragments: Vec<Packet>, id: u32) -> Vec<Packet> {
         {
             if info.version() == Version::V4 {
                 let head = pkt.head_mut().expect("a header of its own");
-                ipv4::Header::mut_from(head).expect("a header").set_id(id as u16);
+                ipv4::Ipv4Header::mut_from(head).expect("a header").set_id(id as u16);
                 ipv4::fill_check(head).expect("a header");
             }
             refragment(mem, pkt, max_size, max_size, id, &mut out).expect("it came in such fragments");

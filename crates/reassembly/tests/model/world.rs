@@ -76,7 +76,7 @@ impl Piece {
     pub(crate) fn bytes(self, version: Version) -> Vec<u8> {
         let mut bytes = match addresses(version, self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let mut header = ipv4::Header::new(src, dst, self.protocol, (20 + self.len) as u16);
+                let mut header = ipv4::Ipv4Header::new(src, dst, self.protocol, (20 + self.len) as u16);
                 header.set_tos(self.tos);
                 header.set_id(self.id as u16);
                 header.set_fragment(FragOffset::from_bytes(self.at).unwrap(), self.more);
@@ -85,10 +85,10 @@ impl Piece {
                 header.as_bytes().to_vec()
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let mut header = ipv6::Header::new(src, dst, Protocol::FRAGMENT, (8 + self.len) as u16);
+                let mut header = ipv6::Ipv6Header::new(src, dst, Protocol::FRAGMENT, (8 + self.len) as u16);
                 header.set_traffic_class(self.tos);
                 let offset = FragOffset::from_bytes(self.at).unwrap();
-                let fragment = frag::Header::new(self.protocol, FragInfo { offset, more: self.more, id: self.id });
+                let fragment = frag::FragHeader::new(self.protocol, FragInfo { offset, more: self.more, id: self.id });
                 let mut bytes = [header.as_bytes(), fragment.as_bytes()].concat();
                 bytes[41] = self.reserved;
                 bytes
@@ -103,7 +103,7 @@ impl Piece {
     pub(crate) fn whole(self, version: Version, len: usize) -> Vec<u8> {
         let mut bytes = match addresses(version, self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let mut header = ipv4::Header::new(src, dst, self.protocol, (20 + len) as u16);
+                let mut header = ipv4::Ipv4Header::new(src, dst, self.protocol, (20 + len) as u16);
                 header.set_tos(self.tos);
                 header.set_id(self.id as u16);
                 header.set_dont_fragment(self.dont_fragment);
@@ -111,7 +111,7 @@ impl Piece {
                 header.as_bytes().to_vec()
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let mut header = ipv6::Header::new(src, dst, self.protocol, len as u16);
+                let mut header = ipv6::Ipv6Header::new(src, dst, self.protocol, len as u16);
                 header.set_traffic_class(self.tos);
                 header.as_bytes().to_vec()
             }

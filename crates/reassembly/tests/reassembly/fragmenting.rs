@@ -24,12 +24,12 @@ fn chain(kinds: &[Protocol], len: usize) -> Vec<u8> {
     let (&first, rest) = kinds.split_first().unwrap();
     let mut bytes = part(0, 0).whole(Version::V6, 0);
     for &next in rest {
-        bytes.extend_from_slice(ext::Header::new(next, 8).unwrap().as_bytes());
+        bytes.extend_from_slice(ext::ExtHeader::new(next, 8).unwrap().as_bytes());
         bytes.extend([1, 4, 0, 0, 0, 0]);
     }
     bytes.extend(payload(0, len));
     let payload_len = (bytes.len() - 40) as u16;
-    let header = ipv6::Header::mut_from(&mut bytes).unwrap();
+    let header = ipv6::Ipv6Header::mut_from(&mut bytes).unwrap();
     header.set_next_header(first);
     header.set_payload_len(payload_len);
     bytes

@@ -21,7 +21,7 @@ fn with_extensions(piece: Piece) -> Vec<u8> {
     if piece.at == 0 {
         bytes[56..64].copy_from_slice(&[17, 0, 1, 4, 0, 0, 0, 0]);
     }
-    let header = ipv6::Header::mut_from(&mut bytes).unwrap();
+    let header = ipv6::Ipv6Header::mut_from(&mut bytes).unwrap();
     header.set_next_header(Protocol::HOP_BY_HOP);
     header.set_payload_len((16 + piece.len) as u16);
     bytes
@@ -54,7 +54,7 @@ fn each_fragment_may_have_any_shape() {
                 want.drain(header_len - 8..header_len);
                 want[if header_len == 48 { 6 } else { 40 }] = if header_len == 48 { 17 } else { 60 };
                 let payload_len = want.len() - 40;
-                ipv6::Header::mut_from(&mut want).unwrap().set_payload_len(payload_len as u16);
+                ipv6::Ipv6Header::mut_from(&mut want).unwrap().set_payload_len(payload_len as u16);
             }
         }
         for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {

@@ -161,9 +161,9 @@ fn esp_of(mem: &Memory, pkt: &mut Packet, l3: usize) -> Option<(Info, (IpAddr, S
     if info.protocol != Protocol::ESP || info.fragment.is_some() {
         return None;
     }
-    let mut front = [0; esp::Header::LEN];
+    let mut front = [0; esp::EspHeader::LEN];
     let whole = pkt.read_at(l3 + info.header_len, &mut front);
-    let header = esp::Header::ref_from(&front).ok().filter(|_| whole)?;
+    let header = esp::EspHeader::ref_from(&front).ok().filter(|_| whole)?;
     Some((info, (info.dst, header.spi())))
 }
 
@@ -192,7 +192,7 @@ impl State {
         if frame.len() < state.cipher.overhead() + esp::TRAILER_LEN {
             return EspStatus::BadSyntax;
         }
-        let low = esp::Header::ref_from(frame).map_or(0, esp::Header::seq);
+        let low = esp::EspHeader::ref_from(frame).map_or(0, esp::EspHeader::seq);
         let high = state.esn.then(|| (state.number(low) >> 32) as u32);
         // A cipher does not move the text, but returns its range.
         match state.cipher.open(frame, high) {
@@ -363,6 +363,6 @@ fn frame(mem: &Memory, header: &[u8], mut pkt: Packet) -> Option<Packet> {
     };
     let front = pkt.push(mem, header.len()).ok()?;
     front.copy_from_slice(header);
-    eth::Header::mut_from(front).ok()?.set_ethertype(ethertype);
+    eth::EthHeader::mut_from(front).ok()?.set_ethertype(ethertype);
     Some(pkt)
 }

@@ -228,12 +228,12 @@ fn is_error(pkt: &Packet, info: &Info) -> bool {
     let message = info.payload(pkt.head());
     match info.protocol {
         Protocol::ICMP => matches!(
-            icmp::Header::ref_from(message).ok().and_then(icmp::Header::message),
-            Some(icmp::Message::FragNeeded { .. } | icmp::Message::Unreachable(_))
+            icmp::IcmpHeader::ref_from(message).ok().and_then(icmp::IcmpHeader::message),
+            Some(icmp::IcmpMessage::FragNeeded { .. } | icmp::IcmpMessage::Unreachable(_))
         ),
         Protocol::ICMPV6 => matches!(
-            icmpv6::Header::ref_from(message).ok().and_then(icmpv6::Header::message),
-            Some(icmpv6::Message::PacketTooBig { .. } | icmpv6::Message::Unreachable(_))
+            icmpv6::Icmpv6Header::ref_from(message).ok().and_then(icmpv6::Icmpv6Header::message),
+            Some(icmpv6::Icmpv6Message::PacketTooBig { .. } | icmpv6::Icmpv6Message::Unreachable(_))
         ),
         _ => false,
     }

@@ -85,7 +85,7 @@ impl Onlooker {
                 }
             }
         }
-        let l3 = if site.plan.ethernet { eth::Header::LEN } else { 0 };
+        let l3 = if site.plan.ethernet { eth::EthHeader::LEN } else { 0 };
         let (now, clear) = (site.world.now(), site.plan.is_clear());
         for Seen { wire, end, frame, fate } in site.world.take_seen() {
             match fate {
@@ -147,7 +147,7 @@ fn has_payload(frame: &[u8]) -> bool {
 
 /// Tells whether a frame is ESP as the plan has it; otherwise it is neighbour discovery.
 fn is_esp(frame: &[u8], l3: usize, udp: bool) -> bool {
-    if l3 > 0 && eth::Header::ref_from(frame).unwrap().ethertype() == EtherType::ARP {
+    if l3 > 0 && eth::EthHeader::ref_from(frame).unwrap().ethertype() == EtherType::ARP {
         return false;
     }
     let ip = &frame[l3..];
@@ -159,7 +159,7 @@ fn is_esp(frame: &[u8], l3: usize, udp: bool) -> bool {
         return false;
     }
     if udp {
-        let ports = udp::Header::ref_from(payload).map(|header| (header.sport(), header.dport()));
+        let ports = udp::UdpHeader::ref_from(payload).map(|header| (header.sport(), header.dport()));
         assert_eq!((info.protocol, ports), (Protocol::UDP, Ok((4500, 4500))), "in clear: {frame:02x?}");
     } else {
         assert_eq!(info.protocol, Protocol::ESP, "in clear: {frame:02x?}");

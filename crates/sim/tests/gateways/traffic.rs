@@ -164,7 +164,7 @@ impl Stream {
             _ => self.flow.udp_with(&data),
         };
         let id = u32::from(self.id) << 16 | self.sent & 0xffff;
-        if let Ok(header) = ipv4::Header::mut_from(&mut whole)
+        if let Ok(header) = ipv4::Ipv4Header::mut_from(&mut whole)
             && self.flow.src.is_ipv4()
         {
             header.set_id(self.sent as u16 + 1);

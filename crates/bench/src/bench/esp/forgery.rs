@@ -48,12 +48,12 @@ impl Forgery {
     /// Makes it of a packet of raw ESP over IPv4.
     pub(super) fn make(self, pkt: &mut Packet) {
         if self == Self::Truncated {
-            pkt.trim(ipv4::Header::LEN + SHORT);
+            pkt.trim(ipv4::Ipv4Header::LEN + SHORT);
         }
         let bytes = pkt.head_mut().expect("a page of its own");
-        let (ip, esp) = bytes.split_at_mut(ipv4::Header::LEN);
+        let (ip, esp) = bytes.split_at_mut(ipv4::Ipv4Header::LEN);
         let (spi, rest) = esp.split_at_mut(size_of::<u32>());
-        let (seq, text) = rest.split_at_mut(esp::Header::LEN - size_of::<u32>());
+        let (seq, text) = rest.split_at_mut(esp::EspHeader::LEN - size_of::<u32>());
         if matches!(self, Self::WrongIcv | Self::Truncated) {
             let original = u32::from_be_bytes(*seq.first_chunk().expect("four bytes"));
             seq.copy_from_slice(&original.wrapping_add(AHEAD).to_be_bytes());
@@ -63,8 +63,8 @@ impl Forgery {
             Self::WrongIcv => text[text.len() / 2] ^= 1,
             Self::Replayed => {}
             Self::Truncated => {
-                let header = ipv4::Header::mut_from(ip).expect("an IPv4 header");
-                header.set_total_len((ipv4::Header::LEN + SHORT) as u16);
+                let header = ipv4::Ipv4Header::mut_from(ip).expect("an IPv4 header");
+                header.set_total_len((ipv4::Ipv4Header::LEN + SHORT) as u16);
                 header.fill_check();
             }
         }

@@ -13,7 +13,7 @@ use crate::bench::case::{Copied, Load, Turn};
 
 /// Offset of ESP in a frame: behind the room for a link's header that the sending gateway leaves, and an outer IPv4
 /// header.
-const ESP_AT: usize = 32 + ipv4::Header::LEN;
+const ESP_AT: usize = 32 + ipv4::Ipv4Header::LEN;
 
 /// The upper half of the extended sequence numbers.
 const HIGH: Option<u32> = Some(0);
@@ -55,9 +55,9 @@ impl Limit {
         let Load { packets: frames, payload, .. } = pair.load(setting.traffic);
         let inner = match setting.traffic {
             Traffic::SuperPackets | Traffic::Streams | Traffic::Sas => pair.inner_mtu(),
-            Traffic::Small => payload / frames + ipv4::Header::LEN + wire::udp::Header::LEN,
+            Traffic::Small => payload / frames + ipv4::Ipv4Header::LEN + wire::udp::UdpHeader::LEN,
         };
-        let inside = if setting.mode == Mode::Tunnel { inner } else { inner - ipv4::Header::LEN };
+        let inside = if setting.mode == Mode::Tunnel { inner } else { inner - ipv4::Ipv4Header::LEN };
         let esp_len = cipher.overhead() + inside + esp::trailer_len(inside, cipher.align());
         let stride = ESP_AT + esp_len;
         let per_page = Memory::LARGE / stride;

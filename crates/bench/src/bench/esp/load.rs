@@ -59,7 +59,7 @@ impl Traffic {
             }
             Self::Small => {
                 let packets = TRAINS * BURST;
-                Load { packets, payload: packets * (SMALL - ipv4::Header::LEN - udp::Header::LEN), small: true }
+                Load { packets, payload: packets * (SMALL - ipv4::Ipv4Header::LEN - udp::UdpHeader::LEN), small: true }
             }
         }
     }
@@ -97,7 +97,7 @@ impl Source {
             (Traffic::SuperPackets, Way::Baseline) => in_turn(1),
             (Traffic::Streams | Traffic::Sas, _) => in_turn(STREAMS),
             (Traffic::Small, _) => {
-                let payload = SMALL - ipv4::Header::LEN - udp::Header::LEN;
+                let payload = SMALL - ipv4::Ipv4Header::LEN - udp::UdpHeader::LEN;
                 let flow = |at: usize| Flow { sport: FLOW.sport + (at % BURST) as u16, ..FLOW };
                 (0..TRAINS * BURST).map(|at| Template::finished(flow(at).udp(payload))).collect()
             }
@@ -119,7 +119,7 @@ impl Source {
 impl Template {
     /// Sets the identification that Linux gives the segment that is so many behind the first of its connection.
     fn numbered(mut self, segment: usize) -> Self {
-        ipv4::Header::mut_from(&mut self.bytes).expect("a flow of IPv4").set_id(segment as u16);
+        ipv4::Ipv4Header::mut_from(&mut self.bytes).expect("a flow of IPv4").set_id(segment as u16);
         ipv4::fill_check(&mut self.bytes).expect("a header");
         self
     }

@@ -98,7 +98,7 @@ pub(super) fn write(bytes: &[u8], version: Version, id: u32, frame: &mut Buf) {
     to.copy_from_slice(bytes);
     match version {
         Version::V4 => {
-            ipv4::Header::mut_from(to).expect("a header").set_id(id as u16);
+            ipv4::Ipv4Header::mut_from(to).expect("a header").set_id(id as u16);
             ipv4::fill_check(to).expect("a header");
         }
         Version::V6 => to[44..48].copy_from_slice(&id.to_be_bytes()),

@@ -100,6 +100,6 @@ fn path_mtu_is_learnt_for_device_sealed_packets() {
         lane.send();
         assert!(lane.waiting(OUTSIDE).is_empty(), "{mode:?}");
         let said = told(&only(lane.near.tx(INSIDE))).message;
-        assert_eq!(said, Message::V4(wire::icmp::Message::FragNeeded { mtu: 1246 }), "{mode:?}");
+        assert_eq!(said, Message::V4(wire::icmp::IcmpMessage::FragNeeded { mtu: 1246 }), "{mode:?}");
     }
 }

@@ -74,7 +74,7 @@ fn protected_discovery_is_numbered_by_the_device() {
         let policy = policy(Dir::Out, here, there, &[sa]);
         node.datapath.ipsec.add_policy(xfrm::PolicyConfig { offload, ..policy }).unwrap();
         let ask = Flow::new(there, here);
-        let header = wire::eth::Header::new(mac(1), mac(2), wire::EtherType::IPV6);
+        let header = wire::eth::EthHeader::new(mac(1), mac(2), wire::EtherType::IPV6);
         let mut frames = Vec::new();
         for packet in [solicitation(&ask, mac(2)), ask.ping(1, 100)] {
             node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), &packet].concat());

@@ -128,9 +128,9 @@ pub(super) fn frame(number: u32, len: usize) -> Vec<u8> {
 pub(super) fn fat(mem: &Memory, payload: usize) -> Packet {
     let total = 20 + 32 + payload;
     let mut ip =
-        ipv4::Header::new("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap(), Protocol::TCP, total as u16);
+        ipv4::Ipv4Header::new("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap(), Protocol::TCP, total as u16);
     ip.fill_check();
-    let mut segment = tcp::Header::new(1, 2, 3, 4);
+    let mut segment = tcp::TcpHeader::new(1, 2, 3, 4);
     segment.set_header_len(32);
     let mut bytes = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0].to_vec();
     bytes.extend_from_slice(ip.as_bytes());
