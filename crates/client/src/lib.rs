@@ -38,5 +38,5 @@ pub use error::CliError;
 pub use find_program::{find_sibling, system_ip};
 pub use output::print;
 
-/// Environment variable by which `fatpath` tells `fatpath-bench` its own path: the gateways that are measured are of that program.
+/// Environment variable with the path of `fatpath` for `fatpath-bench`, which runs this program's gateways.
 pub const PROGRAM_VARIABLE: &str = "FATPATH_PROGRAM";

@@ -249,12 +249,12 @@ fn every_algorithm_is_read_by_each_of_its_names() {
     }
 }
 
-/// Every name of a kind of algorithm, aliases among them.
+/// All names of algorithms of a kind, including aliases.
 fn names<N: Name>() -> impl Iterator<Item = (&'static str, N)> {
     N::ALL.iter().flat_map(|&name| name.spec().names.iter().map(move |&text| (text, name)))
 }
 
-/// One case of `refused.txt`: its lines that begin with `mark`, without it.
+/// Lines of a case of `refused.txt` that begin with `mark`, without `mark`.
 fn part(case: &str, mark: &str) -> String {
     let lines: Vec<&str> = case.lines().filter_map(|line| line.strip_prefix(mark)).collect();
     lines.join("\n")
@@ -354,7 +354,7 @@ fn marks_and_limits_are_read() {
     assert_eq!((policy.mark, policy.if_id, policy.lifetime), (five, 0, Lifetime { hard, ..Lifetime::default() }));
     let none = read(&[SA, POLICY]).unwrap();
     assert_eq!((none.sas[0].mark, none.policies[0].lifetime), (Mark::ANY, Lifetime::default()));
-    // Two may differ by their marks alone.
+    // SAs and policies may differ by their marks alone.
     assert_eq!(read(&[SA, "mark = 1\n", SA, "mark = 2\n", POLICY, POLICY, "mark = 1\n"]).unwrap().sas.len(), 2);
 }
 

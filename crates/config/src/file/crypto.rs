@@ -5,10 +5,10 @@ use crate::model::CryptoConfig;
 
 pub(super) const KEYS: &[&str] = &["workers", "cpus"];
 
-/// More threads than this are a mistake.
+/// Maximum number of threads; more are a mistake.
 const MAX_WORKERS: u16 = 64;
 
-/// Linux's largest `CONFIG_NR_CPUS`, less one.
+/// Highest CPU number: Linux's largest `CONFIG_NR_CPUS`, less one.
 pub(super) const MAX_CPU: u16 = 8191;
 
 pub(super) fn read(table: &Table<'_>) -> Result<CryptoConfig> {

@@ -1,4 +1,4 @@
-//! `[host]`: the network namespace of the node's own.
+//! `[host]`: the node's own network namespace.
 
 use super::reader::{Result, Table};
 use crate::model::{HostConfig, HostMtu, HostSide};

@@ -1,4 +1,4 @@
-//! `[[ila]]`: a mapping of one locator to another, by the words of `ip ila`.
+//! `[[ila]]`: a mapping of one locator to another, with the words of `ip ila`.
 
 use std::collections::HashMap;
 
@@ -34,11 +34,11 @@ const CSUM_MODES: &[(&str, CsumMode)] = &[
 const IDENT_TYPES: &[(&str, IdentType)] =
     &[(IdentType::Luid.name(), IdentType::Luid), (IdentType::UseFormat.name(), IdentType::UseFormat)];
 
-/// Places in the list of the mappings so far.
+/// Positions of earlier mappings in the list.
 #[derive(Debug, Default)]
 pub(super) struct Seen(HashMap<(Locator, Option<String>), usize>);
 
-/// Reads one mapping. `config` holds every link.
+/// Reads one mapping. `config` contains all links.
 pub(super) fn read(table: &Table<'_>, config: &Config, seen: &mut Seen) -> Result<IlaConfig> {
     let hint = "use a locator such as \"2001:db8:0:1\"";
     let match_value = table.need("loc_match", hint)?;

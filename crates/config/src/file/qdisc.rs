@@ -1,4 +1,4 @@
-//! `qdisc` of a `[[link]]`: its queueing discipline, with the words and units of `tc`.
+//! `qdisc` of a `[[link]]`: the link's queueing discipline, with the words and units of `tc`.
 
 use ::qdisc::{Depth, Kind, LinkLayer, Options, OptionsError, Peak, RateSpec, Tbf};
 
@@ -6,7 +6,7 @@ use super::reader::{Result, Table, Value, quoted};
 
 const KEYS: &[&str] = &["kind", "limit", "rate", "burst", "latency", "peakrate", "mtu", "overhead", "mpu", "linklayer"];
 
-/// Packets that a `pfifo` without a limit holds: as many as Linux's `txqueuelen`.
+/// Default limit of a `pfifo` in packets: Linux's `txqueuelen`.
 const PFIFO_LIMIT: u32 = 1000;
 
 const RATE: &str = "a rate such as \"100mbit\"";
@@ -60,7 +60,7 @@ fn tbf(table: &Table<'_>) -> Result<Tbf> {
         (Some(limit), None) => size(&limit)?,
         (None, Some(latency)) => {
             let seconds = time(&latency)?;
-            // As `tc` does: the bytes that the rates let pass in that time, plus a burst of each.
+            // As in `tc`: the bytes that each rate passes in the time, plus its burst; the smaller of both.
             let bytes = |rate: RateSpec, burst: u32| rate.rate as f64 * seconds + f64::from(burst);
             let by_peak = peak.map_or(f64::INFINITY, |(rate, mtu)| bytes(rate, mtu));
             whole(&latency, bytes(rate, burst).min(by_peak), u32::MAX.into())? as u32
@@ -83,7 +83,7 @@ fn tbf(table: &Table<'_>) -> Result<Tbf> {
     }
 }
 
-/// A number of bytes, or a size with one of the units of `tc`: powers of 1024.
+/// Reads a number of bytes, or a size with a unit of `tc`: powers of 1024.
 fn size(value: &Value<'_>) -> Result<u32> {
     const UNITS: [(&str, f64); 10] = [
         ("", 1.0),
@@ -103,7 +103,7 @@ fn size(value: &Value<'_>) -> Result<u32> {
     Ok(whole(value, with_unit(value, &UNITS, SIZE)?, u32::MAX.into())? as u32)
 }
 
-/// A rate with one of the units of `tc`, in bytes per second; without a unit it is in bits.
+/// Reads a rate with a unit of `tc`, in bytes per second; without a unit it is in bits.
 fn rate(value: &Value<'_>) -> Result<u64> {
     const UNITS: [(&str, f64); 19] = [
         ("", 0.125),
@@ -126,12 +126,12 @@ fn rate(value: &Value<'_>) -> Result<u64> {
         ("gibps", 1073741824.0),
         ("tibps", 1099511627776.0),
     ];
-    // Above, the counts of a float are not whole.
+    // Above this limit, a float does not represent all whole numbers.
     const MOST: f64 = 9007199254740992.0;
     Ok(whole(value, with_unit(value, &UNITS, RATE)?, MOST)? as u64)
 }
 
-/// A time with one of the units of `tc`, in seconds.
+/// Reads a time with a unit of `tc`, in seconds.
 fn time(value: &Value<'_>) -> Result<f64> {
     const UNITS: [(&str, f64); 9] = [
         ("s", 1.0),
@@ -147,7 +147,7 @@ fn time(value: &Value<'_>) -> Result<f64> {
     with_unit(value, &UNITS, TIME)
 }
 
-/// A decimal fraction with one of `units` behind it, in any case; `hint` says how one looks.
+/// Reads a decimal fraction with one of `units`, in any case; `hint` is an example for errors.
 fn with_unit(value: &Value<'_>, units: &[(&str, f64)], hint: &str) -> Result<f64> {
     let text = value.str()?;
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -157,7 +157,7 @@ fn with_unit(value: &Value<'_>, units: &[(&str, f64)], hint: &str) -> Result<f64
     number.ok_or_else(|| value.error(format!("{} is unknown; use {hint}", quoted(text))))
 }
 
-/// A number without its fraction, which is at most `most`.
+/// A number without its fraction, at most `most`.
 fn whole(value: &Value<'_>, number: f64, most: f64) -> Result<f64> {
     match number.trunc() {
         number if number <= most => Ok(number),
@@ -189,7 +189,7 @@ mod tests {
                 rate: RateSpec { rate: 2_000_000, overhead: 24, mpu: 64, link_layer: LinkLayer::ATM },
                 mtu: Depth::Bytes(1540),
             }),
-            // 2 MB/s for 1 ms, and one packet of 1540 bytes.
+            // 2 MB/s for 1 ms, plus one packet of 1540 bytes.
             ..tbf(0, 20480, 3540)
         };
         let cases = [

@@ -35,7 +35,7 @@ struct Wanted {
     encap: Option<RouteEncap>,
 }
 
-/// Attributes of routes that fatpath does not have, and the refusal of each.
+/// Unsupported attributes of routes, with their error texts.
 const UNSUPPORTED: [(u16, &str); 6] = [
     (RTA_METRICS, "fatpath has no route metrics"),
     (RTA_MULTIPATH, "fatpath has no multipath routes"),
@@ -103,7 +103,7 @@ impl Wanted {
     }
 }
 
-/// The destination of a request.
+/// Destination of a request.
 pub(super) fn prefix<const N: usize>(attrs: &Attrs<'_, N>, v4: bool, len: u8) -> Result<Prefix, Error> {
     let width = if v4 { 32 } else { 128 };
     if len > width {
@@ -112,7 +112,7 @@ pub(super) fn prefix<const N: usize>(attrs: &Attrs<'_, N>, v4: bool, len: u8) ->
     let any = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
     let addr = match attrs.get(RTA_DST) {
         None => any.addr(),
-        // IPv6 may leave out the bytes behind the prefix.
+        // An IPv6 destination may omit the bytes behind the prefix.
         Some(dst) if !v4 && dst.data.len() >= usize::from(len).div_ceil(8) => {
             let mut octets = [0; 16];
             octets.iter_mut().zip(dst.data).for_each(|(to, from)| *to = *from);
@@ -124,7 +124,7 @@ pub(super) fn prefix<const N: usize>(attrs: &Attrs<'_, N>, v4: bool, len: u8) ->
     found.map_err(|_| invalid("Invalid prefix for given prefix length"))
 }
 
-/// The next hop of a request.
+/// Next hop of a request.
 fn gateway<const N: usize>(attrs: &Attrs<'_, N>, v4: bool) -> Result<Option<IpAddr>, Error> {
     let gateway = attrs.get(RTA_GATEWAY);
     if let Some(via) = attrs.get(RTA_VIA) {
@@ -144,7 +144,7 @@ fn gateway<const N: usize>(attrs: &Attrs<'_, N>, v4: bool) -> Result<Option<IpAd
     }
 }
 
-/// The next hop of an IPv4 route with its family, `struct rtvia` (Linux `fib_gw_from_via`).
+/// Parses the next hop of an IPv4 route with its family, `struct rtvia` (Linux `fib_gw_from_via`).
 fn next_hop_of_any_family(via: &Attr<'_>) -> Result<IpAddr, Error> {
     let Some((family, addr)) = via.data.split_first_chunk() else {
         return Err(via.refused("Invalid attribute length for RTA_VIA"));
@@ -166,7 +166,7 @@ fn next_hop_of_any_family(via: &Attr<'_>) -> Result<IpAddr, Error> {
 pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
     let wanted = Wanted::of(model, request)?;
     let flags = request.message.header.flags;
-    // The table exists from now on, even if the route is refused.
+    // The table is created even if the route is refused.
     model.make_table(wanted.v4, wanted.table);
     if wanted.v4 { add_v4(model, &wanted, flags) } else { add_v6(model, wanted, flags) }
 }
@@ -202,7 +202,7 @@ fn add_v4(model: &mut Model, wanted: &Wanted, flags: u16) -> Result<(), Error> {
     Ok(())
 }
 
-/// Linux's `fib_create_info` and `fib_check_nh`: whether there can be such a route, and which link it leads to.
+/// Checks a route and finds its link, as Linux's `fib_create_info` and `fib_check_nh`.
 fn check_v4(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Error> {
     // `fib_props`: the minimum scope of each route type.
     let least = match wanted.kind {
@@ -260,7 +260,7 @@ fn check_v4(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Err
     }
 }
 
-/// Refuses a route by which packets would come back to the node until they have no hop left.
+/// Refuses a unicast route by `lo`: its packets would loop until their TTL is 0.
 fn refuse_by_loopback(route: &Route) -> Result<(), Error> {
     if route.kind == RTN_UNICAST && route.dev == LOOPBACK {
         return Err(Error::unsupported(
@@ -270,12 +270,12 @@ fn refuse_by_loopback(route: &Route) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the link of that number is up.
+/// Tells whether the link `index` is up.
 fn link(model: &Model, index: u32) -> Result<bool, Error> {
     model.link(index).map(|link| link.up).ok_or(Error::new(errno::ENODEV))
 }
 
-/// The table that has the local routes of the link of that number.
+/// Number of the table with the local routes of the link `dev`.
 fn locals_of(model: &Model, dev: u32) -> u32 {
     model.link(dev).and_then(Link::l3_table).unwrap_or(RT_TABLE_LOCAL)
 }
@@ -285,7 +285,7 @@ fn is_local(model: &Model, table: u32, addr: IpAddr) -> bool {
     local.is_some_and(|route| route.kind == RTN_LOCAL)
 }
 
-/// Linux's `fib_check_nh_v4_gw`: the link by which the next hop is reached.
+/// Finds the link of the next hop, as Linux's `fib_check_nh_v4_gw`.
 fn check_gateway_v4(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, Error> {
     const TEXT: &str = "Nexthop has invalid gateway";
     if wanted.onlink {
@@ -303,7 +303,7 @@ fn check_gateway_v4(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
         let own = own.filter(|route| route.dev == wanted.dev);
         return if own.is_some() || via.is_multicast() { Err(invalid(TEXT)) } else { Ok(wanted.dev) };
     }
-    // Nearer than the route itself, and no farther than the link.
+    // The next hop's route needs a narrower scope than the route, at least that of a link.
     let scope = wanted.scope.saturating_add(1).max(RT_SCOPE_LINK);
     let fits = |route: &Route| {
         let by = wanted.dev == 0 || route.dev == wanted.dev;
@@ -351,7 +351,8 @@ fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error
             return Err(Error::unsupported("fatpath has no multipath routes"));
         }
     } else if flags & (flag::CREATE | flag::REPLACE) == flag::REPLACE {
-        // Linux has a text only if there is none of another metric, either; for all destinations there always is a place.
+        // Linux has a text only if the prefix has no route with another metric; the node of the default prefix always
+        // exists.
         let mut others = model.table(false, wanted.table).into_iter().flat_map(|table| table.exact(route.prefix));
         return Err(match others.next() {
             Some(_) => Error::new(errno::ENOENT),
@@ -363,7 +364,7 @@ fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error
     Ok(())
 }
 
-/// Linux's `ip6_route_info_create` and `fib6_nh_init`.
+/// Checks a route, as Linux's `ip6_route_info_create` and `fib6_nh_init`.
 fn check_v6(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Error> {
     if wanted.dev != 0 {
         let up = link(model, wanted.dev)?;
@@ -396,7 +397,7 @@ fn check_v6(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Err
     }
 }
 
-/// Linux's `ip6_validate_gw`.
+/// Checks the next hop, as Linux's `ip6_validate_gw`.
 fn check_gateway_v6(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, Error> {
     let refuse_own = |dev| match is_local(model, locals_of(model, dev), via) {
         true => Err(invalid("Gateway can not be a local address")),
@@ -421,7 +422,7 @@ fn check_gateway_v6(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
     let on_link = |route: &&Route| !route.is_error() && route.via.is_none();
     let by_rules = || model.lookup(model.domain(wanted.dev), via, by).map(|(_, route)| route).filter(on_link);
     let found = in_table.filter(on_link).or_else(by_rules);
-    // Whose address it may be is known now.
+    // The link is known now, so the gateway can be compared with its domain's local addresses.
     found.map(|route| route.dev).ok_or(unreachable).and_then(refuse_own)
 }
 
@@ -436,7 +437,7 @@ pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Err
             && (wanted.via.is_none() || wanted.via == route.via)
             && (wanted.metric == 0 || wanted.metric == route.metric)
             && (wanted.protocol == 0 || wanted.protocol == route.protocol);
-        // IPv6 does not look at the type.
+        // IPv6 does not compare the type.
         let v4 = (wanted.kind == RTN_UNSPEC || wanted.kind == route.kind)
             && (wanted.scope == RT_SCOPE_NOWHERE || wanted.scope == route.scope)
             && (wanted.src.is_none() || wanted.src == route.src);
