@@ -157,7 +157,7 @@ mod tests {
             (
                 "to = \"3333:0:0:1:2000::/67\"\ntype = \"blackhole\"\n",
                 "type = \"ila\", loc = \"1:2:3:4\"",
-                "leads nowhere",
+                "has no next hop",
             ),
         ];
         for (to, given, why) in refused {
