@@ -144,7 +144,7 @@ impl FragmentMeta {
 
     /// Refuses a first fragment without its upper-layer header (Linux's `ipv6frag_thdr_truncated`).
     pub(crate) fn check_header_chain(&self, pkt: &Packet) -> Result<(), ParameterProblem> {
-        //= RFC 8200 §4.5 header-chain: a first fragment holds all headers up to the upper layer's, or is answered
+        //= RFC 8200 §4.5 header-chain: a first fragment without all headers up to the upper layer's is answered with an error
         if self.offset > 0 || self.has_upper_layer(pkt) {
             return Ok(());
         }
@@ -187,13 +187,13 @@ impl FragmentMeta {
         /// Offset of the fragment offset in a fragment header.
         const OFFSET_AT: usize = 2;
         let code = icmpv6::Problem::FIELD;
-        //= RFC 8200 §4.5 too-long: a fragment that ends beyond 65 535 bytes is answered with the place of its offset
+        //= RFC 8200 §4.5 too-long: a fragment that ends beyond 65 535 bytes is answered with a pointer to its offset
         if self.end > usize::from(u16::MAX) {
             let pointer = self.header_len - frag::FragHeader::LEN + OFFSET_AT;
             return Err(ParameterProblem { reason: DropReason::FragmentTooLong, code, pointer });
         }
         //= RFC 8200 §4.5 multiple-of-8: a fragment before the last whose length is no multiple of 8 is answered
-        //=   with the place of the payload length
+        //=   with a pointer to the payload length
         if self.more && !self.end.is_multiple_of(8) {
             return Err(ParameterProblem { reason: DropReason::FragmentLength, code, pointer: PAYLOAD_LEN_AT });
         }

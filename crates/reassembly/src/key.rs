@@ -74,7 +74,7 @@ impl Key {
         let addr = Ipv6Addr::from_bits(dst);
         let link = link.filter(|_| addr.is_multicast() || addr.is_unicast_link_local());
         //= RFC 8200 §4.5 same-datagram: fragments of equal source, destination and identification are one datagram;
-        //=   the next header of later ones is ignored
+        //=   the next header of later fragments is ignored
         Self { src, dst, space: Space::V6, protocol: 0, id, link, context, sec_path: SecPath::new() }
     }
 

@@ -238,8 +238,8 @@ impl Queue {
     fn place(&self, offset: usize, end: usize) -> Result<bool, Refused> {
         const DUPLICATE: Refused = Refused::Fragment(DropReason::FragmentDuplicate);
         const OVERLAP: Refused = Refused::Datagram(DropReason::FragmentOverlap);
-        //= RFC 5722 §4 overlap: a fragment that overlaps another ends its datagram, what came before included;
-        //=   one whose bytes have all come is dropped alone (RFC 8200 §4.5)
+        //= RFC 5722 §4 overlap: an overlapping fragment ends its datagram, with the fragments received before;
+        //=   a duplicate is dropped alone (RFC 8200 §4.5)
         let against = |(from, to): (usize, usize)| {
             if offset >= to || end <= from {
                 Ok(false)

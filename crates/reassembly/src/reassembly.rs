@@ -92,8 +92,8 @@ impl Reassembly {
             }
         };
         if version == Version::V6 {
-            //= RFC 8200 §4.5 atomic: a whole packet with a fragment header is delivered by itself, and does not
-            //=   touch fragments of its identification
+            //= RFC 8200 §4.5 atomic: a packet whose fragment header says that it is whole is delivered by itself, and
+            //=   does not affect fragments of its identification
             if fragment.is_atomic() {
                 return atomic(mem, pkt, &part, is_observer, &mut count);
             }

@@ -83,7 +83,7 @@ pub fn write_trailer(trailer: &mut [u8], next_header: Protocol) {
     let pad_len = trailer.len().checked_sub(TRAILER_LEN).and_then(|len| u8::try_from(len).ok());
     let pad_len = pad_len.unwrap_or_else(|| panic!("an ESP trailer of {} bytes", trailer.len()));
     let (padding, last) = trailer.split_at_mut(usize::from(pad_len));
-    //= RFC 4303 §2.4 padding-bytes: padding bytes count up from 1, unless the cipher asks for others
+    //= RFC 4303 §2.4 padding-bytes: padding bytes count up from 1, unless the cipher requires others
     for (byte, n) in padding.iter_mut().zip(1..=pad_len) {
         *byte = n;
     }
