@@ -15,7 +15,7 @@ pub const HOW: &str = "fatpath: Datapath::handle_rx in bursts of 64, each fragme
 
 const LINK: LinkId = LinkId(1);
 
-/// Nanoseconds for a fragment, in the middle one of passes of at least `length` in all.
+/// Nanoseconds per fragment of the median pass; passes take at least `length` in total.
 pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {
     let (mut path, mem) = (Datapath::new(), Memory::heap());
     let port =
