@@ -14,7 +14,7 @@ use crate::train::{BURST, Train};
 
 pub const HOW: &str = "smoltcp 0.14: Interface::poll over a device in memory that has received bursts of 64, with its largest \
                        reassembly buffers (4 of 64 KiB, 32 holes); each fragment in a Vec that is freed, and the socket \
-                       read, within the measured time. It puts no IPv6 fragments together";
+                       read, within the measured time. It does not reassemble IPv6";
 
 /// Nanoseconds per fragment of the median pass; passes take at least `length` in total.
 pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {

@@ -13,7 +13,7 @@ pub enum CsumMode {
     AdjTransport = 0,
     /// The identifier's last 16 bits absorb the difference, and the C bit is set.
     NeutralMap = 1,
-    /// Nothing is adjusted.
+    /// No adjustment.
     #[default]
     NoAction = 2,
     /// The identifier's last 16 bits absorb the difference, without a mark.

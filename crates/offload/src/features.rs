@@ -39,7 +39,7 @@ pub struct Features {
 /// Transport checksums that a device completes from [`Csum::Partial`](packet::Csum::Partial).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CsumOffload {
-    /// None.
+    /// No checksum.
     None,
     /// TCP and UDP over IPv4 (`NETIF_F_IP_CSUM`).
     Ipv4,

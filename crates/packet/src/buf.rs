@@ -254,7 +254,7 @@ impl Buf {
         self.len -= n as u32;
     }
 
-    /// Shortens the data to `len` bytes; the others become tailroom.
+    /// Shortens the data to `len` bytes; bytes behind them become tailroom.
     ///
     /// # Panics
     /// If the data is shorter.

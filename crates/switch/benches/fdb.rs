@@ -1,5 +1,5 @@
-//! Nanoseconds per decision on a frame with known source and destination, among many addresses and VLANs: `cargo bench
-//! -p fatpath-switch`.
+//! Nanoseconds per decision on a frame with known source and destination, among many addresses and VLANs:
+//! `cargo bench -p fatpath-switch`.
 //!
 //! `spread/N` takes a random pair of N addresses for each frame, so that entries miss the cache if N of them do not
 //! fit; `hot/N` takes one of 64 pairs among N. `floor/N` reads the cache lines of two random entries: the lower bound

@@ -1,5 +1,5 @@
-//! Lifetimes of SAs and policies: soft limits notify, hard limits end the object (RFC 4301 §4.4.2.1, Linux `struct
-//! xfrm_lifetime_cfg`).
+//! Lifetimes of SAs and policies: soft limits notify, hard limits end the object (RFC 4301 §4.4.2.1, Linux
+//! `struct xfrm_lifetime_cfg`).
 
 use std::time::Duration;
 

@@ -272,7 +272,7 @@ impl Service {
         };
         if let Err(err) = accepted {
             tracing::debug!("netlink: accept: {err}");
-            // epoll reports a connection that cannot be accepted again at once.
+            // A connection that cannot be accepted stays ready, so the thread would spin without a pause.
             thread::sleep(Duration::from_millis(10));
         }
     }
