@@ -1,4 +1,4 @@
-//! Forgeries by an attacker on the path, who can copy ESP packets and has no key.
+//! Forgeries by an attacker on the path: copies of ESP packets, changed without a key.
 
 use base::DropReason;
 use packet::Packet;
