@@ -8,12 +8,12 @@
 //! separate limits, so that an attack on one link or by one protocol does not affect the others:
 //!
 //! - The number of entries. A full table evicts by worth, in O(log n) ([`table`]). Permanent entries are never evicted.
-//! The entries created by solicitations and ARP requests per second, and the resolutions started by packets per second
-//! (RFC 6583 §6.4, §7.1). A neighbour that has answered before is resolved again without that limit.
-//! The replies to solicitations and ARP requests per second. Neighbours that have answered before have a separate
-//! share.
-//! The packets and bytes that wait, for one neighbour, for one table and in total. Waiting packets hold no device
-//! frames.
+//! - The entries created by solicitations and ARP requests per second, and the resolutions started by packets per second
+//!   (RFC 6583 §6.4, §7.1). A neighbour that has answered before is resolved again without that limit.
+//! - The replies to solicitations and ARP requests per second. Neighbours that have answered before have a separate
+//!   share.
+//! - The packets and bytes that wait, for one neighbour, for one table and in total. Waiting packets hold no device
+//!   frames.
 //!
 //! A neighbour is confirmed only by its answer to a solicitation of this node, never by its own solicitation (RFC 4861
 //! §7.2.3).

@@ -545,8 +545,8 @@ impl Bridge {
 
     /// The port of that number.
     ///
+    /// # Panics
     /// If there is no such port: callers take numbers from the tables.
-    /// If there is no such port: numbers are taken from the tables.
     #[inline]
     pub(crate) fn port_at(&self, number: PortNumber) -> &Port {
         self.ports[usize::from(number)].as_ref().expect("a number in a table is a port's")

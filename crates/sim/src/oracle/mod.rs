@@ -80,8 +80,8 @@ impl Oracle {
 
     /// Applies one operation to both.
     ///
+    /// # Panics
     /// If they disagree.
-    /// When they disagree.
     pub fn step(&mut self, choices: &mut Choices<'_>) {
         match choices.byte() % 32 {
             0..8 => self.add_sa(choices),
