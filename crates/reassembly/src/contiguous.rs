@@ -269,7 +269,7 @@ fn is_small(pkt: &Packet) -> bool {
 }
 
 /// A small packet with tailroom, moved to a new page if necessary. Otherwise thousands of small packets could share a
-/// large page that none of them frees, and would leave as as many children.
+/// large page that none of them frees, and would become as many children.
 fn with_room(mem: &Memory, pkt: Packet) -> Packet {
     if pkt.len() > ROOM || pkt.tailroom() >= ROOM {
         return pkt;

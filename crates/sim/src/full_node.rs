@@ -142,7 +142,7 @@ impl FullNode {
     /// Receives one packet, and checks that the packet is accounted for.
     ///
     /// # Panics
-    /// If the packet is not.
+    /// If the packet is not accounted for.
     pub fn rx(&mut self, link: LinkId, pkt: Packet) {
         let told = format!("{pkt:?} by {link:?}: {:02x?}", &pkt.to_vec()[..pkt.len().min(120)]);
         let plain = pkt.meta.cut == Cut::Whole;
@@ -161,7 +161,7 @@ impl FullNode {
     /// Receives a burst, and checks that each packet is accounted for.
     ///
     /// # Panics
-    /// If a packet is not.
+    /// If a packet is not accounted for.
     pub fn rx_burst(&mut self, link: LinkId, packets: Vec<Packet>) {
         let quiet = packets.iter().all(|pkt| self.ends_quietly(link, pkt));
         let before = self.ends(link);

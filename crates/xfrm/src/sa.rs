@@ -83,9 +83,9 @@ pub struct NatTraversal {
 /// Limits at which an SA's sequence numbers are reported; `None` for the node's default.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Aevents {
-    /// Number of packets between reports; 0 for no limit.
+    /// Number of packets between reports; 0 disables this limit.
     pub packets: Option<u32>,
-    /// Time between reports; zero for no limit.
+    /// Time between reports; zero disables this limit.
     pub time: Option<Duration>,
 }
 
@@ -100,9 +100,9 @@ impl Aevents {
 /// Limits at which sequence numbers are reported again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AeventLimits {
-    /// Number of packets sent or received since the last report (`xfrm_aevent_rseqth`); 0 for no limit.
+    /// Number of packets sent or received since the last report (`xfrm_aevent_rseqth`); 0 disables this limit.
     pub packets: u32,
-    /// Time since the last report, if the numbers have changed (`xfrm_aevent_etime`); zero for no limit.
+    /// Time since the last report, if the numbers have changed (`xfrm_aevent_etime`); zero disables this limit.
     pub time: Duration,
 }
 

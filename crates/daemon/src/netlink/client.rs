@@ -80,7 +80,7 @@ pub(super) struct Client {
     /// Messages that the client has not received yet: the last parts of the dumps that one datagram requested.
     waiting: VecDeque<Vec<u8>>,
     /// Requests of the last datagram of a read-only client that are not handled yet. No further datagram is received
-    /// before they are.
+    /// until all of them are handled.
     unserved: Zeroizing<Vec<u8>>,
     /// Whether the dump's last part was empty and the dump is incomplete. No further datagram is received meanwhile, so
     /// a reply on a pipe still means that all due answers have been sent.
