@@ -117,11 +117,11 @@ use threads::Threads;
 /// Environment variable that selects log lines.
 const LOG_VARIABLE: &str = "FATPATH_LOG";
 
-/// Runs the gateway `instance` until SIGTERM or SIGINT: from configuration files, and with the state that an earlier one saved in the file
-/// `state`.
+/// Runs the gateway `instance` until SIGTERM or SIGINT: from configuration files, and with the state that an earlier
+/// run saved in the file `state`.
 ///
 /// # Errors
-/// If the configuration is wrong, something that it needs is missing, or the worker fails.
+/// The configuration is wrong, a resource is missing, or the worker fails.
 pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(), CliError> {
     start_log()?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
@@ -130,7 +130,7 @@ pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(
     let socket = own_socket_path(instance);
     server::check_vacant(&socket)?;
 
-    // Each client has one, and each queue of a link.
+    // Each client and each queue of a link needs a descriptor.
     if let Err(err) = raise_descriptor_limit() {
         tracing::warn!("limit of descriptors: {err}");
     }
@@ -159,31 +159,31 @@ pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(
     daemon.run(instance, happened, &threads)
 }
 
-/// Starts a thread that passes signals on as events.
+/// Starts a thread that forwards signals as events.
 fn pass_on(mut signals: Signals, events: Sender<Event>, threads: &Threads) -> io::Result<()> {
     threads.spawn("signals", move || -> Result<(), Infallible> {
         signals.forever().try_for_each(|signal| events.send(Event::Signal(signal)).ok());
-        // Only the end of the worker ends the signals. At the end of the daemon the receiver is gone.
+        // The loop ends only when the worker has ended. When the daemon ends, the receiver is dropped first.
         let _ = events.send(Event::WorkerEnded);
         Ok(())
     })
 }
 
-/// Log lines go to standard error.
+/// Sends log lines to standard error.
 fn start_log() -> Result<(), CliError> {
     let filter = match std::env::var(LOG_VARIABLE) {
         Ok(wanted) => log_filter(&wanted)?,
         Err(_) => EnvFilter::new("info"),
     };
     let ansi = io::stderr().is_terminal();
-    // A log whose reader is gone, or a full disk, is no reason to end.
+    // A closed or full log destination does not end the daemon.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
     log.log_internal_errors(false).with_target(false).init();
     Ok(())
 }
 
-/// Filter for the value `wanted`: a level, or several for parts of the program. A word that is no level would be parsed
-/// as a part, and hide the lines of all others.
+/// Filter for the value `wanted`: a level, or several for parts of the program. A word that is not a level would be
+/// parsed as a part, and hide the lines of all others.
 fn log_filter(wanted: &str) -> Result<EnvFilter, CliError> {
     let level = |part: &str| part.rsplit('=').next().unwrap_or_default().trim().to_owned();
     let mut levels = wanted.split(',').map(level).filter(|level| !level.is_empty());

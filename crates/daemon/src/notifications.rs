@@ -17,13 +17,13 @@ use super::sadb;
 use super::snapshot::links;
 use super::translate::fib::shown;
 
-/// Runs timers. Events of objects that expire are noted before a command puts others in their place.
+/// Runs timers. Events of objects that expire are recorded before a command replaces the objects.
 pub(crate) fn pass_time(node: &mut Node, now: Instant) {
     node.datapath.handle_timeout(now, &node.mem);
     note(node);
 }
 
-/// Notes events of SAs and policies for their listeners.
+/// Records events of SAs and policies for their listeners.
 fn note(node: &mut Node) {
     if !node.monitors.is_empty() || node.xfrm_events.is_heard() {
         let events: Vec<ipsec::Event> = node.datapath.ipsec.take_events().collect();
@@ -36,7 +36,7 @@ fn note(node: &mut Node) {
     }
 }
 
-/// Keeps events as far as they have listeners, and asks for SAs only if that is heard.
+/// Enables the events that have listeners; acquires are sent only if a listener receives acquires.
 fn note_listeners(node: &mut Node) {
     let monitored = !node.monitors.is_empty();
     let Node { datapath, xfrm_events, .. } = node;
@@ -45,13 +45,13 @@ fn note_listeners(node: &mut Node) {
     datapath.ipsec.set_numbers_heard(xfrm_events.are_numbers_heard());
 }
 
-/// Adds a monitor, to which events are sent by `sink`.
+/// Adds a monitor, which receives events from `sink`.
 pub(crate) fn monitor(node: &mut Node, sink: SyncSender<event::Event>) {
     node.monitors.add(sink);
     note_listeners(node);
 }
 
-/// Tells netlink's clients events of these groups, of `NETLINK_XFRM` and of rtnetlink, by ringing `bell`.
+/// Enables events of these groups, of `NETLINK_XFRM` and of rtnetlink, for netlink's clients; `bell` queues them.
 pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell>) {
     let Node { xfrm_events, datapath, .. } = node;
     xfrm_events.set_bell(xfrm, Arc::clone(&bell));
@@ -61,7 +61,7 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell
     note_listeners(node);
 }
 
-/// Tells the events since the last call.
+/// Sends the events since the last call.
 pub(crate) fn tell(node: &mut Node) {
     let lost = node.datapath.ipsec.lost_events();
     note(node);
@@ -69,7 +69,7 @@ pub(crate) fn tell(node: &mut Node) {
     tell_route(node);
 }
 
-/// Tells the events of links, neighbours and bridges' addresses.
+/// Sends the events of links, neighbours and bridges' addresses.
 fn tell_route(node: &mut Node) {
     let Some((bell, changed)) = node.listeners.take_changed() else { return };
     let neighbours = node.datapath.neighbours.take_changed();

@@ -39,7 +39,7 @@
 //! | checksums | RFC 1071 §2 and §4.1, RFC 1624 §3 |
 #![forbid(unsafe_code)]
 
-/// The ways on and off the wire that every header has: laid over bytes in place, split from them, written to them.
+/// Conversions of a header to and from bytes: a reference in place, a split, a write.
 macro_rules! header {
     ($name:ident, $len:literal, $short:expr) => {
         const _: () = assert!(size_of::<$name>() == $len && align_of::<$name>() == 1);
@@ -57,7 +57,7 @@ macro_rules! header {
                 Self::split_from(bytes).map(|(header, _)| header)
             }
 
-            /// The header at the front of `bytes`, in place and changeable.
+            /// The header at the front of `bytes`, in place and mutable.
             ///
             /// # Errors
             /// `bytes` is shorter than the header.
@@ -66,7 +66,7 @@ macro_rules! header {
                 zerocopy::FromBytes::mut_from_prefix(bytes).map(|(header, _)| header).map_err(|_| $short)
             }
 
-            /// The header at the front of `bytes`, and what follows it.
+            /// The header at the front of `bytes`, and the following bytes.
             ///
             /// # Errors
             /// `bytes` is shorter than the header.
@@ -75,10 +75,10 @@ macro_rules! header {
                 zerocopy::FromBytes::ref_from_prefix(bytes).map_err(|_| $short)
             }
 
-            /// Writes the header to the front of `out`, and gives the room behind it.
+            /// Writes the header to the front of `out`, and returns the remaining slice.
             ///
             /// # Errors
-            /// `out` is shorter than the header; it is left as it was.
+            /// `out` is shorter than the header; it stays unchanged.
             #[inline]
             pub fn write<'a>(&self, out: &'a mut [u8]) -> Result<&'a mut [u8], $crate::Malformed> {
                 let (front, rest) = out.split_at_mut_checked($len).ok_or($short)?;
@@ -86,7 +86,7 @@ macro_rules! header {
                 Ok(rest)
             }
 
-            /// The header as it is on the wire.
+            /// The header in wire format.
             #[inline]
             pub fn as_bytes(&self) -> &[u8] {
                 zerocopy::IntoBytes::as_bytes(self)

@@ -1,4 +1,4 @@
-//! Events of SAs and policies that wait for the thread that tells netlink's clients.
+//! Queue of events of SAs and policies for netlink's thread.
 
 use std::sync::Arc;
 
@@ -8,45 +8,46 @@ use netlink::xfrm::nums::group;
 
 use crate::bell::{Bell, News, xfrm_groups};
 
-/// Events of SAs and policies, and which of them clients hear.
+/// Events of SAs and policies, and the kinds of events with subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct XfrmEvents {
-    /// Events since the last [ring](Self::ring).
+    /// Events since the last call of [`ring`](Self::ring).
     pub(super) events: Vec<Event>,
-    /// Rung for them, if a client hears any.
+    /// Queue to netlink's thread, if a client subscribes to any event.
     bell: Option<Arc<Bell>>,
-    /// Whether a client makes SAs that are missing.
+    /// Whether a client subscribes to acquires.
     asked: bool,
-    /// Whether a client hears of SAs' numbers.
+    /// Whether a client subscribes to SAs' sequence numbers.
     numbers_heard: bool,
-    /// Number of events lost before they came here, as last told.
+    /// Number of events lost in the `ipsec` crate, as of the last call.
     lost: u64,
 }
 
 impl XfrmEvents {
-    /// Tells events by ringing `bell`, as far as clients hear them.
+    /// Sets the queue `bell` for the events of the groups `heard`.
     pub(crate) fn set_bell(&mut self, heard: Groups, bell: Arc<Bell>) {
         self.bell = heard.intersects(xfrm_groups()).then_some(bell);
         self.asked = heard.has(group::ACQUIRE);
         self.numbers_heard = heard.has(group::AEVENTS);
     }
 
-    /// Tells whether a client hears events.
+    /// Tells whether a client subscribes to events.
     pub(crate) const fn is_heard(&self) -> bool {
         self.bell.is_some()
     }
 
-    /// Tells whether a client hears which SAs are missing.
+    /// Tells whether a client subscribes to acquires.
     pub(crate) const fn is_asked(&self) -> bool {
         self.asked
     }
 
-    /// Tells whether a client hears of SAs' numbers.
+    /// Tells whether a client subscribes to SAs' sequence numbers.
     pub(crate) const fn are_numbers_heard(&self) -> bool {
         self.numbers_heard
     }
 
-    /// Tells the events that wait. `lost` counts those for which there was no room before.
+    /// Sends the queued events to netlink's thread. `lost` counts the events that did not fit into the queue of the
+    /// `ipsec` crate.
     pub(crate) fn ring(&mut self, lost: u64) {
         let more = std::mem::replace(&mut self.lost, lost) != lost;
         if self.events.is_empty() && !more {

@@ -1,4 +1,5 @@
-//! Translation between the terms of `config`, `ctl` and `netlink`, in which files and programs speak, and those of the crates that do the work.
+//! Translation between the terms of files and clients (`config`, `ctl`, `netlink`) and those of the crates that
+//! implement them.
 
 pub(crate) mod features;
 pub(crate) mod fib;
